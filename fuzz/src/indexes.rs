@@ -69,7 +69,7 @@ pub(crate) fn index_read(bytes: &[u8]) -> bool {
         },
     };
     if let Some(e) = &error {
-        assert!(matches!(e.kind(), Kind::Corrupt | Kind::Unsupported), "{}", e.full_text());
+        assert!(matches!(e.kind(), Kind::Corrupt | Kind::Unsupported), "{}", e.report());
     }
     error.is_none()
 }

@@ -65,7 +65,7 @@ pub(crate) fn sub_plan_decode(data: &[u8]) -> bool {
     match block_on(codec::decode(data, &STATE)) {
         Ok(plan) => assert!(plan.schema().fields().len() <= codec::MAX_WIDTH),
         Err(e) => {
-            assert_ne!(e.kind(), Kind::Corrupt, "{}", e.full_text());
+            assert_ne!(e.kind(), Kind::Corrupt, "{}", e.report());
             return false;
         }
     }
@@ -88,7 +88,7 @@ pub(crate) fn expressions_decode(data: &[u8]) -> bool {
     match block_on(codec::decode_expressions(data, &SCHEMA, &STATE)) {
         Ok(found) => assert!(found.len() <= codec::MAX_WIDTH),
         Err(e) => {
-            assert_ne!(e.kind(), Kind::Corrupt, "{}", e.full_text());
+            assert_ne!(e.kind(), Kind::Corrupt, "{}", e.report());
             return false;
         }
     }
@@ -144,7 +144,7 @@ pub(crate) fn plan_read(data: &[u8]) -> bool {
         // The host catches the optimiser's panics and blames the plan; what it can't catch is what is looked for here.
         Ok(plan) => catch_unwind(AssertUnwindSafe(|| STATE.optimize(&plan).is_ok())).unwrap_or(false),
         Err(e) => {
-            expected(e.kind(), &e.full_text());
+            expected(e.kind(), &e.report());
             false
         }
     }

@@ -15,7 +15,7 @@ use datafusion::prelude::SessionContext;
 use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
 use skytether_common::{DatasetName, Detail, Error, Generation, Kind, PartitionName};
 use skytether_device::session::{Message, Stripe};
-use skytether_device::{Annotation, Program, ResultMessage, Rung, SubPlan};
+use skytether_device::{Annotation, Program, PushdownLevel, ResultMessage, SubPlan};
 use skytether_engine::broadcast::tables as broadcast;
 use skytether_flight_drive::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming};
 use skytether_flight_drive::details;
@@ -42,7 +42,7 @@ pub(crate) fn tickets() -> Vec<Vec<u8>> {
         dataset: partition.dataset.clone(),
         partitions: BTreeMap::from([(partition.table.clone(), partition)]),
         with: BTreeMap::from([(other.dataset.clone(), BTreeMap::from([(other.table.clone(), other)]))]),
-        rung: Rung::Filter,
+        rung: PushdownLevel::Filter,
         program: Program::Substrait(Bytes::from_static(b"substrait")),
         filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
         tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
@@ -57,7 +57,7 @@ pub(crate) fn ticket_decode(data: &[u8]) -> bool {
     match frames::decode_ticket(&Bytes::copy_from_slice(data)) {
         Ok(plan) => assert!(plan.bytes() <= data.len()),
         Err(e) => {
-            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.report());
             return false;
         }
     }
@@ -92,7 +92,7 @@ pub(crate) fn shipped_read(data: &[u8]) -> bool {
     let read = match broadcast(&BTreeMap::from([(name, Bytes::copy_from_slice(data))])) {
         Ok(read) => read,
         Err(e) => {
-            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.report());
             return false;
         }
     };
@@ -200,11 +200,12 @@ pub(crate) fn sessions() -> Vec<Vec<u8>> {
         let epoch = EpochId(1);
         let progress =
             Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(7), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4, slack: 0.5 };
-        let done = Completed { epoch, rung: Rung::Full, slices: vec![SliceId(4)], batches: 2, rows: 6, bytes: 80, cpu: 0.1, wall: 0.2, bytes_read: 100 };
+        let done =
+            Completed { epoch, rung: PushdownLevel::Full, slices: vec![SliceId(4)], batches: 2, rows: 6, bytes: 80, cpu: 0.1, wall: 0.2, bytes_read: 100 };
         for message in [
-            Message::Batch { epoch: EpochId(1), number: 0, rung: Rung::Full, batch: batch.clone() },
-            Message::Up(Up::Refused { epoch: EpochId(2), accepts: Some(Rung::Raw), again: 0.5, why: Why::Memory }),
-            Message::Batch { epoch: EpochId(1), number: 1, rung: Rung::Filter, batch },
+            Message::Batch { epoch: EpochId(1), number: 0, rung: PushdownLevel::Full, batch: batch.clone() },
+            Message::Up(Up::Refused { epoch: EpochId(2), accepts: Some(PushdownLevel::Raw), again: 0.5, why: Why::Memory }),
+            Message::Batch { epoch: EpochId(1), number: 1, rung: PushdownLevel::Filter, batch },
             Message::Alive,
             Message::Up(progress),
             Message::Up(Up::EpochDone(done)),
@@ -229,7 +230,7 @@ pub(crate) fn session_decode(data: &[u8]) -> bool {
             Ok(Came::Message(Message::Batch { batch, .. })) => assert!(batch.num_rows() <= 1 << 24),
             Ok(_) => {}
             Err(e) => {
-                assert_eq!(e.kind(), Kind::Corrupt, "{}", e.full_text());
+                assert_eq!(e.kind(), Kind::Corrupt, "{}", e.report());
                 continue;
             }
         }
@@ -241,7 +242,7 @@ pub(crate) fn session_decode(data: &[u8]) -> bool {
 pub(crate) fn orders() -> Vec<Vec<u8>> {
     let slices = vec![SliceId(9), SliceId(300)];
     let orders = [
-        Order::Open { rung: Rung::Full, slices: slices.clone(), close: CloseAfter::TOLD },
+        Order::Open { rung: PushdownLevel::Full, slices: slices.clone(), close: CloseAfter::TOLD },
         Order::Feed { slices: slices.clone() },
         Order::Take { slices },
         Order::Cancel,
@@ -256,7 +257,7 @@ pub(crate) fn order_decode(data: &[u8]) -> bool {
     match read(Bytes::copy_from_slice(data)) {
         Ok(down) => assert!(sessions::encode_order(&down).and_then(|again| read(again.app_metadata)).is_ok_and(|again| again == down)),
         Err(e) => {
-            assert_eq!(e.kind(), Kind::Invalid, "{}", e.full_text());
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.report());
             return false;
         }
     }

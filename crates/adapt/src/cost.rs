@@ -6,7 +6,7 @@
 
 use crate::kinds::{Had, Kinds};
 use crate::learn::{Load, Robust};
-use crate::message::{Rung, Seconds, Slice, SliceCost};
+use crate::message::{PushdownLevel, Seconds, Slice, SliceCost};
 use crate::profile::Profile;
 use crate::work::{Kind, Operator, Output, Priors, Work};
 
@@ -142,19 +142,19 @@ impl CostModel {
 
     /// What kinds of operators take on `cse`, if the work that it did at `rung` was shared out among them as `had` tells; what was known before where too little was measured.
     #[must_use]
-    pub fn kinds(&self, cse: usize, rung: Rung, had: &[Had]) -> Kinds {
+    pub fn kinds(&self, cse: usize, rung: PushdownLevel, had: &[Had]) -> Kinds {
         let own = &self.cses[cse];
         let measured = match rung {
-            Rung::Raw => return own.kinds,
+            PushdownLevel::Raw => return own.kinds,
             // Without anything above there is but one rung, whatever it was called.
-            Rung::Full if !self.has_upper() && !own.full.is_known() => &own.filter,
-            Rung::Filter => &own.filter,
-            Rung::Full => &own.full,
+            PushdownLevel::Full if !self.has_upper() && !own.full.is_known() => &own.filter,
+            PushdownLevel::Filter => &own.filter,
+            PushdownLevel::Full => &own.full,
         };
         // What was measured has sending in it, which is no operator's: where that is much, operators can't be told from it.
-        let out = if rung == Rung::Full && self.has_upper() { 0.0 } else { self.filtered().1 };
+        let out = if rung == PushdownLevel::Full && self.has_upper() { 0.0 } else { self.filtered().1 };
         let (lower, upper) = self.seconds_per_row(&own.kinds);
-        let (operators, sending) = (if rung == Rung::Full { lower + upper } else { lower }, out * self.priors.transfer_s_per_byte);
+        let (operators, sending) = (if rung == PushdownLevel::Full { lower + upper } else { lower }, out * self.priors.transfer_s_per_byte);
         match measured.value().map(|factor| factor * (operators + sending)).filter(|all| measured.is_known() && sending < MOST_SENDING * all) {
             Some(all) => own.kinds.learnt(&self.priors, (all - sending) / operators, had),
             None => own.kinds,
@@ -205,8 +205,8 @@ impl CostModel {
 
     /// Whether results come at the end of an epoch, of which each costs.
     #[must_use]
-    pub fn holds_state(&self, rung: Rung) -> bool {
-        rung == Rung::Full && self.has_upper() && matches!(self.work.result, Output::Groups { .. })
+    pub fn holds_state(&self, rung: PushdownLevel) -> bool {
+        rung == PushdownLevel::Full && self.has_upper() && matches!(self.work.result, Output::Groups { .. })
     }
 
     /// Rows out of `lower` per row in, and their bytes.
@@ -257,42 +257,42 @@ impl CostModel {
         })
     }
 
-    fn prior(&self, cse: usize, rung: Rung, rows: f64, bytes_out: f64, bytes: f64) -> Seconds {
+    fn prior(&self, cse: usize, rung: PushdownLevel, rows: f64, bytes_out: f64, bytes: f64) -> Seconds {
         let (lower, upper) = self.seconds_per_row(&self.cses[cse].kinds);
         let transfer = self.priors.transfer_s_per_byte;
         match rung {
-            Rung::Raw => bytes * transfer,
-            Rung::Filter => rows * lower + bytes_out * transfer,
-            Rung::Full => rows * (lower + upper) + bytes_out * transfer,
+            PushdownLevel::Raw => bytes * transfer,
+            PushdownLevel::Filter => rows * lower + bytes_out * transfer,
+            PushdownLevel::Full => rows * (lower + upper) + bytes_out * transfer,
         }
     }
 
-    fn bytes_out(&self, rung: Rung, slice: (f64, f64)) -> f64 {
+    fn bytes_out(&self, rung: PushdownLevel, slice: (f64, f64)) -> f64 {
         let (rows, bytes) = slice;
         match (rung, self.work.result) {
-            (Rung::Raw, _) => bytes,
-            (Rung::Full, Output::Groups { .. }) if self.has_upper() => 0.0,
-            (Rung::Full, Output::Rows { per_row, bytes_per_row }) if self.has_upper() => rows * per_row * bytes_per_row,
-            (Rung::Filter | Rung::Full, _) => rows * self.filtered().1,
+            (PushdownLevel::Raw, _) => bytes,
+            (PushdownLevel::Full, Output::Groups { .. }) if self.has_upper() => 0.0,
+            (PushdownLevel::Full, Output::Rows { per_row, bytes_per_row }) if self.has_upper() => rows * per_row * bytes_per_row,
+            (PushdownLevel::Filter | PushdownLevel::Full, _) => rows * self.filtered().1,
         }
     }
 
     /// How far processor times at `rung` on `cse` are from the prior.
-    fn factor(&self, cse: usize, rung: Rung) -> f64 {
+    fn factor(&self, cse: usize, rung: PushdownLevel) -> f64 {
         let own = &self.cses[cse];
         // A device that runs one rung slower than thought will run the other so, too.
         match rung {
             // What is sent is not computed: what it costs says something of the device, and what operators cost does not say it.
-            Rung::Raw => own.raw.value().unwrap_or(own.sends),
-            Rung::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
+            PushdownLevel::Raw => own.raw.value().unwrap_or(own.sends),
+            PushdownLevel::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
             // Where it has run neither, how far the level above is from the prior says more than nothing.
-            Rung::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
+            PushdownLevel::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
         }
     }
 
     /// What a slice of (`rows`, stored `bytes`) costs at `rung` on `cse`, and above.
     #[must_use]
-    pub fn slice(&self, cse: usize, rung: Rung, slice: (f64, f64)) -> SliceLoad {
+    pub fn slice(&self, cse: usize, rung: PushdownLevel, slice: (f64, f64)) -> SliceLoad {
         let (rows, bytes) = slice;
         let own = &self.cses[cse];
         let out = self.bytes_out(rung, slice);
@@ -300,20 +300,20 @@ impl CostModel {
         SliceLoad { cpu, wall: cpu * own.load.value(), bytes: out, above: self.above(rung, rows, out) }
     }
 
-    fn above(&self, rung: Rung, rows: f64, out: f64) -> Seconds {
+    fn above(&self, rung: PushdownLevel, rows: f64, out: f64) -> Seconds {
         let (lower, upper) = self.seconds_per_row(&Kinds::default());
         let transfer = out * self.priors.transfer_s_per_byte;
         let work = match rung {
-            Rung::Raw => rows * (lower + upper),
-            Rung::Filter => rows * upper,
-            Rung::Full => 0.0,
+            PushdownLevel::Raw => rows * (lower + upper),
+            PushdownLevel::Filter => rows * upper,
+            PushdownLevel::Full => 0.0,
         };
         (work * self.host_factor.value().unwrap_or(1.0) + transfer) / self.host.speed_per_core
     }
 
     /// What closing an epoch costs whose slices have `rows` rows. It runs in as many lanes as there are cores, each with states of its own.
     #[must_use]
-    pub fn close(&self, cse: usize, rung: Rung, rows: f64) -> CloseLoad {
+    pub fn close(&self, cse: usize, rung: PushdownLevel, rows: f64) -> CloseLoad {
         let own = &self.cses[cse];
         let slow = own.load.value() / own.profile.speed_per_core;
         let mut load = CloseLoad { wall: self.priors.epoch_s * slow, bytes: 0.0, above: 0.0 };
@@ -340,31 +340,31 @@ impl CostModel {
     }
 
     /// A slice of (`rows`, stored `bytes`) took `cost` on `cse` at `rung`.
-    pub fn measured(&mut self, cse: usize, rung: Rung, slice: &Slice, cost: &SliceCost) {
+    pub fn measured(&mut self, cse: usize, rung: PushdownLevel, slice: &Slice, cost: &SliceCost) {
         let (rows, bytes) = (f64::from(slice.rows), slice.bytes as f64);
         if !(cost.cpu.is_finite() && cost.cpu > 0.0 && rows > 0.0) {
             return;
         }
-        let streams = rung != Rung::Raw && (!self.has_upper() || rung == Rung::Filter);
+        let streams = rung != PushdownLevel::Raw && (!self.has_upper() || rung == PushdownLevel::Filter);
         if streams {
             self.selected(rows, cost.rows_out as f64, cost.bytes_out as f64);
         }
         let prior = self.prior(cse, rung, rows, cost.bytes_out as f64, bytes) / self.cses[cse].profile.speed_per_core;
         let own = &mut self.cses[cse];
         match rung {
-            Rung::Raw => own.raw.add(cost.cpu / prior),
-            Rung::Filter => own.filter.add(cost.cpu / prior),
-            Rung::Full => own.full.add(cost.cpu / prior),
+            PushdownLevel::Raw => own.raw.add(cost.cpu / prior),
+            PushdownLevel::Filter => own.filter.add(cost.cpu / prior),
+            PushdownLevel::Full => own.full.add(cost.cpu / prior),
         }
     }
 
     /// A slice that runs at `rung` on `cse` has had `cpu` seconds already, although it should take no more than `predicted`.
-    pub fn running(&mut self, cse: usize, rung: Rung, cpu: Seconds, predicted: Seconds) {
+    pub fn running(&mut self, cse: usize, rung: PushdownLevel, cpu: Seconds, predicted: Seconds) {
         let factor = self.factor(cse, rung) * cpu / predicted;
         match rung {
-            Rung::Raw => {}
-            Rung::Filter => self.cses[cse].filter.at_least(factor),
-            Rung::Full => self.cses[cse].full.at_least(factor),
+            PushdownLevel::Raw => {}
+            PushdownLevel::Filter => self.cses[cse].filter.at_least(factor),
+            PushdownLevel::Full => self.cses[cse].full.at_least(factor),
         }
     }
 
@@ -402,20 +402,20 @@ impl CostModel {
 
     /// Whether enough was measured at `rung` on `cse` to know its speed.
     #[must_use]
-    pub fn is_known(&self, cse: usize, rung: Rung) -> bool {
+    pub fn is_known(&self, cse: usize, rung: PushdownLevel) -> bool {
         match rung {
-            Rung::Raw => true,
-            Rung::Filter => self.cses[cse].filter.is_known(),
-            Rung::Full => self.cses[cse].full.is_known(),
+            PushdownLevel::Raw => true,
+            PushdownLevel::Filter => self.cses[cse].filter.is_known(),
+            PushdownLevel::Full => self.cses[cse].full.is_known(),
         }
     }
 
     /// Whether the first slices at `rung` on `cse`, which take longer, are over.
     #[must_use]
-    pub fn is_warm(&self, cse: usize, rung: Rung) -> bool {
+    pub fn is_warm(&self, cse: usize, rung: PushdownLevel) -> bool {
         match rung {
-            Rung::Raw => true,
-            Rung::Filter | Rung::Full => self.cold(cse) == 0,
+            PushdownLevel::Raw => true,
+            PushdownLevel::Filter | PushdownLevel::Full => self.cold(cse) == 0,
         }
     }
 
@@ -490,15 +490,15 @@ impl CostModel {
     }
 
     /// The level above has worked off slices of `rows` rows that came at `rung` in `cpu` seconds; where it ran `lower`, that gave `out` (rows, bytes).
-    pub fn worked(&mut self, rung: Rung, rows: f64, bytes_in: f64, cpu: Seconds, out: Option<(u64, u64)>) {
-        if let (Rung::Raw, Some((out_rows, out_bytes))) = (rung, out) {
+    pub fn worked(&mut self, rung: PushdownLevel, rows: f64, bytes_in: f64, cpu: Seconds, out: Option<(u64, u64)>) {
+        if let (PushdownLevel::Raw, Some((out_rows, out_bytes))) = (rung, out) {
             self.selected(rows, out_rows as f64, out_bytes as f64);
         }
         let (lower, upper) = self.seconds_per_row(&Kinds::default());
         let work = match rung {
-            Rung::Raw => rows * (lower + upper),
-            Rung::Filter => rows * upper,
-            Rung::Full => 0.0,
+            PushdownLevel::Raw => rows * (lower + upper),
+            PushdownLevel::Filter => rows * upper,
+            PushdownLevel::Full => 0.0,
         };
         let own = cpu * self.host.speed_per_core - bytes_in * self.priors.transfer_s_per_byte;
         if work > 0.0 && own > 0.0 {

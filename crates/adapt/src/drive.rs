@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, Seconds, SliceCost, SliceId, Up, Why};
+use crate::message::{CloseAfter, Completed, Down, EpochId, Order, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 
 /// What a CSE has, and what of it is in use, by all queries.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,7 +39,7 @@ pub enum Answer {
     /// It is not.
     Refuse {
         /// The highest rung that is taken now.
-        accepts: Option<Rung>,
+        accepts: Option<PushdownLevel>,
         /// Seconds after which to ask again.
         again: Seconds,
         /// Why.
@@ -55,25 +55,25 @@ const STATELESS: u64 = 8;
 
 /// Whether to take an epoch on at `rung`; to begin with, one at `full` needs `memory` bytes at most.
 #[must_use]
-pub fn admit(rung: Rung, memory: u64, pressure: &Pressure) -> Answer {
+pub fn admit(rung: PushdownLevel, memory: u64, pressure: &Pressure) -> Answer {
     let again = pressure.relief.clamp(0.001, 60.0);
     let free = pressure.memory_limit.saturating_sub(pressure.memory_used);
-    if rung == Rung::Raw {
+    if rung == PushdownLevel::Raw {
         // A slice or two is all that it takes; only who has nothing at all refuses that.
         return if free == 0 { Answer::Refuse { accepts: None, again, why: Why::Memory } } else { Answer::Accept };
     }
     let usable = (pressure.memory_limit as f64 * (1.0 - RESERVE)) as u64;
     let fits = |bytes: u64| pressure.memory_used.saturating_add(bytes) <= usable;
     let stateless = memory / STATELESS;
-    if !fits(if rung == Rung::Filter { stateless } else { memory }) {
-        let accepts = if rung == Rung::Full && fits(stateless) { Rung::Filter } else { Rung::Raw };
+    if !fits(if rung == PushdownLevel::Filter { stateless } else { memory }) {
+        let accepts = if rung == PushdownLevel::Full && fits(stateless) { PushdownLevel::Filter } else { PushdownLevel::Raw };
         return Answer::Refuse { accepts: Some(accepts), again, why: Why::Memory };
     }
     if pressure.epochs >= pressure.max_epochs {
-        return Answer::Refuse { accepts: Some(Rung::Raw), again, why: Why::Queue };
+        return Answer::Refuse { accepts: Some(PushdownLevel::Raw), again, why: Why::Queue };
     }
     if pressure.load >= pressure.max_load {
-        return Answer::Refuse { accepts: Some(Rung::Raw), again, why: Why::Speed };
+        return Answer::Refuse { accepts: Some(PushdownLevel::Raw), again, why: Why::Speed };
     }
     Answer::Accept
 }
@@ -86,7 +86,7 @@ pub enum Effect {
         /// The epoch.
         epoch: EpochId,
         /// The rung.
-        rung: Rung,
+        rung: PushdownLevel,
     },
     /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again where it said [`Next::Wait`].
     Look,
@@ -137,7 +137,7 @@ pub struct Totals {
 
 #[derive(Debug, Clone)]
 struct Epoch {
-    rung: Rung,
+    rung: PushdownLevel,
     close: CloseAfter,
     next_order: u32,
     queue: VecDeque<SliceId>,
@@ -271,18 +271,21 @@ impl Drive {
 
     /// The open epochs at rungs above raw (`raw`: at raw), in the order in which they are to be served.
     pub fn open(&self, raw: bool) -> impl Iterator<Item = EpochId> + '_ {
-        self.epochs.iter().filter(move |(_, epoch)| (epoch.rung == Rung::Raw) == raw).map(|(id, _)| *id)
+        self.epochs.iter().filter(move |(_, epoch)| (epoch.rung == PushdownLevel::Raw) == raw).map(|(id, _)| *id)
     }
 
     /// The rung of an open epoch.
     #[must_use]
-    pub fn rung(&self, epoch: EpochId) -> Option<Rung> {
+    pub fn rung(&self, epoch: EpochId) -> Option<PushdownLevel> {
         self.epochs.get(&epoch).map(|epoch| epoch.rung)
     }
 
     /// The slices that will be begun next at rungs above raw, in their order: for reading ahead.
     pub fn ahead(&self) -> impl Iterator<Item = (EpochId, SliceId)> + '_ {
-        self.epochs.iter().filter(|(_, epoch)| epoch.rung != Rung::Raw && !epoch.stopping).flat_map(|(id, epoch)| epoch.queue.iter().map(|slice| (*id, *slice)))
+        self.epochs
+            .iter()
+            .filter(|(_, epoch)| epoch.rung != PushdownLevel::Raw && !epoch.stopping)
+            .flat_map(|(id, epoch)| epoch.queue.iter().map(|slice| (*id, *slice)))
     }
 
     /// Slices that wait or are being worked off, of all epochs.
@@ -371,7 +374,7 @@ impl Drive {
     pub fn reconsider(&mut self, pressure: &Pressure) -> Vec<Up> {
         let mut said = Vec::new();
         for (id, epoch) in &mut self.epochs {
-            if epoch.rung == Rung::Raw || epoch.stopping {
+            if epoch.rung == PushdownLevel::Raw || epoch.stopping {
                 continue;
             }
             // Memory that it holds itself is in `memory_used` already; its place among the epochs as well.

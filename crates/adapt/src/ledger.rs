@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::message::{CseId, EpochId, Rung, SliceId};
+use crate::message::{CseId, EpochId, PushdownLevel, SliceId};
 
 /// Why an epoch, or something that claims to belong to one, does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum Verdict<B> {
 #[derive(Debug, Clone)]
 struct Open<B> {
     cse: CseId,
-    rung: Rung,
+    rung: PushdownLevel,
     given: BTreeSet<SliceId>,
     batches: BTreeMap<u32, B>,
     end: Option<(Vec<SliceId>, u32)>,
@@ -86,7 +86,7 @@ impl<B> Ledger<B> {
     }
 
     /// `epoch` is asked of `cse`. A number that was used before changes nothing.
-    pub fn open(&mut self, epoch: EpochId, cse: CseId, rung: Rung) {
+    pub fn open(&mut self, epoch: EpochId, cse: CseId, rung: PushdownLevel) {
         self.epochs.entry(epoch).or_insert_with(|| State::Open(Open { cse, rung, given: BTreeSet::new(), batches: BTreeMap::new(), end: None }));
     }
 
@@ -120,7 +120,7 @@ impl<B> Ledger<B> {
     }
 
     /// The end of `epoch`, from `cse`: it ran at `rung`, its results are of exactly `slices`, in `batches` batches.
-    pub fn end(&mut self, cse: CseId, epoch: EpochId, rung: Rung, slices: &[SliceId], batches: u32) -> Verdict<B> {
+    pub fn end(&mut self, cse: CseId, epoch: EpochId, rung: PushdownLevel, slices: &[SliceId], batches: u32) -> Verdict<B> {
         match self.opened(cse, epoch) {
             Ok(open) => {
                 let distinct: BTreeSet<SliceId> = slices.iter().copied().collect();

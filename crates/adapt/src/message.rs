@@ -33,7 +33,7 @@ impl PushdownLevel {
 }
 
 /// The former name, for the crates that still use it.
-pub use PushdownLevel as Rung;
+pub use PushdownLevel;
 
 /// A CSE by its place in the list that the level above keeps for the query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ pub enum Order {
     /// Begin it: run the sub-plan at `rung` over `slices` (and those fed later), in this order.
     Open {
         /// How much of the sub-plan.
-        rung: Rung,
+        rung: PushdownLevel,
         /// The first slices.
         slices: Vec<SliceId>,
         /// When to close it.
@@ -169,7 +169,7 @@ pub enum Up {
         /// The epoch.
         epoch: EpochId,
         /// The highest rung that it takes now; `None` for none.
-        accepts: Option<Rung>,
+        accepts: Option<PushdownLevel>,
         /// Seconds after which more may be asked of it.
         again: Seconds,
         /// Why.
@@ -214,7 +214,7 @@ pub enum Up {
         /// Slices not begun.
         remaining: Vec<SliceId>,
         /// The highest rung that it takes from now on; `None` for none.
-        accepts: Option<Rung>,
+        accepts: Option<PushdownLevel>,
         /// Seconds after which more may be asked of it.
         again: Seconds,
         /// Why.
@@ -235,7 +235,7 @@ pub struct Completed {
     /// The epoch.
     pub epoch: EpochId,
     /// The rung that ran.
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// Exactly the slices that are in its results.
     pub slices: Vec<SliceId>,
     /// Batches that were sent, numbered from 0.
@@ -260,7 +260,7 @@ mod tests {
     fn messages_travel_as_json() {
         let epoch = EpochId(7);
         for order in [
-            Order::Open { rung: Rung::Filter, slices: vec![SliceId(1)], close: CloseAfter { drained: true, slices: Some(3), seconds: Some(0.5) } },
+            Order::Open { rung: PushdownLevel::Filter, slices: vec![SliceId(1)], close: CloseAfter { drained: true, slices: Some(3), seconds: Some(0.5) } },
             Order::Feed { slices: vec![SliceId(2)] },
             Order::Take { slices: vec![] },
             Order::Close { drain: true },
@@ -272,7 +272,7 @@ mod tests {
         let cost = SliceCost { slice: SliceId(1), cpu: 0.25, rows_out: 1, bytes_out: 2 };
         for up in [
             Up::Accepted { epoch },
-            Up::Refused { epoch, accepts: Some(Rung::Raw), again: 0.5, why: Why::Memory },
+            Up::Refused { epoch, accepts: Some(PushdownLevel::Raw), again: 0.5, why: Why::Memory },
             Up::Progress { epoch, done: vec![cost], running: vec![(SliceId(2), 0.5)], load: 1.5, waits: false, pending_rows: 3, pending_bytes: 4, slack: 0.0 },
             Up::Progress { epoch, done: vec![], running: vec![], load: 1.0, waits: true, pending_rows: 0, pending_bytes: 0, slack: 2.5 },
             Up::Failed { epoch: None, again: true },
@@ -283,7 +283,7 @@ mod tests {
         let said = serde_json::from_str::<Up>(older).unwrap();
         assert!(matches!(said, Up::Progress { slack: 0.0, .. }), "drives that say nothing of it have none: {said:?}");
         assert_eq!(serde_json::to_string(&said).unwrap(), older, "nor do they hear of it");
-        assert_eq!(serde_json::to_string(&Rung::Full).unwrap(), "\"full\"");
-        assert!(Rung::Raw < Rung::Filter && Rung::Filter < Rung::Full);
+        assert_eq!(serde_json::to_string(&PushdownLevel::Full).unwrap(), "\"full\"");
+        assert!(PushdownLevel::Raw < PushdownLevel::Filter && PushdownLevel::Filter < PushdownLevel::Full);
     }
 }

@@ -5,7 +5,7 @@
 //! The least `T` that allows a choice is found by bisection, for each set of rungs that is worth a try.
 
 use crate::cost::{SliceLoad, distinct_in_lanes};
-use crate::message::{Rung, Seconds};
+use crate::message::{PushdownLevel, Seconds};
 
 /// States at the end of an epoch: what they cost follows from how many slices are in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,9 +28,9 @@ pub struct States {
 
 /// One way of working slices off below.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Lane {
+pub struct LevelCost {
     /// The rung.
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// What a slice costs, its share of an epoch's set-up included.
     pub load: SliceLoad,
     /// How many slices per core the drive may be slower by than it looks: none is begun that would not be done then.
@@ -68,12 +68,12 @@ pub struct Part {
     /// Whether slices may be handed out as stored.
     pub may_raw: bool,
     /// The ways of working slices off below that it accepts.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<LevelCost>,
 }
 
 /// What all drives share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Above {
+pub struct ParentNode {
     /// Cores of the level above.
     pub cores: f64,
     /// Core seconds of work that waits there or is on its way.
@@ -119,7 +119,7 @@ const SAME: f64 = 0.01;
 
 /// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
 #[must_use]
-pub fn divide(above: &Above, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
+pub fn divide(above: &ParentNode, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
     let hint = present.map_or(0.0, |(_, end)| end);
     let mut fluid = Fluid { above, parts, hint, below: vec![0.0; parts.len()], spread: Vec::with_capacity(parts.len()), best: None };
     let thorough = thorough && parts.len() > 1;
@@ -159,7 +159,7 @@ struct Found {
 }
 
 struct Fluid<'a> {
-    above: &'a Above,
+    above: &'a ParentNode,
     parts: &'a [Part],
     /// About when the end may be.
     hint: Seconds,
@@ -263,7 +263,7 @@ impl Fluid<'_> {
                 return false;
             }
             // Who would not get to its first slice in that time hands all of them out, and does not begin.
-            let begins = |lane: &&Lane| {
+            let begins = |lane: &&LevelCost| {
                 let begun = lane.states.map_or(0.0, |states| states.begun);
                 !part.may_raw || begun > 0.0 || part.busy + lane.begin / f64::from(part.cores) + lane.load.wall <= time
             };
@@ -333,7 +333,7 @@ impl Fluid<'_> {
             // As few bytes as possible, to begin with.
             let start = if more > 0.0 { low } else { high };
             self.below[at] = start;
-            if n > 0.0 && (start < n || lane.rung == Rung::Filter) {
+            if n > 0.0 && (start < n || lane.rung == PushdownLevel::Filter) {
                 cores -= part.begin_above;
             }
             cores -= start * lane.load.above + (n - start) * part.raw.above;
@@ -377,7 +377,7 @@ impl Part {
     }
 
     /// When the drive would be done if it worked off all of its slices itself, in that lane.
-    pub(crate) fn alone(&self, lane: &Lane, above: &Above) -> Seconds {
+    pub(crate) fn alone(&self, lane: &LevelCost, above: &ParentNode) -> Seconds {
         let n = f64::from(self.slices);
         let (sent, given) = lane.states.map_or((0.0, 0.0), |states| {
             let (count, bytes) = states.at(n);
@@ -389,7 +389,7 @@ impl Part {
 }
 
 /// When all would be done if no drive worked anything off.
-pub(crate) fn all_handed(parts: &[Part], above: &Above) -> Seconds {
+pub(crate) fn all_handed(parts: &[Part], above: &ParentNode) -> Seconds {
     let (own, bytes, work) = parts.iter().fold((0.0_f64, 0.0, above.busy), |(own, bytes, work), part| {
         let n = f64::from(part.slices);
         (own.max(n * part.each()), bytes + part.backlog + n * part.raw.bytes, work + n * part.raw.above)
@@ -425,11 +425,11 @@ mod tests {
             raw: load(0.0, 1e6, 4e-3),
             begin_above: 0.0,
             may_raw: true,
-            lanes: vec![Lane { rung: Rung::Full, load: load(wall, bytes, 0.0), margin: 0.0, begin: 0.0, states: None, commits: false }],
+            lanes: vec![LevelCost { rung: PushdownLevel::Full, load: load(wall, bytes, 0.0), margin: 0.0, begin: 0.0, states: None, commits: false }],
         }
     }
 
-    const ABOVE: Above = Above { cores: 4.0, busy: 0.0, link: 1e9 };
+    const ABOVE: ParentNode = ParentNode { cores: 4.0, busy: 0.0, link: 1e9 };
 
     #[test]
     fn equal_cores_share_equally() {
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_thin_link_keeps_work_below_and_wide_results_above() {
-        let thin = Above { link: 1e7, ..ABOVE };
+        let thin = ParentNode { link: 1e7, ..ABOVE };
         let plan = divide(&thin, &[part(4e-3, 1e3)], None, false);
         // Two seconds of two cores below, and what comes through the link meanwhile.
         assert!(plan.end < 2.0 && plan.shares[0].below >= 980, "{plan:?}");
@@ -473,12 +473,12 @@ mod tests {
         let many = States { groups: 1e6, rows: 65_536.0, begun: 0.0, lanes: 1.0, bytes: 32.0, emit: 60.0 * 20e-9, merge: 100e-9 };
         slow.lanes[0].states = Some(many);
         slow.slices = 100;
-        let plan = divide(&Above { link: 12.5e6, ..ABOVE }, &[slow.clone()], None, false);
+        let plan = divide(&ParentNode { link: 12.5e6, ..ABOVE }, &[slow.clone()], None, false);
         // Through this link 100 MB take eight seconds; below, 100 slices would take a minute, and any of them 2 MB of states.
         assert!(plan.end < 8.2, "{plan:?}");
         slow.lanes[0].load = load(2e-3, 0.0, 0.0);
         slow.lanes[0].states = Some(States { groups: 10.0, ..many });
-        let plan = divide(&Above { link: 12.5e6, ..ABOVE }, &[slow], None, false);
+        let plan = divide(&ParentNode { link: 12.5e6, ..ABOVE }, &[slow], None, false);
         assert!(plan.end < 0.2 && plan.shares[0].below >= 95, "{plan:?}");
     }
 
@@ -500,7 +500,7 @@ mod tests {
     #[test]
     fn nobody_commits_himself_for_little() {
         let mut one = part(4e-3, 0.0);
-        one.lanes.push(Lane { rung: Rung::Filter, ..one.lanes[0] });
+        one.lanes.push(LevelCost { rung: PushdownLevel::Filter, ..one.lanes[0] });
         for (above, commits, expected) in [(0.1e-3, false, 0), (0.1e-3, true, 1), (2e-3, true, 0)] {
             // With `filter`, so much is left to do for a slice above.
             one.lanes[1].load.above = above;

@@ -21,7 +21,7 @@ use crate::cost::CostModel;
 use crate::kinds::Kinds;
 use crate::learn::Rate;
 use crate::ledger::{Dropped, Ledger, Verdict};
-use crate::message::{CseId, Down, EpochId, Rung, Seconds, Slice, SliceId, Up};
+use crate::message::{CseId, Down, EpochId, PushdownLevel, Seconds, Slice, SliceId, Up};
 use crate::plan::{Plan, Share};
 use crate::profile::Profile;
 use crate::work::{Priors, Work};
@@ -32,7 +32,7 @@ pub enum Policy {
     /// The cost model.
     Adaptive,
     /// Everything at this rung, whatever it costs: for experiments.
-    Static(Rung),
+    Static(PushdownLevel),
 }
 
 /// Bounds and patience.
@@ -163,7 +163,7 @@ pub enum Action<B> {
         /// Whence it came.
         cse: CseId,
         /// The rung.
-        rung: Rung,
+        rung: PushdownLevel,
         /// What it covers.
         slices: Vec<SliceId>,
         /// The batches, in order.
@@ -215,7 +215,7 @@ struct SliceBook {
 #[derive(Debug, Clone)]
 struct Epoch {
     cse: usize,
-    rung: Rung,
+    rung: PushdownLevel,
     /// The number of the next order.
     number: u32,
     slices: BTreeMap<SliceId, Stage>,
@@ -263,7 +263,7 @@ struct CseBook {
     heard: Seconds,
     paused_until: Seconds,
     refusing_since: Option<Seconds>,
-    reach: Option<Rung>,
+    reach: Option<PushdownLevel>,
     reach_until: Seconds,
     pool: BTreeSet<SliceId>,
     /// The epoch that is fed.
@@ -282,7 +282,7 @@ struct CseBook {
     bytes: f64,
     slices: f64,
     /// What the plan says is still to be fed and to be taken.
-    rung: Option<Rung>,
+    rung: Option<PushdownLevel>,
     feed_left: u32,
     raw_left: u32,
     /// Whether nothing is to be taken from it yet.
@@ -308,7 +308,7 @@ struct Waiting {
     above: Seconds,
     bytes: f64,
     rows: f64,
-    rung: Rung,
+    rung: PushdownLevel,
 }
 
 /// The machine. `B` is a batch.
@@ -411,7 +411,7 @@ impl<B> Query<B> {
                     self.received += bytes as f64;
                     if let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse.0 as usize) {
                         open.sound = now;
-                        if open.rung == Rung::Raw {
+                        if open.rung == PushdownLevel::Raw {
                             book.handed.add(now, bytes as f64);
                         } else {
                             book.delivered += bytes as f64;
@@ -421,11 +421,13 @@ impl<B> Query<B> {
                         // Slices are handed out one after the other, without a word in between: who waits for his turn is sound. So are lanes whose rows wait behind those of others, as long
                         // as there can be so many before theirs.
                         for id in &self.cses[at].epochs {
-                            let Some(other) = self.epochs.get_mut(id).filter(|other| *id != epoch && (other.rung == Rung::Raw) == (rung == Rung::Raw)) else {
+                            let Some(other) =
+                                self.epochs.get_mut(id).filter(|other| *id != epoch && (other.rung == PushdownLevel::Raw) == (rung == PushdownLevel::Raw))
+                            else {
                                 continue;
                             };
                             other.excused += bytes as f64;
-                            if rung == Rung::Raw || other.excused <= QUEUED {
+                            if rung == PushdownLevel::Raw || other.excused <= QUEUED {
                                 other.sound = now;
                             }
                         }
@@ -447,7 +449,7 @@ impl<B> Query<B> {
                     self.cost.states(rows as f64, states as f64, 1.0);
                 }
                 if let Some(done) = self.waiting.remove(&epoch) {
-                    if done.rung != Rung::Full {
+                    if done.rung != PushdownLevel::Full {
                         self.cses[done.cse].above_begun = true;
                     }
                     self.cost.worked(done.rung, done.rows, done.bytes, cpu, filtered);
@@ -493,14 +495,14 @@ impl<B> Query<B> {
         if self.cses.iter().all(|cse| cse.dead) {
             return 1;
         }
-        let wanted: usize = (0..self.cses.len()).filter(|at| self.usable(*at)).map(|at| self.window(at, Rung::Full) + 1).sum();
+        let wanted: usize = (0..self.cses.len()).filter(|at| self.usable(*at)).map(|at| self.window(at, PushdownLevel::Full) + 1).sum();
         let there: usize = (0..self.cses.len()).map(|at| self.cses[at].pool.len() + self.under_way(at)).sum();
         wanted.saturating_sub(there)
     }
 
     /// The same query, of which `cost` is known: what [`Self::cost`] of another one over the same drives said, of the same work.
     #[must_use]
-    pub fn knowing(self, cost: CostModel) -> Self {
+    pub fn with_cost(self, cost: CostModel) -> Self {
         if cost.drives() == self.cses.len() { Self { cost: cost.again(), ..self } } else { self }
     }
 

@@ -1,7 +1,7 @@
 //! The machine of the level below.
 
 use skytether_adapt::drive::{Answer, Drive, Effect, Meters, Next, Pressure, Totals, admit};
-use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceCost, SliceId, Up, Why};
+use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, PushdownLevel, SliceCost, SliceId, Up, Why};
 
 const EPOCH: EpochId = EpochId(3);
 
@@ -26,7 +26,7 @@ fn tell(drive: &mut Drive, number: u32, order: Order) -> Vec<Effect> {
 }
 
 fn open(slices: &[u32], close: CloseAfter) -> Order {
-    Order::Open { rung: Rung::Full, slices: ids(slices), close }
+    Order::Open { rung: PushdownLevel::Full, slices: ids(slices), close }
 }
 
 fn done(drive: &mut Drive, slice: u32) -> Option<Up> {
@@ -38,7 +38,7 @@ fn an_epoch_from_its_opening_to_its_end() {
     let mut drive = Drive::new();
     assert_eq!(
         tell(&mut drive, 0, open(&[4, 5], CloseAfter::TOLD)),
-        [Effect::Say(Up::Accepted { epoch: EPOCH }), Effect::Begin { epoch: EPOCH, rung: Rung::Full }]
+        [Effect::Say(Up::Accepted { epoch: EPOCH }), Effect::Begin { epoch: EPOCH, rung: PushdownLevel::Full }]
     );
     assert_eq!(drive.ahead().map(|(_, slice)| slice.0).collect::<Vec<_>>(), [4, 5]);
     assert_eq!((drive.next(0.0, EPOCH), drive.next(0.0, EPOCH), drive.next(0.0, EPOCH)), (Next::Slice(SliceId(4)), Next::Slice(SliceId(5)), Next::Wait));
@@ -56,7 +56,8 @@ fn an_epoch_from_its_opening_to_its_end() {
     done(&mut drive, 6);
     assert!(drive.is_over(0.0, EPOCH));
     let end = drive.finished(2.0, EPOCH, Totals { batches: 1, rows: 7, bytes: 70, bytes_read: 9 });
-    let wanted = Completed { epoch: EPOCH, rung: Rung::Full, slices: ids(&[5, 4, 6]), batches: 1, rows: 7, bytes: 70, cpu: 1.5, wall: 2.0, bytes_read: 9 };
+    let wanted =
+        Completed { epoch: EPOCH, rung: PushdownLevel::Full, slices: ids(&[5, 4, 6]), batches: 1, rows: 7, bytes: 70, cpu: 1.5, wall: 2.0, bytes_read: 9 };
     assert_eq!(end, Some(Up::EpochDone(wanted)));
     assert_eq!(tell(&mut drive, 0, open(&[4], CloseAfter::TOLD)), [], "an epoch is not opened twice");
 }
@@ -118,15 +119,15 @@ fn epochs_close_by_slices_and_by_time() {
 fn who_is_short_of_something_names_what_is_possible() {
     let calm = Pressure { max_epochs: 2, memory_limit: 1000, max_load: 4.0, ..Pressure::NONE };
     let refuse = |accepts, why| Answer::Refuse { accepts, again: 0.1, why };
-    assert_eq!(admit(Rung::Full, 800, &calm), Answer::Accept);
-    assert_eq!(admit(Rung::Full, 950, &calm), refuse(Some(Rung::Filter), Why::Memory));
-    assert_eq!(admit(Rung::Filter, 950, &calm), Answer::Accept, "what it names it takes");
-    assert_eq!(admit(Rung::Full, 8000, &calm), refuse(Some(Rung::Raw), Why::Memory), "rows need some room as well");
-    assert_eq!(admit(Rung::Filter, 8000, &calm), refuse(Some(Rung::Raw), Why::Memory));
-    assert_eq!(admit(Rung::Full, 0, &Pressure { epochs: 2, ..calm }), refuse(Some(Rung::Raw), Why::Queue));
-    assert_eq!(admit(Rung::Full, 0, &Pressure { load: 8.0, ..calm }), refuse(Some(Rung::Raw), Why::Speed));
-    assert_eq!(admit(Rung::Raw, 950, &Pressure { load: 8.0, epochs: 9, ..calm }), Answer::Accept, "handing out is always possible");
-    assert_eq!(admit(Rung::Raw, 0, &Pressure { memory_used: 1000, ..calm }), refuse(None, Why::Memory), "except without any memory");
+    assert_eq!(admit(PushdownLevel::Full, 800, &calm), Answer::Accept);
+    assert_eq!(admit(PushdownLevel::Full, 950, &calm), refuse(Some(PushdownLevel::Filter), Why::Memory));
+    assert_eq!(admit(PushdownLevel::Filter, 950, &calm), Answer::Accept, "what it names it takes");
+    assert_eq!(admit(PushdownLevel::Full, 8000, &calm), refuse(Some(PushdownLevel::Raw), Why::Memory), "rows need some room as well");
+    assert_eq!(admit(PushdownLevel::Filter, 8000, &calm), refuse(Some(PushdownLevel::Raw), Why::Memory));
+    assert_eq!(admit(PushdownLevel::Full, 0, &Pressure { epochs: 2, ..calm }), refuse(Some(PushdownLevel::Raw), Why::Queue));
+    assert_eq!(admit(PushdownLevel::Full, 0, &Pressure { load: 8.0, ..calm }), refuse(Some(PushdownLevel::Raw), Why::Speed));
+    assert_eq!(admit(PushdownLevel::Raw, 950, &Pressure { load: 8.0, epochs: 9, ..calm }), Answer::Accept, "handing out is always possible");
+    assert_eq!(admit(PushdownLevel::Raw, 0, &Pressure { memory_used: 1000, ..calm }), refuse(None, Why::Memory), "except without any memory");
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn under_pressure_what_runs_stops_and_gives_back_the_rest() {
     drive.next(0.0, EPOCH);
     assert_eq!(drive.reconsider(&Pressure { epochs: 1, max_epochs: 1, ..Pressure::NONE }), [], "its own place is no reason");
     let said = drive.reconsider(&Pressure { memory_used: 95, memory_limit: 100, ..Pressure::NONE });
-    assert_eq!(said, [Up::Stopped { epoch: EPOCH, remaining: ids(&[2, 3]), accepts: Some(Rung::Raw), again: 0.1, why: Why::Memory }]);
+    assert_eq!(said, [Up::Stopped { epoch: EPOCH, remaining: ids(&[2, 3]), accepts: Some(PushdownLevel::Raw), again: 0.1, why: Why::Memory }]);
     assert_eq!(drive.next(0.0, EPOCH), Next::End);
     done(&mut drive, 1);
     assert!(drive.is_over(0.0, EPOCH), "what was begun is delivered");

@@ -2,7 +2,7 @@
 
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::kinds::{Had, Kinds};
-use skytether_adapt::message::{Rung, Slice, SliceCost, SliceId};
+use skytether_adapt::message::{PushdownLevel, Slice, SliceCost, SliceId};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
 
@@ -21,9 +21,9 @@ fn model(lower: &[Operator], upper: &[Operator], kinds: &[Kinds]) -> CostModel {
 }
 
 /// Has drive 0 work slices off that take `cpu` seconds each.
-fn works(model: &mut CostModel, rung: Rung, cpu: f64) {
+fn works(model: &mut CostModel, rung: PushdownLevel, cpu: f64) {
     let slice = Slice { id: SliceId(0), rows: ROWS, bytes: SLICE.1 as u64, readers: vec![] };
-    let (rows_out, bytes_out) = if rung == Rung::Filter { (u64::from(ROWS), u64::from(ROWS) * 16) } else { (0, 0) };
+    let (rows_out, bytes_out) = if rung == PushdownLevel::Filter { (u64::from(ROWS), u64::from(ROWS) * 16) } else { (0, 0) };
     (0..40).for_each(|_| model.measured(0, rung, &slice, &SliceCost { slice: SliceId(0), cpu, rows_out, bytes_out }));
 }
 
@@ -39,8 +39,8 @@ fn what_an_aggregate_takes_is_known_of_that_drive_for_any_other_query_and_says_n
     let (decode, aggregate) = (seconds(DECODE), 3.0 * seconds(AGGREGATE));
     for _ in 0..8 {
         let mut query = model(&[DECODE], &[AGGREGATE], &known);
-        works(&mut query, Rung::Full, 15.0 * (decode + aggregate));
-        known[0] = query.kinds(0, Rung::Full, &[had(DECODE, decode), had(AGGREGATE, aggregate)]);
+        works(&mut query, PushdownLevel::Full, 15.0 * (decode + aggregate));
+        known[0] = query.kinds(0, PushdownLevel::Full, &[had(DECODE, decode), had(AGGREGATE, aggregate)]);
     }
     assert!((known[0].of(AGGREGATE.kind) / 3.0 - 1.0).abs() < 0.02 && (known[0].of(Kind::Decode) - 1.0).abs() < 0.02, "{known:?}");
 
@@ -49,10 +49,10 @@ fn what_an_aggregate_takes_is_known_of_that_drive_for_any_other_query_and_says_n
     let [fresh, next] = [&[][..], &known[..]].map(|known| model(&[DECODE, COMPUTE], &[many], known));
     let cpu = |model: &CostModel, drive, rung| model.slice(drive, rung, SLICE).cpu;
     let wanted = 15.0 * (seconds(DECODE) + seconds(COMPUTE) + 3.0 * seconds(many));
-    assert!((cpu(&next, 0, Rung::Full) / wanted - 1.0).abs() < 0.02, "{} s instead of {wanted}", cpu(&next, 0, Rung::Full));
-    assert!((cpu(&next, 0, Rung::Filter) / cpu(&fresh, 0, Rung::Filter) - 1.0).abs() < 0.02, "a scan takes what it took");
-    assert_eq!(cpu(&next, 1, Rung::Full), cpu(&fresh, 1, Rung::Full), "the other drive is another one");
-    assert_eq!(next.slice(0, Rung::Raw, SLICE), fresh.slice(0, Rung::Raw, SLICE), "and the host does what it did");
+    assert!((cpu(&next, 0, PushdownLevel::Full) / wanted - 1.0).abs() < 0.02, "{} s instead of {wanted}", cpu(&next, 0, PushdownLevel::Full));
+    assert!((cpu(&next, 0, PushdownLevel::Filter) / cpu(&fresh, 0, PushdownLevel::Filter) - 1.0).abs() < 0.02, "a scan takes what it took");
+    assert_eq!(cpu(&next, 1, PushdownLevel::Full), cpu(&fresh, 1, PushdownLevel::Full), "the other drive is another one");
+    assert_eq!(next.slice(0, PushdownLevel::Raw, SLICE), fresh.slice(0, PushdownLevel::Raw, SLICE), "and the host does what it did");
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn what_is_known_beforehand_is_not_counted_twice() {
     let known = [Kinds::default(), Kinds::default().learnt(&PRIORS, 9.0, &[had(DECODE, 1.0)])].map(|kinds| [kinds; 2]);
     let after = known.map(|known| {
         let mut query = model(&[DECODE], &[], &known);
-        works(&mut query, Rung::Filter, 0.05);
-        (query.slice(0, Rung::Filter, SLICE).cpu, query.kinds(0, Rung::Full, &[had(DECODE, 1.0)]).of(Kind::Decode))
+        works(&mut query, PushdownLevel::Filter, 0.05);
+        (query.slice(0, PushdownLevel::Filter, SLICE).cpu, query.kinds(0, PushdownLevel::Full, &[had(DECODE, 1.0)]).of(Kind::Decode))
     });
     for (cpu, _) in after {
         assert!((cpu / 0.05 - 1.0).abs() < 0.02, "what is measured counts, whatever was thought: {after:?}");
@@ -77,7 +77,7 @@ fn what_is_known_beforehand_is_not_counted_twice() {
 fn too_few_slices_say_nothing() {
     let mut query = model(&[DECODE], &[AGGREGATE], &[]);
     let slice = Slice { id: SliceId(0), rows: ROWS, bytes: SLICE.1 as u64, readers: vec![] };
-    (0..5).for_each(|_| query.measured(0, Rung::Full, &slice, &SliceCost { slice: SliceId(0), cpu: 1.0, rows_out: 0, bytes_out: 0 }));
-    assert_eq!(query.kinds(0, Rung::Full, &[had(DECODE, 1.0), had(AGGREGATE, 1.0)]), Kinds::default());
-    assert_eq!(query.kinds(0, Rung::Raw, &[had(DECODE, 1.0)]), Kinds::default());
+    (0..5).for_each(|_| query.measured(0, PushdownLevel::Full, &slice, &SliceCost { slice: SliceId(0), cpu: 1.0, rows_out: 0, bytes_out: 0 }));
+    assert_eq!(query.kinds(0, PushdownLevel::Full, &[had(DECODE, 1.0), had(AGGREGATE, 1.0)]), Kinds::default());
+    assert_eq!(query.kinds(0, PushdownLevel::Raw, &[had(DECODE, 1.0)]), Kinds::default());
 }

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use skytether_adapt::ledger::{Dropped, Ledger, Verdict};
-use skytether_adapt::message::{CseId, EpochId, Rung, SliceId};
+use skytether_adapt::message::{CseId, EpochId, PushdownLevel, SliceId};
 
 /// How often each slice is in a batch.
 type Batch = Vec<u32>;
@@ -39,7 +39,7 @@ impl State {
         let mut ledger = Ledger::new();
         (0..slices).for_each(|slice| ledger.want(SliceId(slice)));
         for (at, epoch) in epochs.iter().enumerate() {
-            ledger.open(EpochId(at as u32), CseId(epoch.cse), Rung::Full);
+            ledger.open(EpochId(at as u32), CseId(epoch.cse), PushdownLevel::Full);
             ledger.give(EpochId(at as u32), &ids(&epoch.slices));
         }
         Self { ledger, counted: vec![0; slices as usize] }
@@ -58,7 +58,7 @@ impl State {
             }
             Message::End(epoch) => {
                 let it = &epochs[epoch as usize];
-                self.ledger.end(CseId(it.cse), EpochId(epoch), Rung::Full, &ids(&it.slices), it.batches)
+                self.ledger.end(CseId(it.cse), EpochId(epoch), PushdownLevel::Full, &ids(&it.slices), it.batches)
             }
             Message::Revoke(epoch) => {
                 self.ledger.revoke(EpochId(epoch));
@@ -91,10 +91,10 @@ fn repair_and_check(mut state: State, epochs: &[Epoch], late: &[Message]) {
     }
     let missing: Vec<u32> = (0..state.counted.len() as u32).filter(|slice| state.ledger.covering(SliceId(*slice)).is_none()).collect();
     let again = EpochId(1000);
-    state.ledger.open(again, CseId(9), Rung::Raw);
+    state.ledger.open(again, CseId(9), PushdownLevel::Raw);
     state.ledger.give(again, &ids(&missing));
     assert_eq!(state.ledger.batch(CseId(9), again, 0, vec![]), Verdict::Held);
-    let verdict = state.ledger.end(CseId(9), again, Rung::Raw, &ids(&missing), 1);
+    let verdict = state.ledger.end(CseId(9), again, PushdownLevel::Raw, &ids(&missing), 1);
     assert!(matches!(verdict, Verdict::Counted { .. }), "{verdict:?}");
     missing.iter().for_each(|slice| state.counted[*slice as usize] += 1);
     for message in late {
@@ -206,21 +206,21 @@ fn what_is_not_as_agreed_is_dropped_whole() {
     let epochs = || [Epoch { cse: 0, slices: vec![0, 1], batches: 1 }];
     let fresh = || State::new(3, &epochs());
     let end = |cse: u32, epoch: u32, rung, slices: &[u32], batches| fresh().ledger.end(CseId(cse), EpochId(epoch), rung, &ids(slices), batches);
-    assert_eq!(end(0, 7, Rung::Full, &[0], 1), Verdict::Dropped(Dropped::Unknown));
-    assert_eq!(end(1, 0, Rung::Full, &[0], 1), Verdict::Dropped(Dropped::Unknown), "somebody else's epoch");
-    assert_eq!(end(0, 0, Rung::Full, &[0, 2], 1), Verdict::Dropped(Dropped::Garbage), "a slice that it was not given");
-    assert_eq!(end(0, 0, Rung::Full, &[0, 0], 1), Verdict::Dropped(Dropped::Garbage), "a slice twice");
-    assert_eq!(end(0, 0, Rung::Raw, &[0], 1), Verdict::Dropped(Dropped::Garbage), "another rung");
+    assert_eq!(end(0, 7, PushdownLevel::Full, &[0], 1), Verdict::Dropped(Dropped::Unknown));
+    assert_eq!(end(1, 0, PushdownLevel::Full, &[0], 1), Verdict::Dropped(Dropped::Unknown), "somebody else's epoch");
+    assert_eq!(end(0, 0, PushdownLevel::Full, &[0, 2], 1), Verdict::Dropped(Dropped::Garbage), "a slice that it was not given");
+    assert_eq!(end(0, 0, PushdownLevel::Full, &[0, 0], 1), Verdict::Dropped(Dropped::Garbage), "a slice twice");
+    assert_eq!(end(0, 0, PushdownLevel::Raw, &[0], 1), Verdict::Dropped(Dropped::Garbage), "another rung");
 
     let mut state = fresh();
     assert_eq!(state.ledger.batch(CseId(0), EpochId(0), 5, vec![]), Verdict::Held);
-    assert_eq!(state.ledger.end(CseId(0), EpochId(0), Rung::Full, &ids(&[0, 1]), 2), Verdict::Dropped(Dropped::Garbage), "more batches than it names");
+    assert_eq!(state.ledger.end(CseId(0), EpochId(0), PushdownLevel::Full, &ids(&[0, 1]), 2), Verdict::Dropped(Dropped::Garbage), "more batches than it names");
     assert_eq!(state.deliver(&epochs(), Message::Batch(0, 0)), Some(Dropped::Late), "and nothing of it counts any more");
 
     // An epoch may give back slices: those that it does not name are not covered.
     let mut state = fresh();
     state.ledger.batch(CseId(0), EpochId(0), 0, vec![1, 0, 0]);
-    let verdict = state.ledger.end(CseId(0), EpochId(0), Rung::Full, &ids(&[0]), 1);
+    let verdict = state.ledger.end(CseId(0), EpochId(0), PushdownLevel::Full, &ids(&[0]), 1);
     assert_eq!(verdict, Verdict::Counted { slices: ids(&[0]), batches: vec![vec![1, 0, 0]] });
     assert_eq!((state.ledger.covering(SliceId(0)), state.ledger.covering(SliceId(1))), (Some(EpochId(0)), None));
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use skytether_adapt::ledger::Dropped;
-use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, Slice, SliceCost, SliceId, Up, Why};
+use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, PushdownLevel, Slice, SliceCost, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Limits, Policy, Query, Setup};
 use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
@@ -53,7 +53,7 @@ fn wait(query: &mut Query<u32>, until: f64) -> Vec<Action<u32>> {
 }
 
 /// The epochs that were opened: drive, epoch, rung, slices.
-fn opened(actions: &[Action<u32>]) -> Vec<(u32, EpochId, Rung, Vec<u32>)> {
+fn opened(actions: &[Action<u32>]) -> Vec<(u32, EpochId, PushdownLevel, Vec<u32>)> {
     let open = actions.iter().filter_map(|action| match action {
         Action::Send { cse, down: Down { epoch, order: Order::Open { rung, slices, .. }, .. } } => {
             Some((cse.0, *epoch, *rung, slices.iter().map(|slice| slice.0).collect()))
@@ -67,14 +67,14 @@ fn up(cse: u32, up: Up) -> Event<u32> {
     Event::Up { cse: CseId(cse), up }
 }
 
-fn end(epoch: EpochId, rung: Rung, slices: &[u32]) -> Up {
+fn end(epoch: EpochId, rung: PushdownLevel, slices: &[u32]) -> Up {
     let slices = slices.iter().map(|slice| SliceId(*slice)).collect();
     Up::EpochDone(Completed { epoch, rung, slices, batches: 0, rows: 10, bytes: 320, cpu: 0.01, wall: 0.01, bytes_read: 0 })
 }
 
 #[test]
 fn a_static_choice_is_kept_and_the_end_is_told_once() {
-    for rung in [Rung::Full, Rung::Filter, Rung::Raw] {
+    for rung in [PushdownLevel::Full, PushdownLevel::Filter, PushdownLevel::Raw] {
         let (mut query, mut actions) = query(Policy::Static(rung), 3, &[None], 2, THIN);
         let mut finished = 0;
         let mut open = opened(&actions);
@@ -95,26 +95,26 @@ fn a_static_choice_is_kept_and_the_end_is_told_once() {
 #[test]
 fn how_many_groups_there_are_is_found_out_with_one_slice_for_each_core() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, 0.1 * THIN);
-    let [(0, epoch, Rung::Full, slices)] = &opened(&actions)[..] else { panic!("{actions:?}") };
+    let [(0, epoch, PushdownLevel::Full, slices)] = &opened(&actions)[..] else { panic!("{actions:?}") };
     assert_eq!(slices.len(), 1);
     assert!(actions.iter().any(|action| matches!(action, Action::Send { down: Down { order: Order::Close { drain: true }, .. }, .. })), "{actions:?}");
     let later = wait(&mut query, 0.015);
     assert_eq!(opened(&later), [], "nothing before that is known");
-    let mut actions = query.handle(0.02, up(0, end(*epoch, Rung::Full, slices)));
+    let mut actions = query.handle(0.02, up(0, end(*epoch, PushdownLevel::Full, slices)));
     actions.extend(wait(&mut query, 0.04));
-    assert!(opened(&actions).iter().any(|(_, _, rung, more)| *rung == Rung::Full && more.len() > 1), "{actions:?}");
+    assert!(opened(&actions).iter().any(|(_, _, rung, more)| *rung == PushdownLevel::Full && more.len() > 1), "{actions:?}");
 }
 
 #[test]
 fn who_is_to_find_out_what_another_has_found_out_stops_where_that_gains_time() {
     for (states, stops) in [(10, false), (ROWS, true)] {
         let (mut query, actions) = query(Policy::Adaptive, 100, &[None, None], 2, 0.1 * THIN);
-        let [(first, epoch, Rung::Full, slices), (other, its, Rung::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
+        let [(first, epoch, PushdownLevel::Full, slices), (other, its, PushdownLevel::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
         // It plans then, and not again within two milliseconds for any other reason.
         query.handle(0.0195, up(*other, beat(*its, &[(100 * *other, 0.001)])));
         let found = Completed {
             epoch: *epoch,
-            rung: Rung::Full,
+            rung: PushdownLevel::Full,
             slices: slices.iter().map(|slice| SliceId(*slice)).collect(),
             batches: 0,
             rows: u64::from(states),
@@ -126,7 +126,7 @@ fn who_is_to_find_out_what_another_has_found_out_stops_where_that_gains_time() {
         let mut actions = query.handle(0.02, up(*first, Up::EpochDone(found)));
         // With the next plan, not with the one after that: nothing is begun by the one that knew nothing of it.
         let begun = opened(&actions);
-        assert_eq!(begun.iter().any(|(_, _, rung, _)| *rung == Rung::Full), !stops, "{states}: {begun:?}");
+        assert_eq!(begun.iter().any(|(_, _, rung, _)| *rung == PushdownLevel::Full), !stops, "{states}: {begun:?}");
         actions.extend(wait(&mut query, 0.03));
         let cancelled =
             |action: &Action<u32>| matches!(action, Action::Send { cse, down: Down { epoch, order: Order::Cancel, .. } } if (cse.0, epoch) == (*other, its));
@@ -137,25 +137,25 @@ fn who_is_to_find_out_what_another_has_found_out_stops_where_that_gains_time() {
 #[test]
 fn a_refusal_names_the_rung_that_is_asked_next() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
-    let first = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung == Rung::Full).unwrap();
-    let mut actions = query.handle(0.02, up(0, Up::Refused { epoch: first.1, accepts: Some(Rung::Filter), again: 0.5, why: Why::Memory }));
+    let first = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung == PushdownLevel::Full).unwrap();
+    let mut actions = query.handle(0.02, up(0, Up::Refused { epoch: first.1, accepts: Some(PushdownLevel::Filter), again: 0.5, why: Why::Memory }));
     actions.extend(wait(&mut query, 0.4));
     let then = opened(&actions);
-    assert!(!then.is_empty() && then.iter().all(|(_, _, rung, _)| *rung <= Rung::Filter), "{then:?}");
+    assert!(!then.is_empty() && then.iter().all(|(_, _, rung, _)| *rung <= PushdownLevel::Filter), "{then:?}");
     assert!(then.iter().any(|(_, _, _, slices)| slices.contains(&first.3[0])), "what was refused is asked again: {then:?}");
     // The time that it named is kept, and then it is asked for all again.
     for (_, epoch, rung, slices) in then {
         query.handle(0.41, up(0, end(epoch, rung, &slices)));
     }
     let before = opened(&wait(&mut query, 0.51));
-    assert!(before.iter().all(|(_, _, rung, _)| *rung <= Rung::Filter), "{before:?}");
+    assert!(before.iter().all(|(_, _, rung, _)| *rung <= PushdownLevel::Filter), "{before:?}");
     let mut full = false;
     let mut open = before;
     for step in 0..40 {
         let now = 0.52 + 0.01 * f64::from(step);
         let mut more = Vec::new();
         for (_, epoch, rung, slices) in std::mem::take(&mut open) {
-            full |= rung == Rung::Full;
+            full |= rung == PushdownLevel::Full;
             more.extend(query.handle(now, up(0, end(epoch, rung, &slices))));
         }
         more.extend(wait(&mut query, now + 0.009));
@@ -166,8 +166,8 @@ fn a_refusal_names_the_rung_that_is_asked_next() {
 
 #[test]
 fn a_fixed_rung_that_is_refused_gives_way_to_the_one_that_is_taken() {
-    let (mut query, mut actions) = query(Policy::Static(Rung::Full), 4, &[None], 2, THIN);
-    for (now, asked, takes) in [(0.02, Rung::Full, Rung::Filter), (0.12, Rung::Filter, Rung::Raw)] {
+    let (mut query, mut actions) = query(Policy::Static(PushdownLevel::Full), 4, &[None], 2, THIN);
+    for (now, asked, takes) in [(0.02, PushdownLevel::Full, PushdownLevel::Filter), (0.12, PushdownLevel::Filter, PushdownLevel::Raw)] {
         let (_, epoch, rung, slices) = opened(&actions)[0].clone();
         assert_eq!(rung, asked);
         actions = query.handle(now, up(0, Up::Refused { epoch, accepts: Some(takes), again: 0.5, why: Why::Memory }));
@@ -191,8 +191,8 @@ fn a_drive_that_gets_busy_has_work_taken_away_and_gets_more_when_it_is_not_any_m
             let Action::Send { cse, down: Down { epoch, number, order } } = action else { continue };
             match order {
                 // Links are quick.
-                Order::Open { rung: Rung::Raw, slices, .. } => {
-                    answers.push((cse.0, end(*epoch, Rung::Raw, &slices.iter().map(|slice| slice.0).collect::<Vec<_>>())))
+                Order::Open { rung: PushdownLevel::Raw, slices, .. } => {
+                    answers.push((cse.0, end(*epoch, PushdownLevel::Raw, &slices.iter().map(|slice| slice.0).collect::<Vec<_>>())))
                 }
                 Order::Open { slices, .. } => drop(queues.insert(cse.0, (*epoch, slices.iter().map(|slice| slice.0).collect()))),
                 Order::Feed { slices } => queues.get_mut(&cse.0).unwrap().1.extend(slices.iter().map(|slice| slice.0)),
@@ -242,17 +242,17 @@ fn who_refuses_everything_for_too_long_is_given_up() {
 
 #[test]
 fn slices_of_a_silent_drive_go_to_their_copy_and_what_comes_late_is_dropped() {
-    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[Some(1), None], 0, THIN);
+    let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[Some(1), None], 0, THIN);
     let first = opened(&actions);
     let (_, epoch, _, slices) = first.iter().find(|(cse, ..)| *cse == 0).unwrap().clone();
     let (_, other, _, theirs) = first.iter().find(|(cse, ..)| *cse == 1).unwrap().clone();
-    query.handle(0.5, up(1, end(other, Rung::Full, &theirs)));
+    query.handle(0.5, up(1, end(other, PushdownLevel::Full, &theirs)));
     let then = wait(&mut query, 1.5);
     assert!(then.iter().any(|action| matches!(action, Action::Send { cse: CseId(0), down: Down { order: Order::Cancel, .. } })), "{then:?}");
     let again = opened(&then);
     let moved: Vec<u32> = again.iter().filter(|(cse, ..)| *cse == 1).flat_map(|(_, _, _, slices)| slices.clone()).collect();
     assert!(slices.iter().all(|slice| moved.contains(slice)), "{again:?}");
-    let late = query.handle(1.6, up(0, end(epoch, Rung::Full, &slices)));
+    let late = query.handle(1.6, up(0, end(epoch, PushdownLevel::Full, &slices)));
     assert!(late.contains(&Action::Dropped { epoch, why: Dropped::Revoked }) && !late.iter().any(|action| matches!(action, Action::Count { .. })), "{late:?}");
 }
 
@@ -266,7 +266,7 @@ fn without_a_copy_the_query_fails_and_names_the_drive() {
 
 #[test]
 fn a_drive_that_comes_back_is_asked_again() {
-    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 1, THIN);
+    let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 1, THIN);
     let first = opened(&actions);
     assert_eq!(opened(&query.handle(0.02, Event::Lost { cse: CseId(0), again: true })), [], "not at once");
     let again = opened(&wait(&mut query, 0.5));
@@ -276,7 +276,7 @@ fn a_drive_that_comes_back_is_asked_again() {
 
 #[test]
 fn garbage_costs_the_epoch_and_a_strike() {
-    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 1, THIN);
+    let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 1, THIN);
     let (_, epoch, rung, slices) = opened(&actions)[0].clone();
     let actions = query.handle(0.02, up(0, end(epoch, rung, &[77])));
     assert!(actions.contains(&Action::Dropped { epoch, why: Dropped::Garbage }) && !query.ended(), "{actions:?}");
@@ -289,24 +289,24 @@ fn garbage_costs_the_epoch_and_a_strike() {
 #[test]
 fn who_stops_gives_back_what_it_had_not_begun() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
-    let (_, probe, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > Rung::Raw).unwrap();
+    let (_, probe, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > PushdownLevel::Raw).unwrap();
     let mut actions = query.handle(0.012, up(0, end(probe, rung, &slices)));
     actions.extend(wait(&mut query, 0.018));
-    let (_, epoch, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, slices)| *rung > Rung::Raw && slices.len() > 1).unwrap();
+    let (_, epoch, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, slices)| *rung > PushdownLevel::Raw && slices.len() > 1).unwrap();
     let remaining: Vec<SliceId> = slices[1..].iter().map(|slice| SliceId(*slice)).collect();
-    let mut actions = query.handle(0.02, up(0, Up::Stopped { epoch, remaining, accepts: Some(Rung::Raw), again: 5.0, why: Why::Speed }));
+    let mut actions = query.handle(0.02, up(0, Up::Stopped { epoch, remaining, accepts: Some(PushdownLevel::Raw), again: 5.0, why: Why::Speed }));
     actions.extend(query.handle(0.021, up(0, end(epoch, rung, &slices[..1]))));
     assert!(actions.iter().any(|action| matches!(action, Action::Count { .. })), "{actions:?}");
     actions.extend(wait(&mut query, 0.2));
     let raw = opened(&actions);
-    assert!(!raw.is_empty() && raw.iter().all(|(_, _, rung, _)| *rung == Rung::Raw), "{raw:?}");
+    assert!(!raw.is_empty() && raw.iter().all(|(_, _, rung, _)| *rung == PushdownLevel::Raw), "{raw:?}");
     assert!(raw.iter().any(|(_, _, _, taken)| taken.contains(&slices[1])), "{raw:?}");
 }
 
 #[test]
 fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
     let (mut query, mut actions) = query(Policy::Adaptive, 100, &[None], 2, 1e9);
-    let (_, epoch, rung, _) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > Rung::Raw).unwrap();
+    let (_, epoch, rung, _) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > PushdownLevel::Raw).unwrap();
     let mut now = 0.01;
     let mut begun = Vec::new();
     let mut hedged = false;
@@ -321,10 +321,10 @@ fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
             let Action::Send { down: Down { epoch: it, number, order }, .. } = action else { continue };
             let answer = match order {
                 // What is handed out comes at once; what the drive does itself takes for ever.
-                Order::Open { rung: Rung::Raw, slices, .. } => {
+                Order::Open { rung: PushdownLevel::Raw, slices, .. } => {
                     let slices: Vec<u32> = slices.iter().map(|slice| slice.0).collect();
                     hedged |= slices.iter().any(|slice| begun.contains(slice));
-                    end(it, Rung::Raw, &slices)
+                    end(it, PushdownLevel::Raw, &slices)
                 }
                 Order::Open { slices, .. } | Order::Feed { slices } if it == epoch => {
                     begun.extend(slices.iter().map(|slice| slice.0));
@@ -343,13 +343,13 @@ fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
         next.extend(wait(&mut query, now + 0.009));
         actions = next;
     }
-    assert!(hedged && rung > Rung::Raw && actions.contains(&Action::Finish), "{actions:?}");
+    assert!(hedged && rung > PushdownLevel::Raw && actions.contains(&Action::Finish), "{actions:?}");
 }
 
 #[test]
 fn who_does_not_listen_misses_nothing_and_gives_no_orders() {
-    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 0, THIN);
-    let [(0, epoch, Rung::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
+    let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 0, THIN);
+    let [(0, epoch, PushdownLevel::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
     // For three times as long as anybody may be silent. One strike would be the end.
     let mut now = 0.01;
     while now < 3.0 {
@@ -362,15 +362,15 @@ fn who_does_not_listen_misses_nothing_and_gives_no_orders() {
     }
     let mut actions = wait(&mut query, 3.5);
     let slices: Vec<u32> = (0..2).collect();
-    actions.extend(query.handle(3.5, up(0, end(*epoch, Rung::Full, &slices))));
+    actions.extend(query.handle(3.5, up(0, end(*epoch, PushdownLevel::Full, &slices))));
     assert!(actions.contains(&Action::Finish), "{actions:?}");
 }
 
 #[test]
 fn slices_that_wait_for_their_turn_are_not_taken_for_lost() {
-    let (mut query, actions) = query(Policy::Static(Rung::Raw), 6, &[None], 0, 0.6 * THIN);
+    let (mut query, actions) = query(Policy::Static(PushdownLevel::Raw), 6, &[None], 0, 0.6 * THIN);
     let first = opened(&actions);
-    assert!(first.len() > 1 && first.iter().all(|open| open.2 == Rung::Raw), "{actions:?}");
+    assert!(first.len() > 1 && first.iter().all(|open| open.2 == PushdownLevel::Raw), "{actions:?}");
     // Each takes 1.4 seconds through this link, and a drive may be silent for one.
     let mut epochs = first;
     let mut finished = false;
@@ -390,7 +390,7 @@ fn slices_that_wait_for_their_turn_are_not_taken_for_lost() {
     }
     assert!(finished);
     // Who hands out nothing at all is found out all the same.
-    let (mut silent, _) = self::query(Policy::Static(Rung::Raw), 6, &[None], 0, THIN);
+    let (mut silent, _) = self::query(Policy::Static(PushdownLevel::Raw), 6, &[None], 0, THIN);
     assert!(wait(&mut silent, 60.0).iter().any(|action| matches!(action, Action::Fail { .. })));
 }
 
@@ -416,7 +416,7 @@ fn beats(query: &mut Query<u32>, from: f64, until: f64, says: impl Fn(f64) -> Up
 }
 
 /// What was opened at drive 0, of two, once the other one is done with its own.
-fn first_and_the_other_done(query: &mut Query<u32>, actions: &[Action<u32>]) -> (u32, EpochId, Rung, Vec<u32>) {
+fn first_and_the_other_done(query: &mut Query<u32>, actions: &[Action<u32>]) -> (u32, EpochId, PushdownLevel, Vec<u32>) {
     let mut first = None;
     let mut open = opened(actions);
     while let Some((cse, epoch, rung, slices)) = open.pop() {
@@ -432,7 +432,7 @@ fn first_and_the_other_done(query: &mut Query<u32>, actions: &[Action<u32>]) -> 
 
 #[test]
 fn a_drive_that_stands_still_is_given_up_however_often_it_gives_signs_of_life() {
-    for policy in [Policy::Static(Rung::Full), Policy::Adaptive] {
+    for policy in [Policy::Static(PushdownLevel::Full), Policy::Adaptive] {
         let (mut query, actions) = query(policy, 2, &[Some(1), None], 2, THIN);
         let (_, epoch, _, slices) = first_and_the_other_done(&mut query, &actions);
         let (actions, stuck) = beats(&mut query, 0.03, 1.9, |_| beat(epoch, &[(slices[0], 0.001)]));
@@ -450,7 +450,7 @@ fn a_drive_that_stands_still_is_given_up_however_often_it_gives_signs_of_life() 
 #[test]
 fn who_works_or_waits_for_its_turn_does_not_stand_still() {
     let first = || {
-        let (query, actions) = query(Policy::Static(Rung::Full), 2, &[None], 0, THIN);
+        let (query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 0, THIN);
         let (_, epoch, _, slices) = opened(&actions)[0].clone();
         (query, epoch, slices)
     };
@@ -478,7 +478,7 @@ fn who_works_or_waits_for_its_turn_does_not_stand_still() {
 #[test]
 fn lanes_whose_rows_wait_behind_those_of_others_do_not_stand_still() {
     // Two epochs of one drive: of one rows come, the other waits.
-    let (mut query, actions) = query(Policy::Static(Rung::Filter), 400, &[None], 0, 1e9);
+    let (mut query, actions) = query(Policy::Static(PushdownLevel::Filter), 400, &[None], 0, 1e9);
     let mut open = opened(&actions);
     let mut now = 0.01;
     while open.len() < 2 {
@@ -513,7 +513,7 @@ fn lanes_whose_rows_wait_behind_those_of_others_do_not_stand_still() {
 
 #[test]
 fn a_batch_that_was_promised_and_never_comes_is_not_waited_for_for_ever() {
-    let (mut query, actions) = query(Policy::Static(Rung::Full), 2, &[Some(1), None], 2, THIN);
+    let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[Some(1), None], 2, THIN);
     let (_, epoch, rung, slices) = first_and_the_other_done(&mut query, &actions);
     let done = slices.iter().map(|slice| SliceCost { slice: SliceId(*slice), cpu: 0.001, rows_out: 0, bytes_out: 0 }).collect();
     query.handle(0.02, up(0, Up::Progress { epoch, done, running: vec![], load: 1.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 }));
@@ -529,7 +529,7 @@ fn a_batch_that_was_promised_and_never_comes_is_not_waited_for_for_ever() {
 #[test]
 fn who_refuses_what_it_says_that_it_accepts_is_soon_asked_no_more() {
     for stops in [false, true] {
-        let (mut query, mut actions) = query(Policy::Static(Rung::Full), 2, &[None], 2, THIN);
+        let (mut query, mut actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 2, THIN);
         let (mut now, mut asked) = (0.01, Vec::new());
         while !query.ended() {
             now += 0.01;
@@ -540,10 +540,10 @@ fn who_refuses_what_it_says_that_it_accepts_is_soon_asked_no_more() {
                 if stops {
                     next.extend(query.handle(now, up(cse, Up::Accepted { epoch })));
                     let remaining = slices.iter().map(|slice| SliceId(*slice)).collect();
-                    next.extend(query.handle(now, up(cse, Up::Stopped { epoch, remaining, accepts: Some(Rung::Full), again: 0.0, why: Why::Queue })));
-                    next.extend(query.handle(now, up(cse, end(epoch, Rung::Full, &[]))));
+                    next.extend(query.handle(now, up(cse, Up::Stopped { epoch, remaining, accepts: Some(PushdownLevel::Full), again: 0.0, why: Why::Queue })));
+                    next.extend(query.handle(now, up(cse, end(epoch, PushdownLevel::Full, &[]))));
                 } else {
-                    next.extend(query.handle(now, up(cse, Up::Refused { epoch, accepts: Some(Rung::Full), again: 0.0, why: Why::Queue })));
+                    next.extend(query.handle(now, up(cse, Up::Refused { epoch, accepts: Some(PushdownLevel::Full), again: 0.0, why: Why::Queue })));
                 }
             }
             next.extend(wait(&mut query, now + 0.009));
@@ -565,7 +565,7 @@ fn who_accepts_less_again_and_again_and_does_nothing_is_given_up_in_the_end() {
         assert!(now < 100.0, "it is asked for ever");
         let mut next = Vec::new();
         for (cse, epoch, rung, _) in opened(&actions) {
-            let accepts = if rung == Rung::Full { Some(Rung::Filter) } else { (rung == Rung::Filter).then_some(Rung::Raw) };
+            let accepts = if rung == PushdownLevel::Full { Some(PushdownLevel::Filter) } else { (rung == PushdownLevel::Filter).then_some(PushdownLevel::Raw) };
             refused += 1;
             next.extend(query.handle(now, up(cse, Up::Refused { epoch, accepts, again: 0.01, why: Why::Memory })));
         }
@@ -577,7 +577,7 @@ fn who_accepts_less_again_and_again_and_does_nothing_is_given_up_in_the_end() {
 
 #[test]
 fn breaks_that_were_got_over_are_forgiven() {
-    let (mut query, mut actions) = query(Policy::Static(Rung::Full), 60, &[None], 2, THIN);
+    let (mut query, mut actions) = query(Policy::Static(PushdownLevel::Full), 60, &[None], 2, THIN);
     let (mut now, mut breaks) = (0.01, 0);
     while !query.ended() {
         assert!(now < 60.0);

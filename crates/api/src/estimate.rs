@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_seconds};
-use skytether_device::Rung;
+use skytether_device::PushdownLevel;
 
 /// How the slices of a scan are divided, and how long that takes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Division {
+pub struct WorkSplit {
     /// Seconds from the scan's beginning to its end.
     pub seconds: f64,
     /// For each drive that takes part.
@@ -21,7 +21,7 @@ pub struct DriveShare {
     /// Its name.
     pub name: String,
     /// How much of the sub-plan it runs; `None` where it hands out all of its slices.
-    pub rung: Option<Rung>,
+    pub rung: Option<PushdownLevel>,
     /// Slices that it works off itself, most of them at that rung.
     pub slices: u64,
     /// Those of them that it only filters, where others are worked off in full.
@@ -37,10 +37,10 @@ pub struct DriveShare {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// By the cost model, from the drives' profiles and the metadata alone.
-    pub expected: Division,
+    pub expected: WorkSplit,
     /// What happened; figures per slice as they were learnt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub happened: Option<Division>,
+    pub actual: Option<WorkSplit>,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -68,14 +68,14 @@ impl fmt::Display for DriveShare {
 impl fmt::Display for Estimate {
     /// A line for all, then one for each drive.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let took = self.happened.as_ref().map(|happened| format!("; took {}", human_seconds(happened.seconds))).unwrap_or_default();
+        let took = self.actual.as_ref().map(|actual| format!("; took {}", human_seconds(actual.seconds))).unwrap_or_default();
         write!(f, "expected: {}{took}", human_seconds(self.expected.seconds))?;
         // Partitions lie on the drives from the data set's home on; people look for drive-0 first, and for drive-2 before drive-10.
         let mut shares: Vec<(usize, &DriveShare)> = self.expected.drives.iter().enumerate().collect();
         shares.sort_by_key(|(_, share)| (share.name.len(), share.name.as_str()));
         for (at, share) in shares {
             write!(f, "\n{}: {share}", share.name)?;
-            if let Some(happened) = self.happened.as_ref().and_then(|happened| happened.drives.get(at)) {
+            if let Some(actual) = self.actual.as_ref().and_then(|actual| actual.drives.get(at)) {
                 write!(f, "; happened: {happened}")?;
             }
         }

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::plan_words::shipped_table;
-use skytether_device::Rung;
+use skytether_device::PushdownLevel;
 
-use crate::estimate::{Division, Estimate};
+use crate::estimate::{Estimate, WorkSplit};
 use crate::receipt::Receipt;
 use crate::receipt_tree::Tree;
 
@@ -34,7 +34,7 @@ pub struct SubPlanText {
     /// The table as SQL names it.
     pub table: String,
     /// How much of the query it holds.
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// Whether every drive that has a part of the table runs it, or one that has it all.
     pub every_drive: bool,
     /// The plan, an operator a line.
@@ -44,7 +44,7 @@ pub struct SubPlanText {
     pub beside: Vec<String>,
     /// What it is expected to take, where its work may move; what happened is in the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected: Option<Division>,
+    pub expected: Option<WorkSplit>,
 }
 
 /// Why an operator stayed on the host.
@@ -65,7 +65,7 @@ impl fmt::Display for Explanation {
         for (n, sub_plan) in self.sub_plans.iter().enumerate() {
             section(f, &format!("sub-plan {n} of {} ({})", sub_plan.table, sub_plan.rung.as_str()), &sub_plan.plan)?;
             if let Some(expected) = &sub_plan.expected {
-                section(f, "  by the drives' profiles", &indented(&Estimate { expected: expected.clone(), happened: None }.to_string()))?;
+                section(f, "  by the drives' profiles", &indented(&Estimate { expected: expected.clone(), actual: None }.to_string()))?;
             }
             for (beside, plan) in sub_plan.beside.iter().enumerate() {
                 section(f, &format!("  beside it {}, the rows of", shipped_table(beside)), &indented(plan))?;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use skytether_common::plan_words;
 use skytether_common::units::{counted, human_bytes, human_count, human_seconds};
 use skytether_device::annotation::IndexNote;
-use skytether_device::{Annotation, OperatorNote, ParentWork, Rung};
+use skytether_device::{Annotation, OperatorNote, ParentWork, PushdownLevel};
 
 use crate::estimate::Estimate;
 use crate::receipt_tree::Tree;
@@ -17,7 +17,7 @@ pub struct DriveReceipt {
     /// The CSE's name.
     pub name: String,
     /// The lowest rung that ran there.
-    pub rung: Option<Rung>,
+    pub rung: Option<PushdownLevel>,
     /// Slices that it read and worked off.
     pub slices: u64,
     /// Slices that statistics excluded.
@@ -73,7 +73,7 @@ pub struct DriveReceipt {
 
 impl DriveReceipt {
     /// Of a CSE of this name, before anything is added.
-    fn of(name: &str, rung: Option<Rung>) -> Self {
+    fn of(name: &str, rung: Option<PushdownLevel>) -> Self {
         Self { name: name.to_owned(), rung, slices_total: Some(0), rows_read: Some(0), ..Self::default() }
     }
 
@@ -136,7 +136,7 @@ pub struct ScanReceipt {
     /// The table as SQL names it.
     pub table: String,
     /// How much of the plan was sent down.
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// The sub-plan as text.
     pub sub_plan: String,
     /// Its number in the cut, by which [`HostOperator::scan`] refers to it.
@@ -312,10 +312,10 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
             // All of it where the drive was gone before, a part where it went in the middle.
             Some(_) if d.served_by_fallback.is_some() => "not all of it ran here",
             // What the host kept is told above.
-            Some(Rung::Full) if kept => "its whole sub-plan ran here",
-            Some(Rung::Full) => "everything ran here",
-            Some(Rung::Filter) => "filtered here",
-            Some(Rung::Raw) => "only read here",
+            Some(PushdownLevel::Full) if kept => "its whole sub-plan ran here",
+            Some(PushdownLevel::Full) => "everything ran here",
+            Some(PushdownLevel::Filter) => "filtered here",
+            Some(PushdownLevel::Raw) => "only read here",
             None => "nothing ran here",
         };
         let mut unread = Vec::new();

@@ -313,14 +313,14 @@ fn summed(notes: &[&OperatorNote]) -> Branch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skytether_device::Rung;
+    use skytether_device::PushdownLevel;
 
     fn note(name: &str, depth: u32, rows: u64, seconds: f64) -> OperatorNote {
         OperatorNote { name: name.into(), depth, rows_out: Some(rows), seconds, ..OperatorNote::default() }
     }
 
     fn drive(cse: &str, rows: u64, operators: Vec<OperatorNote>) -> Annotation {
-        Annotation { cse: cse.into(), rung: Some(Rung::Full), rows_out: rows, operators, slices: 1, slices_pruned: 2, ..Annotation::default() }
+        Annotation { cse: cse.into(), rung: Some(PushdownLevel::Full), rows_out: rows, operators, slices: 1, slices_pruned: 2, ..Annotation::default() }
     }
 
     fn tree(receipt: &Receipt) -> Vec<String> {
@@ -333,7 +333,7 @@ mod tests {
         let other = vec![note("AggregateExec", 0, 2, 0.001), note("CoalescePartitionsExec", 1, 7, 0.0), note("SliceScanExec", 2, 7, 0.001)];
         let scan = ScanReceipt {
             table: "a.b".into(),
-            rung: Rung::Full,
+            rung: PushdownLevel::Full,
             sub_plan: String::new(),
             sub_plan_number: Some(0),
             plan_bytes: 2048,

@@ -8,7 +8,7 @@ use skytether_common::units::{counted, human_bytes, human_seconds};
 /// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GrowthOptions {
+pub struct ResizeOptions {
     /// How many blank drives an embedded fleet gets, below its directory.
     #[serde(default)]
     pub count: usize,
@@ -39,7 +39,7 @@ pub struct Load {
 
 /// What was done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct GrowthReport {
+pub struct ResizeReport {
     /// Drives that came.
     pub added: Vec<String>,
     /// Drives that left.
@@ -75,7 +75,7 @@ pub struct GrowthReport {
     pub seconds: f64,
 }
 
-impl fmt::Display for GrowthReport {
+impl fmt::Display for ResizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.drives.iter().map(|load| load.drive.chars().count()).max().unwrap_or(0).max(5);
         writeln!(f, "{:width$}  {:>12}  {:>12}", "drive", "before", "after")?;
@@ -113,7 +113,7 @@ mod tests {
     fn a_report_tells_what_moved_and_no_bound_that_slices_can_not_keep() {
         // Long slices: fewer bytes moved than would have if slices could be divided.
         let report =
-            GrowthReport { datasets: 1, bytes_moved: 5 << 20, bytes_least: 21 << 18, linked: 3, added: vec!["drive-4".into()], ..GrowthReport::default() };
+            ResizeReport { datasets: 1, bytes_moved: 5 << 20, bytes_least: 21 << 18, linked: 3, added: vec!["drive-4".into()], ..ResizeReport::default() };
         let text = report.to_string();
         assert!(text.contains("drive-4 added; 5.00 MiB of 1 data set moved, 3 values stayed where they were, "), "{text}");
         assert!(!text.contains("at least"), "{text}");

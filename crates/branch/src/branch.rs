@@ -20,8 +20,8 @@ use skytether_engine::{Engine, Reader};
 use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 use skytether_store::{Entry, Op, Usage, Version};
 
-use crate::striped_storage::Placed;
-use crate::worker::{Below, Work};
+use crate::striped_storage::StripedStorage;
+use crate::worker::{AggregatorJob, Below};
 use skytether_catalog::fencing::{Fence, take_over};
 use skytether_catalog::records::membership::{Founding, Role};
 use skytether_cluster::cluster::Cluster;
@@ -45,22 +45,22 @@ const READERS: usize = 8;
 const PLANS: usize = 4;
 
 /// A host as a drive of another cluster.
-pub struct Branch {
+pub struct Aggregator {
     cluster: Cluster,
     executors: LocalExecutors,
     runtime: QueryRuntime,
-    placed: Arc<Placed>,
+    placed: Arc<StripedStorage>,
     engine: Arc<Engine>,
     sessions: Arc<Sessions>,
 }
 
-impl fmt::Debug for Branch {
+impl fmt::Debug for Aggregator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Branch").field("placed", &self.placed).finish_non_exhaustive()
     }
 }
 
-impl Branch {
+impl Aggregator {
     /// The branch `name` over `drives`, which belong to it from now on: no host may be started over them beside it.
     ///
     /// Its profile, by which the level above plans, is the sum of theirs, where they have any; `link` (bits per second, and seconds that a message takes) is its own to the level above, that of all its drives together unless said.
@@ -87,7 +87,7 @@ impl Branch {
             let fallback = EngineFallback::new(Arc::clone(&pool), options.storage_deadline);
             let executors = LocalExecutors::new(Arc::clone(&pool), options.storage_deadline);
             let cluster = Cluster::new(drives.clone(), options, Arc::new(fallback))?;
-            let membership = cluster.catalog().establish_membership(founding, &Role::Branch(name.to_owned())).await?;
+            let membership = cluster.catalog().establish_membership(founding, &Role::Aggregator(name.to_owned())).await?;
             if let Some((_, e)) = take_over(&fence, &fenced, cluster.options().storage_deadline).await?.into_iter().next() {
                 return Err(e);
             }
@@ -95,7 +95,7 @@ impl Branch {
             // Two keys may belong to different drives, and indexes are the drives' own.
             let capabilities = Capabilities { link: false, indexes: false, ..Capabilities::default() };
             let info = CseInfo { id: membership.fleet, name: name.to_owned(), format: FORMAT, memory_limit, profile, device: None, capabilities };
-            let placed = Arc::new(Placed::new(info, drives));
+            let placed = Arc::new(StripedStorage::new(info, drives));
             let store = RemoteStore::new(Arc::clone(&placed) as Arc<dyn Storage>, cluster.options().storage_deadline);
             let reader = Reader::new(Arc::new(store)).waiting_on(Arc::new(Threads::new(READERS)));
             let engine = Engine::new(name.to_owned(), Arc::new(reader), pool, cluster.options().threads, PLANS)?;
@@ -112,9 +112,9 @@ impl Branch {
     }
 
     /// Work on `plan` by the drives below.
-    async fn work(&self, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Work>> {
+    async fn work(&self, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<AggregatorJob>> {
         let below = Below { cluster: self.cluster.clone(), executors: self.executors.clone(), runtime: Arc::clone(self.runtime.env()) };
-        Work::new(below, plan, divided, places).await
+        AggregatorJob::new(below, plan, divided, places).await
     }
 
     /// Plans on a thread that may wait for what drives read.
@@ -140,7 +140,7 @@ fn together(drives: &[Arc<dyn Cse>], options: &HostOptions, link: Option<(f64, f
     })
 }
 
-impl Storage for Branch {
+impl Storage for Aggregator {
     fn info(&self) -> &CseInfo {
         self.placed.info()
     }
@@ -180,7 +180,7 @@ impl Storage for Branch {
     }
 }
 
-impl Cse for Branch {
+impl Cse for Aggregator {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
             let engine = Arc::clone(&self.engine);

@@ -1,6 +1,6 @@
 //! An aggregator: a cluster of drives that is one drive of another host.
 //!
-//! [`Branch`] implements [`Cse`](skytether_device::Cse) over the drives below it. [`striped_storage`] distributes what
+//! [`Aggregator`] implements [`Cse`](skytether_device::Cse) over the drives below it. [`striped_storage`] distributes what
 //! the level above stores: slices of a partition go to the drives in turn, metadata slices to all of them. [`worker`]
 //! runs a sub-plan: the drives below process the slices that the level above feeds, and the branch merges their states.
 //!
@@ -16,4 +16,4 @@ pub mod branch;
 pub mod striped_storage;
 pub mod worker;
 
-pub use branch::Branch;
+pub use branch::Aggregator;

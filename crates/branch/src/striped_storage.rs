@@ -25,13 +25,13 @@ const ABOVE: &str = "-above";
 pub(crate) const ABOUT: [&str; 4] = ["obs", "var", "raw_var", "cells"];
 
 /// The drives of a branch as one store.
-pub(crate) struct Placed {
+pub(crate) struct StripedStorage {
     info: CseInfo,
     /// In order of their ids, which is the same whoever lists them how.
     drives: Vec<Arc<dyn Cse>>,
 }
 
-impl fmt::Debug for Placed {
+impl fmt::Debug for StripedStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Placed").field("name", &self.info.name).field("drives", &self.drives.len()).finish_non_exhaustive()
     }
@@ -40,7 +40,7 @@ impl fmt::Debug for Placed {
 /// The changes of a batch for one drive, with their places in the batch.
 type Part = Vec<(Option<usize>, Op)>;
 
-impl Placed {
+impl StripedStorage {
     /// `drives`, known together as `info`; there is at least one.
     pub(crate) fn new(info: CseInfo, drives: Vec<Arc<dyn Cse>>) -> Self {
         Self { info, drives }
@@ -111,7 +111,7 @@ fn up(key: Key) -> Option<Key> {
     }
 }
 
-impl Storage for Placed {
+impl Storage for StripedStorage {
     fn info(&self) -> &CseInfo {
         &self.info
     }

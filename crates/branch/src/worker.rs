@@ -18,7 +18,7 @@ use futures::{FutureExt, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::drive::{Meters, Next};
-use skytether_adapt::message::{EpochId, Rung, Seconds, SliceCost, SliceId};
+use skytether_adapt::message::{EpochId, PushdownLevel, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::{Limits, Policy, Setup};
 use skytether_adapt::work::{PRIORS, Work as Cost};
 use skytether_common::Pushdown;
@@ -31,19 +31,19 @@ use skytether_engine::split_execution::{Combiner, SplitExecution};
 use skytether_plan::error::from_datafusion;
 use tokio::sync::mpsc;
 
-use crate::striped_storage::{Placed, copied};
+use crate::striped_storage::{StripedStorage, copied};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use skytether_api::device_profile::profile_of;
 use skytether_api::receipt::ReceiptSource;
 use skytether_cluster::cluster::Cluster;
-use skytether_cluster::options::Moving;
+use skytether_cluster::options::AdaptiveMode;
 use skytether_exec::adaptive::cost_inputs::work;
-use skytether_exec::adaptive::local_worker::EngineAbove;
-use skytether_exec::adaptive::scan_setup::Source;
+use skytether_exec::adaptive::local_worker::LocalExecutor;
+use skytether_exec::adaptive::scan_setup::SliceSource;
 use skytether_exec::adaptive::scan_setup::{Member, Start};
 use skytether_exec::adaptive::start as moving;
 use skytether_exec::column_stats::KnownTable;
-use skytether_exec::drive_reader::{Annotated, Patience, Reading};
+use skytether_exec::drive_reader::{DriveStream, ProfileEntry, Timeouts};
 use skytether_exec::estimate::{Estimated, Estimates};
 use skytether_exec::local_executors::LocalExecutors;
 use skytether_exec::profile::Collector;
@@ -57,7 +57,7 @@ pub(crate) struct Below {
 
 impl Below {
     /// The engine over what drive `at` stores.
-    fn engine(&self, at: usize) -> Result<Arc<EngineAbove>> {
+    fn engine(&self, at: usize) -> Result<Arc<LocalExecutor>> {
         let drives = self.cluster.drives();
         let drive = drives.get(at).ok_or_else(|| Error::internal("a drive is not one of the branch's"))?;
         Ok(self.executors.get(drive, drives.len()))
@@ -65,7 +65,7 @@ impl Below {
 }
 
 /// A sub-plan at a branch.
-pub(crate) struct Work {
+pub(crate) struct AggregatorJob {
     below: Below,
     plan: SubPlan,
     divided: SplitExecution,
@@ -85,17 +85,17 @@ struct State {
     running: HashMap<SliceId, Seconds>,
     below: Vec<Annotation>,
     /// What epochs so far have taught of the costs, by the rung that they were asked for.
-    learnt: BTreeMap<Rung, CostModel>,
+    learnt: BTreeMap<PushdownLevel, CostModel>,
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for AggregatorJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work").field("divided", &self.divided).finish_non_exhaustive()
     }
 }
 
 /// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone: several slices of one are read, or tables beside theirs that they don't have whole.
-pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) -> Result<Option<HashMap<u32, usize>>> {
+pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &StripedStorage) -> Result<Option<HashMap<u32, usize>>> {
     let partition = divided.partition();
     if copied(partition) || plan.partitions.values().any(|other| other != partition && !copied(other)) {
         return Ok(None);
@@ -115,7 +115,7 @@ pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &Placed) 
     Ok(Some(places))
 }
 
-impl Work {
+impl AggregatorJob {
     /// Work on `plan` by the drives of `below`; `places` says which has which stripe.
     pub(crate) async fn new(below: Below, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
         let combiner = divided.combiner().await?;
@@ -142,17 +142,17 @@ impl Work {
     }
 
     /// A reading of drive `at`, whose figures go to a scan of `collector`.
-    fn reading(&self, at: usize, collector: &Arc<Collector>, scan: usize) -> Reading {
+    fn reading(&self, at: usize, collector: &Arc<Collector>, scan: usize) -> DriveStream {
         let drive = Arc::clone(&self.below.cluster.drives()[at]);
         let options = self.below.cluster.options();
-        let begun = Annotation { cse: drive.info().name.clone(), rung: Some(Rung::Full), ..Annotation::default() };
-        Reading {
-            note: Annotated { number: collector.begin(scan, begun), collector: Arc::clone(collector), scan },
+        let begun = Annotation { cse: drive.info().name.clone(), rung: Some(PushdownLevel::Full), ..Annotation::default() };
+        DriveStream {
+            note: ProfileEntry { number: collector.begin(scan, begun), collector: Arc::clone(collector), scan },
             metrics: BaselineMetrics::new(&ExecutionPlanMetricsSet::new(), at),
-            patience: Patience { begin: options.begin_deadline, silence: options.silence_deadline },
+            patience: Timeouts { begin: options.begin_deadline, silence: options.silence_deadline },
             catalog: None,
             drive,
-            schema: self.divided.schema(Rung::Full),
+            schema: self.divided.schema(PushdownLevel::Full),
             to_the_end: false,
         }
     }
@@ -160,8 +160,8 @@ impl Work {
     /// What an epoch at `top` starts from.
     fn start(
         &self,
-        top: Rung,
-        source: Arc<dyn Source>,
+        top: PushdownLevel,
+        source: Arc<dyn SliceSource>,
         outputs: Vec<skytether_exec::adaptive::scan_setup::Output>,
         collector: &Arc<Collector>,
     ) -> Result<Start> {
@@ -170,18 +170,18 @@ impl Work {
         let drives = self.below.cluster.drives();
         let profiled = drives.iter().any(|drive| drive.info().profile.is_some());
         let policy = match options.moving {
-            Moving::Always(policy) => policy,
-            Moving::AsNeeded if profiled => Policy::Adaptive,
-            Moving::AsNeeded | Moving::Never => Policy::Static(Rung::Full),
+            AdaptiveMode::Always(policy) => policy,
+            AdaptiveMode::AsNeeded if profiled => Policy::Adaptive,
+            AdaptiveMode::AsNeeded | AdaptiveMode::Never => Policy::Static(PushdownLevel::Full),
         };
         let members = outputs.into_iter().enumerate().map(|(at, output)| {
             let (engine, faults) = (self.below.engine(at)?, self.below.cluster.faults(at)?);
             Ok(Member { reading: self.reading(at, collector, scan), plan: self.plan.clone(), faults, engine, output })
         });
         let cost = match top {
-            Rung::Full => self.cost.clone(),
+            PushdownLevel::Full => self.cost.clone(),
             // Of rows that are wanted as they are, nothing is left to be done.
-            Rung::Filter | Rung::Raw => Cost { upper: Vec::new(), result: self.cost.filtered, ..self.cost.clone() },
+            PushdownLevel::Filter | PushdownLevel::Raw => Cost { upper: Vec::new(), result: self.cost.filtered, ..self.cost.clone() },
         };
         Ok(Start {
             members: members.collect::<Result<_>>()?,
@@ -221,7 +221,7 @@ fn cost(divided: &SplitExecution) -> Result<Cost> {
     work(&plan, &estimates, rows, divided.is_sparse())
 }
 
-impl Meters for Work {
+impl Meters for AggregatorJob {
     /// The mean of what drives told last.
     fn load(&self) -> f64 {
         let state = self.state();
@@ -239,7 +239,7 @@ impl Meters for Work {
     }
 }
 
-impl Worker for Work {
+impl Worker for AggregatorJob {
     fn execution(&self) -> &SplitExecution {
         &self.divided
     }
@@ -266,15 +266,15 @@ impl Worker for Work {
         }
     }
 
-    fn ahead(&self, _: &[(Rung, SliceId)]) {}
+    fn ahead(&self, _: &[(PushdownLevel, SliceId)]) {}
 
     fn forgotten(&self, _: EpochId) {}
 
     fn work(self: Arc<Self>, lane: Lane) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
-            let top = if self.divided.has_upper() { lane.rung() } else { Rung::Full };
+            let top = if self.divided.has_upper() { lane.rung() } else { PushdownLevel::Full };
             let lane = Arc::new(lane);
-            let fed = Arc::new(Fed { work: Arc::clone(&self), top, lane: Arc::clone(&lane), over: AtomicBool::new(false) });
+            let fed = Arc::new(JobInput { work: Arc::clone(&self), top, lane: Arc::clone(&lane), over: AtomicBool::new(false) });
             let (outputs, rows): (Vec<_>, Vec<_>) = self.below.cluster.drives().iter().map(|_| mpsc::channel(2)).unzip();
             let collector = Arc::new(Collector::new(Instant::now(), Pushdown::Full));
             let start = self.start(top, fed, outputs, &collector)?;
@@ -285,7 +285,7 @@ impl Worker for Work {
                 rows.into_iter().map(|rows| stream::unfold(rows, |mut rows| async move { rows.recv().await.map(|batch| (batch, rows)) }).boxed()).collect();
             let mut rows = rows.map(|batch| batch.map_err(from_datafusion)).boxed();
             match &self.combiner {
-                Some(combiner) if top == Rung::Full => {
+                Some(combiner) if top == PushdownLevel::Full => {
                     let mut states = self.divided.combine(combiner, rows, Arc::new(Meter::default()))?;
                     while let Some(batch) = states.next().await? {
                         if !lane.send(batch).await {
@@ -303,7 +303,7 @@ impl Worker for Work {
                 }
             }
             while let Some(over) = running.join_next().await {
-                over.map_err(|e| Error::internal("a task that moves work ended early").because(e))?;
+                over.map_err(|e| Error::internal("a task that moves work ended early").with_source(e))?;
             }
             self.tell(&collector);
             Ok(())
@@ -312,15 +312,15 @@ impl Worker for Work {
 }
 
 /// What the level above feeds, for the scan below.
-struct Fed {
-    work: Arc<Work>,
+struct JobInput {
+    work: Arc<AggregatorJob>,
     /// The rung that is asked for.
-    top: Rung,
+    top: PushdownLevel,
     lane: Arc<Lane>,
     over: AtomicBool,
 }
 
-impl Source for Fed {
+impl SliceSource for JobInput {
     fn slice_manifest(&self, drive: usize) -> Vec<Stripe> {
         self.work.divided.slice_manifest().iter().copied().filter(|stripe| self.work.places.get(&stripe.stripe) == Some(&drive)).collect()
     }

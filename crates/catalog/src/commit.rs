@@ -14,8 +14,8 @@ use skytether_store::{Expect, Op, Version};
 use uuid::Uuid;
 
 use crate::fencing::is_refusal;
-use crate::records::failure_domains::Domains;
-use crate::records::home_slots::Seats;
+use crate::records::failure_domains::FailureDomains;
+use crate::records::home_slots::HomeSlots;
 use crate::records::membership::{MEMBERSHIP_KEY, Membership};
 use crate::records::root::RootRecord;
 use crate::rendezvous::rendezvous_order;
@@ -28,18 +28,18 @@ const ATTEMPTS: usize = 16;
 const DROPS: usize = 8;
 
 /// What an ingest ends with that finds another root record than when it began.
-pub fn overtaken(name: &DatasetName) -> Error {
+pub fn lost_update(name: &DatasetName) -> Error {
     Error::conflict(format!("somebody else wrote, replaced or dropped {name} in the meantime: nothing was changed; look at what is there now and ingest again"))
 }
 
 /// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is no matter of the data set.
 fn refused(name: &DatasetName, error: Error) -> Error {
-    if is_refusal(&error) { error.while_doing(format!("{name} was not changed")) } else { overtaken(name).because(error) }
+    if is_refusal(&error) { error.context(format!("{name} was not changed")) } else { lost_update(name).with_source(error) }
 }
 
 /// What a change of `name` ends with that is made, and that `drive` may not have.
-fn unfollowed(name: &DatasetName, drive: &str, error: Error) -> Error {
-    Error::unavailable(format!("{name} was changed, but {drive} could not note it: look at what is there now")).because(error)
+fn replica_behind(name: &DatasetName, drive: &str, error: Error) -> Error {
+    Error::unavailable(format!("{name} was changed, but {drive} could not note it: look at what is there now")).with_source(error)
 }
 
 /// What is to be done at a home of which the answer to a change decides.
@@ -53,11 +53,11 @@ enum Decides {
 impl Catalog {
     /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
     pub fn homes(&self, name: &DatasetName) -> Vec<usize> {
-        self.homes_where(name, self.presence().homes(), self.presence().seats().as_deref(), self.presence().domains().as_deref())
+        self.homes_where(name, self.health().homes(), self.health().home_slots().as_deref(), self.health().failure_domains().as_deref())
     }
 
     /// Those that it would have if records lay on so many drives, on these seats and on such hosts.
-    pub fn homes_where(&self, name: &DatasetName, number: usize, seats: Option<&Seats>, domains: Option<&Domains>) -> Vec<usize> {
+    pub fn homes_where(&self, name: &DatasetName, number: usize, seats: Option<&HomeSlots>, domains: Option<&FailureDomains>) -> Vec<usize> {
         let key = name.root_key();
         let (mut homes, seated) = match seats {
             Some(seats) => {
@@ -67,7 +67,7 @@ impl Catalog {
                 (order.iter().filter_map(place).collect(), seated)
             }
             None => {
-                let members = self.presence().members();
+                let members = self.health().members();
                 let ids: Vec<_> = members.iter().map(|at| self.drives()[*at].info().id).collect();
                 let order = rendezvous_order(key.as_str(), ids.iter());
                 (order.into_iter().map(|at| members[at]).collect::<Vec<_>>(), members.len())
@@ -84,7 +84,7 @@ impl Catalog {
     /// Those of them that are here: at least one.
     fn homes_here(&self, name: &DatasetName) -> Result<Vec<usize>> {
         self.check_presence()?;
-        let homes: Vec<_> = self.homes(name).into_iter().filter(|at| !self.presence().is_lost(*at)).collect();
+        let homes: Vec<_> = self.homes(name).into_iter().filter(|at| !self.health().is_down(*at)).collect();
         if homes.is_empty() { Err(Error::unavailable(format!("all drives that hold the root record of {name} are lost"))) } else { Ok(homes) }
     }
 
@@ -93,15 +93,15 @@ impl Catalog {
     /// # Errors
     /// Unavailable, naming the drives that are lost.
     pub fn check_presence(&self) -> Result<()> {
-        self.presence().check(|at| self.drives().get(at).map_or("?", |drive| drive.info().name.as_str()))
+        self.health().check(|at| self.drives().get(at).map_or("?", |drive| drive.info().name.as_str()))
     }
 
     /// Takes drive `at` for lost, if it did not answer and the fleet survives that; hands the error back otherwise.
     pub fn may_lose(&self, at: usize, error: Error) -> Result<()> {
-        if error.kind() != Kind::Unavailable || !self.presence().is_redundant() {
+        if error.kind() != Kind::Unavailable || !self.health().is_redundant() {
             return Err(error);
         }
-        if self.presence().lose(at, &error.full_text()) {
+        if self.health().mark_down(at, &error.report()) {
             tracing::warn!("{} is taken for lost: {error}", self.drives()[at].info().name);
         }
         self.check_presence()
@@ -129,14 +129,14 @@ impl Catalog {
                             );
                             return Err(Error::conflict(text));
                         }
-                        return Err(Box::pin(self.unknown(name)).await);
+                        return Err(Box::pin(self.unknown_dataset(name)).await);
                     }
                     Err(e) => {
                         let text = format!("cannot read the root record of {name} at {}", self.drives()[home].info().name);
-                        if e.kind() == Kind::Unavailable && self.presence().is_redundant() {
-                            self.presence().lose(home, &e.full_text());
+                        if e.kind() == Kind::Unavailable && self.health().is_redundant() {
+                            self.health().mark_down(home, &e.report());
                         }
-                        trouble.get_or_insert(e.while_doing(text));
+                        trouble.get_or_insert(e.context(text));
                     }
                 }
             }
@@ -149,10 +149,10 @@ impl Catalog {
     ///
     /// # Errors
     /// As there.
-    pub async fn recall(&self, name: &DatasetName) -> Result<(Arc<RootRecord>, u64)> {
+    pub async fn read_cached(&self, name: &DatasetName) -> Result<(Arc<RootRecord>, u64)> {
         let homes = self.homes_here(name)?;
         let home = homes.first().copied().unwrap_or(0);
-        let failed = |e: Error| e.while_doing(format!("cannot read the root record of {name} at {}", self.drives()[home].info().name));
+        let failed = |e: Error| e.context(format!("cannot read the root record of {name} at {}", self.drives()[home].info().name));
         if self.remembered.has(home, name) {
             match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
                 Ok(Some(entry)) => {
@@ -185,8 +185,8 @@ impl Catalog {
     /// Whether drive `at`, which this host takes for one of the fleet, is none any more, as others know.
     async fn has_left(&self, at: usize) -> bool {
         let id = self.drives()[at].info().id;
-        let Ok(told) = self.told(self.deadline()).await else { return false };
-        !self.presence().is_outside(at) && self.newest_of(&told).is_some_and(|newest| newest.drives.iter().all(|member| member.id != id))
+        let Ok(told) = self.read_memberships(self.deadline()).await else { return false };
+        !self.health().is_outside(at) && self.newest_of(&told).is_some_and(|newest| newest.drives.iter().all(|member| member.id != id))
     }
 
     /// The root record of `name` with the version that a compare-and-set needs, or `None`.
@@ -244,11 +244,11 @@ impl Catalog {
     /// `Conflict` when somebody else was quicker: nothing was changed.
     pub fn commit<'a>(&'a self, record: &'a RootRecord, expect: Expect, before: Option<u64>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let _turn = self.presence().turn().await;
+            let _turn = self.health().membership_lock().await;
             let value = record.encode()?;
             let mut known = Some(expect);
             let others = loop {
-                self.note_absent().await?;
+                self.record_absent().await?;
                 let homes = self.homes_here(&record.name)?;
                 let Some(first) = homes.first() else { return Err(Error::internal(format!("the root record of {} has no home", record.name))) };
                 let decides = match known.take() {
@@ -266,29 +266,29 @@ impl Catalog {
                 match done {
                     Ok(()) => break self.followers(*first, &record.name).await?,
                     Err(e) if e.kind() == Kind::Conflict => return Err(refused(&record.name, e)),
-                    Err(e) => self.may_lose(*first, e.while_doing(format!("cannot commit {}", record.name)))?,
+                    Err(e) => self.may_lose(*first, e.context(format!("cannot commit {}", record.name)))?,
                 }
             };
             for home in others {
                 self.follow(home, &record.name, record.change, Some(&value)).await?;
             }
-            self.follow_back(&record.name, record.change, Some(&value)).await
+            self.repair_followers(&record.name, record.change, Some(&value)).await
         })
     }
 
     /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records lie on more drives copies what `first` had until just before.
     async fn followers(&self, first: usize, name: &DatasetName) -> Result<Vec<usize>> {
-        if !self.is_of_host() && !self.presence().is_redundant() {
+        if !self.is_of_host() && !self.health().is_redundant() {
             // A host tells nobody who ingests through it.
             let known = self.ask(first, "name its fleet", self.drives()[first].get(&Key::new(MEMBERSHIP_KEY)?)).await;
             match known.and_then(|bytes| Membership::decode(&self.drives()[first].info().name, &bytes)) {
-                Ok(now) if now.homes > 1 => self.learn(&now),
+                Ok(now) if now.homes > 1 => self.adopt_membership(&now),
                 Ok(_) => {}
                 Err(e) if e.kind() == Kind::NotFound => {}
-                Err(e) => return Err(unfollowed(name, &self.drives()[first].info().name, e)),
+                Err(e) => return Err(replica_behind(name, &self.drives()[first].info().name, e)),
             }
         }
-        Ok(self.homes(name).into_iter().filter(|at| *at != first && !self.presence().is_lost(*at)).collect())
+        Ok(self.homes(name).into_iter().filter(|at| *at != first && !self.health().is_down(*at)).collect())
     }
 
     /// What the home that decides in the place of one that fell silent is to do for a change that was to follow on change `before`.
@@ -311,13 +311,13 @@ impl Catalog {
     }
 
     /// Tells a change to those homes that somebody else took in again while it was made without them.
-    async fn follow_back(&self, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
-        if self.presence().lost().is_empty() {
+    async fn repair_followers(&self, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
+        if self.health().down().is_empty() {
             return Ok(());
         }
         let absent = self.absent().await?;
         for home in self.homes(name) {
-            if self.presence().is_lost(home) && !absent.contains(&self.drives()[home].info().id) {
+            if self.health().is_down(home) && !absent.contains(&self.drives()[home].info().id) {
                 self.follow(home, name, change, value).await?;
             }
         }
@@ -329,14 +329,14 @@ impl Catalog {
     /// # Errors
     /// Unavailable where that drive, or one more, could not be done without: the change is made elsewhere by then.
     async fn follow(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
-        let Err(e) = self.bring(home, name, change, value).await else { return Ok(()) };
-        let what = |e: Error| unfollowed(name, &self.drives()[home].info().name, e);
+        let Err(e) = self.push_copy(home, name, change, value).await else { return Ok(()) };
+        let what = |e: Error| replica_behind(name, &self.drives()[home].info().name, e);
         self.may_lose(home, e).map_err(what)?;
-        self.note_absent().await.map_err(what)
+        self.record_absent().await.map_err(what)
     }
 
     /// As [`Self::follow`], at a drive that is to be here.
-    pub(crate) async fn bring(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
+    pub(crate) async fn push_copy(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
         let key = name.root_key();
         for _ in 0..ATTEMPTS {
             let expect = match self.read_at(home, name).await {
@@ -370,7 +370,7 @@ impl Catalog {
     /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
     pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let turn = self.presence().turn().await;
+            let turn = self.health().membership_lock().await;
             let dropped = self.drop_record(name).await?;
             drop(turn);
             match dropped {
@@ -385,7 +385,7 @@ impl Catalog {
         let changed = || Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped"));
         let (mut content, mut tries) = (None, 0);
         loop {
-            self.note_absent().await?;
+            self.record_absent().await?;
             let homes = self.homes_here(name)?;
             let Some(home) = homes.first().copied() else { return Ok(None) };
             let before = match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
@@ -397,7 +397,7 @@ impl Catalog {
             };
             let (known, version) = match (self.read_versioned(name).await, before) {
                 (Ok(Some((record, version))), _) => (Some(record), version),
-                (Ok(None), _) => return Err(self.unknown(name).await),
+                (Ok(None), _) => return Err(self.unknown_dataset(name).await),
                 (Err(e), Some(entry)) if e.kind() == Kind::Corrupt => (None, entry.version),
                 (Err(e), _) => return Err(e),
             };
@@ -408,15 +408,15 @@ impl Catalog {
             let delete = Op::Delete { key: name.root_key(), expect: Expect::Version(version) };
             match self.ask(home, &format!("drop {name}"), self.drives()[home].apply(vec![delete])).await {
                 Ok(_) => {}
-                Err(e) if is_refusal(&e) => return Err(e.while_doing(format!("{name} was not dropped"))),
-                Err(e) if e.kind() == Kind::Conflict && (tries == DROPS || known.is_none()) => return Err(changed().because(e)),
+                Err(e) if is_refusal(&e) => return Err(e.context(format!("{name} was not dropped"))),
+                Err(e) if e.kind() == Kind::Conflict && (tries == DROPS || known.is_none()) => return Err(changed().with_source(e)),
                 Err(e) if e.kind() == Kind::Conflict => {
                     tries += 1;
                     continue;
                 }
                 // The next one decides, as of a commit.
                 Err(e) => {
-                    self.may_lose(home, e.while_doing(format!("cannot drop {name}")))?;
+                    self.may_lose(home, e.context(format!("cannot drop {name}")))?;
                     continue;
                 }
             }
@@ -424,14 +424,14 @@ impl Catalog {
             for other in self.followers(home, name).await? {
                 self.follow(other, name, change, None).await?;
             }
-            self.follow_back(name, change, None).await?;
+            self.repair_followers(name, change, None).await?;
             return Ok(known.map(|record| record.generation));
         }
     }
 
     /// The number of the change that follows on change `before`; 0 where there is one copy of each record. Of a name that was dropped and is written again it is higher than any before.
     pub fn next_change(&self, before: u64) -> u64 {
-        if !self.presence().is_redundant() {
+        if !self.health().is_redundant() {
             return 0;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));

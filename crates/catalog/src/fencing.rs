@@ -24,7 +24,7 @@ use uuid::Uuid;
 use skytether_runtime::within;
 
 /// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of the host above it apart.
-pub(crate) const HOST_KEY: &str = "skytether-fleet-host";
+pub(crate) const COORDINATOR_KEY: &str = "skytether-fleet-host";
 
 const FORMAT: u32 = 1;
 
@@ -102,7 +102,7 @@ impl Fence {
         if term == 0 || !drive.capabilities().remote {
             return Ok(None);
         }
-        let bytes = match drive.get(&Key::new(HOST_KEY)?).await {
+        let bytes = match drive.get(&Key::new(COORDINATOR_KEY)?).await {
             // This host's own record takes its place with the next change.
             Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => return Ok(None),
             got => got?,
@@ -158,7 +158,7 @@ pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration
                     refused = Some(e);
                     break;
                 }
-                Err(e) if e.kind() != Kind::Unavailable => return Err(e.while_doing(format!("{} could not note its host", drive.name()))),
+                Err(e) if e.kind() != Kind::Unavailable => return Err(e.context(format!("{} could not note its host", drive.name()))),
                 Err(e) => missed.push((drive.drive.info().id, e)),
                 Ok(_) => {}
             }
@@ -169,7 +169,7 @@ pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration
     }
     let busy = Error::conflict("other hosts take this fleet over at this moment: stop all but one");
     Err(match refused {
-        Some(e) => busy.because(e),
+        Some(e) => busy.with_source(e),
         None => busy,
     })
 }
@@ -190,7 +190,7 @@ impl Fenced {
 
     /// The record that is there, if it can be read, and its version.
     async fn holder(&self) -> Result<Option<(Option<Holder>, Version)>> {
-        let key = Key::new(HOST_KEY)?;
+        let key = Key::new(COORDINATOR_KEY)?;
         let Some(entry) = self.drive.stat(&key).await? else { return Ok(None) };
         let holder = match self.drive.get(&key).await {
             Ok(bytes) => serde_json::from_slice(&bytes).ok(),
@@ -213,7 +213,7 @@ impl Fenced {
             return Ok(version);
         }
         let own = self.fence.holder(term);
-        let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").because(e))?;
+        let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").with_source(e))?;
         for _ in 0..ATTEMPTS {
             // What is read after its version is that version, or the compare-and-set fails.
             let expect = match self.holder().await? {
@@ -221,7 +221,7 @@ impl Fenced {
                 Some((Some(other), _)) if other.host != own.host && other.term >= term => return Err(self.fence.refused(self.name(), &other)),
                 Some((_, version)) => Expect::Version(version),
             };
-            match self.drive.apply(vec![Op::Put { key: Key::new(HOST_KEY)?, value: value.clone(), expect }]).await {
+            match self.drive.apply(vec![Op::Put { key: Key::new(COORDINATOR_KEY)?, value: value.clone(), expect }]).await {
                 Ok(versions) => {
                     let version = versions.first().copied().ok_or_else(|| Error::internal("a drive gave no version for what it took"))?;
                     *laid = Some((term, version));
@@ -277,9 +277,10 @@ impl Layer for Fenced {
                 let expect = Expect::Version(checked);
                 let mut all = batch.clone();
                 // A drive that leaves is to forget whom it took changes from.
-                let forgets = all.iter_mut().find(|op| op.key().as_str() == HOST_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
+                let forgets =
+                    all.iter_mut().find(|op| op.key().as_str() == COORDINATOR_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
                 if !forgets {
-                    all.push(Op::Check { key: Key::new(HOST_KEY)?, expect });
+                    all.push(Op::Check { key: Key::new(COORDINATOR_KEY)?, expect });
                 }
                 match self.drive.apply(all).await {
                     Ok(mut versions) => {

@@ -12,16 +12,16 @@ use skytether_redundancy::Scheme;
 use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
-use crate::records::code_map::Over;
+use crate::records::code_map::StripeLayout;
 use crate::records::code_map::code;
-use crate::records::failure_domains::Domains;
-use crate::records::home_slots::Seats;
+use crate::records::failure_domains::FailureDomains;
+use crate::records::home_slots::HomeSlots;
 use crate::records::membership::BLANK;
 use crate::records::membership::no_hosts;
 
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]
-pub struct Presence {
+pub struct DriveHealth {
     /// On so many drives each root record lies.
     homes: AtomicUsize,
     /// Held while root records change, and while drives that are back get the changes.
@@ -47,14 +47,14 @@ struct State {
     /// Drives that are being emptied: nothing new is to be written there.
     leaving: BTreeSet<usize>,
     /// Which drives root records lie on, where that does not follow from the list of drives alone.
-    seats: Option<Arc<Seats>>,
+    seats: Option<Arc<HomeSlots>>,
     /// The hosts that the drives are on, where the membership record says so.
-    domains: Option<Arc<Domains>>,
+    domains: Option<Arc<FailureDomains>>,
     /// How often drives were replaced, of those that were.
     incarnations: BTreeMap<Uuid, u32>,
 }
 
-impl Presence {
+impl DriveHealth {
     /// Of so many drives, which are all here, and of which nothing else is known.
     pub fn new(drives: usize) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Presence {
     }
 
     /// Whether drive `at` is being emptied, from now on.
-    pub fn empty(&self, at: usize, leaving: bool) {
+    pub fn set_leaving(&self, at: usize, leaving: bool) {
         let mut state = self.state();
         if leaving {
             state.leaving.insert(at)
@@ -143,22 +143,22 @@ impl Presence {
     }
 
     /// Which drives root records lie on, if that does not follow from the list of drives.
-    pub(crate) fn seats(&self) -> Option<Arc<Seats>> {
+    pub(crate) fn home_slots(&self) -> Option<Arc<HomeSlots>> {
         self.state().seats.clone()
     }
 
     /// What the membership record says of that.
-    pub fn seat(&self, seats: Option<Seats>) {
+    pub fn set_home_slots(&self, seats: Option<HomeSlots>) {
         self.state().seats = seats.map(Arc::new);
     }
 
     /// The hosts that the drives are on, if anybody knows.
-    pub fn domains(&self) -> Option<Arc<Domains>> {
+    pub fn failure_domains(&self) -> Option<Arc<FailureDomains>> {
         self.state().domains.clone()
     }
 
     /// What the membership record says of that.
-    pub fn house(&self, domains: Option<Domains>) {
+    pub fn set_failure_domains(&self, domains: Option<FailureDomains>) {
         self.state().domains = domains.map(Arc::new);
     }
 
@@ -176,22 +176,22 @@ impl Presence {
     ///
     /// # Errors
     /// Invalid where there are too few drives or hosts for it, or nobody knows the hosts.
-    pub fn over(&self, scheme: Scheme, drives: &[usize]) -> Result<Option<Over>> {
+    pub fn layout(&self, scheme: Scheme, drives: &[usize]) -> Result<Option<StripeLayout>> {
         if let Scheme::Levels(outer, inner) = scheme {
-            let domains = self.domains().ok_or_else(|| no_hosts(scheme))?;
+            let domains = self.failure_domains().ok_or_else(|| no_hosts(scheme))?;
             let (drives, hosts) = domains.usable(outer, inner, drives)?;
-            return Ok(Some(Over { scheme, drives, hosts }));
+            return Ok(Some(StripeLayout { scheme, drives, hosts }));
         }
-        Ok(code(scheme, drives.len())?.map(|_| Over { scheme, drives: drives.to_vec(), hosts: Vec::new() }))
+        Ok(code(scheme, drives.len())?.map(|_| StripeLayout { scheme, drives: drives.to_vec(), hosts: Vec::new() }))
     }
 
     /// While it is held, homes of root records stay what they are.
-    pub async fn changing(&self) -> RwLockReadGuard<'_, ()> {
+    pub async fn record_write(&self) -> RwLockReadGuard<'_, ()> {
         self.records.read().await
     }
 
     /// While it is held, no root record changes.
-    pub async fn still(&self) -> RwLockWriteGuard<'_, ()> {
+    pub async fn freeze_records(&self) -> RwLockWriteGuard<'_, ()> {
         self.records.write().await
     }
 
@@ -211,7 +211,7 @@ impl Presence {
     }
 
     /// The turn to change root records, or to bring a drive that is back up to them: nobody else of this process does either meanwhile. Nothing where records have one home each.
-    pub async fn turn(&self) -> Option<InTurn<'_, ()>> {
+    pub async fn membership_lock(&self) -> Option<InTurn<'_, ()>> {
         if self.is_redundant() { Some(self.turn.lock().await) } else { None }
     }
 
@@ -226,14 +226,14 @@ impl Presence {
     }
 
     /// What the membership record says.
-    pub fn tell(&self, homes: usize, scheme: Scheme) {
+    pub fn set_policy(&self, homes: usize, scheme: Scheme) {
         let mut state = self.state();
         (state.known, state.scheme) = (true, scheme);
         self.homes.store(homes.max(1), Ordering::Release);
     }
 
     /// Why drive `at` is not used, if it is not.
-    pub fn why(&self, at: usize) -> Option<String> {
+    pub fn down_reason(&self, at: usize) -> Option<String> {
         self.state().lost.get(at).cloned().flatten()
     }
 
@@ -243,24 +243,24 @@ impl Presence {
     }
 
     /// Whether drive `at` is not to be used.
-    pub fn is_lost(&self, at: usize) -> bool {
+    pub fn is_down(&self, at: usize) -> bool {
         self.state().lost.get(at).is_some_and(Option::is_some)
     }
 
     /// The drives that are not used.
-    pub fn lost(&self) -> Vec<usize> {
+    pub fn down(&self) -> Vec<usize> {
         let state = self.state();
         (0..state.lost.len()).filter(|at| state.lost[*at].is_some() && !state.outside.contains(at)).collect()
     }
 
     /// The drives that are used.
-    pub fn here(&self) -> Vec<usize> {
+    pub fn up(&self) -> Vec<usize> {
         let state = self.state();
         (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at)).collect()
     }
 
     /// Drive `at` is not to be used any more; whether that is news.
-    pub fn lose(&self, at: usize, why: &str) -> bool {
+    pub fn mark_down(&self, at: usize, why: &str) -> bool {
         let mut state = self.state();
         match state.lost.get_mut(at) {
             Some(lost @ None) => {
@@ -272,14 +272,14 @@ impl Presence {
     }
 
     /// Drive `at` is not to be used, for this reason, whatever the reason was before.
-    pub(crate) fn bar(&self, at: usize, why: &str) {
+    pub(crate) fn set_down_reason(&self, at: usize, why: &str) {
         if let Some(lost) = self.state().lost.get_mut(at) {
             *lost = Some(why.to_owned());
         }
     }
 
     /// Drive `at` is back, with all that changed meanwhile.
-    pub(crate) fn found(&self, at: usize) {
+    pub(crate) fn mark_up(&self, at: usize) {
         let mut state = self.state();
         if let Some(lost) = state.lost.get_mut(at) {
             *lost = None;
@@ -293,17 +293,17 @@ impl Presence {
     }
 
     /// The membership record says that these are lost.
-    pub(crate) fn noted(&self, ids: &[Uuid]) {
+    pub(crate) fn add_absent(&self, ids: &[Uuid]) {
         self.state().noted.extend(ids);
     }
 
     /// The membership record does not say any more that these are lost.
-    pub(crate) fn taken_in(&self, ids: &BTreeSet<Uuid>) {
+    pub(crate) fn clear_absent(&self, ids: &BTreeSet<Uuid>) {
         self.state().noted.retain(|id| !ids.contains(id));
     }
 
     /// The membership record says that these are lost, and no others.
-    pub fn all_noted(&self, ids: &[Uuid]) {
+    pub fn set_absent(&self, ids: &[Uuid]) {
         self.state().noted = ids.iter().copied().collect();
     }
 
@@ -322,7 +322,7 @@ impl Presence {
     /// # Errors
     /// Unavailable, naming the drives that are lost.
     pub(crate) fn check<'a>(&self, name: impl Fn(usize) -> &'a str) -> Result<()> {
-        let (lost, homes, domains) = (self.lost(), self.homes(), self.domains());
+        let (lost, homes, domains) = (self.down(), self.homes(), self.failure_domains());
         let survives = domains.as_ref().map_or(lost.len() < homes, |domains| domains.survives(&lost, homes));
         if survives {
             return Ok(());
@@ -330,7 +330,7 @@ impl Presence {
         // Where drives are on hosts, how many must be back depends on which.
         let back = if domains.is_some() { "enough".to_owned() } else { (lost.len() + 1).saturating_sub(homes).to_string() };
         let survived = domains.and_then(|domains| domains.survival()).unwrap_or_else(|| (homes - 1).to_string());
-        let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.why(*at).unwrap_or_default())).collect();
+        let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.down_reason(*at).unwrap_or_default())).collect();
         let (count, verb) = (counted(lost.len() as u64, "drive"), if lost.len() == 1 { "is" } else { "are" });
         Err(Error::unavailable(format!("{count} {verb} lost, but this fleet survives the loss of {survived}: bring back {back} of {}", told.join(", "))))
     }

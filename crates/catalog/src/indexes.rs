@@ -121,7 +121,7 @@ impl Catalog {
                 if last.is_none() {
                     self.define_indexes(&record).await.map_err(|e| {
                         let name = &index.name;
-                        e.while_doing(format!(
+                        e.context(format!(
                             "index {name} of {} is noted, but not all drives could be told: they are when indexes are listed, or the fleet is opened",
                             record.name
                         ))
@@ -204,7 +204,7 @@ impl Catalog {
                         let of = record.partition(&index.table, slot);
                         let state = match told.get(&at) {
                             Some(Ok(states)) => Ok(states.iter().find(|state| state.of == of && state.name == index.name)),
-                            Some(Err(e)) => Err(e.full_text()),
+                            Some(Err(e)) => Err(e.report()),
                             None => Err("it was not asked".to_owned()),
                         };
                         let says = match state {
@@ -272,7 +272,7 @@ impl Catalog {
     pub async fn define_all_indexes(&self) -> Result<()> {
         for name in self.names().await? {
             match self.read(&name).await {
-                Ok((record, _)) => self.remind_of_indexes(&record).await,
+                Ok((record, _)) => self.announce_indexes(&record).await,
                 Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => {}
                 Err(e) => return Err(e),
             }
@@ -281,9 +281,9 @@ impl Catalog {
     }
 
     /// As [`Self::define_indexes`], where nothing depends on it: drives that could not be told now are told when indexes are listed, or the fleet is opened.
-    pub(crate) async fn remind_of_indexes(&self, record: &RootRecord) {
+    pub(crate) async fn announce_indexes(&self, record: &RootRecord) {
         if let Err(e) = self.define_indexes(record).await {
-            tracing::warn!("not all drives were told of the indexes of {}: {}", record.name, e.full_text());
+            tracing::warn!("not all drives were told of the indexes of {}: {}", record.name, e.report());
         }
     }
 
@@ -319,7 +319,7 @@ impl Catalog {
     }
 
     /// Looks at the root record again, after drives were told what `record` says, until nothing has changed: between the two others may have dropped an index, or made another one of its name, of which drives would have what
-    /// they were told last. Nothing depends on it, as for [`Self::remind_of_indexes`].
+    /// they were told last. Nothing depends on it, as for [`Self::announce_indexes`].
     async fn follow_indexes(&self, record: &RootRecord) {
         let mut known = record.clone();
         for _ in 0..ATTEMPTS {
@@ -327,7 +327,7 @@ impl Catalog {
                 Ok(Some(now)) => known = now,
                 Ok(None) => return,
                 Err(e) => {
-                    tracing::warn!("drives may have been told of indexes of {} that are no more: {}", record.name, e.full_text());
+                    tracing::warn!("drives may have been told of indexes of {} that are no more: {}", record.name, e.report());
                     return;
                 }
             }
@@ -341,7 +341,7 @@ impl Catalog {
             Some((now, _)) if now.change < known.change => return Ok(None),
             Some((now, _)) if now.generation == known.generation => now,
             // Nor may a home that was away have the record of a new data set. What is left of one that was dropped goes when the fleet is opened.
-            None if self.presence().is_redundant() => return Ok(None),
+            None if self.health().is_redundant() => return Ok(None),
             // It was dropped, or replaced, or moved by somebody who tells drives of the new generation: of this one nothing is to be left.
             _ => RootRecord { indexes: Vec::new(), ..known.clone() },
         };
@@ -385,7 +385,7 @@ impl Catalog {
 
     /// Tells a drive of an index, and says what that is to those who list it.
     async fn retold(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> String {
-        self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.full_text(), |_| word(Phase::Waiting).to_owned())
+        self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.report(), |_| word(Phase::Waiting).to_owned())
     }
 
     /// The drives that are here and have a partition of an index's table, with its slot.
@@ -394,7 +394,7 @@ impl Catalog {
         let mut parts = Vec::new();
         for p in &table.partitions {
             let at = self.drive(&p.drive, &record.name)?;
-            if !self.presence().is_lost(at) {
+            if !self.health().is_down(at) {
                 parts.push((at, p.slot));
             }
         }
@@ -437,7 +437,7 @@ impl Catalog {
     async fn record_to_change(&self, name: &DatasetName) -> Result<(RootRecord, Version)> {
         match self.read_versioned(name).await? {
             Some(found) => Ok(found),
-            None => Err(self.unknown(name).await),
+            None => Err(self.unknown_dataset(name).await),
         }
     }
 
@@ -455,7 +455,7 @@ impl Catalog {
 fn always_changing(name: &DatasetName, last: Option<Error>) -> Error {
     let error = Error::conflict(format!("the root record of {name} changes all the time: try again"));
     match last {
-        Some(last) => error.because(last),
+        Some(last) => error.with_source(last),
         None => error,
     }
 }

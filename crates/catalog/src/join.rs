@@ -10,7 +10,7 @@ use skytether_runtime::within;
 use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
-use crate::fencing::HOST_KEY;
+use crate::fencing::COORDINATOR_KEY;
 use crate::records::membership::MEMBERSHIP_KEY;
 use crate::records::root::RootRecord;
 use crate::root_store::Catalog;
@@ -49,11 +49,11 @@ impl Catalog {
     /// What the drives say.
     pub async fn sweep_records(&self) -> Result<()> {
         let catalog = self;
-        if !catalog.presence().lost().is_empty() {
+        if !catalog.health().down().is_empty() {
             return Ok(());
         }
-        let _still = catalog.presence().still().await;
-        for at in catalog.presence().members() {
+        let _still = catalog.health().freeze_records().await;
+        for at in catalog.health().members() {
             for name in catalog.names_at(at).await? {
                 let homes = catalog.homes(&name);
                 if homes.contains(&at) {
@@ -70,7 +70,7 @@ impl Catalog {
 }
 
 /// What a drive knows of its fleet, beside what it holds.
-pub const NOTES: [&str; 2] = [MEMBERSHIP_KEY, HOST_KEY];
+pub const NOTES: [&str; 2] = [MEMBERSHIP_KEY, COORDINATOR_KEY];
 
 /// Whether `key` is one of [`NOTES`].
 pub fn is_note(key: &Key) -> bool {

@@ -6,10 +6,12 @@
 //! | [`root_store`] | [`Catalog`](root_store::Catalog): root records over the drives |
 //! | [`commit`], [`root_cache`] | a compare-and-set at the first home drive; records that are still current |
 //! | [`rendezvous`], [`raise`] | which drives are a data set's homes, and how there come to be more of them |
-//! | [`membership_store`], [`join`], [`rejoin`], [`replacement`] | drives that found, join, come back, and are replaced |
+//! | [`membership_store`], [`join`] | drives that found a fleet, and that join or leave one |
+//! | [`rejoin`], [`replacement`] | drives that come back, and blank ones in the place of lost ones |
 //! | [`fencing`] | one coordinator per term |
 //! | [`health`] | which drives are here |
-//! | [`indexes`], [`listing`], [`table_view`], [`record_source`], [`missing`] | questions about data sets |
+//! | [`indexes`], [`listing`] | definitions of indexes; the list of data sets |
+//! | [`table_view`], [`record_source`], [`missing`] | questions about one data set |
 //!
 //! Invariants: a generation is visible if and only if its root record names it (I1); drives refuse a host of a lower
 //! term (I2); garbage is deleted only while all drives answer (I3); a drive that joins takes no root record away (I13).

@@ -49,7 +49,7 @@ impl DatasetInfo {
             tables: Vec::new(),
             partitioned_by: BTreeMap::new(),
             redundancy: Vec::new(),
-            error: Some(error.full_text()),
+            error: Some(error.report()),
         }
     }
 }
@@ -94,7 +94,7 @@ impl Catalog {
     pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
         Box::pin(async move {
             let Gathered { found, silent, .. } = self.gather().await;
-            match silent.into_values().next().filter(|_| self.check_presence().is_err() || !self.presence().is_redundant()) {
+            match silent.into_values().next().filter(|_| self.check_presence().is_err() || !self.health().is_redundant()) {
                 Some(error) => Err(error),
                 None => Ok(found),
             }
@@ -105,15 +105,15 @@ impl Catalog {
     pub fn listing(&self) -> BoxFuture<'_, Listing> {
         Box::pin(async move {
             let Gathered { found, silent, unread } = self.gather().await;
-            let presence = self.presence();
+            let health = self.health();
             let name = |at: usize| self.drives()[at].info().name.clone();
             // A drive that is not lost and does not tell may be one too many.
-            let told = silent.keys().all(|at| presence.is_lost(*at));
-            let (lost, covered) = (presence.lost(), presence.is_redundant() && self.check_presence().is_ok());
+            let told = silent.keys().all(|at| health.is_down(*at));
+            let (lost, covered) = (health.down(), health.is_redundant() && self.check_presence().is_ok());
             let whole = (silent.is_empty() && lost.is_empty()) || (told && !unread && covered);
-            let mut silent: BTreeMap<String, String> = silent.into_iter().map(|(at, error)| (name(at), error.full_text())).collect();
+            let mut silent: BTreeMap<String, String> = silent.into_iter().map(|(at, error)| (name(at), error.report())).collect();
             // Also those that tell, and are not used.
-            silent.extend(lost.into_iter().map(|at| (name(at), presence.why(at).unwrap_or_default())));
+            silent.extend(lost.into_iter().map(|at| (name(at), health.down_reason(at).unwrap_or_default())));
             Listing { datasets: found, silent, whole }
         })
     }
@@ -121,20 +121,20 @@ impl Catalog {
     /// What can be listed, and the errors of the drives that don't tell.
     async fn gather(&self) -> Gathered {
         let (mut names, mut silent, mut unread) = (BTreeSet::new(), BTreeMap::new(), false);
-        let members = self.presence().members();
+        let members = self.health().members();
         for (drive, told) in members.iter().copied().zip(join_all(members.iter().map(|drive| self.names_at(*drive))).await) {
             match told {
                 Ok(told) => names.extend(told),
                 Err(error) => {
-                    if error.kind() == Kind::Unavailable && self.presence().is_redundant() {
-                        self.presence().lose(drive, &error.full_text());
+                    if error.kind() == Kind::Unavailable && self.health().is_redundant() {
+                        self.health().mark_down(drive, &error.report());
                     }
                     silent.insert(drive, error);
                 }
             }
         }
         // What one home does not tell the others do.
-        let hides = self.check_presence().is_err() || !self.presence().is_redundant();
+        let hides = self.check_presence().is_err() || !self.health().is_redundant();
         let mut found = Vec::new();
         for name in names {
             let home = self.home(&name);
@@ -188,7 +188,7 @@ impl Catalog {
                 continue;
             }
             match self.read(&name).await {
-                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => found.push(Unreadable { name, error: e.full_text() }),
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => found.push(Unreadable { name, error: e.report() }),
                 // Dropped since its name was read.
                 Err(e) if e.kind() != Kind::NotFound => return Err(e),
                 _ => {}

@@ -1,7 +1,7 @@
 //! The membership record on every drive of a fleet: founding a fleet, and checking that the drives are exactly one.
 
 use crate::records::code_map::code;
-use crate::records::failure_domains::Domains;
+use crate::records::failure_domains::FailureDomains;
 use crate::records::membership::Founding;
 use crate::records::membership::HOSTS_FORMAT;
 use crate::records::membership::MEMBERSHIP_KEY;
@@ -52,14 +52,14 @@ impl Catalog {
 
     /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a fleet that may lose drives, drives may be lost.
     pub async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>, ids: &Ids) -> Result<Membership> {
-        let told = self.told(self.deadline()).await?;
+        let told = self.read_memberships(self.deadline()).await?;
         let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
         let mut found = Vec::with_capacity(told.len());
         for (at, told) in told.into_iter().enumerate() {
             found.push(match told {
                 Ok(known) => known,
                 Err(e) if homes > 1 && matches!(e.kind(), Kind::Unavailable | Kind::Corrupt) => {
-                    self.presence().lose(at, &e.full_text());
+                    self.health().mark_down(at, &e.report());
                     None
                 }
                 Err(e) => return Err(e),
@@ -90,34 +90,34 @@ impl Catalog {
                     Role::Fleet if drives.iter().any(|member| !member.host.is_empty()) => (HOSTS_FORMAT, None),
                     Role::Fleet if scheme != Scheme::None => (REDUNDANT_FORMAT, None),
                     Role::Fleet => (FLEET_FORMAT, None),
-                    Role::Branch(name) => (BRANCH_FORMAT, Some(name.clone())),
+                    Role::Aggregator(name) => (BRANCH_FORMAT, Some(name.clone())),
                 };
                 let (homes, spread) = homes_of(scheme);
                 let (fleet, redundancy) = (ids.id(), scheme);
                 let founded = Membership { format, fleet, drives, branch, homes, spread, redundancy, absent: Vec::new(), seats: Vec::new(), change: 0 };
                 if let Scheme::Levels(outer, inner) = scheme {
                     let all: Vec<usize> = (0..self.drives().len()).collect();
-                    Domains::of(&founded, self.ids()).ok_or_else(|| no_hosts(scheme))?.usable(outer, inner, &all)?;
+                    FailureDomains::of(&founded, self.ids()).ok_or_else(|| no_hosts(scheme))?.usable(outer, inner, &all)?;
                 }
                 founded
             }
         };
-        self.learn(&membership);
+        self.adopt_membership(&membership);
         self.lose_replaced(&membership, &found).await?;
         self.check_presence()?;
         let value = membership.encode()?;
         // In order of the ids: of two hosts that do this at the same time, the second fails at the first drive and writes nothing. What a
         // crash left undone is done now, since the drives that have the record name the others.
-        let mut missing: Vec<_> = (0..found.len()).filter(|at| found[*at].is_none() && !self.presence().is_lost(*at)).collect();
+        let mut missing: Vec<_> = (0..found.len()).filter(|at| found[*at].is_none() && !self.health().is_down(*at)).collect();
         missing.sort_by_key(|at| self.drives()[*at].info().id);
         for at in missing {
             let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
             let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: value.clone(), expect: Expect::Absent };
             within(self.deadline(), name, "note its fleet", drive.apply(vec![put])).await.map_err(|e| match e.kind() {
                 Kind::Conflict => {
-                    Error::conflict(format!("another host puts a fleet together from {name} at this moment: stop one of them and start again")).because(e)
+                    Error::conflict(format!("another host puts a fleet together from {name} at this moment: stop one of them and start again")).with_source(e)
                 }
-                _ => e.while_doing(format!("{name} could not note its fleet")),
+                _ => e.context(format!("{name} could not note its fleet")),
             })?;
         }
         self.catch_up(&membership, &found, &value).await?;
@@ -129,14 +129,14 @@ impl Catalog {
         if membership.seats.is_empty() {
             return Ok(());
         }
-        let behind = |at: &usize| found[*at].as_ref().is_some_and(|own| own.change < membership.change) && !self.presence().is_lost(*at);
+        let behind = |at: &usize| found[*at].as_ref().is_some_and(|own| own.change < membership.change) && !self.health().is_down(*at);
         for at in (0..found.len()).filter(behind) {
             let (drive, name, key) = (&self.drives()[at], &self.drives()[at].info().name, Key::new(MEMBERSHIP_KEY)?);
             let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
             let put = Op::Put { key, value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
             within(self.deadline(), name, "note its fleet", drive.apply(vec![put]))
                 .await
-                .map_err(|e| e.while_doing(format!("{name} could not note that its fleet has other drives now")))?;
+                .map_err(|e| e.context(format!("{name} could not note that its fleet has other drives now")))?;
         }
         Ok(())
     }
@@ -148,14 +148,14 @@ impl Catalog {
         }
         // One that did not answer is not blank: nobody knows what is on it.
         let told = found.iter().enumerate().map(|(at, own)| match own {
-            None if self.presence().is_lost(at) => Err(Error::unavailable("it did not name its fleet")),
+            None if self.health().is_down(at) => Err(Error::unavailable("it did not name its fleet")),
             own => Ok(own.clone()),
         });
         let told: Vec<Result<Option<Membership>>> = told.collect();
-        let blank = |at: &usize| found[*at].is_none() && !self.presence().is_lost(*at);
-        let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.presence().is_lost(*at)).map(|(at, _)| at);
+        let blank = |at: &usize| found[*at].is_none() && !self.health().is_down(*at);
+        let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.health().is_down(*at)).map(|(at, _)| at);
         // What is away may have what the others lack.
-        let founded = membership.change == 0 && self.presence().lost().is_empty() && (0..found.len()).any(|at| blank(&at)) && {
+        let founded = membership.change == 0 && self.health().down().is_empty() && (0..found.len()).any(|at| blank(&at)) && {
             let mut any = false;
             for at in known.by_ref() {
                 any |= !self.names_at(at).await?.is_empty();
@@ -175,11 +175,11 @@ impl Catalog {
     pub fn check_membership(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let mut found = Vec::new();
-            for (at, told) in self.told(self.deadline()).await?.into_iter().enumerate() {
-                found.push(if self.presence().is_outside(at) { None } else { told? });
+            for (at, told) in self.read_memberships(self.deadline()).await?.into_iter().enumerate() {
+                found.push(if self.health().is_outside(at) { None } else { told? });
             }
             self.agreed(&found)?;
-            match (0..found.len()).find(|at| found[*at].is_none() && !self.presence().is_outside(*at)) {
+            match (0..found.len()).find(|at| found[*at].is_none() && !self.health().is_outside(*at)) {
                 Some(at) => Err(Error::invalid(format!("{} does not know its fleet: let the host join its drives first", self.drives()[at].info().name))),
                 None => Ok(()),
             }
@@ -192,7 +192,7 @@ impl Catalog {
         let Some(newest) = known().map(|(m, _)| m.change).max() else { return Ok(None) };
         let Some((first, by)) = known().find(|(m, _)| m.change == newest) else { return Ok(None) };
         let members = first.ids();
-        let ours = self.presence().members().into_iter().map(|at| self.drives()[at].info());
+        let ours = self.health().members().into_iter().map(|at| self.drives()[at].info());
         let ours: BTreeMap<Uuid, &str> = ours.map(|info| (info.id, info.name.as_str())).collect();
         let list = |what: &str, these: &BTreeMap<Uuid, &str>, without: &BTreeMap<Uuid, &str>| {
             let names: Vec<_> = these.iter().filter(|(id, _)| !without.contains_key(*id)).map(|(id, name)| format!("{name} ({id})")).collect();

@@ -9,9 +9,9 @@ use crate::root_store::Catalog;
 pub async fn explain(catalog: &Catalog, name: &DatasetName, generation: Generation, drive: &str, error: Error) -> Error {
     match catalog.read(name).await {
         Ok((now, _)) if now.generation == generation => {
-            Error::corrupt(format!("{name} is incomplete, {drive} lacks a part of it (drop {name} and ingest it again)")).because(error)
+            Error::corrupt(format!("{name} is incomplete, {drive} lacks a part of it (drop {name} and ingest it again)")).with_source(error)
         }
-        Err(e) if e.kind() != Kind::NotFound => e.while_doing(format!("{drive} lacks a part of {name}, and nobody can tell whether that was replaced")),
-        _ => Error::conflict(format!("{name} was replaced or dropped while {drive} read it: run the query again")).because(error),
+        Err(e) if e.kind() != Kind::NotFound => e.context(format!("{drive} lacks a part of {name}, and nobody can tell whether that was replaced")),
+        _ => Error::conflict(format!("{name} was replaced or dropped while {drive} read it: run the query again")).with_source(error),
     }
 }

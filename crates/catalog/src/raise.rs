@@ -9,9 +9,9 @@ use skytether_redundancy::Scheme;
 use skytether_store::{Expect, Op};
 
 use crate::fencing::is_refusal;
-use crate::records::failure_domains::Domains;
-use crate::records::home_slots::Seats;
-use crate::records::membership::Spread;
+use crate::records::failure_domains::FailureDomains;
+use crate::records::home_slots::HomeSlots;
+use crate::records::membership::DomainSpread;
 use crate::records::membership::{Membership, REDUNDANT_FORMAT, homes_of};
 use crate::records::root::RootRecord;
 use crate::rejoin::ANSWER;
@@ -27,11 +27,11 @@ const ATTEMPTS: usize = 16;
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     homes: u32,
-    spread: Option<Spread>,
+    spread: Option<DomainSpread>,
 }
 
 impl Wanted {
-    fn wider(self, membership: &Membership) -> Option<Spread> {
+    fn wider(self, membership: &Membership) -> Option<DomainSpread> {
         self.spread.map(|spread| spread.max(membership.spread)).or(membership.spread)
     }
 
@@ -48,7 +48,7 @@ impl Wanted {
         (membership.homes, membership.spread) = (membership.homes.max(self.homes), self.wider(membership));
         if membership.spread.is_some() && !membership.seats.is_empty() {
             // Those that came since may be all that a host has more than one of.
-            membership.seat_all();
+            membership.add_slots();
         }
         membership.format = membership.format.max(REDUNDANT_FORMAT);
         true
@@ -58,8 +58,8 @@ impl Wanted {
 /// Where root records lie by a membership record.
 struct Homes {
     number: usize,
-    seats: Option<Seats>,
-    domains: Option<Domains>,
+    seats: Option<HomeSlots>,
+    domains: Option<FailureDomains>,
 }
 
 impl Catalog {
@@ -73,52 +73,52 @@ impl Catalog {
         if homes < 2 && spread.is_none() {
             return Ok(());
         }
-        if !self.presence().is_known() {
+        if !self.health().is_known() {
             return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
         }
         // Not what this host remembers: it knows as soon as one drive does, and whoever opens the fleet without that one does not.
-        let told = self.told(self.deadline().min(ANSWER)).await?;
-        let behind = |at: usize| !self.presence().is_lost(at) && matches!(&told[at], Ok(Some(own)) if !wanted.is_in(own));
+        let told = self.read_memberships(self.deadline().min(ANSWER)).await?;
+        let behind = |at: usize| !self.health().is_down(at) && matches!(&told[at], Ok(Some(own)) if !wanted.is_in(own));
         if let Some(newest) = self.newest_of(&told).filter(|newest| wanted.is_in(newest))
             && !(0..told.len()).any(behind)
         {
-            self.learn(newest);
+            self.adopt_membership(newest);
             return Ok(());
         }
-        if !self.presence().lost().is_empty() {
+        if !self.health().down().is_empty() {
             return Err(Error::unavailable(format!(
                 "root records are to lie on more drives, as {scheme} takes it, for which all drives of the fleet must be here"
             )));
         }
         let own = self.clone();
         let raised = tokio::spawn(async move { own.raise(wanted).await }).await;
-        raised.map_err(|e| Error::internal("what copies root records stopped").because(e))?
+        raised.map_err(|e| Error::internal("what copies root records stopped").with_source(e))?
     }
 
     async fn raise(&self, wanted: Wanted) -> Result<()> {
-        let _turn = self.presence().turn().await;
+        let _turn = self.health().membership_lock().await;
         // From here on no root record changes through this host.
-        let _still = self.presence().still().await;
-        let told = self.told(self.deadline()).await?;
-        for at in self.presence().here() {
+        let _still = self.health().freeze_records().await;
+        let told = self.read_memberships(self.deadline()).await?;
+        for at in self.health().up() {
             let silent = || Error::unavailable(format!("{} can't take more root records: try again", self.drives()[at].info().name));
             match &told[at] {
                 Ok(Some(_)) => {}
                 Ok(None) => return Err(silent()),
-                Err(e) => return Err(silent().because(Error::unavailable(e.full_text()))),
+                Err(e) => return Err(silent().with_source(Error::unavailable(e.report()))),
             }
         }
         let newest = self.newest_of(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
-        let homes = |of: &Membership| Homes { number: of.homes as usize, seats: Seats::of(of), domains: Domains::of(of, self.ids()) };
+        let homes = |of: &Membership| Homes { number: of.homes as usize, seats: HomeSlots::of(of), domains: FailureDomains::of(of, self.ids()) };
         let mut after = newest.clone();
         wanted.put_into(&mut after);
         let (before, after) = (homes(newest), homes(&after));
         self.copy_all(&before, &after).await?;
         let changed = self.change_membership(|membership| wanted.put_into(membership)).await;
         // Of a change that failed some may know.
-        let told = self.told(self.deadline()).await?;
+        let told = self.read_memberships(self.deadline()).await?;
         if let Some(newest) = self.newest_of(&told) {
-            self.learn(newest);
+            self.adopt_membership(newest);
         }
         changed?;
         if self.is_of_host() {
@@ -131,7 +131,7 @@ impl Catalog {
     /// Copies all root records to where they lie `after` and did not `before`.
     async fn copy_all(&self, before: &Homes, after: &Homes) -> Result<()> {
         let mut names = BTreeSet::new();
-        for at in self.presence().here() {
+        for at in self.health().up() {
             names.extend(self.names_at(at).await?);
         }
         let mut copies = Vec::new();
@@ -168,7 +168,7 @@ impl Catalog {
                 // Looked at once more: it may have changed where it comes from.
                 Ok(_) => {}
                 Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => {}
-                Err(e) => return Err(e.while_doing(format!("{drive} could not take the root record of {name}"))),
+                Err(e) => return Err(e.context(format!("{drive} could not take the root record of {name}"))),
             }
         }
         Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))

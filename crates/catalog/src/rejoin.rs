@@ -14,8 +14,8 @@ use skytether_store::{Expect, Op};
 use uuid::Uuid;
 
 use crate::fencing::is_refusal;
-use crate::records::failure_domains::Domains;
-use crate::records::home_slots::Seats;
+use crate::records::failure_domains::FailureDomains;
+use crate::records::home_slots::HomeSlots;
 use crate::records::membership::stranger;
 use crate::records::membership::{MEMBERSHIP_KEY, Membership};
 use crate::records::root::RootRecord;
@@ -36,33 +36,33 @@ const ATTEMPTS: usize = 8;
 
 impl Catalog {
     /// What each drive knows of its fleet.
-    pub async fn told(&self, deadline: Duration) -> Result<Vec<Result<Option<Membership>>>> {
+    pub async fn read_memberships(&self, deadline: Duration) -> Result<Vec<Result<Option<Membership>>>> {
         let key = &Key::new(MEMBERSHIP_KEY)?;
         Ok(join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
             let name = &drive.info().name;
-            if self.presence().is_outside(at) {
+            if self.health().is_outside(at) {
                 return Err(Error::unavailable(format!("{name} is not of this fleet")));
             }
             match within(deadline, name, "name its fleet", drive.get(key)).await {
                 Ok(bytes) => Membership::decode(name, &bytes).map(Some),
                 Err(e) if e.kind() == Kind::NotFound => Ok(None),
-                Err(e) => Err(e.while_doing(format!("{name} could not name its fleet"))),
+                Err(e) => Err(e.context(format!("{name} could not name its fleet"))),
             }
         }))
         .await)
     }
 
     /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and which drives are of it. That a drive came or left may have been cut off after some drives knew it.
-    pub fn learn(&self, newest: &Membership) {
-        let presence = self.presence();
-        presence.tell(newest.homes as usize, newest.redundancy);
-        presence.seat(Seats::of(newest));
-        presence.house(Domains::of(newest, self.ids()));
-        presence.replaced(newest.drives.iter().filter(|member| member.incarnation > 0).map(|member| (member.id, member.incarnation)).collect());
+    pub fn adopt_membership(&self, newest: &Membership) {
+        let health = self.health();
+        health.set_policy(newest.homes as usize, newest.redundancy);
+        health.set_home_slots(HomeSlots::of(newest));
+        health.set_failure_domains(FailureDomains::of(newest, self.ids()));
+        health.replaced(newest.drives.iter().filter(|member| member.incarnation > 0).map(|member| (member.id, member.incarnation)).collect());
         for (at, id) in self.ids().enumerate().filter(|_| !newest.seats.is_empty()) {
-            match (presence.is_outside(at), newest.drives.iter().any(|member| member.id == id)) {
-                (true, true) => presence.enter(at),
-                (false, false) => presence.leave(at),
+            match (health.is_outside(at), newest.drives.iter().any(|member| member.id == id)) {
+                (true, true) => health.enter(at),
+                (false, false) => health.leave(at),
                 _ => {}
             }
         }
@@ -73,11 +73,11 @@ impl Catalog {
     /// # Errors
     /// What the drives say.
     pub async fn tell_all(&self) -> Result<()> {
-        let told = self.told(self.deadline()).await?;
+        let told = self.read_memberships(self.deadline()).await?;
         let Some(newest) = self.newest_of(&told).filter(|newest| !newest.seats.is_empty()) else { return Ok(()) };
-        self.learn(newest);
+        self.adopt_membership(newest);
         let behind = |(at, told): (usize, &Result<Option<Membership>>)| {
-            !self.presence().is_outside(at) && !self.presence().is_lost(at) && matches!(told, Ok(Some(own)) if own.change < newest.change)
+            !self.health().is_outside(at) && !self.health().is_down(at) && matches!(told, Ok(Some(own)) if own.change < newest.change)
         };
         if !told.iter().enumerate().any(behind) {
             return Ok(());
@@ -92,7 +92,7 @@ impl Catalog {
 
     /// The record that counts: the newest of those drives that were here throughout. One that was away has no say: another host that has lost the fleet may have written there meanwhile. Where none of them tells, what the others say.
     pub fn newest_of<'a>(&self, told: &'a [Result<Option<Membership>>]) -> Option<&'a Membership> {
-        let here = told.iter().enumerate().filter(|(at, _)| !self.presence().is_lost(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
+        let here = told.iter().enumerate().filter(|(at, _)| !self.health().is_down(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
         here.max_by_key(|membership| membership.change).or_else(|| newest(told))
     }
 
@@ -101,25 +101,25 @@ impl Catalog {
     /// # Errors
     /// Unavailable where more drives are lost than root records survive.
     pub async fn look_around(&self) -> Result<()> {
-        if self.presence().is_known() && !self.presence().is_redundant() {
+        if self.health().is_known() && !self.health().is_redundant() {
             return Ok(());
         }
-        if !self.presence().lost().is_empty() {
+        if !self.health().down().is_empty() {
             self.rejoin(LOOK.1).await?;
         }
         // One that comes meanwhile was not asked, and is not lost for that.
-        let members = self.presence().members();
-        let told = self.told(self.deadline().min(ANSWER)).await?;
+        let members = self.health().members();
+        let told = self.read_memberships(self.deadline().min(ANSWER)).await?;
         let Some(newest) = self.newest_of(&told) else { return Ok(()) };
-        self.learn(newest);
+        self.adopt_membership(newest);
         self.lose_strangers(newest, &told);
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
         for (at, told) in told.into_iter().enumerate().filter(|(at, _)| members.contains(at)) {
-            if self.presence().is_lost(at) || self.presence().is_outside(at) {
+            if self.health().is_down(at) || self.health().is_outside(at) {
                 continue;
             }
             if absent.contains(&self.drives()[at].info().id) {
-                self.presence().lose(at, "it was away while data sets changed");
+                self.health().mark_down(at, "it was away while data sets changed");
             } else if let Err(e) = told {
                 // Where nothing may be lost, whoever needs the drive says so.
                 drop(self.may_lose(at, e));
@@ -130,7 +130,7 @@ impl Catalog {
 
     /// Looks in the background whether drives that were lost are back, unless that was done a moment ago. To be called in a runtime.
     pub fn look_again(&self) {
-        if self.presence().lost().is_empty() || !self.presence().may_look(LOOK.0) {
+        if self.health().down().is_empty() || !self.health().may_look(LOOK.0) {
             return;
         }
         let own = self.clone();
@@ -143,7 +143,7 @@ impl Catalog {
 
     /// The drives that were away while something changed, and have not got it yet.
     pub(crate) async fn absent(&self) -> Result<Vec<Uuid>> {
-        let told = self.told(self.deadline()).await?;
+        let told = self.read_memberships(self.deadline()).await?;
         Ok(self.newest_of(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
     }
 
@@ -152,11 +152,11 @@ impl Catalog {
     /// # Errors
     /// Unavailable where more drives are away, or missed something, than root records survive; what the drives say.
     pub async fn rejoin(&self, deadline: Duration) -> Result<()> {
-        if !self.presence().is_redundant() {
+        if !self.health().is_redundant() {
             return Ok(());
         }
-        let _turn = self.presence().turn().await;
-        let told = self.told(deadline).await?;
+        let _turn = self.health().membership_lock().await;
+        let told = self.read_memberships(deadline).await?;
         let Some(newest) = self.newest_of(&told).cloned() else { return Ok(()) };
         self.lose_strangers(&newest, &told);
         let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
@@ -169,22 +169,22 @@ impl Catalog {
             damaged.into_iter().partition(|at| !absent.contains(&self.drives()[*at].info().id) && incarnation(*at) == 0);
         for at in &innocent {
             match self.note_anew(*at, &newest, deadline).await {
-                Ok(()) => self.presence().found(*at),
-                Err(e) => drop(self.presence().lose(*at, &e.full_text())),
+                Ok(()) => self.health().mark_up(*at),
+                Err(e) => drop(self.health().mark_down(*at, &e.report())),
             }
         }
         // This host knows who has missed something also when those who were told of it are not here.
-        let away = |id: &Uuid| absent.contains(id) || self.presence().are_noted(std::slice::from_ref(id));
+        let away = |id: &Uuid| absent.contains(id) || self.health().are_noted(std::slice::from_ref(id));
         // A note that came late may have reached nobody but the drive that it is about, which says so itself and has no say otherwise.
         let alone = |at: usize| matches!(&told[at], Ok(Some(own)) if own.change > newest.change && own.absent.contains(&self.drives()[at].info().id));
         let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at) || alone(at);
         for (at, told) in told.iter().enumerate() {
             match told {
                 _ if stranger(at) || innocent.contains(&at) => {}
-                Ok(Some(_)) if missed(at) => drop(self.presence().lose(at, "it was away while data sets changed")),
+                Ok(Some(_)) if missed(at) => drop(self.health().mark_down(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.take_back(at, deadline).await?,
                 // Who is only slow to say it is not lost: whoever needs it next finds out.
-                Err(e) if damaged.contains(&at) => drop(self.presence().lose(at, &e.full_text())),
+                Err(e) if damaged.contains(&at) => drop(self.health().mark_down(at, &e.report())),
                 Ok(None) | Err(_) => {}
             }
         }
@@ -211,28 +211,28 @@ impl Catalog {
             membership.absent.len() < before || is_named
         })
         .await?;
-        self.presence().taken_in(&ids);
+        self.health().clear_absent(&ids);
         // What changed since, by those who took them for absent until just now.
         self.agree_on(&self.names().await?, &back).await?;
         for at in back {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
-            self.presence().found(at);
+            self.health().mark_up(at);
         }
         Ok(())
     }
 
     /// Uses drive `at` again, which has missed nothing, if it takes changes from this host: while it was away another one may have been there.
     async fn take_back(&self, at: usize, deadline: Duration) -> Result<()> {
-        if self.presence().is_lost(at) {
+        if self.health().is_down(at) {
             let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
             // Any batch brings the record of this host there first.
             let nothing = Op::Check { key: Key::new(MEMBERSHIP_KEY)?, expect: Expect::Any };
             if let Err(e) = within(deadline, name, "take changes from this host", drive.apply(vec![nothing])).await {
-                self.presence().bar(at, &e.full_text());
+                self.health().set_down_reason(at, &e.report());
                 return Ok(());
             }
         }
-        self.presence().found(at);
+        self.health().mark_up(at);
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl Catalog {
         let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
         within(deadline, name, "note its fleet anew", self.drives()[at].apply(vec![put]))
             .await
-            .map_err(|e| e.while_doing(format!("{name} could not note its fleet anew")))?;
+            .map_err(|e| e.context(format!("{name} could not note its fleet anew")))?;
         tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Catalog {
     /// # Errors
     /// What the drives say.
     pub async fn agree_on_all(&self) -> Result<()> {
-        if !self.presence().is_redundant() {
+        if !self.health().is_redundant() {
             return Ok(());
         }
         self.agree_on(&self.names().await?, &[]).await
@@ -261,18 +261,18 @@ impl Catalog {
     /// As [`Self::agree`], on [some](AGREED) at a time.
     async fn agree_on(&self, names: &BTreeSet<DatasetName>, back: &[usize]) -> Result<()> {
         for some in names.iter().collect::<Vec<_>>().chunks(AGREED) {
-            join_all(some.iter().map(|name| self.agree(name, back))).await.into_iter().collect::<Result<()>>()?;
+            join_all(some.iter().map(|name| self.reconcile_root_copies(name, back))).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
     }
 
     /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have none. Those that are `back` have no say.
-    pub async fn agree(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
+    pub async fn reconcile_root_copies(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
         let homes = self.homes(name);
         let mut best: Option<(u64, Bytes)> = None;
         let mut damaged = None;
         let mut has = BTreeMap::new();
-        let here: Vec<usize> = homes.iter().copied().filter(|at| !self.presence().is_lost(*at)).collect();
+        let here: Vec<usize> = homes.iter().copied().filter(|at| !self.health().is_down(*at)).collect();
         let each = join_all(here.iter().map(|at| self.read_at(*at, name))).await;
         for (at, read) in here.into_iter().zip(each) {
             match read {
@@ -300,9 +300,9 @@ impl Catalog {
         let value = best.map(|(_, bytes)| bytes);
         for at in homes {
             if back.contains(&at) {
-                self.bring(at, name, u64::MAX, value.as_ref()).await?;
-            } else if !self.presence().is_lost(at) && value.is_some() && has.get(&at) != value.as_ref() {
-                self.bring(at, name, change, value.as_ref()).await?;
+                self.push_copy(at, name, u64::MAX, value.as_ref()).await?;
+            } else if !self.health().is_down(at) && value.is_some() && has.get(&at) != value.as_ref() {
+                self.push_copy(at, name, change, value.as_ref()).await?;
             }
         }
         Ok(())
@@ -312,13 +312,13 @@ impl Catalog {
     ///
     /// # Errors
     /// Unavailable where more drives are lost than root records survive, and where one that is here does not take the note.
-    pub async fn note_absent(&self) -> Result<()> {
-        if !self.presence().is_redundant() {
+    pub async fn record_absent(&self) -> Result<()> {
+        if !self.health().is_redundant() {
             return Ok(());
         }
         self.check_presence()?;
-        let lost: Vec<_> = self.presence().lost().into_iter().map(|at| self.drives()[at].info().id).collect();
-        if self.presence().are_noted(&lost) {
+        let lost: Vec<_> = self.health().down().into_iter().map(|at| self.drives()[at].info().id).collect();
+        if self.health().are_noted(&lost) {
             return Ok(());
         }
         self.change_membership(|membership| {
@@ -327,7 +327,7 @@ impl Catalog {
             membership.absent.len() > before
         })
         .await?;
-        self.presence().noted(&lost);
+        self.health().add_absent(&lost);
         Ok(())
     }
 
@@ -344,28 +344,28 @@ impl Catalog {
     /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an attempt before left is written to all drives, `again`.
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
-        let members = self.presence().members();
-        let told = self.told(self.deadline()).await?;
+        let members = self.health().members();
+        let told = self.read_memberships(self.deadline()).await?;
         let known = self.newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))?;
         let mut membership = known.clone();
         // What is blank, or was replaced, is to stay so.
         let takes = |at: usize| told[at].is_ok() && (known.homes < 2 || stranger(&known, &self.drives()[at].info().id, &told[at]).is_none());
-        let behind = (0..told.len()).any(|at| !self.presence().is_outside(at) && takes(at) && matches!(&told[at], Ok(Some(own)) if own.change < known.change));
+        let behind = (0..told.len()).any(|at| !self.health().is_outside(at) && takes(at) && matches!(&told[at], Ok(Some(own)) if own.change < known.change));
         if !change(&mut membership) && !again && !behind {
             return Ok(true);
         }
         membership.change = highest(&told).max(known.change) + 1;
         let value = membership.encode()?;
-        let all: Vec<usize> = (0..told.len()).filter(|at| !self.presence().is_outside(*at)).collect();
+        let all: Vec<usize> = (0..told.len()).filter(|at| !self.health().is_outside(*at)).collect();
         if all.iter().any(|at| !members.contains(at)) {
             // It came meanwhile, and was not asked.
             return Ok(false);
         }
         // Before any of them knows.
-        if let Some(at) = all.iter().find(|at| !takes(**at) && !self.presence().is_lost(**at)) {
+        if let Some(at) = all.iter().find(|at| !takes(**at) && !self.health().is_down(**at)) {
             let error = Error::unavailable(format!("{} could not take a note about its fleet: try again", self.drives()[*at].info().name));
             return Err(match told.into_iter().nth(*at) {
-                Some(Err(e)) => error.because(e),
+                Some(Err(e)) => error.with_source(e),
                 _ => error,
             });
         }
@@ -398,7 +398,7 @@ impl Catalog {
         let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
         match within(self.deadline(), name, "take a note about its fleet", drive.apply(vec![put])).await {
             Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => Ok(false),
-            Err(e) => Err(e.while_doing(format!("{name} could not take a note about its fleet"))),
+            Err(e) => Err(e.context(format!("{name} could not take a note about its fleet"))),
             Ok(_) => Ok(true),
         }
     }

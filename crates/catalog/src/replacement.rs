@@ -20,7 +20,7 @@ impl Catalog {
         }
         for (at, told) in told.iter().enumerate() {
             if let Some(why) = stranger(newest, &self.drives()[at].info().id, told) {
-                self.presence().bar(at, why);
+                self.health().set_down_reason(at, why);
             }
         }
     }
@@ -28,17 +28,17 @@ impl Catalog {
     /// Whether drive `at` does not know its fleet; it is not used then.
     pub(crate) async fn is_blank(&self, at: usize) -> bool {
         let (drive, Ok(key)) = (&self.drives()[at], Key::new(MEMBERSHIP_KEY)) else { return false };
-        let blank = self.presence().is_redundant()
+        let blank = self.health().is_redundant()
             && matches!(within(self.deadline(), &drive.info().name, "name its fleet", drive.get(&key)).await, Err(e) if e.kind() == Kind::NotFound);
         if blank {
-            self.presence().lose(at, BLANK);
+            self.health().mark_down(at, BLANK);
         }
         blank
     }
 
     /// The drives that answer and are blank.
     pub async fn blank(&self) -> Result<Vec<usize>> {
-        let told = self.told(self.deadline()).await?;
+        let told = self.read_memberships(self.deadline()).await?;
         let Some(newest) = newest(&told) else { return Err(Error::unavailable("no drive knows its fleet")) };
         self.lose_strangers(newest, &told);
         self.check_presence()?;
@@ -61,7 +61,7 @@ impl Catalog {
             true
         })
         .await?;
-        self.presence().noted(ids);
+        self.health().add_absent(ids);
         Ok(())
     }
 
@@ -72,8 +72,8 @@ impl Catalog {
     pub async fn admit(&self, ids: &[Uuid]) -> Result<()> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         {
-            let _turn = self.presence().turn().await;
-            let told = self.told(self.deadline()).await?;
+            let _turn = self.health().membership_lock().await;
+            let told = self.read_memberships(self.deadline()).await?;
             let value: Bytes = newest(&told).ok_or_else(|| Error::unavailable("no drive knows its fleet"))?.encode()?;
             for drive in self.drives().iter().filter(|drive| ids.contains(&drive.info().id)) {
                 let put = Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Absent };

@@ -21,15 +21,15 @@ pub(crate) type Stamp = (Version, u64, u32);
 
 /// Records by their data sets, each with the drive it was read from, and what that said of it.
 #[derive(Debug)]
-pub(crate) struct Remembered(Cache<DatasetName, (usize, Stamp, Arc<RootRecord>)>);
+pub(crate) struct RootCache(Cache<DatasetName, (usize, Stamp, Arc<RootRecord>)>);
 
-impl Default for Remembered {
+impl Default for RootCache {
     fn default() -> Self {
         Self(Cache::new(MOST))
     }
 }
 
-impl Remembered {
+impl RootCache {
     /// Whether the record that drive `at` had of a data set is remembered.
     pub(crate) fn has(&self, at: usize, name: &DatasetName) -> bool {
         self.0.peek(name).is_some_and(|(from, ..)| from == at)

@@ -19,10 +19,10 @@ use skytether_store::{Expect, Op};
 use strsim::levenshtein;
 use uuid::Uuid;
 
-use crate::health::Presence;
+use crate::health::DriveHealth;
 use skytether_runtime::AppendVec;
 
-use crate::root_cache::Remembered;
+use crate::root_cache::RootCache;
 
 /// Keys that are asked for or deleted at once.
 const PAGE: usize = 512;
@@ -33,9 +33,9 @@ pub struct Catalog {
     drives: Arc<AppendVec<Arc<dyn Storage>>>,
     /// The drives as they are, where these are those of a host itself.
     raw: Option<Arc<AppendVec<Arc<dyn Cse>>>>,
-    presence: Arc<Presence>,
+    health: Arc<DriveHealth>,
     deadline: Duration,
-    pub(crate) remembered: Arc<Remembered>,
+    pub(crate) remembered: Arc<RootCache>,
 }
 
 impl Catalog {
@@ -44,19 +44,19 @@ impl Catalog {
     /// # Errors
     /// `Invalid` for no drive or the same drive twice.
     pub fn new(drives: Vec<Arc<dyn Storage>>, deadline: Duration) -> Result<Self> {
-        let presence = Arc::new(Presence::new(drives.len()));
-        Self::sharing(drives, None, presence, deadline)
+        let health = Arc::new(DriveHealth::new(drives.len()));
+        Self::sharing(drives, None, health, deadline)
     }
 
     /// That of a host. Each of `drives` fails over to others; `raw` are the same drives without failover.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn of_host(drives: Vec<Arc<dyn Storage>>, raw: Arc<AppendVec<Arc<dyn Cse>>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
-        Self::sharing(drives, Some(raw), presence, deadline)
+    pub fn of_host(drives: Vec<Arc<dyn Storage>>, raw: Arc<AppendVec<Arc<dyn Cse>>>, health: Arc<DriveHealth>, deadline: Duration) -> Result<Self> {
+        Self::sharing(drives, Some(raw), health, deadline)
     }
 
-    fn sharing(drives: Vec<Arc<dyn Storage>>, raw: Option<Arc<AppendVec<Arc<dyn Cse>>>>, presence: Arc<Presence>, deadline: Duration) -> Result<Self> {
+    fn sharing(drives: Vec<Arc<dyn Storage>>, raw: Option<Arc<AppendVec<Arc<dyn Cse>>>>, health: Arc<DriveHealth>, deadline: Duration) -> Result<Self> {
         if drives.is_empty() {
             return Err(Error::invalid("a host needs at least one drive"));
         }
@@ -66,7 +66,7 @@ impl Catalog {
                 return Err(Error::invalid(format!("{other} and {} are the same drive ({})", drive.info().name, drive.info().id)));
             }
         }
-        Ok(Self { drives: Arc::new(AppendVec::new(drives)), raw, presence, deadline, remembered: Arc::default() })
+        Ok(Self { drives: Arc::new(AppendVec::new(drives)), raw, health, deadline, remembered: Arc::default() })
     }
 
     /// The drives, in the host's order.
@@ -80,7 +80,7 @@ impl Catalog {
         self.raw.is_some()
     }
 
-    /// Drive `at` as it is: what goes there does not wait for [`Presence::still`].
+    /// Drive `at` as it is: what goes there does not wait for [`DriveHealth::still`].
     pub fn bare(&self, at: usize) -> &dyn Storage {
         match &self.raw {
             Some(raw) => raw[at].as_ref(),
@@ -94,8 +94,8 @@ impl Catalog {
     }
 
     /// What is known of the drives.
-    pub fn presence(&self) -> &Presence {
-        &self.presence
+    pub fn health(&self) -> &DriveHealth {
+        &self.health
     }
 
     /// The longest that a storage operation may take.
@@ -138,7 +138,7 @@ impl Catalog {
     }
 
     /// What to say about a data set that does not exist.
-    pub(crate) async fn unknown(&self, name: &DatasetName) -> Error {
+    pub(crate) async fn unknown_dataset(&self, name: &DatasetName) -> Error {
         let instead = match self.names().await {
             Ok(names) => instead_of(name, &names),
             Err(_) => String::new(),
@@ -152,7 +152,7 @@ impl Catalog {
     /// `Unavailable`.
     pub fn names(&self) -> BoxFuture<'_, Result<BTreeSet<DatasetName>>> {
         Box::pin(async move {
-            let here = self.presence.here();
+            let here = self.health.up();
             let each = join_all(here.iter().map(|drive| self.names_at(*drive))).await;
             let mut names = BTreeSet::new();
             for (drive, told) in here.into_iter().zip(each) {
@@ -196,7 +196,7 @@ impl Catalog {
     pub fn delete_generation<'a>(&'a self, name: &'a DatasetName, generation: Generation) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
-            let here = self.presence.here();
+            let here = self.health.up();
             let each = join_all(here.iter().map(|drive| self.delete_prefix(*drive, &prefix))).await;
             // What a drive that is lost keeps is collected when it is back.
             here.into_iter()
@@ -248,12 +248,12 @@ impl Catalog {
                 named.insert(name, known);
             }
             let mut deleted = 0;
-            for drive in self.presence.here() {
+            for drive in self.health.up() {
                 deleted += self.collect_at(drive, &named).await?;
             }
             // A crash may have come between a record and what drives are told of its indexes. There may be no room for it.
             for record in indexed {
-                self.remind_of_indexes(&record).await;
+                self.announce_indexes(&record).await;
             }
             Ok(deleted)
         })

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use skytether_drive::Device;
-use skytether_host::{Cut, Scheme};
+use skytether_host::{Pushdown, Scheme};
 use skytether_transport::{Credentials, Endpoint, Secret};
 
 #[derive(Debug, Args)]
@@ -84,7 +84,7 @@ pub(crate) struct Profile {
 /// Parses profiles by name, file or text with `read`: [`Device::given`] accepts any, [`Device::enforced`] those that a
 /// drive on this machine can emulate.
 pub(crate) fn device(read: fn(&str) -> skytether_common::Result<Option<Device>>) -> impl TypedValueParser<Value = Profile> {
-    clap::builder::StringValueParser::new().try_map(move |given| read(&given).map(|device| Profile { given, device }).map_err(|e| e.full_text()))
+    clap::builder::StringValueParser::new().try_map(move |given| read(&given).map(|device| Profile { given, device }).map_err(|e| e.report()))
 }
 
 /// Parses an address to listen on. Binding it later checks that its host is one of this machine, and that its scheme is
@@ -100,8 +100,8 @@ pub(crate) fn scheme(text: &str) -> Result<Scheme, String> {
 }
 
 /// Parses a pushdown policy.
-pub(crate) fn pushdown() -> impl TypedValueParser<Value = Cut> {
-    PossibleValuesParser::new(["adaptive", "full", "filter", "raw"]).try_map(|word| word.parse::<Cut>())
+pub(crate) fn pushdown() -> impl TypedValueParser<Value = Pushdown> {
+    PossibleValuesParser::new(["adaptive", "full", "filter", "raw"]).try_map(|word| word.parse::<Pushdown>())
 }
 
 /// Parses a rate in MB/s; the result is in bytes per second.

@@ -51,7 +51,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     log_to_stderr();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).thread_stack_size(STACK).build() {
         Ok(runtime) => runtime,
-        Err(e) => return fail(&Error::unavailable("cannot start threads").because(e), FAILED),
+        Err(e) => return fail(&Error::unavailable("cannot start threads").with_source(e), FAILED),
     };
     let done = runtime.block_on(run::run(cli.command));
     // Reads that were started for a query nobody waits for any more must not hold up the exit.

@@ -127,5 +127,5 @@ pub(crate) fn calibration(found: &Calibration) -> String {
 
 /// One JSON array.
 pub(crate) fn json<T: Serialize + ?Sized>(found: &T) -> Result<String> {
-    serde_json::to_string_pretty(found).map_err(|e| Error::internal("cannot print as JSON").because(e))
+    serde_json::to_string_pretty(found).map_err(|e| Error::internal("cannot print as JSON").with_source(e))
 }

@@ -114,7 +114,7 @@ impl<W: Write> Sink<W> {
 }
 
 fn printing(e: arrow::error::ArrowError) -> Error {
-    Error::internal("cannot print the result").because(e)
+    Error::internal("cannot print the result").with_source(e)
 }
 
 /// A broken pipe anywhere in the chain of causes: the reader of our output has all it wants.

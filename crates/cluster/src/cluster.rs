@@ -15,13 +15,13 @@ use uuid::Uuid;
 
 use crate::options::HostOptions;
 use skytether_catalog::fencing::Fence;
-use skytether_catalog::health::Presence;
+use skytether_catalog::health::DriveHealth;
 use skytether_catalog::records::membership::newest;
 use skytether_catalog::root_store::Catalog;
-use skytether_recovery::failover::Covered;
+use skytether_recovery::failover::FailoverDrive;
 use skytether_recovery::fallback::Fallback;
-use skytether_recovery::missing_drive::Gone;
-use skytether_recovery::reconstruct::{Cover, RecoveryOptions};
+use skytether_recovery::missing_drive::MissingDrive;
+use skytether_recovery::reconstruct::{Reconstructor, RecoveryOptions};
 
 /// How long a drive that left has to say whether it holds anything.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -41,9 +41,9 @@ struct Inner {
     /// Held by the queries that began since a generation was last replaced.
     running: Mutex<Arc<()>>,
     /// The drives as they are, and what stands for them.
-    cover: Arc<Cover>,
+    reconstructor: Arc<Reconstructor>,
     /// The drives that were not there when it began.
-    gone: OnceLock<Vec<Arc<Gone>>>,
+    gone: OnceLock<Vec<Arc<MissingDrive>>>,
     /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
     kept: OnceLock<bool>,
     /// On which condition drives take changes from it.
@@ -76,14 +76,14 @@ impl Cluster {
     pub fn new(drives: Vec<Arc<dyn Cse>>, options: HostOptions, fallback: Arc<dyn Fallback>) -> Result<Self> {
         check_names(&drives)?;
         check_batches(&drives)?;
-        let presence = Arc::new(Presence::new(drives.len()));
+        let health = Arc::new(DriveHealth::new(drives.len()));
         let recovery = RecoveryOptions { memory: options.memory_limit, deadline: options.storage_deadline };
-        let cover = Cover::new(drives, Arc::clone(&presence), recovery, fallback);
-        let covered: Vec<Arc<Covered>> = cover.drives().map(|at| Arc::new(Covered::new(&cover, at))).collect();
+        let reconstructor = Reconstructor::new(drives, Arc::clone(&health), recovery, fallback);
+        let covered: Vec<Arc<FailoverDrive>> = reconstructor.drives().map(|at| Arc::new(FailoverDrive::new(&reconstructor, at))).collect();
         let faults = covered.iter().map(|drive| Arc::clone(drive) as _).collect();
         let drives: Vec<Arc<dyn Cse>> = covered.into_iter().map(|drive| drive as _).collect();
         let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
-        let catalog = Catalog::of_host(storages, Arc::clone(&cover.drives), presence, options.storage_deadline)?;
+        let catalog = Catalog::of_host(storages, Arc::clone(&reconstructor.drives), health, options.storage_deadline)?;
         Ok(Self(Arc::new(Inner {
             drives: AppendVec::new(drives),
             faults: AppendVec::new(faults),
@@ -91,7 +91,7 @@ impl Cluster {
             options,
             instances: Mutex::new(vec![Uuid::new_v4()]),
             running: Mutex::default(),
-            cover,
+            reconstructor,
             gone: OnceLock::new(),
             kept: OnceLock::new(),
             fence: OnceLock::new(),
@@ -121,24 +121,24 @@ impl Cluster {
     /// How many of the drives are lost now.
     #[must_use]
     pub fn lost(&self) -> usize {
-        self.0.catalog.presence().lost().len()
+        self.0.catalog.health().down().len()
     }
 
     /// On how many hosts the drives are, where the record of the fleet says so; otherwise 0.
     #[must_use]
     pub fn hosts(&self) -> usize {
-        self.0.catalog.presence().domains().map_or(0, |domains| domains.hosts())
+        self.0.catalog.health().failure_domains().map_or(0, |domains| domains.hosts())
     }
 
     /// How data sets are kept from loss unless their ingest says otherwise.
     #[must_use]
     pub fn redundancy(&self) -> Scheme {
-        self.0.catalog.presence().scheme()
+        self.0.catalog.health().scheme()
     }
 
     /// The drives as they are, and what stands for them.
-    pub fn cover(&self) -> &Arc<Cover> {
-        &self.0.cover
+    pub fn reconstructor(&self) -> &Arc<Reconstructor> {
+        &self.0.reconstructor
     }
 
     /// How this host works.
@@ -181,7 +181,7 @@ impl Cluster {
     /// The ids of the drives of the fleet, lost or not.
     #[must_use]
     pub fn members(&self) -> Vec<uuid::Uuid> {
-        self.catalog().presence().members().into_iter().map(|at| self.drives()[at].info().id).collect()
+        self.catalog().health().members().into_iter().map(|at| self.drives()[at].info().id).collect()
     }
 
     /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record that any of them has, which this host need not have heard of, and of those that left it and are not empty yet. Nothing
@@ -191,15 +191,15 @@ impl Cluster {
     /// `Internal` where nobody can be asked.
     pub fn listed(&self) -> BoxFuture<'_, Result<Option<Vec<uuid::Uuid>>>> {
         Box::pin(async move {
-            let (catalog, presence) = (self.catalog(), self.catalog().presence());
-            let told = catalog.told(catalog.deadline()).await?;
-            if told.iter().enumerate().any(|(at, told)| told.is_err() && !presence.is_outside(at)) {
+            let (catalog, health) = (self.catalog(), self.catalog().health());
+            let told = catalog.read_memberships(catalog.deadline()).await?;
+            if told.iter().enumerate().any(|(at, told)| told.is_err() && !health.is_outside(at)) {
                 return Ok(None);
             }
             let Some(newest) = newest(&told) else { return Ok(None) };
             let mut ids: Vec<uuid::Uuid> = newest.drives.iter().map(|member| member.id).collect();
-            for at in presence.outside() {
-                let drive = &self.cover().drives[at];
+            for at in health.outside() {
+                let drive = &self.reconstructor().drives[at];
                 let holds = within(catalog.deadline().min(ANSWER), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
                 if holds.is_ok_and(|holds| !holds.is_empty()) && !ids.contains(&drive.info().id) {
                     ids.push(drive.info().id);
@@ -209,7 +209,7 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn set_gone(&self, gone: Vec<Arc<Gone>>) {
+    pub(crate) fn set_gone(&self, gone: Vec<Arc<MissingDrive>>) {
         // It is set once, by who made the host.
         let _ = self.0.gone.set(gone);
     }
@@ -283,9 +283,9 @@ impl Cluster {
         if inner.drives.iter().any(|other| other.info().id == drive.info().id) {
             return Err(Error::invalid(format!("{} ({}) is one of this host's drives", drive.info().name, drive.info().id)));
         }
-        let at = inner.catalog.presence().grow();
-        inner.cover.drives.push(drive);
-        let covered = Arc::new(Covered::new(&inner.cover, at));
+        let at = inner.catalog.health().grow();
+        inner.reconstructor.drives.push(drive);
+        let covered = Arc::new(FailoverDrive::new(&inner.reconstructor, at));
         inner.faults.push(Arc::clone(&covered) as _);
         let covered: Arc<dyn Cse> = covered;
         inner.catalog.grow(Arc::clone(&covered) as Arc<dyn Storage>);

@@ -19,7 +19,7 @@ use skytether_catalog::records::membership::newest;
 use skytether_catalog::records::membership::{Founding, Membership, Role};
 use skytether_catalog::root_store::Catalog;
 use skytether_recovery::fallback::Fallback;
-use skytether_recovery::missing_drive::{Gone, Lost, advice};
+use skytether_recovery::missing_drive::{MissingDrive, UnavailableDrive, advice};
 
 impl Cluster {
     /// A host over the drives of one fleet, checked to be all of them and no others, with what earlier ingests left behind deleted.
@@ -38,7 +38,7 @@ impl Cluster {
     /// As there; that of the first of `lost`, naming all, where the fleet can't lose any; Unavailable where more are lost than it survives.
     pub fn join_without(
         drives: Vec<Arc<dyn Cse>>,
-        lost: Vec<Lost>,
+        lost: Vec<UnavailableDrive>,
         options: HostOptions,
         founding: Founding,
         fallback: Arc<dyn Fallback>,
@@ -48,7 +48,7 @@ impl Cluster {
 
             let scheme = options.redundancy;
             let storages = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Storage>).collect();
-            let told = Catalog::new(storages, options.storage_deadline)?.told(options.storage_deadline).await?;
+            let told = Catalog::new(storages, options.storage_deadline)?.read_memberships(options.storage_deadline).await?;
             let newest = newest(&told);
             let strangers: Vec<Uuid> = match newest {
                 Some(newest) => strangers(newest, &drives, &told, founding, options.storage_deadline).await?,
@@ -56,23 +56,24 @@ impl Cluster {
             };
             drives.retain(|drive| !strangers.contains(&drive.info().id));
             // What left the fleet need not be there.
-            let lost: Vec<Lost> = lost.into_iter().filter(|lost| newest.is_none_or(|newest| newest.drives.iter().any(|member| member.id == lost.id))).collect();
+            let lost: Vec<UnavailableDrive> =
+                lost.into_iter().filter(|lost| newest.is_none_or(|newest| newest.drives.iter().any(|member| member.id == lost.id))).collect();
             let membership = newest.filter(|membership| membership.homes > 1);
             let Some(membership) = membership else {
                 if !lost.is_empty() {
-                    let known = |one: &Lost| newest.and_then(|newest| newest.drives.iter().find(|member| member.id == one.id));
-                    return Err(Lost::needed(&lost, |one| known(one).map_or_else(|| format!("drive {}", one.place), |member| member.name.clone())));
+                    let known = |one: &UnavailableDrive| newest.and_then(|newest| newest.drives.iter().find(|member| member.id == one.id));
+                    return Err(UnavailableDrive::needed(&lost, |one| known(one).map_or_else(|| format!("drive {}", one.place), |member| member.name.clone())));
                 }
                 return Self::joined(drives, Vec::new(), options, founding, scheme, fallback).await;
             };
-            let mut why: BTreeMap<Uuid, Lost> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
+            let mut why: BTreeMap<Uuid, UnavailableDrive> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
             let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
             let mut missing = Vec::new();
             for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
                 let silent = || (usize::MAX, not_given(&member.id, &options.silent, founding));
-                let (place, text) = why.remove(&member.id).map_or_else(silent, |lost| (lost.place, lost.error.full_text()));
+                let (place, text) = why.remove(&member.id).map_or_else(silent, |lost| (lost.place, lost.error.report()));
                 tracing::warn!("{} is lost: {text}; {}", member.name, advice(&member.id, &member.name, founding == Founding::KnownList));
-                missing.push((place, Arc::new(Gone::new(member.id, &member.name, text))));
+                missing.push((place, Arc::new(MissingDrive::new(member.id, &member.name, text))));
             }
             let gone = missing.iter().map(|(_, gone)| Arc::clone(gone)).collect();
             missing.sort_by_key(|(place, _)| *place);
@@ -85,7 +86,7 @@ impl Cluster {
 
     async fn joined(
         drives: Vec<Arc<dyn Cse>>,
-        gone: Vec<Arc<Gone>>,
+        gone: Vec<Arc<MissingDrive>>,
         options: HostOptions,
         founding: Founding,
         scheme: Scheme,
@@ -98,7 +99,7 @@ impl Cluster {
         for (at, drive) in host.drives().iter().enumerate() {
             // What is known of it says more than that it does not answer.
             if let Some(gone) = gone.iter().find(|gone| gone.info().id == drive.info().id) {
-                host.catalog().presence().lose(at, gone.why());
+                host.catalog().health().mark_down(at, gone.why());
             }
         }
         host.set_gone(gone);
@@ -116,25 +117,25 @@ impl Cluster {
             }
         }
         // Until just now another host may have changed what was read; from here on none does.
-        let told = catalog.told(deadline).await?;
+        let told = catalog.read_memberships(deadline).await?;
         if catalog.newest_of(&told).is_some_and(|now| now.drives != known.drives || now.seats != known.seats) {
             return Err(Error::conflict("the drives of this fleet changed while this host began: start it again"));
         }
-        if !catalog.presence().lost().is_empty() && host.drives().iter().any(|drive| drive.capabilities().remote) {
+        if !catalog.health().down().is_empty() && host.drives().iter().any(|drive| drive.capabilities().remote) {
             // Another host may still change what these have, and is not to be believed when they are back.
-            match catalog.note_absent().await {
-                Err(e) if e.kind() != Kind::Conflict => tracing::warn!("drives that are lost are not noted: {}", e.full_text()),
+            match catalog.record_absent().await {
+                Err(e) if e.kind() != Kind::Conflict => tracing::warn!("drives that are lost are not noted: {}", e.report()),
                 noted => noted?,
             }
         }
         catalog.agree_on_all().await?;
         catalog.sweep_records().await?;
-        let deleted = if catalog.presence().lost().is_empty() {
+        let deleted = if catalog.health().down().is_empty() {
             catalog.collect_garbage().await?
         } else {
             // What a drive that is lost would name may be needed. Those that are here build their indexes all the same.
             if let Err(e) = catalog.define_all_indexes().await {
-                tracing::warn!("drives were not told of their indexes: {}", e.full_text());
+                tracing::warn!("drives were not told of their indexes: {}", e.report());
             }
             0
         };

@@ -15,7 +15,7 @@ use skytether_runtime::Ids;
 
 /// Which work may move between drives and host while a query runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Moving {
+pub enum AdaptiveMode {
     /// None: drives run what they are sent, or fail.
     Never,
     /// That of drives that say what they are made of, and of those behind a wire if they refuse it or are lost.
@@ -53,7 +53,7 @@ pub struct HostOptions {
     /// Addresses at which nobody answered when the drives were connected: those that are lost may have been there. Only for texts.
     pub silent: Vec<String>,
     /// Which work may move.
-    pub moving: Moving,
+    pub moving: AdaptiveMode,
     /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of [`Self::memory_limit`] at most.
     pub limits: Limits,
     /// Where ids come from.
@@ -77,7 +77,7 @@ impl Default for HostOptions {
             redundancy: Scheme::None,
             hosts: BTreeMap::new(),
             silent: Vec::new(),
-            moving: Moving::default(),
+            moving: AdaptiveMode::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },
             ids: Ids::random(),
         }

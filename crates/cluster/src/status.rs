@@ -17,13 +17,13 @@ impl Cluster {
     /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
     pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
         Box::pin(async move {
-            let presence = self.catalog().presence();
-            join_all((0..self.drives().len()).filter(|at| !presence.is_outside(*at)).map(|at| self.status_of(at))).await
+            let health = self.catalog().health();
+            join_all((0..self.drives().len()).filter(|at| !health.is_outside(*at)).map(|at| self.status_of(at))).await
         })
     }
 
     async fn status_of(&self, at: usize) -> DriveStatus {
-        let (drive, presence) = (&self.drives()[at], self.catalog().presence());
+        let (drive, health) = (&self.drives()[at], self.catalog().health());
         let info = drive.info().clone();
         let mut found = None;
         let asked = async {
@@ -39,15 +39,15 @@ impl Cluster {
             Ok::<_, Error>((usage, unreadable, self.other_host(at).await))
         };
         let asked = asked.await;
-        let damaged = self.cover().damaged(at);
-        let host = presence.domains().and_then(|domains| domains.name(at).map(str::to_owned));
+        let damaged = self.reconstructor().damaged(at);
+        let host = health.failure_domains().and_then(|domains| domains.name(at).map(str::to_owned));
         match asked {
             Ok((usage, unreadable, fenced)) => {
-                let (error, blank) = (presence.why(at), presence.is_blank(at));
+                let (error, blank) = (health.down_reason(at), health.is_blank(at));
                 DriveStatus { info, found: None, host, usage: Some(usage), error, blank, fenced, damaged, unreadable }
             }
             Err(e) => {
-                let error = if found.is_some() { e.full_text() } else { self.why_lost(at, &e) };
+                let error = if found.is_some() { e.report() } else { self.why_lost(at, &e) };
                 DriveStatus { info, found, host, usage: None, error: Some(error), blank: false, fenced: None, damaged, unreadable: Vec::new() }
             }
         }
@@ -55,16 +55,16 @@ impl Cluster {
 
     /// Why drive `at` is lost, which answered with `error`, and what to do about it.
     fn why_lost(&self, at: usize, error: &Error) -> String {
-        let (drive, presence) = (&self.drives()[at], self.catalog().presence());
+        let (drive, health) = (&self.drives()[at], self.catalog().health());
         let info = drive.info();
         let (id, name) = (&info.id, &info.name);
         // With too many lost nothing can be rebuilt, and without redundancy neither.
-        let spared = presence.is_redundant() && self.catalog().check_presence().is_ok();
+        let spared = health.is_redundant() && self.catalog().check_presence().is_ok();
         if self.gone().iter().any(|(gone, _)| gone == id) {
-            let why = presence.why(at).unwrap_or_else(|| error.full_text());
+            let why = health.down_reason(at).unwrap_or_else(|| error.report());
             return format!("{why}; {}", if spared { advice(id, name, self.is_kept()) } else { "bring it back".to_owned() });
         }
-        let why = error.full_text();
+        let why = error.report();
         if spared && drive.capabilities().remote {
             return format!(
                 "{why}, or have all of it rebuilt on a blank drive at its address (`skytether drive serve --data NEW --name {name} --replace {id}`, then `skytether repair`)"

@@ -59,7 +59,7 @@ impl Kind {
 
     /// Whether asking the same again gives the same error, for as long as nobody mends what is asked for.
     #[must_use]
-    pub fn is_lasting(self) -> bool {
+    pub fn is_permanent(self) -> bool {
         matches!(self, Kind::Invalid | Kind::NotFound | Kind::Corrupt | Kind::Unsupported)
     }
 }
@@ -148,12 +148,12 @@ impl Error {
             K::InvalidInput | K::PermissionDenied | K::ReadOnlyFilesystem | K::NotADirectory | K::IsADirectory => Kind::Invalid,
             _ => Kind::Unavailable,
         };
-        Self::new(kind, format!("cannot {action} {}", path.as_ref().display())).because(cause)
+        Self::new(kind, format!("cannot {action} {}", path.as_ref().display())).with_source(cause)
     }
 
     /// The same error with its cause kept.
     #[must_use]
-    pub fn because(mut self, cause: impl Into<Source>) -> Self {
+    pub fn with_source(mut self, cause: impl Into<Source>) -> Self {
         self.0.source = Some(cause.into());
         self
     }
@@ -167,8 +167,8 @@ impl Error {
 
     /// The same kind, with a sentence about the object in front and this error as the cause.
     #[must_use]
-    pub fn while_doing(self, what: impl Into<String>) -> Self {
-        Self::new(self.kind(), what).because(self)
+    pub fn context(self, what: impl Into<String>) -> Self {
+        Self::new(self.kind(), what).with_source(self)
     }
 
     /// What the caller can do.
@@ -206,7 +206,7 @@ impl Error {
     /// The same kind, text and detail in one error without causes, for those who only have a reference.
     #[must_use]
     pub fn flattened(&self) -> Self {
-        let mut flat = Self::new(self.0.kind, self.full_text());
+        let mut flat = Self::new(self.0.kind, self.report());
         flat.0.detail = self.detail().cloned();
         flat
     }
@@ -214,25 +214,25 @@ impl Error {
     /// Whether the text names `name`. For what is said about an error, never for what is done.
     #[must_use]
     pub fn mentions(&self, name: &str) -> bool {
-        self.full_text().contains(name)
+        self.report().contains(name)
     }
 
     /// This error, with `name` in front of its text unless it is there.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        if self.0.message.starts_with(name) { self } else { self.while_doing(name) }
+        if self.0.message.starts_with(name) { self } else { self.context(name) }
     }
 
     /// The text with all causes, without `name: ` in front.
     #[must_use]
     pub fn text_without(&self, name: &str) -> String {
-        let text = self.full_text();
+        let text = self.report();
         text.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).map(ToOwned::to_owned).unwrap_or(text)
     }
 
     /// The text with all causes, joined by `: `.
     #[must_use]
-    pub fn full_text(&self) -> String {
+    pub fn report(&self) -> String {
         let mut text = self.0.message.clone();
         let mut cause = self.source();
         while let Some(c) = cause {
@@ -272,13 +272,13 @@ fn as_ours<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.full_text())
+        f.write_str(&self.report())
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0.kind.as_str(), self.full_text())
+        write!(f, "{}: {}", self.0.kind.as_str(), self.report())
     }
 }
 
@@ -299,7 +299,7 @@ pub trait Context<T> {
 
 impl<T> Context<T> for Result<T> {
     fn context<S: Into<String>>(self, what: impl FnOnce() -> S) -> Result<T> {
-        self.map_err(|e| e.while_doing(what()))
+        self.map_err(|e| e.context(what()))
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn the_whole_chain_is_printed_once() {
         let low = Error::io("read", "/data/7.slice", std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
-        let high = low.while_doing("cannot scan blood.pbmc3k");
+        let high = low.context("cannot scan blood.pbmc3k");
         assert_eq!(high.kind(), Kind::Corrupt);
         assert_eq!(high.to_string(), "cannot scan blood.pbmc3k: cannot read /data/7.slice: unexpected end of file");
     }
@@ -326,16 +326,16 @@ mod tests {
         let missing = || Detail::MissingKey { key: crate::Key::new("lab/t").unwrap() };
         let error = || Error::not_found("there is no key lab/t").with_detail(missing());
         assert_eq!(Error::not_found("x").detail(), None);
-        assert_eq!(error().while_doing("a").while_doing("b").detail(), Some(&missing()));
-        let shared = Error::not_found("there is no key lab/t").because(Arc::new(error().while_doing("a")));
+        assert_eq!(error().context("a").context("b").detail(), Some(&missing()));
+        let shared = Error::not_found("there is no key lab/t").with_source(Arc::new(error().context("a")));
         assert_eq!((shared.detail(), shared.to_string().as_str()), (Some(&missing()), "there is no key lab/t: a: there is no key lab/t"));
-        let flat = error().while_doing("a").flattened();
+        let flat = error().context("a").flattened();
         assert_eq!((flat.kind(), flat.message(), flat.detail()), (Kind::NotFound, "a: there is no key lab/t", Some(&missing())));
         assert!(StdError::source(&flat).is_none());
         // What was translated is another error, and the outer detail is what the caller acts on.
-        assert_eq!(Error::conflict("replaced").because(error()).detail(), None);
+        assert_eq!(Error::conflict("replaced").with_source(error()).detail(), None);
         let outer = Detail::MissingTable { table: "t".into() };
-        assert_eq!(Error::not_found("x").with_detail(outer.clone()).because(error()).detail(), Some(&outer));
+        assert_eq!(Error::not_found("x").with_detail(outer.clone()).with_source(error()).detail(), Some(&outer));
     }
 
     #[test]
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(error().named("drive-1").to_string(), "drive-1: broken");
         assert_eq!(error().named("drive-2").to_string(), "drive-2: drive-1: broken");
         assert_eq!((error().text_without("drive-1"), error().text_without("drive-2")), ("broken".to_owned(), "drive-1: broken".to_owned()));
-        assert!(error().while_doing("x").mentions("drive-1") && !error().mentions("drive-2"));
+        assert!(error().context("x").mentions("drive-1") && !error().mentions("drive-2"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`error`], [`detail`] | [`Error`]: a kind by which callers decide, a text for people, a cause, a detail for programs |
+//! | [`error`], [`detail`] | [`Error`]: a kind and a detail for programs, a text for people, a cause |
 //! | [`names`] | [`DatasetName`], [`PartitionName`], [`Key`], [`Generation`]: names and the keys made of them |
 //! | [`pushdown`] | [`Pushdown`]: how much of a query drives run |
 //! | [`checksum`] | CRC-32C |

@@ -1,7 +1,7 @@
 //! What a CSE writes on a plan that it ran, or did not run.
 
 use serde::{Deserialize, Deserializer, Serialize};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
 
 /// The most operators that an annotation tells of.
@@ -103,7 +103,7 @@ pub struct Annotation {
     pub cse: String,
     /// The rung that ran; `None` where nothing ran, and for a rung that this version does not know.
     #[serde(deserialize_with = "known_rung")]
-    pub rung: Option<Rung>,
+    pub rung: Option<PushdownLevel>,
     /// Slices that were read, and worked off here.
     pub slices: u64,
     /// Slices that statistics showed to hold nothing of interest.
@@ -248,9 +248,9 @@ fn time(seconds: f64) -> f64 {
     if seconds.is_finite() { seconds.max(0.0) } else { 0.0 }
 }
 
-fn known_rung<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rung>, D::Error> {
+fn known_rung<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PushdownLevel>, D::Error> {
     let said = Option::<serde_json::Value>::deserialize(from)?;
-    Ok(said.and_then(|rung| Rung::deserialize(rung).ok()))
+    Ok(said.and_then(|rung| PushdownLevel::deserialize(rung).ok()))
 }
 
 #[cfg(test)]
@@ -267,12 +267,12 @@ mod tests {
             r#"{"cse": "drive-1", "rung": "full", "slices": 2, "slices_pruned": 1, "rows_out": 5, "bytes_read": 7, "bytes_received": 1, "bytes_sent": 2, "seconds": 0.5,
                 "peak_memory": 3, "operators": [{"name": "SliceScanExec", "depth": 0, "rows_out": 9, "seconds": 0.25}], "reason": null}"#,
         );
-        assert_eq!((old.rung, old.rows_read, old.slices_total, old.slices), (Some(Rung::Full), None, None, 2));
+        assert_eq!((old.rung, old.rows_read, old.slices_total, old.slices), (Some(PushdownLevel::Full), None, None, 2));
         assert_eq!((old.operators[0].rows_out, old.operators[0].bytes_spilled), (Some(9), 0));
         let new =
             read(r#"{"cse": "drive-1", "rung": "pushed_back", "rows_out": 5, "joules": [1, 2], "operators": [{"name": "X", "rows_out": null, "energy": {}}]}"#);
         assert_eq!((new.rung, new.rows_out, new.operators.len(), new.operators[0].rows_out), (None, 5, 1, None));
-        let own = Annotation { rung: Some(Rung::Filter), rows_read: Some(4), operators: old.operators, ..Annotation::default() };
+        let own = Annotation { rung: Some(PushdownLevel::Filter), rows_read: Some(4), operators: old.operators, ..Annotation::default() };
         assert_eq!(read(&serde_json::to_string(&own).unwrap()), own);
     }
 

@@ -42,7 +42,7 @@ pub fn check_schema(given: &SchemaRef, wanted: &SchemaRef, name: &str) -> Result
 /// Internal where it has another number of columns, or a value that does not fit: a value that does not fit is no
 /// NULL.
 pub fn conform(batch: &RecordBatch, schema: &SchemaRef, name: &str) -> Result<RecordBatch> {
-    let wrong = |e: ArrowError| Error::internal(format!("{name} sent a batch that does not fit its schema")).because(e);
+    let wrong = |e: ArrowError| Error::internal(format!("{name} sent a batch that does not fit its schema")).with_source(e);
     if batch.num_columns() != schema.fields().len() {
         return Err(Error::internal(format!("{name} sent a batch of {} columns where {} were announced", batch.num_columns(), schema.fields().len())));
     }

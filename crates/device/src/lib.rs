@@ -23,8 +23,8 @@
 //! let drive = StorageOnly::in_memory(Uuid::from_u128(1), "drive-0");
 //! assert!(!drive.capabilities().runs(ProgramKind::Substrait));
 //!
-//! let put = |value: &'static str, expect| vec![Op::Put { key: Key::new("a/b").unwrap(), value: Bytes::from(value), expect }];
 //! let key = Key::new("a/b")?;
+//! let put = |value: &'static str, expect| vec![Op::Put { key: key.clone(), value: Bytes::from(value), expect }];
 //! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 //! runtime.block_on(async {
 //!     drive.apply(put("first", Expect::Absent)).await?;
@@ -61,7 +61,7 @@ pub use faults::FaultReporter;
 pub use layer::Layer;
 pub use program::{Program, ProgramKind};
 pub use session::{OpenReply, Session};
-pub use skytether_adapt::message::Rung;
+pub use skytether_adapt::message::PushdownLevel;
 pub use storage_only::StorageOnly;
 pub use subplan::SubPlan;
 pub use verify::{Verified, Verify};

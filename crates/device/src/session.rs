@@ -12,7 +12,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::message::{Down, EpochId, Rung, Up};
+use skytether_adapt::message::{Down, EpochId, PushdownLevel, Up};
 use skytether_common::{Error, Result};
 use tokio::sync::mpsc;
 
@@ -71,7 +71,7 @@ pub enum Message {
         /// Counts up from 0 in each epoch.
         number: u32,
         /// The rung of the epoch: whose columns the rows have.
-        rung: Rung,
+        rung: PushdownLevel,
         /// The rows.
         batch: RecordBatch,
     },

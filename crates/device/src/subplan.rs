@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_common::{DatasetName, PartitionName};
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ pub struct SubPlan {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>>,
     /// How much of the plan is asked for (the plan holds just that).
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// What runs over them.
     #[serde(skip)]
     pub program: Program,

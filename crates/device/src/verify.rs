@@ -123,7 +123,7 @@ impl Verifying {
                 return Ok(0);
             }
             Err(e) if e.kind() == Kind::Corrupt => {
-                let text: String = e.full_text().chars().take(MAX_TEXT).collect();
+                let text: String = e.report().chars().take(MAX_TEXT).collect();
                 self.verified.found.insert(at, Found::Damaged(text));
                 return Ok(item.expected.map_or(0, |expected| expected.len));
             }
@@ -232,7 +232,7 @@ impl Verify {
             }
             before.truncate(shared as usize);
             before.extend_from_slice(from.take(rest as usize)?);
-            let text = std::str::from_utf8(&before).map_err(|e| wrong("a key is no text").because(e))?;
+            let text = std::str::from_utf8(&before).map_err(|e| wrong("a key is no text").with_source(e))?;
             let key = Key::new(text)?;
             let [flags] = from.array()?;
             let expected = if flags & 1 != 0 { Some(from.expected()?) } else { None };

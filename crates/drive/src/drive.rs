@@ -195,7 +195,7 @@ impl Drive {
         let planning = paced(self.context.processor.clone(), Box::pin(planning));
         let planned = match AbortOnDropHandle::new(tokio::spawn(async move { planning.await })).await {
             Ok(planned) => planned,
-            Err(error) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").because(error)),
+            Err(error) if error.is_panic() => Err(Error::internal("a defect while planning the sub-plan").with_source(error)),
             Err(_) => Err(Error::unavailable("the drive is shutting down")),
         };
         planned.context(|| self.info.name.clone())

@@ -63,12 +63,12 @@ impl Builder {
                         let entry = state.define(&at, of, name, definition);
                         if let Err(error) = shared.load(open, &at, entry) {
                             entry.begin_again();
-                            tracing::warn!("index {} of {} can't be read, and is built again: {}", entry.name, entry.of.dataset, error.full_text());
+                            tracing::warn!("index {} of {} can't be read, and is built again: {}", entry.name, entry.of.dataset, error.report());
                         }
                     }
                 }
             }
-            Err(error) => tracing::warn!("indexes can't be listed: {}", error.full_text()),
+            Err(error) => tracing::warn!("indexes can't be listed: {}", error.report()),
         }
         let works = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("indexes".into()).spawn(move || works.run());
@@ -105,7 +105,7 @@ impl Builder {
                             changed = true;
                         }
                     }
-                    Err(error) => tracing::warn!("index {name} of {} is not built: {}", of.dataset, error.full_text()),
+                    Err(error) => tracing::warn!("index {name} of {} is not built: {}", of.dataset, error.report()),
                 },
                 (Some((of, name)), Op::Delete { .. }) if slice.is_none() => {
                     self.shared.indexes.remove(&of, &name);
@@ -168,7 +168,7 @@ fn definitions(store: &dyn SliceStore) -> Result<Vec<(PartitionName, Definition)
                 }
                 Some((at, None)) if of_partition(&at).is_some() => match store.get(&entry.key).and_then(|bytes| Definition::decode(&bytes)) {
                     Ok(definition) => found.push((at, definition)),
-                    Err(error) => tracing::warn!("{} is not built: {}", entry.key, error.full_text()),
+                    Err(error) => tracing::warn!("{} is not built: {}", entry.key, error.report()),
                 },
                 _ => {}
             }

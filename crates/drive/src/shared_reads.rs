@@ -42,7 +42,7 @@ enum By {
 
 /// A slice that was read.
 #[derive(Debug)]
-struct Kept {
+struct CachedRead {
     value: Bytes,
     crc32c: u32,
     /// When the disk has it.
@@ -57,7 +57,7 @@ struct SharedState {
     other: Option<Instant>,
     /// The slice behind the last one that was read of each partition for either: one may be far behind the other.
     next: HashMap<(By, PartitionName), u32>,
-    kept: HashMap<Key, Kept>,
+    kept: HashMap<Key, CachedRead>,
     /// The oldest first; those that both have had may be in it still.
     order: VecDeque<Key>,
     bytes: usize,
@@ -74,7 +74,7 @@ impl SharedState {
         }
     }
 
-    fn keep(&mut self, key: Key, kept: Kept, most: usize) {
+    fn keep(&mut self, key: Key, kept: CachedRead, most: usize) {
         self.forget(&key);
         self.bytes += kept.value.len();
         self.kept.insert(key.clone(), kept);
@@ -156,7 +156,7 @@ impl SharedReads {
         }
         let Some((kept, len)) = self.read(key)? else { return Ok(None) };
         let (value, crc32c, ready) = (kept.value.clone(), kept.crc32c, kept.ready);
-        state.keep(key.clone(), Kept { had: Some(by), ..kept }, self.most);
+        state.keep(key.clone(), CachedRead { had: Some(by), ..kept }, self.most);
         let next = (by, partition);
         let follows = state.next.get(&next).is_some_and(|next| number.abs_diff(*next) <= FOLLOWS);
         let partition = &next.1;
@@ -185,13 +185,13 @@ impl SharedReads {
     }
 
     /// A value as it is kept, and its length; nothing if it changes at this moment.
-    fn read(&self, key: &Key) -> Result<Option<(Kept, usize)>> {
+    fn read(&self, key: &Key) -> Result<Option<(CachedRead, usize)>> {
         let Some(entry) = self.inner.stat(key)? else { return Ok(None) };
         let (value, ready) = deferred(|| self.inner.get(key));
         let value = value?;
         let still = self.inner.stat(key)?.is_some_and(|now| now.version == entry.version) && value.len() as u64 == entry.len;
         let len = value.len();
-        Ok(still.then_some((Kept { value, crc32c: entry.crc32c, ready, had: None }, len)))
+        Ok(still.then_some((CachedRead { value, crc32c: entry.crc32c, ready, had: None }, len)))
     }
 }
 

@@ -64,7 +64,7 @@ pub fn tables(tables: &BTreeMap<String, Bytes>) -> Result<Vec<Arc<dyn TableProvi
 const ACCEPTED: ipc::Accepted = ipc::Accepted { rows: broadcast_join::MAX_ROWS, column: broadcast_join::takes };
 
 fn stream(name: &str, bytes: &Bytes) -> Result<MemTable> {
-    let wrong = |e: Error| Error::invalid(format!("the table {name} beside the sub-plan can't be taken")).because(e);
+    let wrong = |e: Error| Error::invalid(format!("the table {name} beside the sub-plan can't be taken")).with_source(e);
     // Nothing is made larger than the bytes that are there.
     let (schema, batch) = ipc::read_accepted(bytes, ACCEPTED).map_err(wrong)?;
     if schema.fields().is_empty() {

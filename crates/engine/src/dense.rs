@@ -191,7 +191,7 @@ impl Expansion {
         let named = |names: &Option<ArrayRef>, numbers: Vec<u32>| -> Result<ArrayRef> {
             let names = names.as_ref().ok_or_else(|| Error::internal("a dense view has no names"))?;
             take(names, &UInt32Array::from(numbers), Some(arrow::compute::TakeOptions { check_bounds: true }))
-                .map_err(|e| Error::corrupt("a matrix has a gene or cell without a name").because(e))
+                .map_err(|e| Error::corrupt("a matrix has a gene or cell without a name").with_source(e))
         };
         let (mut genes, mut cells, mut values) = (Some(genes), Some(cells), Some(values));
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.dense.projection.len());
@@ -205,7 +205,7 @@ impl Expansion {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map(Some)
-            .map_err(|e| Error::internal("cannot make a batch of a dense view").because(e))
+            .map_err(|e| Error::internal("cannot make a batch of a dense view").with_source(e))
     }
 }
 
@@ -241,6 +241,6 @@ fn sparse_row(batch: &RecordBatch, row: usize) -> Result<(UInt32Array, Float64Ar
         return Err(Error::corrupt(format!("a row of a matrix has {} cells and {} values", idx.len(), val.len())));
     }
     let idx = idx.as_primitive_opt::<UInt32Type>().ok_or_else(|| Error::corrupt("the cells of a matrix are not UInt32"))?.clone();
-    let val = cast(&val, &DataType::Float64).map_err(|e| Error::corrupt("the values of a matrix are no numbers").because(e))?;
+    let val = cast(&val, &DataType::Float64).map_err(|e| Error::corrupt("the values of a matrix are no numbers").with_source(e))?;
     Ok((idx, val.as_primitive::<Float64Type>().clone()))
 }

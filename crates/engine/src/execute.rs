@@ -143,7 +143,7 @@ impl Engine {
     /// Names this engine in an error.
     #[must_use]
     pub fn named(&self, error: Error) -> Error {
-        error.while_doing(self.name.clone())
+        error.context(self.name.clone())
     }
 
     /// A session that sees the ticket's tables and nothing else.
@@ -372,7 +372,7 @@ impl Job {
         let rows = execute_stream(Arc::clone(&self.plan), Arc::clone(&self.context)).map_err(from_datafusion)?;
         let mut coalescer = Coalescer::new(rows.schema());
         let mut rows = paced(self.reader.processor(), rows).stream();
-        let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);
+        let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").with_source(e);
         loop {
             let ready = match rows.next().await {
                 Some(batch) => coalescer.push(batch.map_err(from_datafusion)?).map_err(joined)?,

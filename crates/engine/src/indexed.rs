@@ -27,7 +27,7 @@ mod cost;
 mod tests;
 
 pub use cost::Costs;
-use cost::{Reading, Stripe, pays, reach};
+use cost::{ReadCost, Stripe, pays, reach};
 
 /// Bytes between two pages that are read along.
 const GAP: u64 = 64 << 10;
@@ -87,9 +87,9 @@ pub struct Indexes {
 
 /// Memory of a search, and of what it found.
 #[derive(Debug)]
-struct Room([MemoryReservation; 2]);
+struct SearchMemory([MemoryReservation; 2]);
 
-impl Room {
+impl SearchMemory {
     /// So many bytes are needed from now on, and no others.
     fn shrink_to(&self, bytes: usize) {
         self.0.iter().for_each(|of| of.shrink(of.size().saturating_sub(bytes)));
@@ -105,10 +105,10 @@ impl Indexes {
     }
 
     /// Leave to search, and memory for it; `None` where there is none: whoever asked does without.
-    async fn turn(&self, bytes: u64) -> Option<(SemaphorePermit<'_>, Room)> {
+    async fn turn(&self, bytes: u64) -> Option<(SemaphorePermit<'_>, SearchMemory)> {
         let turn = self.turns.acquire().await.ok()?;
         let bytes = usize::try_from(bytes).ok()?;
-        let room = Room(self.memory.each_ref().map(|pool| MemoryConsumer::new("a search of an index").register(pool)));
+        let room = SearchMemory(self.memory.each_ref().map(|pool| MemoryConsumer::new("a search of an index").register(pool)));
         room.0.iter().all(|of| of.try_grow(bytes).is_ok()).then_some((turn, room))
     }
 
@@ -146,10 +146,10 @@ impl Indexes {
         // A disk may fail for a moment, and one that was dropped, or built anew, since it was asked is as it should be.
         let lasting = matches!(error.kind(), Kind::Corrupt | Kind::NotFound);
         if !lasting || !self.of(&index.of).iter().any(|there| Arc::ptr_eq(there, index)) {
-            tracing::info!("index {} of {} is not used: {}", index.name, index.of.dataset, error.full_text());
+            tracing::info!("index {} of {} is not used: {}", index.name, index.of.dataset, error.report());
             return;
         }
-        tracing::warn!("index {} of {} is damaged, and built again: {}", index.name, index.of.dataset, error.full_text());
+        tracing::warn!("index {} of {} is damaged, and built again: {}", index.name, index.of.dataset, error.report());
         self.remove(&index.of, &index.name);
         self.damaged.lock().push((index.of.clone(), index.name.clone()));
     }
@@ -166,7 +166,7 @@ pub(crate) struct Found {
     pub(crate) values: Option<RecordBatch>,
     pub(crate) note: IndexNote,
     /// What that takes, as long as it is there.
-    _room: Room,
+    _room: SearchMemory,
 }
 
 impl Found {
@@ -192,7 +192,7 @@ struct Scan<'a> {
     /// The columns that it reads.
     columns: &'a [usize],
     /// What it reads without an index.
-    reading: Reading,
+    reading: ReadCost,
 }
 
 impl<'a> Scan<'a> {
@@ -213,7 +213,7 @@ impl<'a> Scan<'a> {
         let stripes = (0..kept.len()).filter(|n| kept[*n]).map(stripe).collect();
         let group = |at: Option<&(usize, Vec<usize>)>| at.map_or(0, |(group, _)| *group);
         let reach = reach(metadata.groups.len(), group(groups.first()), group(groups.last()));
-        Self { kept, columns, reading: Reading { costs, stripes, reach, columns: columns.len(), first } }
+        Self { kept, columns, reading: ReadCost { costs, stripes, reach, columns: columns.len(), first } }
     }
 
     /// Whether what `asked` found is worth using, now that it is known and the search is paid for: pages tell only about how many rows they have in a range, and nothing of where these lie.
@@ -291,7 +291,7 @@ impl Asked {
     }
 
     /// Reads the pages, within `room`. Blocks.
-    fn search(&self, reader: &Reader, kept: &[bool], schema: &SchemaRef, room: Room) -> Result<Found> {
+    fn search(&self, reader: &Reader, kept: &[bool], schema: &SchemaRef, room: SearchMemory) -> Result<Found> {
         let (mut rows, mut values, mut order) = (BTreeMap::<u32, Vec<u32>>::new(), Vec::new(), Vec::new());
         let mut note = IndexNote { name: self.index.name.clone(), covers: self.holds, ..IndexNote::default() };
         for ((number, head), pages) in (0u32..).zip(&self.index.segments).zip(&self.pages) {
@@ -341,7 +341,7 @@ fn put_together(values: &[RecordBatch], mut order: Vec<(u32, u32, usize, usize)>
     let wrong = || Error::corrupt("a page of an index has other columns than its table");
     let column = |batch: &RecordBatch| {
         let columns = schema.fields().iter().map(|field| batch.column_by_name(field.name()).filter(|c| c.data_type() == field.data_type()).cloned());
-        RecordBatch::try_new(Arc::clone(schema), columns.collect::<Option<Vec<_>>>().ok_or_else(wrong)?).map_err(|e| wrong().because(e))
+        RecordBatch::try_new(Arc::clone(schema), columns.collect::<Option<Vec<_>>>().ok_or_else(wrong)?).map_err(|e| wrong().with_source(e))
     };
     let batches = values.iter().map(column).collect::<Result<Vec<_>>>()?;
     if batches.is_empty() {
@@ -349,7 +349,7 @@ fn put_together(values: &[RecordBatch], mut order: Vec<(u32, u32, usize, usize)>
     }
     let places: Vec<(usize, usize)> = order.into_iter().map(|(_, _, batch, row)| (batch, row)).collect();
     let rows = interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places).and_then(|rows| lean(&rows));
-    rows.map_err(|e| Error::internal("cannot put rows of an index together").because(e))
+    rows.map_err(|e| Error::internal("cannot put rows of an index together").with_source(e))
 }
 
 /// Pages in runs that are read at once, each with its file.

@@ -77,7 +77,7 @@ impl Indexing {
             let rows = self.read(stripe, &wanted)?;
             let pick = |columns: &mut dyn Iterator<Item = usize>| {
                 let places = columns.filter_map(|at| wanted.binary_search(&at).ok()).collect::<Vec<_>>();
-                rows.project(&places).map_err(|e| Error::internal("cannot pick columns").because(e))
+                rows.project(&places).map_err(|e| Error::internal("cannot pick columns").with_source(e))
             };
             let columns = pick(&mut self.columns.iter().map(|(at, _)| *at))?;
             let held = if self.held.is_empty() { None } else { Some(pick(&mut self.held.iter().copied())?) };
@@ -102,7 +102,8 @@ impl Indexing {
 
     /// All rows of a stripe, with the ascending columns `wanted`.
     fn read(&self, stripe: u32, wanted: &[usize]) -> Result<RecordBatch> {
-        let torn = |e: arrow::error::ArrowError| Error::corrupt(format!("the slices of a stripe of {} do not fit together", self.partition.title())).because(e);
+        let torn =
+            |e: arrow::error::ArrowError| Error::corrupt(format!("the slices of a stripe of {} do not fit together", self.partition.title())).with_source(e);
         let (mut fields, mut columns) = (Vec::new(), Vec::new());
         for part in self.reader.stripe(&self.partition, stripe, wanted)? {
             let batches = Reader::decode(&self.partition, part, BATCH_ROWS)?.collect::<Result<Vec<_>>>()?;

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::execute::Engine;
 use crate::feed::{FetchedSlice, SliceFeed};
-use crate::meter::{Meter, Reading};
+use crate::meter::{CpuSample, Meter};
 use crate::session::{Lane, Worker};
 use crate::split_execution::SplitExecution;
 
@@ -53,18 +53,18 @@ impl fmt::Debug for LanePool {
 #[derive(Debug, Default)]
 struct Taken {
     /// Of lanes that are over.
-    over: Reading,
+    over: CpuSample,
     /// Of those that are not, by their numbers.
     meters: BTreeMap<u64, Arc<Meter>>,
     next: u64,
-    running: BTreeMap<(EpochId, SliceId), (Arc<Meter>, Reading)>,
+    running: BTreeMap<(EpochId, SliceId), (Arc<Meter>, CpuSample)>,
     /// The load when it was last measured, and what had been taken then.
     load: Option<f64>,
-    counted: Reading,
+    counted: CpuSample,
 }
 
-fn plus(a: Reading, b: Reading) -> Reading {
-    Reading { cpu: a.cpu + b.cpu, wall: a.wall + b.wall }
+fn plus(a: CpuSample, b: CpuSample) -> CpuSample {
+    CpuSample { cpu: a.cpu + b.cpu, wall: a.wall + b.wall }
 }
 
 impl LanePool {
@@ -208,7 +208,7 @@ struct Feeding {
     /// While it works on a slice.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     /// When its last slice was done.
-    last: Mutex<Reading>,
+    last: Mutex<CpuSample>,
     /// Rows and bytes that the lane has given since then.
     given: Arc<Mutex<(u64, u64)>>,
 }
@@ -243,7 +243,7 @@ impl Feeding {
         let read = lanes.reads().remove(&(rung, slice));
         lane.ahead();
         Some(match read {
-            Some(read) => read.await.unwrap_or_else(|e| Err(Error::internal("a task that reads the store stopped").because(e))),
+            Some(read) => read.await.unwrap_or_else(|e| Err(Error::internal("a task that reads the store stopped").with_source(e))),
             None => match lanes.execution.fetcher(rung) {
                 Ok(fetcher) => fetcher.fetch(slice.0).await,
                 Err(error) => Err(error),

@@ -27,14 +27,14 @@ struct Inner {
 
 /// A reading of a [`Meter`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct CpuSample {
     /// Processor time.
     pub cpu: Duration,
     /// Time by the clock while it ran or wanted to.
     pub wall: Duration,
 }
 
-impl Reading {
+impl CpuSample {
     /// What has come since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
@@ -49,14 +49,14 @@ impl Meter {
 
     /// Up to now. Within a poll only the thread that polls sees what that has taken; for others the time is up to its beginning, by the clock.
     #[must_use]
-    pub fn read(&self, polling: bool) -> Reading {
+    pub fn read(&self, polling: bool) -> CpuSample {
         let inner = self.inner();
         let (cpu, wall) = match inner.polled {
             Some((at, cpu)) if polling => (thread_time().saturating_sub(cpu), at.elapsed()),
             Some((at, _)) => (at.elapsed(), at.elapsed()),
             None => (Duration::ZERO, Duration::ZERO),
         };
-        Reading { cpu: inner.cpu + cpu, wall: inner.wall + wall }
+        CpuSample { cpu: inner.cpu + cpu, wall: inner.wall + wall }
     }
 
     /// Processor time of the polls that are over.

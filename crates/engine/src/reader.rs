@@ -218,7 +218,7 @@ impl Reader {
         let gone = |error: Error| match error.kind() {
             Kind::NotFound => Error::not_found(format!("slice {key} is gone: the data set was replaced or dropped; ask again"))
                 .with_detail(Detail::missing_key(&key))
-                .because(error),
+                .with_source(error),
             _ => error,
         };
         let other = || Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop the data set and ingest it again"));
@@ -319,7 +319,7 @@ impl Reader {
             arrow::array::new_empty_array(partition.metadata.schema.field(at).data_type())
         } else {
             let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
-            arrow::compute::concat(&parts).map_err(|e| Error::internal(format!("cannot join column {name:?} of {}", partition.title())).because(e))?
+            arrow::compute::concat(&parts).map_err(|e| Error::internal(format!("cannot join column {name:?} of {}", partition.title())).with_source(e))?
         };
         let weight = column.get_array_memory_size();
         Ok(self.caches.columns.put(cached, column, weight))
@@ -427,7 +427,7 @@ impl Iterator for SliceBatches {
             }
             Some(Err(error)) => {
                 self.batches = None;
-                Some(Err(error.while_doing(format!("cannot read slice {} of partition {key}", self.n))))
+                Some(Err(error.context(format!("cannot read slice {} of partition {key}", self.n))))
             }
             None => {
                 self.batches = None;

@@ -437,7 +437,7 @@ impl Shared {
         let kind = error.kind();
         let error = Arc::new(self.sessions.engine.named(error));
         let _ = self.ups.send(Ok(Message::EpochError { epoch, error }));
-        let failed = state.machine.failed(epoch, !kind.is_lasting());
+        let failed = state.machine.failed(epoch, !kind.is_permanent());
         self.count(state);
         let Some(failed) = failed else { return };
         if kind == Kind::Exhausted {

@@ -136,7 +136,7 @@ impl Work {
                     let numbers = stored(self.fetching.spec.partition.column("gene_id")?)?;
                     let numbers = numbers.as_primitive_opt::<UInt32Type>().ok_or_else(|| Error::corrupt("\"gene_id\" of a matrix is not UInt32"))?;
                     take(genes, numbers, Some(TakeOptions { check_bounds: true }))
-                        .map_err(|e| Error::corrupt("a matrix has a gene without a name").because(e))?
+                        .map_err(|e| Error::corrupt("a matrix has a gene without a name").with_source(e))?
                 }
                 Shape::Rows { .. } => Arc::clone(stored(column - 1)?),
                 _ => Arc::clone(stored(column)?),
@@ -144,7 +144,7 @@ impl Work {
         }
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
-            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.fetching.spec.partition.title())).because(e))
+            .map_err(|e| Error::corrupt(format!("a slice of {} does not have its table's columns", self.fetching.spec.partition.title())).with_source(e))
     }
 }
 
@@ -177,7 +177,10 @@ impl Iterator for Loaded {
                 let n = (*left).min(1 << 30);
                 *left -= n;
                 let options = RecordBatchOptions::new().with_row_count(usize::try_from(n).ok());
-                Some(RecordBatch::try_new_with_options(Arc::clone(schema), Vec::new(), &options).map_err(|e| Error::internal("cannot count rows").because(e)))
+                Some(
+                    RecordBatch::try_new_with_options(Arc::clone(schema), Vec::new(), &options)
+                        .map_err(|e| Error::internal("cannot count rows").with_source(e)),
+                )
             }
             Loaded::Batches(batches, work) => {
                 let _timer = work.time.timer();

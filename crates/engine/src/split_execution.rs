@@ -389,7 +389,7 @@ impl Lane {
     /// # Errors
     /// As its operators and its feed have them.
     pub async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").because(e);
+        let joined = |e: arrow::error::ArrowError| Error::internal("cannot join batches").with_source(e);
         while let Some(rows) = &mut self.rows {
             let ready = match rows.next().await {
                 Some(batch) => self.given.push(batch.map_err(from_datafusion)?).map_err(joined)?,

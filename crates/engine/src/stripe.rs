@@ -40,7 +40,7 @@ impl Stripe {
             for batch in Reader::decode(partition, part, at_once)? {
                 let batch = batch?;
                 memory.try_grow(usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX)).map_err(from_datafusion).map_err(|e| {
-                    e.while_doing(format!(
+                    e.context(format!(
                         "the drive's memory has no room for {} rows of {} side by side: give drives more",
                         partition.metadata.rows,
                         partition.title()
@@ -51,7 +51,7 @@ impl Stripe {
             let Some(first) = batches.first() else { continue };
             let schema = first.schema();
             let joined =
-                if let [only] = batches.as_slice() { only.clone() } else { concat_batches(&schema, &batches).map_err(|e| torn(partition).because(e))? };
+                if let [only] = batches.as_slice() { only.clone() } else { concat_batches(&schema, &batches).map_err(|e| torn(partition).with_source(e))? };
             if *rows.get_or_insert(joined.num_rows()) != joined.num_rows() {
                 return Err(torn(partition));
             }
@@ -60,7 +60,7 @@ impl Stripe {
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows.unwrap_or(0)));
         let schema: SchemaRef = Arc::new(Schema::new(fields));
-        let rows = RecordBatch::try_new_with_options(schema, columns, &options).map_err(|e| torn(partition).because(e))?;
+        let rows = RecordBatch::try_new_with_options(schema, columns, &options).map_err(|e| torn(partition).with_source(e))?;
         Ok(Self { rows, at: 0, batch_rows: batch_rows.max(1), _memory: memory })
     }
 }

@@ -12,7 +12,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_cancelled() => Err(Error::unavailable("the drive is shutting down")),
-        Err(error) => Err(Error::internal("a thread that reads the store panicked").because(error)),
+        Err(error) => Err(Error::internal("a thread that reads the store panicked").with_source(error)),
     }
 }
 

@@ -81,7 +81,7 @@ impl Ticket {
             return Err(Error::corrupt(format!("{} has {} rows, the matrix {} has {expected} of them", partition.title(), names.len(), matrix.title())));
         }
         arrow::compute::cast(&names, &arrow::datatypes::DataType::Utf8View)
-            .map_err(|e| Error::corrupt(format!("column {column:?} of {} holds no names", partition.title())).because(e))
+            .map_err(|e| Error::corrupt(format!("column {column:?} of {} holds no names", partition.title())).with_source(e))
     }
 }
 

@@ -44,7 +44,7 @@ type Reading = Shared<BoxFuture<'static, std::result::Result<Arc<Tables>, Arc<Er
 
 /// What is read for one scan.
 #[derive(Clone, Default)]
-pub struct Beside {
+pub struct BroadcastTables {
     inputs: Vec<Arc<dyn ExecutionPlan>>,
     /// The columns of each as they travel.
     schemas: Vec<SchemaRef>,
@@ -52,13 +52,13 @@ pub struct Beside {
     reading: Arc<OnceLock<Reading>>,
 }
 
-impl fmt::Debug for Beside {
+impl fmt::Debug for BroadcastTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Beside").field("tables", &self.schemas.len()).finish_non_exhaustive()
     }
 }
 
-impl Beside {
+impl BroadcastTables {
     /// The inputs of `scan`, as they are run.
     pub fn new(inputs: &[Arc<dyn ExecutionPlan>], scan: &DriveScan) -> Self {
         let schemas = scan.inputs.iter().enumerate().map(|(n, input)| broadcast_join::schema(n, input.schema())).collect();
@@ -89,12 +89,12 @@ impl Beside {
         let reading = self.reading.get_or_init(|| {
             let (inputs, schemas) = (self.inputs.clone(), self.schemas.clone());
             let task = AbortOnDropHandle::new(tokio::spawn(async move { tables(&inputs, &schemas, context).await }));
-            let read = async move { task.await.unwrap_or_else(|e| Err(Error::internal("the task that reads small tables stopped").because(e))) };
+            let read = async move { task.await.unwrap_or_else(|e| Err(Error::internal("the task that reads small tables stopped").with_source(e))) };
             read.map(|read| read.map(Arc::new).map_err(Arc::new)).boxed().shared()
         });
         match reading.clone().await {
             Ok(tables) => Ok(tables.all.clone()),
-            Err(error) => Err(Error::new(error.kind(), error.message()).because(error)),
+            Err(error) => Err(Error::new(error.kind(), error.message()).with_source(error)),
         }
     }
 }
@@ -113,7 +113,7 @@ async fn tables(inputs: &[Arc<dyn ExecutionPlan>], schemas: &[SchemaRef], contex
 
 /// All rows of `input` under the columns of `schema`, and their number. The cut has seen to it that they are few.
 async fn table(input: &Arc<dyn ExecutionPlan>, schema: &SchemaRef, memory: &mut MemoryReservation, context: Arc<TaskContext>) -> Result<(u64, Bytes)> {
-    let wrong = |e| Error::internal("a small table can't be written for the drives").because(e);
+    let wrong = |e| Error::internal("a small table can't be written for the drives").with_source(e);
     let (mut batches, mut bytes, mut rows_so_far) = (Vec::new(), 0, 0);
     let pool = Arc::clone(context.memory_pool());
     let of_host = |e| host_error(e, pool.as_ref());

@@ -23,7 +23,7 @@ use skytether_runtime::within;
 
 /// How long a drive may be silent that sends no heartbeats.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct Timeouts {
     /// Until it has taken a sub-plan.
     pub begin: Duration,
     /// Between two messages.
@@ -44,7 +44,7 @@ fn missing_of(error: &Error, plan: &SubPlan) -> Option<(DatasetName, Generation)
 }
 
 /// One drive's annotation in the receipt: the host's own figures until the drive sends its own.
-pub struct Annotated {
+pub struct ProfileEntry {
     /// Gathers the receipt of the query.
     pub collector: Arc<Collector>,
     /// The number of the scan in the receipt.
@@ -53,7 +53,7 @@ pub struct Annotated {
     pub number: usize,
 }
 
-impl Annotated {
+impl ProfileEntry {
     fn update(&self, change: impl FnOnce(&mut Annotation)) {
         self.collector.update(self.scan, self.number, change);
     }
@@ -72,13 +72,13 @@ impl Annotated {
 
 /// What a host sees of a drive.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Seen {
+pub(crate) struct WireCounters {
     rows: u64,
     sent: u64,
     received: u64,
 }
 
-impl Seen {
+impl WireCounters {
     /// But for so many bytes that were sent to the drive, and that came of slices that it handed out: these are counted by themselves.
     pub(crate) fn without(self, received: u64, handed: u64) -> Self {
         Self { received: self.received.saturating_sub(received), sent: self.sent.saturating_sub(handed), ..self }
@@ -86,17 +86,17 @@ impl Seen {
 }
 
 /// One drive's part of a scan: what is known of it, and whom errors are to name.
-pub struct Reading {
+pub struct DriveStream {
     /// The drive.
     pub drive: Arc<dyn Cse>,
     /// The columns that it is to send.
     pub schema: SchemaRef,
     /// Where its figures go.
-    pub note: Annotated,
+    pub note: ProfileEntry,
     /// Rows and time, as DataFusion counts them.
     pub metrics: BaselineMetrics,
     /// How long it may be silent.
-    pub patience: Patience,
+    pub patience: Timeouts,
     /// What knows of data sets, to tell what a missing part means.
     pub catalog: Option<Catalog>,
     /// Whether the last batch is handed on only when the drive has told what it did: whoever takes the first rows of each drive asks for no more, and the
@@ -106,10 +106,10 @@ pub struct Reading {
 
 pub(crate) type Sender = tokio::sync::mpsc::Sender<DfResult<RecordBatch>>;
 
-impl Reading {
+impl DriveStream {
     pub(crate) async fn run(self, plan: SubPlan, send: &Sender) -> Result<()> {
         match self.read(&plan, send).await {
-            Err(e) => Err(self.at_fault(&plan, e).await),
+            Err(e) => Err(self.attribute_error(&plan, e).await),
             done => done,
         }
     }
@@ -119,23 +119,23 @@ impl Reading {
     }
 
     /// What an error of the drive says to whoever asked for what `plan` reads.
-    pub(crate) async fn at_fault(&self, plan: &SubPlan, e: Error) -> Error {
+    pub(crate) async fn attribute_error(&self, plan: &SubPlan, e: Error) -> Error {
         let name = &self.drive.info().name;
         // What is missing is a slice of this generation, or something that the query asks for in vain, such as a column.
         match missing_of(&e, plan).zip(self.catalog.as_ref()) {
             Some(((of, generation), catalog)) => missing::explain(catalog, &of, generation, name, e).await,
             None if e.mentions(name) => e,
-            None => e.while_doing(format!("{name} failed while it read {}", plan.dataset)),
+            None => e.context(format!("{name} failed while it read {}", plan.dataset)),
         }
     }
 
     /// How patient to be: a connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
-    fn patience(&self) -> Patience {
-        if self.drive.capabilities().heartbeats { Patience { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
+    fn patience(&self) -> Timeouts {
+        if self.drive.capabilities().heartbeats { Timeouts { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
     }
 
     /// Waits for `call`, with which the drive takes `plan`.
-    pub(crate) async fn begun<T>(&self, plan: &SubPlan, call: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn start<T>(&self, plan: &SubPlan, call: impl Future<Output = Result<T>>) -> Result<T> {
         let bytes = plan.bytes() as u64;
         // It may be sent again.
         self.note.update(|a| a.bytes_received += bytes);
@@ -143,7 +143,7 @@ impl Reading {
     }
 
     /// Rows have come from the drive.
-    pub(crate) fn came(&self, batch: &RecordBatch, bytes: u64) {
+    pub(crate) fn on_batch(&self, batch: &RecordBatch, bytes: u64) {
         self.note.update(|a| {
             a.rows_out += batch.num_rows() as u64;
             a.bytes_sent += bytes;
@@ -151,7 +151,7 @@ impl Reading {
     }
 
     /// So many bytes of a slice have come as they are stored. The drive read them for this level, and not for the sub-plan that it counts for.
-    pub(crate) fn handed(&self, bytes: u64) {
+    pub(crate) fn on_raw_bytes(&self, bytes: u64) {
         self.note.update(|a| {
             a.bytes_read += bytes;
             a.bytes_sent += bytes;
@@ -172,14 +172,14 @@ impl Reading {
     }
 
     /// What was seen of the drive so far, by this host: of a session that is over and will tell nothing, all that is known.
-    pub(crate) fn seen(&self) -> Seen {
-        let mut seen = Seen::default();
-        self.note.update(|a| seen = Seen { rows: a.rows_out, sent: a.bytes_sent, received: a.bytes_received });
+    pub(crate) fn seen(&self) -> WireCounters {
+        let mut seen = WireCounters::default();
+        self.note.update(|a| seen = WireCounters { rows: a.rows_out, sent: a.bytes_sent, received: a.bytes_received });
         seen
     }
 
     /// The drive has told what it did since `before`, or nobody waits for that any longer; `change` adds what only the host knows.
-    pub(crate) fn end(&self, told: Option<Annotation>, before: Seen, change: impl FnOnce(&mut Annotation)) {
+    pub(crate) fn end(&self, told: Option<Annotation>, before: WireCounters, change: impl FnOnce(&mut Annotation)) {
         let name = &self.drive.info().name;
         self.note.update(|a| {
             if let Some(told) = told {
@@ -193,7 +193,7 @@ impl Reading {
     }
 
     async fn read(&self, plan: &SubPlan, send: &Sender) -> Result<()> {
-        let stream = self.begun(plan, self.drive.execute(plan.clone())).await?;
+        let stream = self.start(plan, self.drive.execute(plan.clone())).await?;
         self.deliver(stream, plan, |batch| async {
             self.records(&batch);
             send.send(Ok(batch)).await.is_ok()
@@ -220,7 +220,7 @@ impl Reading {
                 Some(Ok(ResultMessage::Batch { epoch, batch })) => {
                     open_epoch = Some(epoch);
                     let bytes = batch_bytes(&batch);
-                    self.came(&batch, bytes);
+                    self.on_batch(&batch, bytes);
                     let timer = self.metrics.elapsed_compute().timer();
                     let batch = conform(&batch, &self.schema, &name)?;
                     timer.done();
@@ -243,7 +243,7 @@ impl Reading {
                     if let Some(epoch) = open_epoch {
                         return Err(Error::internal(format!("{name} finished without completing epoch {epoch}: its rows can't be counted")));
                     }
-                    self.end(Some(annotation), Seen::default(), |_| {});
+                    self.end(Some(annotation), WireCounters::default(), |_| {});
                     if let Some(batch) = last {
                         // Where nobody listens any more, that is all.
                         give(batch).await;

@@ -3,10 +3,10 @@
 use skytether_adapt::message::{CseId, Slice, SliceId};
 use skytether_adapt::query::{Forecast, Setup, forecast};
 
-use skytether_api::estimate::{Division, DriveShare};
+use skytether_api::estimate::{DriveShare, WorkSplit};
 
 /// The expectation of a scan that starts from `setup`, at drives of these names with these slices.
-pub(crate) fn expected(setup: Setup, names: &[&str], slices: Vec<Vec<Slice>>) -> Division {
+pub(crate) fn expected(setup: Setup, names: &[&str], slices: Vec<Vec<Slice>>) -> WorkSplit {
     let Forecast { end, cses } = forecast(setup, slices);
     let drives = names.iter().zip(cses).map(|(name, share)| DriveShare {
         name: (*name).to_owned(),
@@ -16,7 +16,7 @@ pub(crate) fn expected(setup: Setup, names: &[&str], slices: Vec<Vec<Slice>>) ->
         handed_out: u64::from(share.handed_out),
         seconds_per_slice: share.slice,
     });
-    Division { seconds: end, drives: drives.collect() }
+    WorkSplit { seconds: end, drives: drives.collect() }
 }
 
 /// Slices above which nothing is foretold: it takes a plan over all of them.

@@ -10,7 +10,7 @@ use skytether_device::Cse;
 use skytether_runtime::threads::Threads;
 use uuid::Uuid;
 
-use crate::adaptive::local_worker::EngineAbove;
+use crate::adaptive::local_worker::LocalExecutor;
 
 /// Threads that wait for slices that drives hand out.
 const READERS: usize = 64;
@@ -24,7 +24,7 @@ struct Inner {
     pool: Arc<dyn MemoryPool>,
     deadline: Duration,
     threads: Arc<Threads>,
-    engines: Mutex<HashMap<Uuid, Arc<EngineAbove>>>,
+    engines: Mutex<HashMap<Uuid, Arc<LocalExecutor>>>,
 }
 
 impl LocalExecutors {
@@ -35,10 +35,10 @@ impl LocalExecutors {
     }
 
     /// The engine over what `drive` stores, one of `drives` that share the memory for caches.
-    pub fn get(&self, drive: &Arc<dyn Cse>, drives: usize) -> Arc<EngineAbove> {
+    pub fn get(&self, drive: &Arc<dyn Cse>, drives: usize) -> Arc<LocalExecutor> {
         let Inner { pool, deadline, threads, engines } = self.0.as_ref();
         let mut engines = engines.lock();
-        let make = || Arc::new(EngineAbove::new(Arc::clone(drive), Arc::clone(pool), *deadline, drives, Arc::clone(threads)));
+        let make = || Arc::new(LocalExecutor::new(Arc::clone(drive), Arc::clone(pool), *deadline, drives, Arc::clone(threads)));
         Arc::clone(engines.entry(drive.info().id).or_insert_with(make))
     }
 }

@@ -7,7 +7,7 @@ use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::Pushdown;
-use skytether_device::{Annotation, OperatorNote, ParentWork, Rung};
+use skytether_device::{Annotation, OperatorNote, ParentWork, PushdownLevel};
 use skytether_plan::operator_metrics;
 
 use skytether_api::estimate::Estimate;
@@ -75,7 +75,7 @@ impl Collector {
     }
 
     /// A new scan; its number is what the other calls want.
-    pub fn scan(&self, table: String, rung: Rung, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
+    pub fn scan(&self, table: String, rung: PushdownLevel, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
         let scans = &mut self.lock().receipt.scans;
         scans.push(ScanReceipt {
             table,
@@ -222,7 +222,7 @@ fn operators(plan: &dyn ExecutionPlan, depth: u32, notes: (&[Option<String>], &[
 mod tests {
     use super::*;
 
-    fn annotation(cse: &str, rung: Rung, sent: u64) -> Annotation {
+    fn annotation(cse: &str, rung: PushdownLevel, sent: u64) -> Annotation {
         Annotation {
             cse: cse.to_owned(),
             rung: Some(rung),
@@ -241,17 +241,17 @@ mod tests {
         let collector = Collector::new(Instant::now(), Pushdown::Full);
         collector.stored(100_000);
         collector.metadata(7);
-        let a = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
-        let b = collector.scan("a.c".into(), Rung::Raw, "TableScan".into(), Some(1));
-        collector.begin(a, annotation("drive-10", Rung::Full, 100));
-        collector.begin(a, annotation("drive-9", Rung::Full, 100));
-        collector.begin(b, annotation("drive-9", Rung::Raw, 100));
+        let a = collector.scan("a.b".into(), PushdownLevel::Full, "TableScan".into(), Some(0));
+        let b = collector.scan("a.c".into(), PushdownLevel::Raw, "TableScan".into(), Some(1));
+        collector.begin(a, annotation("drive-10", PushdownLevel::Full, 100));
+        collector.begin(a, annotation("drive-9", PushdownLevel::Full, 100));
+        collector.begin(b, annotation("drive-9", PushdownLevel::Raw, 100));
         collector.rows(3);
         collector.finish(true);
         let receipt = collector.receipt();
         assert_eq!(
             receipt.drives.iter().map(|d| (d.name.as_str(), d.rung, d.slices)).collect::<Vec<_>>(),
-            [("drive-9", Some(Rung::Raw), 4), ("drive-10", Some(Rung::Full), 2)]
+            [("drive-9", Some(PushdownLevel::Raw), 4), ("drive-10", Some(PushdownLevel::Full), 2)]
         );
         assert_eq!((receipt.bytes_moved, receipt.bytes_read, receipt.rows), (457, 3000, 3));
         let json = receipt.to_json();
@@ -268,10 +268,14 @@ mod tests {
     #[test]
     fn what_drives_handed_out_is_the_hosts_work_and_is_counted_once() {
         let collector = Collector::new(Instant::now(), Pushdown::Adaptive);
-        let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
+        let scan = collector.scan("a.b".into(), PushdownLevel::Full, "TableScan".into(), Some(0));
         let above = ParentWork { slices: 7, rows_read: 70, bytes_read: 600, seconds: 0.25 };
-        let branch = Annotation { below: vec![Annotation { above, ..annotation("a", Rung::Raw, 1) }], ..annotation("left", Rung::Full, 1) };
-        for told in [Annotation { above, ..annotation("drive-0", Rung::Raw, 600) }, Annotation { above, ..annotation("drive-1", Rung::Raw, 600) }, branch] {
+        let branch = Annotation { below: vec![Annotation { above, ..annotation("a", PushdownLevel::Raw, 1) }], ..annotation("left", PushdownLevel::Full, 1) };
+        for told in [
+            Annotation { above, ..annotation("drive-0", PushdownLevel::Raw, 600) },
+            Annotation { above, ..annotation("drive-1", PushdownLevel::Raw, 600) },
+            branch,
+        ] {
             collector.begin(scan, told);
         }
         let receipt = collector.receipt();
@@ -292,9 +296,10 @@ mod tests {
             (0, 0, "none of its slices was needed, because"),
         ] {
             let collector = Collector::new(Instant::now(), Pushdown::Full);
-            let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
+            let scan = collector.scan("a.b".into(), PushdownLevel::Full, "TableScan".into(), Some(0));
             let served_by_fallback = Some("drive-0 is lost".to_owned());
-            collector.begin(scan, Annotation { served_by_fallback, slices_decoded: slices, bytes_decoded: bytes, ..annotation("drive-0", Rung::Full, 1) });
+            collector
+                .begin(scan, Annotation { served_by_fallback, slices_decoded: slices, bytes_decoded: bytes, ..annotation("drive-0", PushdownLevel::Full, 1) });
             let text = collector.receipt().to_string();
             assert!(text.contains(says), "{text}");
         }
@@ -304,8 +309,8 @@ mod tests {
     fn reasons_say_why_less_than_everything_ran_below() {
         for (cut, word) in [(Pushdown::Raw, Some("cut = raw")), (Pushdown::Filter, Some("cut = filter")), (Pushdown::Full, None)] {
             let collector = Collector::new(Instant::now(), cut);
-            let scan = collector.scan("a.b".into(), Rung::Full, "TableScan".into(), Some(0));
-            collector.begin(scan, Annotation { slices: 1, rows_out: 1, ..annotation("drive-0", Rung::Full, 1) });
+            let scan = collector.scan("a.b".into(), PushdownLevel::Full, "TableScan".into(), Some(0));
+            collector.begin(scan, Annotation { slices: 1, rows_out: 1, ..annotation("drive-0", PushdownLevel::Full, 1) });
             collector.note("Projection: it follows the merge of the drives' states".into());
             let receipt = collector.receipt();
             assert_eq!(receipt.drives[0].reason.is_some(), word.is_some(), "{cut}");

@@ -40,7 +40,7 @@ pub fn host_error(error: DataFusionError, pool: &dyn MemoryPool) -> Error {
         human_bytes(limit)
     ))
     .with_detail(Detail::MemoryExhausted { limit })
-    .because(from_datafusion(error))
+    .with_source(from_datafusion(error))
 }
 
 /// `error` of writing to a file, with what to do if the disk is full.
@@ -49,7 +49,7 @@ fn explained(error: io::Error) -> io::Error {
         return error;
     }
     let text = format!("no space is left on the disk where the host puts aside what memory can't hold: make room, or {ADVICE}");
-    io::Error::new(ErrorKind::StorageFull, Error::exhausted(text).with_detail(Detail::SpillDiskFull).because(error))
+    io::Error::new(ErrorKind::StorageFull, Error::exhausted(text).with_detail(Detail::SpillDiskFull).with_source(error))
 }
 
 /// Whether the system says, below DataFusion's wrappings, that there is no space.
@@ -271,7 +271,7 @@ mod tests {
             assert!(error.to_string().contains("1.00 GiB") && error.to_string().contains("failed to allocate"), "{error}");
         }
         let drive = || Error::exhausted("drive-1: failed to allocate additional 1 B");
-        for error in [to_datafusion(drive()), to_datafusion(drive().because(own())), DataFusionError::Plan("x".into())] {
+        for error in [to_datafusion(drive()), to_datafusion(drive().with_source(own())), DataFusionError::Plan("x".into())] {
             let text = from_datafusion(DataFusionError::Plan("x".into())).to_string();
             let error = host_error(error, &pool);
             assert!(error.detail().is_none() && (error.to_string() == text || error.to_string().starts_with("drive-1")), "{error}");

@@ -9,7 +9,7 @@ use skytether_common::Result;
 use skytether_plan::error::from_datafusion;
 
 use crate::query_limits::SpillFiles;
-use crate::sort_reserve::SortRoom;
+use crate::sort_reserve::SortReservePool;
 use crate::spill_dir::SpillDirectory;
 
 /// The memory that all queries of a host share, and their room on disk. It is made before the cluster, whose degraded reads
@@ -30,7 +30,7 @@ impl QueryRuntime {
         let spill = SpillDirectory::make(&spill_below.map_or_else(std::env::temp_dir, Path::to_owned))?;
         let disk = DiskManagerBuilder::default().with_temp_file_factory(SpillFiles::below(spill.path(), spill_limit)?);
         let runtime = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(SortRoom::new(memory_limit)))
+            .with_memory_pool(Arc::new(SortReservePool::new(memory_limit)))
             .with_disk_manager_builder(disk)
             .build_arc()
             .map_err(from_datafusion)?;

@@ -25,24 +25,24 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy, Setup};
 use skytether_adapt::work::{PRIORS, Work};
 use skytether_common::{DatasetName, PartitionName, Result};
-use skytether_device::{Annotation, Cse, FaultReporter, Program, Rung, SubPlan};
+use skytether_device::{Annotation, Cse, FaultReporter, Program, PushdownLevel, SubPlan};
 use skytether_plan::error::to_datafusion;
 use std::collections::BTreeMap;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use crate::adaptive::local_worker::EngineAbove;
+use crate::adaptive::local_worker::LocalExecutor;
 use crate::adaptive::scan_setup::{Member, Start};
 use crate::adaptive::start as moving;
 use crate::adaptive::start_once::Started;
-use crate::broadcast::Beside;
-use crate::drive_reader::{Annotated, Patience, Reading, Sender};
+use crate::broadcast::BroadcastTables;
+use crate::drive_reader::{DriveStream, ProfileEntry, Sender, Timeouts};
 use crate::estimate::Given;
 use crate::forecast;
 use crate::forecast::{MOST, equal_slices};
 use crate::profile::Collector;
 use crate::subplan_encoder::{Outgoing, Sent};
-use skytether_api::estimate::Division;
+use skytether_api::estimate::WorkSplit;
 use skytether_catalog::root_store::Catalog;
 
 /// Batches that wait between a drive and whoever reads.
@@ -71,7 +71,7 @@ pub struct QueryContext {
     /// Gathers the receipt.
     pub collector: Arc<Collector>,
     /// How long drives may be silent.
-    pub patience: Patience,
+    pub patience: Timeouts,
     /// Rows of a batch, at most.
     pub batch_rows: u32,
     /// What knows of data sets, to tell what a missing part means.
@@ -84,10 +84,10 @@ pub struct DriveScanExec {
     number: usize,
     of_cut: Option<usize>,
     table: String,
-    rung: Rung,
+    rung: PushdownLevel,
     text: String,
     plan: Arc<Outgoing>,
-    beside: Beside,
+    beside: BroadcastTables,
     targets: Vec<Target>,
     dataset: DatasetName,
     given: Given,
@@ -117,7 +117,7 @@ pub struct Moves {
     /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns that are read, if all are alike.
     pub parts: Vec<(u32, u64, u64)>,
     /// What works off what each drive hands out.
-    pub engines: Vec<Arc<EngineAbove>>,
+    pub engines: Vec<Arc<LocalExecutor>>,
 }
 
 impl Moves {
@@ -145,7 +145,7 @@ pub struct ScanParts {
     /// The table of it, as receipts name it.
     pub table: String,
     /// How much of the sub-plan drives run where nothing moves.
-    pub rung: Rung,
+    pub rung: PushdownLevel,
     /// The sub-plan as text, for receipts and explanations.
     pub text: String,
     /// The sub-plan.
@@ -159,7 +159,7 @@ pub struct ScanParts {
     /// About what all drives give together.
     pub given: Given,
     /// The small tables that travel beside the plan.
-    pub beside: Beside,
+    pub beside: BroadcastTables,
     /// The order in which each drive gives its rows.
     pub order: Option<LexOrdering>,
     /// Where its work moves: what that starts from.
@@ -216,10 +216,10 @@ impl DriveScanExec {
     }
 
     /// A reading of target `at`, which begins to work.
-    fn reading(&self, at: usize) -> Reading {
+    fn reading(&self, at: usize) -> DriveStream {
         let drive = Arc::clone(&self.targets[at].drive);
-        Reading {
-            note: Annotated {
+        DriveStream {
+            note: ProfileEntry {
                 number: self.context.collector.begin(self.number, begun(&drive.info().name, self.rung)),
                 collector: Arc::clone(&self.context.collector),
                 scan: self.number,
@@ -259,15 +259,22 @@ impl DriveScanExec {
                 engine: Arc::clone(engine),
                 output,
             });
-            let start =
-                Start { members: members.collect(), setup: moves.setup(), schema, top: skytether_adapt::message::Rung::Full, source: None, runtime, spills };
+            let start = Start {
+                members: members.collect(),
+                setup: moves.setup(),
+                schema,
+                top: skytether_adapt::message::PushdownLevel::Full,
+                source: None,
+                runtime,
+                spills,
+            };
             moving::run(start).await;
         };
         AbortOnDropHandle::new(tokio::spawn(running))
     }
 
     /// What it is expected to take, before anything is asked of a drive; nothing where its work does not move by the cost model.
-    pub fn expected(&self) -> Option<Division> {
+    pub fn expected(&self) -> Option<WorkSplit> {
         let moves = self.moves.as_ref().filter(|moves| moves.estimated)?;
         if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
             return None;
@@ -290,7 +297,7 @@ impl DriveScanExec {
 
     /// Whether filters of joins can go down on top of the sub-plan.
     pub fn takes_filters(&self) -> bool {
-        self.rung != Rung::Raw
+        self.rung != PushdownLevel::Raw
     }
 
     /// The filters of joins that go down on top of the sub-plan.
@@ -305,7 +312,7 @@ impl DriveScanExec {
         self.with(plan, self.beside.clone())
     }
 
-    fn with(&self, plan: Outgoing, beside: Beside) -> Self {
+    fn with(&self, plan: Outgoing, beside: BroadcastTables) -> Self {
         Self {
             context: self.context.clone(),
             number: self.number,
@@ -468,14 +475,14 @@ impl Parcel {
 }
 
 /// Waits for what travels with `plan`.
-async fn outgoing(plan: &Outgoing, beside: &Beside, note: &Annotated, context: Arc<TaskContext>) -> Result<Parcel> {
+async fn outgoing(plan: &Outgoing, beside: &BroadcastTables, note: &ProfileEntry, context: Arc<TaskContext>) -> Result<Parcel> {
     let beside = beside.read(context).await?;
     note.beside(&beside);
     let tables = beside.iter().map(|table| (table.name.clone(), table.bytes.clone())).collect();
     Ok(Parcel { sent: plan.sent().await?, tables })
 }
 
-fn begun(name: &str, rung: Rung) -> Annotation {
+fn begun(name: &str, rung: PushdownLevel) -> Annotation {
     Annotation {
         cse: name.to_owned(),
         rung: Some(rung),

@@ -16,13 +16,13 @@ const SORTER: &str = "ExternalSorter[";
 
 /// A fair pool, of which rows that are being sorted may have half.
 #[derive(Debug)]
-pub(crate) struct SortRoom {
+pub(crate) struct SortReservePool {
     fair: FairSpillPool,
     limit: usize,
     sorters: AtomicUsize,
 }
 
-impl SortRoom {
+impl SortReservePool {
     pub(crate) fn new(limit: usize) -> Self {
         Self { fair: FairSpillPool::new(limit), limit, sorters: AtomicUsize::new(0) }
     }
@@ -32,13 +32,13 @@ fn sorts(consumer: &MemoryConsumer) -> bool {
     consumer.name().starts_with(SORTER)
 }
 
-impl fmt::Display for SortRoom {
+impl fmt::Display for SortReservePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fair.fmt(f)
     }
 }
 
-impl MemoryPool for SortRoom {
+impl MemoryPool for SortReservePool {
     fn name(&self) -> &str {
         "sort_room"
     }

@@ -1,11 +1,11 @@
 //! A table as one Parquet file, put together from its slices as they are stored.
 //!
-//! - [`Door`](parquet_view::Door) opens a table over a catalog, reads ranges of its file, and exports the whole to a
+//! - [`ParquetView`](parquet_view::Door) opens a table over a catalog, reads ranges of its file, and exports the whole to a
 //!   [`Sink`](parquet_view::Sink).
-//! - [`PlainFile`](virtual_file::PlainFile) is an open file: its length, its footer, and a cache of slices.
+//! - [`VirtualFile`](virtual_file::PlainFile) is an open file: its length, its footer, and a cache of slices.
 //!
 //! Invariants: a file has the generation that it was opened with, or reading fails with `Conflict`. Every slice is
-//! verified before its bytes are handed out (I5). Rows are copied as they are encoded, and never decoded; so the dense
+//! verified before its bytes are given (I5). Rows are copied as they are encoded, and never decoded; so the dense
 //! view of a matrix, which no drive stores, is not a file. This crate writes nothing and links no query engine.
 //!
 //! ```

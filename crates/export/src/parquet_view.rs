@@ -1,6 +1,6 @@
 //! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are (docs/internals/parquet-view.md).
 //!
-//! [`Door::open`] makes the file's footer of those of the slices, [`Door::read`] gives any bytes of it and reads no more than the parts of slices that these are in, [`Door::export`] gives all of it, front to end. All read drives as queries do: a lost drive's slices come from what the
+//! [`ParquetView::open`] makes the file's footer of those of the slices, [`ParquetView::read`] gives any bytes of it and reads no more than the parts of slices that these are in, [`ParquetView::export`] gives all of it, front to end. All read drives as queries do: a lost drive's slices come from what the
 //! others have, and nothing is handed on that was not verified by the checksums of the partition's metadata.
 
 use futures::future::BoxFuture;
@@ -17,7 +17,7 @@ use skytether_slice::plain::{Assembly, Footer, MAGIC};
 use skytether_slice::{Metadata, Picked, Pieces};
 use uuid::Uuid;
 
-use crate::virtual_file::PlainFile;
+use crate::virtual_file::VirtualFile;
 use crate::virtual_file::{Part, Slice, Tail};
 
 use skytether_catalog::record_source::RecordSource;
@@ -68,7 +68,7 @@ pub struct Exported {
 
 /// Reads tables as files, from the drives of a host in this process or elsewhere.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct ParquetView {
     catalog: Catalog,
     /// Who knows the root records.
     records: Arc<dyn RecordSource>,
@@ -100,7 +100,7 @@ impl Plan {
     }
 }
 
-impl Door {
+impl ParquetView {
     /// Over the drives of `catalog`, by the root records that `records` gives: those of the catalog itself, or of the host
     /// through which the drives are reached.
     pub fn new(catalog: Catalog, records: Arc<dyn RecordSource>) -> Self {
@@ -115,7 +115,7 @@ impl Door {
     ///
     /// # Errors
     /// `NotFound` where the data set was dropped; what the drives say.
-    pub fn is_current<'a>(&'a self, file: &'a PlainFile) -> BoxFuture<'a, Result<bool>> {
+    pub fn is_current<'a>(&'a self, file: &'a VirtualFile) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move { Ok(self.record(&file.name).await?.generation == file.generation) })
     }
 
@@ -124,7 +124,7 @@ impl Door {
     /// # Errors
     /// `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix, which nobody stores; `Corrupt` for damage that nothing covers; `Exhausted` for a table that is too wide; `Conflict` where the data set is replaced meanwhile;
     /// `Unavailable`.
-    pub fn open<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<PlainFile>> {
+    pub fn open<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<VirtualFile>> {
         Box::pin(async move {
             let plan = self.plan(table).await?;
             let slices = plan.slices();
@@ -140,7 +140,7 @@ impl Door {
                 }
             }
             let generation = plan.record.generation;
-            PlainFile::new(plan.name, generation, plan.parts, slices, tails, assembly.finish()?)
+            VirtualFile::new(plan.name, generation, plan.parts, slices, tails, assembly.finish()?)
         })
     }
 
@@ -148,7 +148,7 @@ impl Door {
     ///
     /// # Errors
     /// `Invalid` for a range that is not within the file; `Conflict` where the data set was replaced or dropped since; `Corrupt`, `Unavailable`.
-    pub fn read<'a>(&'a self, file: &'a PlainFile, range: Range<u64>) -> BoxFuture<'a, Result<Bytes>> {
+    pub fn read<'a>(&'a self, file: &'a VirtualFile, range: Range<u64>) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
             if range.start > range.end || range.end > file.len() {
                 return Err(Error::invalid(format!("bytes {} to {} of {} are not within its {}", range.start, range.end, file.name, file.len())));
@@ -229,7 +229,7 @@ impl Door {
                 let key = key.clone();
                 async move { drive.get(&key).await }
             });
-            let metadata = Metadata::decode(&bytes.await?).map_err(|e| e.while_doing(format!("the metadata slice {key} can't be read")))?;
+            let metadata = Metadata::decode(&bytes.await?).map_err(|e| e.context(format!("the metadata slice {key} can't be read")))?;
             parts.push(Part { name: partition, drives, metadata });
         }
         let in_turn = table.placement == Placement::Spread && table.partitioned_by.is_none() && table.matrix.is_none();
@@ -265,14 +265,14 @@ impl Door {
         }
         let (drive, error) = failed.ok_or_else(|| Error::internal("a part of a table is on no drive"))?;
         if error.kind() != Kind::NotFound {
-            return Err(error.while_doing(format!("{drive} could not give a part of {name}")));
+            return Err(error.context(format!("{drive} could not give a part of {name}")));
         }
         Err(match self.record(name).await {
             Ok(now) if now.generation == generation => {
-                Error::corrupt(format!("{name} is incomplete, {drive} lacks a part of it (drop {name} and ingest it again)")).because(error)
+                Error::corrupt(format!("{name} is incomplete, {drive} lacks a part of it (drop {name} and ingest it again)")).with_source(error)
             }
-            Err(e) if e.kind() != Kind::NotFound => e.while_doing(format!("{drive} lacks a part of {name}, and nobody can tell whether that was replaced")),
-            _ => Error::conflict(format!("{name} was replaced or dropped while it was read as a file: open it again")).because(error),
+            Err(e) if e.kind() != Kind::NotFound => e.context(format!("{drive} lacks a part of {name}, and nobody can tell whether that was replaced")),
+            _ => Error::conflict(format!("{name} was replaced or dropped while it was read as a file: open it again")).with_source(error),
         })
     }
 
@@ -347,7 +347,7 @@ impl Door {
     }
 
     /// Bytes `range` of slice `at` of `file`.
-    async fn part(&self, file: &PlainFile, at: usize, range: Range<u64>) -> Result<Bytes> {
+    async fn part(&self, file: &VirtualFile, at: usize, range: Range<u64>) -> Result<Bytes> {
         if let Some(bytes) = file.cached(at, &range) {
             return Ok(bytes);
         }
@@ -389,7 +389,7 @@ fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Foo
     }
     assembly
         .add(&part.metadata, slice.stripe, std::mem::take(stripe))
-        .map_err(|e| e.while_doing(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)))
+        .map_err(|e| e.context(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)))
 }
 
 /// The stripes in the order of the file. Those that were dealt to the drives in turn come as they were ingested; others partition by partition.

@@ -47,9 +47,9 @@ pub(crate) struct Tail {
     pub(crate) crc32c: u32,
 }
 
-/// A table as the Parquet file that its slices are, put together. It holds no drive: [`crate::parquet_view::Door`] reads it.
+/// A table as the Parquet file that its slices are, put together. It holds no drive: [`crate::parquet_view::ParquetView`] reads it.
 #[derive(Debug)]
-pub struct PlainFile {
+pub struct VirtualFile {
     pub(crate) name: DatasetName,
     pub(crate) generation: Generation,
     pub(crate) parts: Vec<Part>,
@@ -89,7 +89,7 @@ impl Cache {
     }
 }
 
-impl PlainFile {
+impl VirtualFile {
     pub(crate) fn new(
         name: DatasetName,
         generation: Generation,
@@ -211,8 +211,11 @@ impl PlainFile {
             let start = place.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
             let length = ends.get(place).and_then(|end| end.checked_sub(start)).and_then(|length| usize::try_from(length).ok());
             let length = length.ok_or_else(|| Error::internal("a section that ends before it begins"))?;
-            let bytes =
-                if length == 0 { Bytes::new() } else { pieces.get_bytes(start, length).map_err(|e| Error::internal("a section was not read").because(e))? };
+            let bytes = if length == 0 {
+                Bytes::new()
+            } else {
+                pieces.get_bytes(start, length).map_err(|e| Error::internal("a section was not read").with_source(e))?
+            };
             self.locked().put((at, place), bytes);
         }
         Ok(())

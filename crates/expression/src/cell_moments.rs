@@ -61,7 +61,7 @@ pub fn spec_of(of: Option<(&DatasetName, &str)>, groups: &str, transform: Option
             "cell_moments(cell, value, groups, transform) works on the dense view of a matrix, grouped by gene, without filters on cells or values: write it so, or give a whole spec as groups",
         );
         return Err(match no_spec {
-            Some(why) => error.because(why),
+            Some(why) => error.with_source(why),
             None => error,
         });
     };
@@ -70,8 +70,8 @@ pub fn spec_of(of: Option<(&DatasetName, &str)>, groups: &str, transform: Option
             let error = Error::invalid(format!("{:?} is neither an obs column, nor groups in JSON, nor a whole spec", shorten(groups)));
             // What names a data set was meant to be a whole spec.
             match no_spec.take() {
-                Some(why) if groups.contains("\"dataset\"") => error.because(why),
-                _ => error.because(e),
+                Some(why) if groups.contains("\"dataset\"") => error.with_source(why),
+                _ => error.with_source(e),
             }
         })?
     } else {
@@ -150,7 +150,7 @@ impl DenseRows {
 }
 
 fn as_text(values: &ArrayRef) -> Result<ArrayRef> {
-    cast(values, &DataType::Utf8View).map_err(|e| Error::invalid("cell names must be text").because(e))
+    cast(values, &DataType::Utf8View).map_err(|e| Error::invalid("cell names must be text").with_source(e))
 }
 
 impl Input for DenseRows {

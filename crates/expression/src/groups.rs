@@ -99,7 +99,7 @@ fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)>
             values.data_type()
         ))
     };
-    let failed = |e: arrow::error::ArrowError| refused().because(e);
+    let failed = |e: arrow::error::ArrowError| refused().with_source(e);
     if values.data_type() == &DataType::Null {
         return Ok((Vec::new(), vec![0; values.len()]));
     }

@@ -201,7 +201,7 @@ impl Genes<'_> {
     /// Ranks and corrects group by group; a batch for each.
     fn table(&self, names: &[String], chosen: &[usize], tested: &TestedGenes, correction: Correction, keep: usize, threads: usize) -> Result<Vec<RecordBatch>> {
         let schema = ranking_schema();
-        let failed = |e: arrow::error::ArrowError| Error::internal("cannot build the ranking").because(e);
+        let failed = |e: arrow::error::ArrowError| Error::internal("cannot build the ranking").with_source(e);
         in_parallel(threads, (0..chosen.len()).collect(), TESTING, |place| {
             let group = tested.of(place);
             let Ranked { order, adjusted } = rank_one(&group, correction, keep);

@@ -145,7 +145,7 @@ impl Groups {
             };
             bytes.extend_from_slice(&code.to_le_bytes());
         }
-        let packed = zstd::bulk::compress(&bytes, 3).map_err(|e| Error::internal("cannot compress group codes").because(e))?;
+        let packed = zstd::bulk::compress(&bytes, 3).map_err(|e| Error::internal("cannot compress group codes").with_source(e))?;
         Ok(Groups::Codes { names, codes: BASE64.encode(packed) })
     }
 
@@ -157,9 +157,9 @@ impl Groups {
         check_names(names)?;
         let bad = |what: &str| Error::invalid(format!("the groups' codes {what}"));
         let len = n_cells as usize * 2;
-        let packed = BASE64.decode(codes).map_err(|e| bad("are not base64").because(e))?;
+        let packed = BASE64.decode(codes).map_err(|e| bad("are not base64").with_source(e))?;
         // One byte more than fits, so that codes for more cells are noticed; never more memory than the data set's own cells warrant.
-        let bytes = zstd::bulk::decompress(&packed, len + 1).map_err(|e| bad(&format!("do not unpack to {n_cells} cells")).because(e))?;
+        let bytes = zstd::bulk::decompress(&packed, len + 1).map_err(|e| bad(&format!("do not unpack to {n_cells} cells")).with_source(e))?;
         if bytes.len() != len {
             return Err(bad(&format!("are for {} cells, but the data set has {n_cells}", bytes.len() / 2)));
         }
@@ -182,7 +182,7 @@ impl MomentsSpec {
     /// # Errors
     /// Internal, should JSON ever fail to hold it.
     pub fn to_literal(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::internal("cannot write the spec of moments").because(e))
+        serde_json::to_string(self).map_err(|e| Error::internal("cannot write the spec of moments").with_source(e))
     }
 
     /// Reads [`MomentsSpec::to_literal`]'s text back.
@@ -193,7 +193,7 @@ impl MomentsSpec {
         if text.len() > MAX_LITERAL {
             return Err(Error::invalid(format!("the spec of moments is longer than {MAX_LITERAL} bytes")));
         }
-        serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of moments", shorten(text))).because(e))
+        serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of moments", shorten(text))).with_source(e))
     }
 }
 

@@ -73,7 +73,7 @@ impl Header {
             groups: Vec<String>,
             n: Vec<u64>,
         }
-        let Read { groups, n } = serde_json::from_str(text).map_err(|e| bad("has no readable groups").because(e))?;
+        let Read { groups, n } = serde_json::from_str(text).map_err(|e| bad("has no readable groups").with_source(e))?;
         if n.is_empty() && groups.is_empty() {
             return Ok(None);
         }
@@ -285,7 +285,7 @@ impl MomentStore {
     /// # Errors
     /// Exhausted where the bytes grow beyond what one array can hold.
     pub fn state(&mut self, emit: EmitTo, rows: usize) -> Result<Vec<ArrayRef>> {
-        let failed = |e: arrow::error::ArrowError| Error::internal("cannot write the state of moments").because(e);
+        let failed = |e: arrow::error::ArrowError| Error::internal("cannot write the state of moments").with_source(e);
         self.set_rows(rows)?;
         let (rows, part) = self.emit(emit);
         let width = part.width();
@@ -363,7 +363,7 @@ impl MomentStore {
             ],
             None,
         )
-        .map_err(|e| Error::internal("cannot build moments").because(e))?;
+        .map_err(|e| Error::internal("cannot build moments").with_source(e))?;
         lists(Arc::new(entries), rows, width)
     }
 
@@ -376,7 +376,7 @@ impl MomentStore {
 }
 
 fn header_text(groups: &[String], n: &[u64]) -> Result<String> {
-    serde_json::to_string(&HeaderText { groups, n }).map_err(|e| Error::internal("cannot write the state of moments").because(e))
+    serde_json::to_string(&HeaderText { groups, n }).map_err(|e| Error::internal("cannot write the state of moments").with_source(e))
 }
 
 /// Lists of `width` entries each.
@@ -385,13 +385,13 @@ fn lists(values: ArrayRef, rows: usize, width: usize) -> Result<ArrayRef> {
         .map_err(|_| Error::exhausted(format!("{rows} rows of {width} groups are more than one batch can hold: ask for fewer groups")))?;
     let offsets: ScalarBuffer<i32> = if width == 0 { vec![0; rows + 1].into() } else { (0..=len).step_by(width).collect::<Vec<_>>().into() };
     let list = ListArray::try_new(item(values.data_type().clone()), OffsetBuffer::new(offsets), values, None)
-        .map_err(|e| Error::internal("cannot build moments").because(e))?;
+        .map_err(|e| Error::internal("cannot build moments").with_source(e))?;
     Ok(Arc::new(list))
 }
 
 /// The names and a NULL, `times` over, with one copy of each text.
 fn repeated_names(names: &[String], times: usize) -> Result<ArrayRef> {
-    let failed = |e: arrow::error::ArrowError| Error::internal("cannot build moments").because(e);
+    let failed = |e: arrow::error::ArrowError| Error::internal("cannot build moments").with_source(e);
     let mut builder = StringViewBuilder::with_capacity(names.len() + 1);
     let block = builder.append_block(names.concat().into_bytes().into());
     let mut at = 0u32;

@@ -28,7 +28,7 @@ pub const REST: &str = "rest";
 /// # Errors
 /// What the registry answers.
 pub fn register(registry: &mut dyn FunctionRegistry, source: Arc<dyn CellSource>) -> Result<()> {
-    let failed = |e| Error::internal("cannot register the functions for expression data").because(e);
+    let failed = |e| Error::internal("cannot register the functions for expression data").with_source(e);
     registry.register_udaf(Arc::new(moments_udaf(Arc::clone(&source)))).map_err(failed)?;
     registry.register_udaf(Arc::new(cell_moments_udaf(source))).map_err(failed)?;
     registry.register_udf(Arc::new(t_test_udf())).map_err(failed)?;
@@ -135,7 +135,7 @@ fn test_rows(moments: &ArrayRef, group: &Texts, reference: &Texts, method: &Text
     }
     let columns = columns.into_iter().map(|mut c| Arc::new(c.finish()) as ArrayRef).collect();
     let result = StructArray::try_new(FIELDS.clone(), columns, Some(NullBuffer::from(valid)))
-        .map_err(|e| Error::internal("cannot build the result of t_test").because(e))?;
+        .map_err(|e| Error::internal("cannot build the result of t_test").with_source(e))?;
     Ok(Arc::new(result))
 }
 

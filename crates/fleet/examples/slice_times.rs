@@ -21,19 +21,19 @@ use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_common::{Error, Result};
 use skytether_device::{Cse, CseInfo, DeliveryStream, Layer, OpenReply, Storage, SubPlan};
 use skytether_drive::{Device, Drive, DriveOptions, linked, serve};
 use skytether_engine::feed::{FetchedSlice, SliceFeed, SliceFetcher};
-use skytether_engine::meter::{Meter, Reading};
+use skytether_engine::meter::{CpuSample, Meter};
 use skytether_engine::remote::RemoteStore;
 use skytether_engine::split_execution::{SplitExecution, Taken};
 use skytether_engine::{Engine, Reader};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Host, HostOptions, QueryOptions};
 use skytether_pace::Processor;
-use skytether_plan::Cut;
+use skytether_plan::Pushdown;
 use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 
 const USAGE: &str = "usage: slice_times FLEET PROFILE host|served|handed|drive QUERY";
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let ran = tokio::runtime::Runtime::new()
-        .map_err(|e| Error::exhausted("the system has no threads for this").because(e))
+        .map_err(|e| Error::exhausted("the system has no threads for this").with_source(e))
         .and_then(|runtime| runtime.block_on(run(Path::new(fleet), profile, place, query)));
     match ran {
         Ok(slices) => {
@@ -80,8 +80,8 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
         "handed" => there(linked(Arc::clone(&drive) as _) as _),
         _ => {
             let listener =
-                tokio::net::TcpListener::bind("127.0.0.1:0").await.map_err(|e| Error::unavailable("there is no port to serve a drive on").because(e))?;
-            let address = listener.local_addr().map_err(|e| Error::unavailable("the port that a drive is served on has no address").because(e))?;
+                tokio::net::TcpListener::bind("127.0.0.1:0").await.map_err(|e| Error::unavailable("there is no port to serve a drive on").with_source(e))?;
+            let address = listener.local_addr().map_err(|e| Error::unavailable("the port that a drive is served on has no address").with_source(e))?;
             tokio::spawn(serve(Arc::clone(&drive), listener, std::future::pending()));
             there(FlightCse::connect(&address.to_string(), ConnectOptions::default()).await?)
         }
@@ -95,7 +95,7 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
     // A core that is so many times slower takes so many times as long.
     let speed = if place == "drive" { profile.map_or(1.0, |profile| profile.speed_per_core) } else { 1.0 };
     let timed = Arc::new(Timed::new(&divided, speed)?);
-    let mut lane = divided.lane(Rung::Full, Arc::new(Clock(Arc::clone(&timed))), Arc::clone(&timed.meter))?;
+    let mut lane = divided.lane(PushdownLevel::Full, Arc::new(Clock(Arc::clone(&timed))), Arc::clone(&timed.meter))?;
     while lane.next().await?.is_some() {}
     let taken = std::mem::take(&mut timed.state().took);
     if taken.len() == divided.slice_manifest().len() { Ok(taken) } else { Err(Error::internal("not all slices were worked off")) }
@@ -105,7 +105,7 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
 async fn sub_plan(drive: &Arc<Drive>, query: &str) -> Result<SubPlan> {
     let spy = Arc::new(Spy { drive: Arc::clone(drive), plan: Mutex::default() });
     let host = Host::new(vec![Arc::clone(&spy) as _], HostOptions::default())?;
-    let asked = host.sql(query, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
+    let asked = host.sql(query, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?;
     let ended = asked.collect().await;
     let plan = spy.plan.lock().take();
     plan.ok_or_else(|| ended.err().unwrap_or_else(|| Error::invalid("the query sends nothing to drives")))
@@ -159,15 +159,15 @@ struct Timed {
 struct State {
     waiting: VecDeque<(u32, u64)>,
     rows: u64,
-    last: (Reading, Instant),
+    last: (CpuSample, Instant),
     took: Vec<Took>,
 }
 
 impl Timed {
     fn new(divided: &SplitExecution, speed: f64) -> Result<Self> {
         let waiting = divided.slice_manifest().iter().map(|stripe| (stripe.stripe, stripe.rows)).collect();
-        let state = State { waiting, rows: 0, last: (Reading::default(), Instant::now()), took: Vec::new() };
-        Ok(Self { fetcher: divided.fetcher(Rung::Full)?.clone(), meter: Arc::default(), speed, state: Mutex::new(state) })
+        let state = State { waiting, rows: 0, last: (CpuSample::default(), Instant::now()), took: Vec::new() };
+        Ok(Self { fetcher: divided.fetcher(PushdownLevel::Full)?.clone(), meter: Arc::default(), speed, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -39,7 +39,7 @@ impl Drop for Listed {
 
 /// A file on its way. Dropped before it is [finished](Self::finish), it leaves nothing.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct AtomicFile {
     listed: Listed,
     file: NamedTempFile,
     to: PathBuf,
@@ -50,7 +50,7 @@ fn there(to: &Path) -> Error {
     Error::conflict(format!("{} exists already: choose another name, or replace it (replace=True, in the shell --replace)", to.display()))
 }
 
-impl Aside {
+impl AtomicFile {
     /// Begins the file `to`, in the directory that it will be in.
     ///
     /// # Errors
@@ -143,17 +143,17 @@ mod tests {
     fn a_file_is_there_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("a.bin");
-        let mut file = Aside::begin(&to, false).unwrap();
+        let mut file = AtomicFile::begin(&to, false).unwrap();
         file.write(b"half").unwrap();
         assert!(!to.exists());
         drop(file);
         assert!(names(dir.path()).is_empty());
-        let mut file = Aside::begin(&to, false).unwrap();
+        let mut file = AtomicFile::begin(&to, false).unwrap();
         file.write(b"one").unwrap();
         file.finish().unwrap();
         assert_eq!((std::fs::read(&to).unwrap(), names(dir.path())), (b"one".to_vec(), vec!["a.bin".to_owned()]));
-        assert_eq!(Aside::begin(&to, false).unwrap_err().kind(), Kind::Conflict);
-        let mut file = Aside::begin(&to, true).unwrap();
+        assert_eq!(AtomicFile::begin(&to, false).unwrap_err().kind(), Kind::Conflict);
+        let mut file = AtomicFile::begin(&to, true).unwrap();
         file.write(b"two").unwrap();
         file.finish().unwrap();
         assert_eq!(std::fs::read(&to).unwrap(), b"two");
@@ -163,7 +163,7 @@ mod tests {
     fn what_came_meanwhile_is_not_written_over() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("a.bin");
-        let file = Aside::begin(&to, false).unwrap();
+        let file = AtomicFile::begin(&to, false).unwrap();
         std::fs::write(&to, b"theirs").unwrap();
         assert_eq!(file.finish().unwrap_err().kind(), Kind::Conflict);
         assert_eq!((std::fs::read(&to).unwrap(), names(dir.path()).len()), (b"theirs".to_vec(), 1));
@@ -172,9 +172,9 @@ mod tests {
     #[test]
     fn places_that_can_not_be_are_named() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Aside::begin(dir.path(), true).unwrap_err();
+        let error = AtomicFile::begin(dir.path(), true).unwrap_err();
         assert!(error.kind() == Kind::Invalid && error.to_string().contains("directory"), "{error}");
-        let error = Aside::begin(&dir.path().join("none/a.bin"), true).unwrap_err();
+        let error = AtomicFile::begin(&dir.path().join("none/a.bin"), true).unwrap_err();
         assert!(error.kind() == Kind::NotFound && error.to_string().contains("none/a.bin"), "{error}");
     }
 
@@ -187,12 +187,12 @@ mod tests {
         std::fs::write(&real, b"old").unwrap();
         std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o600)).unwrap();
         symlink(&real, &link).unwrap();
-        let mut file = Aside::begin(&link, true).unwrap();
+        let mut file = AtomicFile::begin(&link, true).unwrap();
         file.write(b"new").unwrap();
         file.finish().unwrap();
         assert!(link.symlink_metadata().unwrap().file_type().is_symlink());
         assert_eq!((std::fs::read(&real).unwrap(), real.metadata().unwrap().permissions().mode() & 0o777), (b"new".to_vec(), 0o600));
-        let error = Aside::begin(Path::new("/dev/null"), true).unwrap_err();
+        let error = AtomicFile::begin(Path::new("/dev/null"), true).unwrap_err();
         assert!(error.kind() == Kind::Invalid && error.to_string().contains("/dev/null"), "{error}");
     }
 
@@ -202,7 +202,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("usual"), b"").unwrap();
-        Aside::begin(&dir.path().join("ours"), false).unwrap().finish().unwrap();
+        AtomicFile::begin(&dir.path().join("ours"), false).unwrap().finish().unwrap();
         let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode("ours"), mode("usual"));
     }

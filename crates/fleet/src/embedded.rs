@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_drive::{Drive, DriveOptions, Storage, linked};
-use skytether_host::{Founding, Host, HostOptions, Lost, Scheme};
+use skytether_host::{Founding, Host, HostOptions, Scheme, UnavailableDrive};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
@@ -104,8 +104,8 @@ impl Embedded {
             // Opening verifies what a crash left behind, which blocks.
             let opened = tokio::task::spawn_blocking(move || open_drives(&dir, &own, scheme))
                 .await
-                .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
-            let Opened { lock, drives, lost, like, new } = opened;
+                .map_err(|e| Error::internal(format!("opening {} stopped", path.display())).with_source(e))??;
+            let OpenedDrives { lock, drives, lost, like, new } = opened;
             if new {
                 found(path, &drives).await?;
             }
@@ -162,11 +162,11 @@ impl Embedded {
                 }
                 // What the making of a drive left that was cut off is no obstacle.
                 Drive::open(&dir, Some(DriveIdentity { id, name: name.clone() }), options).map_err(|e| match e.kind() {
-                    Kind::Invalid | Kind::Corrupt => occupied().because(e),
+                    Kind::Invalid | Kind::Corrupt => occupied().with_source(e),
                     _ => e,
                 })
             };
-            let drive = tokio::task::spawn_blocking(made).await.map_err(|e| Error::internal("making a drive stopped").because(e))??;
+            let drive = tokio::task::spawn_blocking(made).await.map_err(|e| Error::internal("making a drive stopped").with_source(e))??;
             self.host.put_in_place(linked(drive))?;
         }
         Ok(())
@@ -235,11 +235,11 @@ fn refuse_address(path: &Path) -> Result<()> {
 }
 
 /// Drives that are open, before they are a fleet.
-struct Opened {
+struct OpenedDrives {
     lock: Lock,
     drives: Vec<Arc<Drive>>,
     /// Those that the fleet has and that are not there, in order.
-    lost: Vec<Lost>,
+    lost: Vec<UnavailableDrive>,
     /// What each may use, those that are lost as well.
     like: Vec<DriveOptions>,
     /// Whether `fleet.json` is still to be written.
@@ -347,7 +347,7 @@ fn placed(path: &Path, fleet: FleetFile, places: Vec<usize>) -> Result<FleetFile
     Ok(fleet)
 }
 
-fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Opened> {
+fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<OpenedDrives> {
     // First, so that a wrong one leaves nothing behind.
     let devices = options.profile.read()?;
     let file = path.join("fleet.json");
@@ -391,13 +391,13 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
                     Ok(drive) => drives.push(drive),
                     // Whether the fleet survives that the others know. What says that it is of a newer version may be damaged, and is left as it is either way.
                     Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound | Kind::Unsupported) => {
-                        missing.push(Lost { id: *id, place, error })
+                        missing.push(UnavailableDrive { id: *id, place, error })
                     }
                     Err(error) => return Err(error),
                 }
             }
             if drives.is_empty() && !missing.is_empty() {
-                return Err(Lost::needed(&missing, |one| format!("drive {}", fleet.place(one.place))));
+                return Err(UnavailableDrive::needed(&missing, |one| format!("drive {}", fleet.place(one.place))));
             }
             drives
         }
@@ -411,7 +411,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             devices.into_iter().enumerate().map(|(n, device)| make(path, n, like(device))).collect::<Result<Vec<_>>>()?
         }
     };
-    Ok(Opened { lock, drives, lost: missing, like: used, new })
+    Ok(OpenedDrives { lock, drives, lost: missing, like: used, new })
 }
 
 /// Whether `path` may become a fleet: empty, absent, or begun and not finished before.
@@ -473,7 +473,7 @@ pub(crate) fn read(file: &Path) -> Result<FleetFile> {
         format: u32,
     }
     let bytes = fs::read(file).map_err(|e| Error::io("read", file, e))?;
-    let corrupt = |e| Error::corrupt(format!("{} is damaged: {}", file.display(), anew(file.parent().unwrap_or(file)))).because(e);
+    let corrupt = |e| Error::corrupt(format!("{} is damaged: {}", file.display(), anew(file.parent().unwrap_or(file)))).with_source(e);
     let head: Head = serde_json::from_slice(&bytes).map_err(corrupt)?;
     if head.format > FORMAT {
         return Err(Error::unsupported(format!(
@@ -497,7 +497,7 @@ pub(crate) fn read(file: &Path) -> Result<FleetFile> {
 
 pub(crate) fn write(path: &Path, fleet: &FleetFile) -> Result<()> {
     let (aside, file) = (path.join("fleet.json.new"), path.join("fleet.json"));
-    let bytes = serde_json::to_vec_pretty(fleet).map_err(|e| Error::internal("cannot write fleet.json").because(e))?;
+    let bytes = serde_json::to_vec_pretty(fleet).map_err(|e| Error::internal("cannot write fleet.json").with_source(e))?;
     let written = |mut f: File| f.write_all(&bytes).and_then(|()| f.sync_all());
     File::create(&aside).and_then(written).map_err(|e| Error::io("write", &aside, e))?;
     fs::rename(&aside, &file).map_err(|e| Error::io("rename", &aside, e))?;

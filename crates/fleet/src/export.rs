@@ -8,9 +8,9 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 use skytether_common::{Error, Result};
 use skytether_host::Sink;
-use skytether_host::{Door, Exported};
+use skytether_host::{Exported, ParquetView};
 
-use crate::aside::Aside;
+use crate::aside::AtomicFile;
 use crate::fleet::{Fleet, Inner};
 
 /// What an export was of, and how long it took.
@@ -34,7 +34,7 @@ type ExportProgress<'a> = Box<dyn FnMut(u64, u64) -> Result<()> + Send + 'a>;
 /// A file that is written while slices come, on a thread that may wait for the disk.
 struct Writing<'a> {
     /// Lent to that thread while it writes.
-    file: Option<Aside>,
+    file: Option<AtomicFile>,
     done: u64,
     total: u64,
     progress: ExportProgress<'a>,
@@ -49,7 +49,7 @@ impl Sink for Writing<'_> {
         let mut file = self.file.take().ok_or_else(|| Error::internal("an export that failed goes on"))?;
         let len = bytes.len() as u64;
         let written = tokio::task::spawn_blocking(move || file.write(&bytes).map(|()| file)).await;
-        self.file = Some(written.map_err(|e| Error::internal("writing a file was interrupted").because(e))??);
+        self.file = Some(written.map_err(|e| Error::internal("writing a file was interrupted").with_source(e))??);
         self.done += len;
         (self.progress)(self.done, self.total.max(self.done))
     }
@@ -60,7 +60,7 @@ impl Fleet {
     ///
     /// # Errors
     /// `Unavailable`, where a remote host does not answer.
-    pub fn door(&self) -> BoxFuture<'_, Result<Door>> {
+    pub fn door(&self) -> BoxFuture<'_, Result<ParquetView>> {
         Box::pin(async move {
             match &self.0 {
                 Inner::Embedded(fleet) => Ok(fleet.host().door()),
@@ -87,11 +87,11 @@ impl Fleet {
     fn write_file<'a>(&'a self, table: &'a str, to: PathBuf, replace: bool, progress: ExportProgress<'a>) -> BoxFuture<'a, Result<ExportReport>> {
         Box::pin(async move {
             let started = Instant::now();
-            let file = Aside::begin(&to, replace)?;
+            let file = AtomicFile::begin(&to, replace)?;
             let mut writing = Writing { file: Some(file), done: 0, total: 0, progress };
             let Exported { rows, row_groups, slices, bytes } = self.door().await?.export(table, &mut writing).await?;
             let file = writing.file.take().ok_or_else(|| Error::internal("an export without its file"))?;
-            tokio::task::spawn_blocking(move || file.finish()).await.map_err(|e| Error::internal("writing a file was interrupted").because(e))??;
+            tokio::task::spawn_blocking(move || file.finish()).await.map_err(|e| Error::internal("writing a file was interrupted").with_source(e))??;
             Ok(ExportReport { rows, row_groups, slices, bytes, seconds: started.elapsed().as_secs_f64() })
         })
     }

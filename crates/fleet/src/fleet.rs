@@ -13,8 +13,8 @@ use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_flight::RemoteHost;
 use skytether_host::{
-    Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, GrowthOptions, GrowthReport, Host, HostOptions, IngestReport, Listing, Placement,
-    Progress, Query, QueryOptions, RepairOptions, RepairReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan,
+    Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, Host, HostOptions, IngestReport, Listing, Placement, Progress, Query,
+    QueryOptions, RepairOptions, RepairReport, ResizeOptions, ResizeReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
 use skytether_transport::Credentials;
 
@@ -307,7 +307,7 @@ impl Fleet {
     ///
     /// # Errors
     /// As there; `Invalid` for addresses where the fleet is embedded, and a number of drives where it is not.
-    pub fn resize<'a>(&'a self, options: &'a GrowthOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<GrowthReport>> {
+    pub fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ResizeReport>> {
         Box::pin(async move {
             match &self.0 {
                 Inner::Embedded(fleet) => fleet.resize(options, tell).await,

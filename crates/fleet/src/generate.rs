@@ -9,7 +9,7 @@ use parquet::file::properties::WriterProperties;
 use skytether_common::{Error, Result};
 use skytether_particles::{Particles, schema};
 
-use crate::aside::Aside;
+use crate::aside::AtomicFile;
 use crate::files::Format;
 
 /// Rows that are made at once.
@@ -28,13 +28,13 @@ pub fn particles(particles: &Particles, to: &Path, format: Format, replace: bool
         Format::Parquet => false,
         _ => return Err(Error::unsupported(format!("{}: particles are written as .parquet or as .vpic", to.display()))),
     };
-    let mut file = Aside::begin(to, replace)?;
+    let mut file = AtomicFile::begin(to, replace)?;
     let failed = |e: parquet::errors::ParquetError| match e {
         parquet::errors::ParquetError::External(cause) if cause.is::<std::io::Error>() => match cause.downcast::<std::io::Error>() {
             Ok(cause) => Error::io("write", to, *cause),
-            Err(cause) => Error::unavailable(format!("cannot write {}", to.display())).because(cause),
+            Err(cause) => Error::unavailable(format!("cannot write {}", to.display())).with_source(cause),
         },
-        e => Error::unavailable(format!("cannot write {}", to.display())).because(e),
+        e => Error::unavailable(format!("cannot write {}", to.display())).with_source(e),
     };
     if raw {
         for part in particles.parts(BATCH) {

@@ -27,7 +27,7 @@ pub(crate) fn glance(path: &Path) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
         let dir = path.to_path_buf();
         // Opening verifies what a crash left behind, which blocks.
         let opened = tokio::task::spawn_blocking(move || open_all(&dir)).await;
-        let (_lock, found) = opened.map_err(|e| Error::internal(format!("opening {} stopped", path.display())).because(e))??;
+        let (_lock, found) = opened.map_err(|e| Error::internal(format!("opening {} stopped", path.display())).with_source(e))??;
         let mut told = Vec::with_capacity(found.len());
         for one in &found {
             told.push(match &one.drive {
@@ -74,7 +74,7 @@ async fn membership(drive: &Drive) -> Result<Option<Membership>> {
 async fn here(drive: &Drive, blank: bool) -> DriveStatus {
     let (usage, error) = match drive.usage().await {
         Ok(usage) => (Some(usage), blank.then(|| "it is blank, in the place of one that was lost".to_owned())),
-        Err(e) => (None, Some(e.full_text())),
+        Err(e) => (None, Some(e.report())),
     };
     DriveStatus { info: drive.info().clone(), found: None, host: None, usage, error, blank, fenced: None, damaged: 0, unreadable: Vec::new() }
 }
@@ -83,5 +83,5 @@ async fn here(drive: &Drive, blank: bool) -> DriveStatus {
 fn lost(one: &Found, name: Option<String>, error: &Error) -> DriveStatus {
     let name = name.unwrap_or_else(|| format!("drive-{}", one.place));
     let info = CseInfo { id: one.id, name, format: FORMAT, memory_limit: 0, profile: None, device: None, capabilities: Capabilities::default() };
-    DriveStatus { info, found: None, host: None, usage: None, error: Some(error.full_text()), blank: false, fenced: None, damaged: 0, unreadable: Vec::new() }
+    DriveStatus { info, found: None, host: None, usage: None, error: Some(error.report()), blank: false, fenced: None, damaged: 0, unreadable: Vec::new() }
 }

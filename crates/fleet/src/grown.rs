@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use skytether_common::{Error, Kind, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage, linked};
-use skytether_host::{GrowthOptions, GrowthReport, Progress};
+use skytether_host::{Progress, ResizeOptions, ResizeReport};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
@@ -15,7 +15,7 @@ use crate::embedded::{Embedded, FleetFile, MAX_DRIVES, begun, drive_dir, identit
 
 impl Embedded {
     /// Makes drives and takes them in, and lets drives go; see [`skytether_host::Host::resize`].
-    pub(crate) async fn resize(&self, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+    pub(crate) async fn resize(&self, options: &ResizeOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ResizeReport> {
         if !options.addresses.is_empty() {
             return Err(Error::invalid("a fleet in a directory has all its drives below it: say how many are to come, not addresses"));
         }
@@ -94,7 +94,7 @@ impl Embedded {
             }
             let (dir, like) = (drive_dir(self.path(), place), like.clone());
             let opened =
-                tokio::task::spawn_blocking(move || open(&dir, name, like)).await.map_err(|e| Error::internal("making a drive stopped").because(e))??;
+                tokio::task::spawn_blocking(move || open(&dir, name, like)).await.map_err(|e| Error::internal("making a drive stopped").with_source(e))??;
             let Some(drive) = opened else { continue };
             // One that was to come when a crash came first, or left and was emptied, is as good as a new one.
             if ids.contains(&drive.info().id) || drive.usage().await?.keys > 1 {

@@ -37,9 +37,9 @@ pub use export::ExportReport;
 pub use fleet::{Fleet, IngestOptions};
 pub use profiles::Profiles;
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, GrowthOptions, GrowthReport, HostOptions, IndexInfo, IndexRecord,
-    IngestReport, ListIndexes, Listing, Moving, NewIndex, OldIndex, Output, Placement, PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle,
-    RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
+    AdaptiveMode, Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IndexInfo, IndexRecord, IngestReport, ListIndexes,
+    Listing, NewIndex, OldIndex, Output, ParquetView, Placement, Progress, Pushdown, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport,
+    ResizeOptions, ResizeReport, Scheme, ScrubOptions, ScrubReport, TableScan, VirtualFile,
 };
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_particles::Particles;

@@ -42,7 +42,7 @@ impl Profiles {
     /// # Errors
     /// As [`Device::enforced`]; which drive it is for is in the text, where that is not every one.
     pub(crate) fn read(&self) -> Result<Devices> {
-        let of = |n: usize, given: &String| Device::enforced(given).map_err(|e| e.while_doing(format!("drive {n}")));
+        let of = |n: usize, given: &String| Device::enforced(given).map_err(|e| e.context(format!("drive {n}")));
         Ok(match self {
             Self::Every(given) => Devices::Every(Device::enforced(given)?),
             Self::Each(given) => Devices::Each(given.iter().enumerate().map(|(n, given)| of(n, given)).collect::<Result<_>>()?),

@@ -41,7 +41,7 @@ pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
         return Ok(batch);
     }
     let wrong =
-        |column: &str, e: arrow::error::ArrowError| Error::invalid(format!("column {column:?} can't be converted to the type that is stored")).because(e);
+        |column: &str, e: arrow::error::ArrowError| Error::invalid(format!("column {column:?} can't be converted to the type that is stored")).with_source(e);
     let mut fields = Vec::new();
     let mut columns = Vec::new();
     for ((column, own), to) in batch.columns().iter().zip(batch.schema().fields()).zip(schema.fields()) {
@@ -52,7 +52,7 @@ pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
     }
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
-        .map_err(|e| Error::invalid("a batch does not keep its schema").because(e))
+        .map_err(|e| Error::invalid("a batch does not keep its schema").with_source(e))
 }
 
 /// The plain form of a type.

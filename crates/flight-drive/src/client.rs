@@ -80,7 +80,7 @@ const START: &str = "is `skytether drive serve` running there?";
 impl Peer {
     /// Puts the drive's name and address in front; the drive's own mention of its name goes.
     fn named(&self, error: &Error) -> Error {
-        let text = self.name.as_ref().map_or_else(|| error.full_text(), |name| error.text_without(name));
+        let text = self.name.as_ref().map_or_else(|| error.report(), |name| error.text_without(name));
         details::with(Error::new(error.kind(), format!("{}: {text}", self.title)), error.detail().cloned())
     }
 
@@ -170,8 +170,9 @@ impl FlightCse {
             let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
             peer.title = format!("drive {} at {authority}", info.name);
             peer.name = Some(info.name.clone());
-            peer.id =
-                Some(MetadataValue::try_from(info.id.to_string()).map_err(|e| Error::internal(format!("{}: its id can't be sent", peer.title)).because(e))?);
+            peer.id = Some(
+                MetadataValue::try_from(info.id.to_string()).map_err(|e| Error::internal(format!("{}: its id can't be sent", peer.title)).with_source(e))?,
+            );
             peer.idle = options.idle_timeout;
             Ok(Arc::new(Self { client, info, peer }))
         })
@@ -183,7 +184,7 @@ impl FlightCse {
 
     /// An answer of JSON.
     fn json<T: serde::de::DeserializeOwned>(&self, action: &str, bytes: &[u8]) -> Result<T> {
-        frames::decode_json(&format!("the answer to `{action}`"), bytes).map_err(|e| self.peer.named(&Error::corrupt(e.full_text())))
+        frames::decode_json(&format!("the answer to `{action}`"), bytes).map_err(|e| self.peer.named(&Error::corrupt(e.report())))
     }
 }
 
@@ -192,7 +193,7 @@ fn versions(peer: &Peer, changes: usize, answer: &[u8]) -> Result<Vec<Version>> 
     match frames::decode_json::<Vec<Version>>("the answer to `apply`", answer) {
         Ok(versions) if versions.len() == changes => Ok(versions),
         Ok(versions) => Err(unknown_outcome(peer, &format!("{} versions for {changes} changes", versions.len()))),
-        Err(error) => Err(unknown_outcome(peer, &error.full_text())),
+        Err(error) => Err(unknown_outcome(peer, &error.report())),
     }
 }
 
@@ -270,14 +271,14 @@ impl Storage for FlightCse {
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
             let answer = self.act("get", frames::encode_json(&KeyRequest { key: key.clone() })?).await?;
-            frames::decode_value(&answer).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+            frames::decode_value(&answer).map_err(|e| self.peer.named(&e.context(format!("cannot read {key}"))))
         })
     }
 
     fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
         Box::pin(async move {
             let answer = self.act("get_ranges", frames::encode_json(&RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?).await?;
-            frames::decode_ranges(&answer, ranges).map_err(|e| self.peer.named(&e.while_doing(format!("cannot read {key}"))))
+            frames::decode_ranges(&answer, ranges).map_err(|e| self.peer.named(&e.context(format!("cannot read {key}"))))
         })
     }
 
@@ -310,7 +311,7 @@ impl Storage for FlightCse {
     fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
         Box::pin(async move {
             let answer = self.act("indexes", Bytes::new()).await.map_err(|e| match e.kind() {
-                Kind::Unsupported => Error::unsupported(format!("{} builds no indexes: it is of an older version; update it", self.info().name)).because(e),
+                Kind::Unsupported => Error::unsupported(format!("{} builds no indexes: it is of an older version; update it", self.info().name)).with_source(e),
                 _ => e,
             })?;
             self.json("indexes", &answer)
@@ -320,7 +321,7 @@ impl Storage for FlightCse {
     fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
         Box::pin(async move {
             let answer = self.act("verify", asked.encode()).await?;
-            Verified::decode(&answer).map_err(|e| self.peer.named(&Error::corrupt(e.full_text())))
+            Verified::decode(&answer).map_err(|e| self.peer.named(&Error::corrupt(e.report())))
         })
     }
 }

@@ -115,7 +115,7 @@ impl DeliveryEncoder {
             let (dictionaries, data) = self
                 .generator
                 .encode(&piece, &mut self.dictionaries, &self.options, &mut self.context)
-                .map_err(|e| Error::internal("cannot write a batch as Arrow IPC").because(e))?;
+                .map_err(|e| Error::internal("cannot write a batch as Arrow IPC").with_source(e))?;
             for dictionary in dictionaries {
                 let dictionary = self.counted(dictionary.into());
                 messages.push(dictionary);
@@ -235,11 +235,11 @@ fn bounded(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
 }
 
 fn garbled(error: Error) -> Error {
-    Error::corrupt(error.full_text())
+    Error::corrupt(error.report())
 }
 
 fn arrow_error(error: arrow::error::ArrowError) -> Error {
-    Error::corrupt("an Arrow IPC message is malformed").because(error)
+    Error::corrupt("an Arrow IPC message is malformed").with_source(error)
 }
 
 #[cfg(test)]

@@ -51,11 +51,11 @@ fn unframed(what: &str, bytes: &Bytes) -> Result<(Bytes, Bytes)> {
 }
 
 pub(super) fn json<T: Serialize>(what: &str, value: &T) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|e| Error::internal(format!("cannot write {what} as JSON")).because(e))
+    serde_json::to_vec(value).map_err(|e| Error::internal(format!("cannot write {what} as JSON")).with_source(e))
 }
 
 pub(super) fn from_json<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|e| Error::invalid(format!("{what} is no JSON of the expected form")).because(e))
+    serde_json::from_slice(bytes).map_err(|e| Error::invalid(format!("{what} is no JSON of the expected form")).with_source(e))
 }
 
 /// The ticket of a `DoGet`.
@@ -169,7 +169,7 @@ pub fn decode_info(bytes: &[u8]) -> Result<CseInfo> {
     }
     let cse = from_json::<Hello>("the answer to `info`", bytes)?.cse;
     if let Some(profile) = cse.profile {
-        profile.checked(&format!("of {}", cse.name)).map_err(|e| Error::invalid("the answer to `info` tells of no device").because(e))?;
+        profile.checked(&format!("of {}", cse.name)).map_err(|e| Error::invalid("the answer to `info` tells of no device").with_source(e))?;
     }
     Ok(cse)
 }
@@ -205,7 +205,7 @@ pub fn encode_message<M: prost::Message>(message: &M) -> Bytes {
 /// # Errors
 /// Invalid for bytes that are no such message.
 pub fn decode_message<M: prost::Message + Default>(what: &str, bytes: &[u8]) -> Result<M> {
-    M::decode(bytes).map_err(|e| Error::invalid(format!("{what} is no such protobuf message")).because(e))
+    M::decode(bytes).map_err(|e| Error::invalid(format!("{what} is no such protobuf message")).with_source(e))
 }
 
 /// Any JSON request or answer, as bytes.
@@ -396,7 +396,7 @@ mod tests {
             dataset: partition.dataset.clone(),
             partitions: BTreeMap::from([(partition.table.clone(), partition)]),
             with: BTreeMap::from([(other.dataset.clone(), BTreeMap::from([(other.table.clone(), other)]))]),
-            rung: skytether_device::Rung::Filter,
+            rung: skytether_device::PushdownLevel::Filter,
             program: Program::Substrait(Bytes::from_static(b"substrait")),
             filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
             tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(decode_info(&encode_info(&slow).unwrap()).unwrap(), slow);
         let odd = CseInfo { profile: slow.profile.map(|p| skytether_adapt::profile::Profile { cores: 0, ..p }), ..slow };
         let error = decode_info(&encode_info(&odd).unwrap()).unwrap_err();
-        assert!(error.kind() == Kind::Invalid && error.full_text().contains("drive-0: cores is 0"), "{error}");
+        assert!(error.kind() == Kind::Invalid && error.report().contains("drive-0: cores is 0"), "{error}");
         let error = decode_info(br#"{"protocol": 4711, "greeting": "from the future"}"#).unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(error.to_string().contains("4711") && error.to_string().contains(&PROTOCOL.to_string()), "{error}");

@@ -196,7 +196,7 @@ impl Answer {
             ResultMessage::Done(annotation) => ResultMessage::Done(Annotation { bytes_received: self.received, ..annotation }),
             other => other,
         };
-        self.encoder.encode(delivery).map_err(|e| e.while_doing(self.name.clone()))
+        self.encoder.encode(delivery).map_err(|e| e.context(self.name.clone()))
     }
 }
 
@@ -260,7 +260,7 @@ impl Talk {
                 Ok(messages) => self.queue.extend(messages),
                 Err(error) => {
                     self.ended = true;
-                    return Some((Err(to_status(&error.while_doing(self.name.clone()))), self));
+                    return Some((Err(to_status(&error.context(self.name.clone()))), self));
                 }
             }
         }
@@ -341,7 +341,7 @@ impl FlightService for CseService {
         let mut stopping = self.stopping.clone();
         received(self.link.as_deref(), &ticket).await;
         let started = async {
-            let plan = frames::decode_ticket(&ticket).map_err(|e| e.while_doing(name.clone()))?;
+            let plan = frames::decode_ticket(&ticket).map_err(|e| e.context(name.clone()))?;
             tokio::select! {
                 biased;
                 () = stopped(&mut stopping) => Err(stopping_error(&name)),
@@ -433,7 +433,7 @@ impl FlightService for CseService {
                 .map_err(|status| Error::unavailable(status.message()))?
                 .ok_or_else(|| Error::invalid(format!("{of}: the connection ended before a sub-plan came")))?;
             received(link.as_deref(), &first.data_body).await;
-            let (plan, bytes) = sessions::decode_opening(&first).map_err(|e| e.while_doing(of.clone()))?;
+            let (plan, bytes) = sessions::decode_opening(&first).map_err(|e| e.context(of.clone()))?;
             drop(first);
             let opened = tokio::select! {
                 biased;

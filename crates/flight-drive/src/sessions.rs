@@ -13,7 +13,7 @@ use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightData;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::message::{Down, EpochId, Rung, Up};
+use skytether_adapt::message::{Down, EpochId, PushdownLevel, Up};
 use skytether_common::{Detail, Error, Kind, Result};
 use skytether_device::annotation::Annotation;
 use skytether_device::delivery::ResultMessage;
@@ -184,7 +184,7 @@ impl SessionEncoder {
             Message::Batch { epoch, number, rung, batch } => self.batch(epoch, number, rung, batch)?,
             Message::Up(up) => vec![noted(&Note::Up(up))?],
             Message::EpochError { epoch, error } => {
-                let text: String = error.full_text().chars().take(4096).collect();
+                let text: String = error.report().chars().take(4096).collect();
                 vec![noted(&Note::EpochError { epoch, kind: error.kind(), text, detail: details::short(&error) })?]
             }
             Message::Alive => vec![Self::alive()?],
@@ -197,8 +197,8 @@ impl SessionEncoder {
         Ok(messages)
     }
 
-    fn batch(&mut self, epoch: EpochId, number: u32, rung: Rung, batch: RecordBatch) -> Result<Vec<FlightData>> {
-        let lower = rung == Rung::Filter && self.lower.is_some();
+    fn batch(&mut self, epoch: EpochId, number: u32, rung: PushdownLevel, batch: RecordBatch) -> Result<Vec<FlightData>> {
+        let lower = rung == PushdownLevel::Filter && self.lower.is_some();
         let encoder = if lower { self.lower.as_mut().unwrap_or(&mut self.full) } else { &mut self.full };
         let mut messages = encoder.encode(ResultMessage::Batch { epoch: epoch.0, batch })?;
         // Of the pieces the last one is the last message; dictionaries come before the piece that needs them.
@@ -243,7 +243,7 @@ impl SessionDecoder {
     /// # Errors
     /// Corrupt where it is no message of this form.
     pub fn decode(&mut self, data: FlightData) -> Result<Came> {
-        let garbled = |e: Error| Error::corrupt(e.full_text());
+        let garbled = |e: Error| Error::corrupt(e.report());
         // What names slices may name many of them.
         let long = [&b"{\"opened\""[..], b"{\"up\""].iter().any(|begins| data.app_metadata.starts_with(begins));
         let most = if long && data.data_header.is_empty() { MAX_SURVEY } else { MAX_NOTE };
@@ -296,11 +296,11 @@ impl SessionDecoder {
                 let batch = match pieces.as_slice() {
                     [only] => only.clone(),
                     [first, ..] => {
-                        concat_batches(&first.schema(), &pieces).map_err(|e| Error::corrupt("the pieces of a batch do not fit together").because(e))?
+                        concat_batches(&first.schema(), &pieces).map_err(|e| Error::corrupt("the pieces of a batch do not fit together").with_source(e))?
                     }
                     [] => return Err(Error::internal("a batch without pieces")),
                 };
-                let rung = if lower { Rung::Filter } else { Rung::Full };
+                let rung = if lower { PushdownLevel::Filter } else { PushdownLevel::Full };
                 Came::Message(Message::Batch { epoch, number, rung, batch })
             }
         })
@@ -332,10 +332,10 @@ mod tests {
         let (mut encoder, mut sent) = SessionEncoder::new(slice_manifest.clone(), &rows(0).schema(), Some(&words().schema()), 7).unwrap();
         let long = rows(3 << 20);
         for message in [
-            Message::Up(Up::Refused { epoch: EpochId(1), accepts: Some(Rung::Raw), again: 0.5, why: Why::Memory }),
-            Message::Batch { epoch: EpochId(2), number: 0, rung: Rung::Full, batch: rows(5) },
-            Message::Batch { epoch: EpochId(2), number: 1, rung: Rung::Full, batch: long.clone() },
-            Message::Batch { epoch: EpochId(3), number: 0, rung: Rung::Filter, batch: words() },
+            Message::Up(Up::Refused { epoch: EpochId(1), accepts: Some(PushdownLevel::Raw), again: 0.5, why: Why::Memory }),
+            Message::Batch { epoch: EpochId(2), number: 0, rung: PushdownLevel::Full, batch: rows(5) },
+            Message::Batch { epoch: EpochId(2), number: 1, rung: PushdownLevel::Full, batch: long.clone() },
+            Message::Batch { epoch: EpochId(3), number: 0, rung: PushdownLevel::Filter, batch: words() },
             Message::EpochError { epoch: EpochId(4), error: Arc::new(Error::corrupt("slice 3 is damaged")) },
             Message::Alive,
             Message::Done(Box::new(Annotation { cse: "d".into(), ..Annotation::default() })),
@@ -350,9 +350,9 @@ mod tests {
         assert!(matches!(next(), Came::Schema { lower: false, schema } if schema == rows(0).schema()));
         assert!(matches!(next(), Came::Schema { lower: true, schema } if schema == words().schema()));
         assert!(matches!(next(), Came::Message(Message::Up(Up::Refused { why: Why::Memory, .. }))));
-        assert!(matches!(next(), Came::Message(Message::Batch { epoch: EpochId(2), number: 0, rung: Rung::Full, batch }) if batch == rows(5)));
+        assert!(matches!(next(), Came::Message(Message::Batch { epoch: EpochId(2), number: 0, rung: PushdownLevel::Full, batch }) if batch == rows(5)));
         assert!(matches!(next(), Came::Message(Message::Batch { number: 1, batch, .. }) if batch == long));
-        assert!(matches!(next(), Came::Message(Message::Batch { rung: Rung::Filter, batch, .. }) if batch == words()));
+        assert!(matches!(next(), Came::Message(Message::Batch { rung: PushdownLevel::Filter, batch, .. }) if batch == words()));
         assert!(matches!(next(), Came::Message(Message::EpochError { error, .. }) if error.kind() == Kind::Corrupt && error.message().contains("slice 3")));
         assert!(matches!(next(), Came::Message(Message::Alive)));
         assert!(matches!(next(), Came::Message(Message::Done(done)) if done.bytes_received == 7 && done.bytes_sent > 8 * (3 << 20)));
@@ -365,8 +365,8 @@ mod tests {
             other => panic!("{json}: {other:?}"),
         };
         let key = Key::new("lab/t/0000000000000001.data.0").unwrap();
-        let error = Error::not_found("it is gone").with_detail(Detail::MissingKey { key: key.clone() }).while_doing("slice 3");
-        let note = noted(&Note::EpochError { epoch: EpochId(1), kind: error.kind(), text: error.full_text(), detail: details::short(&error) }).unwrap();
+        let error = Error::not_found("it is gone").with_detail(Detail::MissingKey { key: key.clone() }).context("slice 3");
+        let note = noted(&Note::EpochError { epoch: EpochId(1), kind: error.kind(), text: error.report(), detail: details::short(&error) }).unwrap();
         let json = String::from_utf8(note.app_metadata.to_vec()).unwrap();
         assert!(json.contains(r#""kind":"not found""#), "{json}");
         assert_eq!(read(&json), (Kind::NotFound, "slice 3: it is gone".into(), Some(Detail::MissingKey { key: key.clone() })));
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn orders_travel() {
-        let down = Down { epoch: EpochId(3), number: 1, order: Order::Open { rung: Rung::Full, slices: vec![SliceId(9)], close: CloseAfter::TOLD } };
+        let down = Down { epoch: EpochId(3), number: 1, order: Order::Open { rung: PushdownLevel::Full, slices: vec![SliceId(9)], close: CloseAfter::TOLD } };
         assert_eq!(decode_order(&encode_order(&down).unwrap()).unwrap(), down);
         assert_eq!(decode_order(&FlightData::new().with_app_metadata("{")).unwrap_err().kind(), Kind::Invalid);
     }

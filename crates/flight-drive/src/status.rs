@@ -31,7 +31,7 @@ const KINDS: [(Kind, Code); 8] = [
 #[must_use]
 pub fn to_status(error: &Error) -> Status {
     let code = KINDS.iter().find(|(kind, _)| *kind == error.kind()).map_or(Code::Internal, |(_, code)| *code);
-    let mut text = error.full_text();
+    let mut text = error.report();
     if text.len() > MAX_TEXT {
         let end = (0..=MAX_TEXT).rev().find(|&n| text.is_char_boundary(n)).unwrap_or(0);
         text.truncate(end);
@@ -91,11 +91,11 @@ mod tests {
             Detail::UnfitValue { cell: 3, value: f64::NEG_INFINITY, total: Some(0.1) },
             Detail::SpillDiskFull,
         ] {
-            let sent = Error::conflict("lab.t: it failed").with_detail(detail.clone()).while_doing("drive-1");
+            let sent = Error::conflict("lab.t: it failed").with_detail(detail.clone()).context("drive-1");
             let back = from_status(&to_status(&sent));
             assert_eq!((back.kind(), back.message(), back.detail()), (Kind::Conflict, "drive-1: lab.t: it failed", Some(&detail)));
             // And on from there.
-            assert_eq!(from_status(&to_status(&back.while_doing("host"))).detail(), Some(&detail));
+            assert_eq!(from_status(&to_status(&back.context("host"))).detail(), Some(&detail));
         }
         assert_eq!(from_status(&to_status(&Error::conflict("x"))).detail(), None);
     }

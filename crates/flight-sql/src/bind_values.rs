@@ -61,7 +61,7 @@ fn check(message: &FlightData) -> Result<()> {
     let accepted = Accepted { rows: 1, column: |t| *t == DataType::Null || broadcast_join::takes(t) };
     ipc::check_message(&message.data_header, message.data_body.len(), Some(accepted))
         .map(drop)
-        .map_err(|e| Error::invalid("the values of the parameters are not such as are taken").because(e))
+        .map_err(|e| Error::invalid("the values of the parameters are not such as are taken").with_source(e))
 }
 
 fn many() -> Error {

@@ -28,7 +28,7 @@ const MAX_PATTERN: usize = 4096;
 const AT_ONCE: usize = 8;
 
 fn arrow(error: FlightError) -> Error {
-    Error::invalid("the metadata that was asked for can't be given").because(error)
+    Error::invalid("the metadata that was asked for can't be given").with_source(error)
 }
 
 fn short<'a>(texts: impl IntoIterator<Item = Option<&'a String>>) -> Result<()> {

@@ -93,7 +93,7 @@ fn refused<T>(what: &str) -> Result<T, Status> {
 fn ipc_schema(schema: &Schema) -> Result<Bytes> {
     let message: IpcMessage = SchemaAsIpc::new(schema, &IpcWriteOptions::default())
         .try_into()
-        .map_err(|e| Error::internal(format!("the schema {schema:?} can't be written as Arrow IPC")).because(e))?;
+        .map_err(|e| Error::internal(format!("the schema {schema:?} can't be written as Arrow IPC")).with_source(e))?;
     Ok(message.0)
 }
 
@@ -132,7 +132,7 @@ fn asked_again(schema: &Schema, request: Request<FlightDescriptor>) -> Result<Re
 fn table_types() -> Result<RecordBatch> {
     let schema = Schema::new(vec![Field::new("table_type", DataType::Utf8, false)]);
     RecordBatch::try_new(Arc::new(schema), vec![Arc::new(StringArray::from(vec![crate::catalog_metadata::TABLE, crate::catalog_metadata::VIEW]))])
-        .map_err(|e| Error::internal("the table types are no table").because(e))
+        .map_err(|e| Error::internal("the table types are no table").with_source(e))
 }
 
 /// What stands between the number of a statement and what it asks.
@@ -157,7 +157,7 @@ fn split(handle: &Bytes) -> Result<(Uuid, Asked)> {
     };
     let body = handle.slice(17..);
     let asked = match *tag {
-        SQL => Asked::Sql(std::str::from_utf8(&body).map_err(|e| Error::invalid(format!("the ticket's statement is no text: {again}")).because(e))?.into()),
+        SQL => Asked::Sql(std::str::from_utf8(&body).map_err(|e| Error::invalid(format!("the ticket's statement is no text: {again}")).with_source(e))?.into()),
         SUBSTRAIT => Asked::Substrait(body),
         _ => return Err(Error::invalid(format!("the ticket's statement is of no known kind: {again}"))),
     };
@@ -211,7 +211,7 @@ impl FlightSqlHost {
     pub async fn prepare_plan(&self, body: &[u8]) -> Result<Bytes> {
         let message: Any = decode_message("the plan to prepare", body)?;
         let request: Option<ActionCreatePreparedSubstraitPlanRequest> =
-            message.unpack().map_err(|e| Error::invalid("the plan to prepare is no request of Flight SQL").because(e))?;
+            message.unpack().map_err(|e| Error::invalid("the plan to prepare is no request of Flight SQL").with_source(e))?;
         let request = request.ok_or_else(|| Error::invalid("the plan to prepare is no request for a prepared plan"))?;
         let prepared = self.prepare(plan_of(request.plan, request.transaction_id)?).await?;
         Ok(encode_message(&prepared.as_any()))
@@ -222,12 +222,11 @@ impl FlightSqlHost {
         let mut any = false;
         for ticket in info.endpoint.iter().filter_map(|e| e.ticket.as_ref()) {
             let message: Any = decode_message("the ticket of the query to cancel", &ticket.ticket)?;
-            let command = Command::try_from(message).map_err(|e| Error::invalid("the ticket of the query to cancel is none of Flight SQL's").because(e))?;
+            let command = Command::try_from(message).map_err(|e| Error::invalid("the ticket of the query to cancel is none of Flight SQL's").with_source(e))?;
             let id = match &command {
                 Command::TicketStatementQuery(t) => split(&t.statement_handle)?.0,
-                Command::CommandPreparedStatementQuery(p) => {
-                    Uuid::from_slice(&p.prepared_statement_handle).map_err(|e| Error::invalid("the query to cancel has no handle of this host").because(e))?
-                }
+                Command::CommandPreparedStatementQuery(p) => Uuid::from_slice(&p.prepared_statement_handle)
+                    .map_err(|e| Error::invalid("the query to cancel has no handle of this host").with_source(e))?,
                 _ => continue,
             };
             any |= self.running.cancel(id);
@@ -360,7 +359,7 @@ impl FlightSqlHost {
         Box::pin(async move {
             let handle = &query.prepared_statement_handle;
             let (asked, values) = self.prepared.get(handle, Instant::now()).map_err(status)?;
-            let id = Uuid::from_slice(handle).map_err(|e| status(Error::invalid("the handle is none of this host").because(e)))?;
+            let id = Uuid::from_slice(handle).map_err(|e| status(Error::invalid("the handle is none of this host").with_source(e)))?;
             self.run(id, &asked, values.to_vec()).await
         })
     }
@@ -426,7 +425,7 @@ impl FlightSqlHost {
     fn do_get_sql_info(&self, asked: CommandGetSqlInfo, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
         Box::pin(async move {
             let known = crate::catalog_metadata::sql_info().map_err(status)?;
-            let batch = asked.into_builder(known).build().map_err(|e| status(Error::invalid("what this server can do can't be told").because(e)))?;
+            let batch = asked.into_builder(known).build().map_err(|e| status(Error::invalid("what this server can do can't be told").with_source(e)))?;
             Ok(ready(batch))
         })
     }

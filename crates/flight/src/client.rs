@@ -33,7 +33,7 @@ use skytether_api::explanation::Explanation;
 use skytether_api::receipt::Receipt;
 use skytether_api::receipt::ReceiptHandle;
 use skytether_api::receipt::ReceiptSource;
-use skytether_api::resize_report::{GrowthOptions, GrowthReport};
+use skytether_api::resize_report::{ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use skytether_api::statement::Asked;
 use skytether_api::statement::Query;
@@ -45,7 +45,7 @@ use skytether_catalog::listing::{DatasetInfo, Listing};
 use skytether_catalog::record_source::RecordSource;
 use skytether_catalog::records::root::{DatasetKind, RootRecord};
 use skytether_catalog::root_store::Catalog;
-use skytether_export::parquet_view::Door;
+use skytether_export::parquet_view::ParquetView;
 use skytether_ingest::dataset_writer::DatasetWriter;
 use skytether_runtime::Ids;
 
@@ -99,7 +99,7 @@ impl Connection {
             ));
         }
         let error = from_status(status);
-        if is_ours(status) { error } else { error.while_doing(format!("the host at {}", self.url)) }
+        if is_ours(status) { error } else { error.context(format!("the host at {}", self.url)) }
     }
 }
 
@@ -139,7 +139,7 @@ impl RemoteHost {
                 Error::invalid(format!(
                     "what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there"
                 ))
-                .because(e)
+                .with_source(e)
             })?;
             let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
             if protocol != Some(u64::from(PROTOCOL)) {
@@ -207,7 +207,7 @@ impl RemoteHost {
         let first = messages.message().await.map_err(|s| self.connection.failed(&s))?.ok_or_else(|| self.cut_off())?;
         let Incoming::Schema(schema) = decoder.decode(first)? else { return Err(self.cut_off()) };
         let receipt = Arc::new(Mutex::new(Receipt::default()));
-        let reading = Reading { messages, decoder, host: self.clone(), receipt: Arc::clone(&receipt), started, over: false };
+        let reading = QueryStream { messages, decoder, host: self.clone(), receipt: Arc::clone(&receipt), started, over: false };
         let stream = stream::unfold(reading, |mut reading| async move {
             if reading.over {
                 return None;
@@ -236,7 +236,7 @@ impl RemoteHost {
     pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
         let body = frames::encode_json(&QueryRequest::new(&asked.into(), options, analyze))?;
         let answer = self.connection.act("explain", body).await?;
-        String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").because(e))
+        String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").with_source(e))
     }
 
     /// As [`crate::Host::explanation`].
@@ -361,7 +361,7 @@ impl RemoteHost {
     ///
     /// # Errors
     /// As there, and `Unavailable`.
-    pub fn resize<'a>(&'a self, options: &'a GrowthOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<GrowthReport>> {
+    pub fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ResizeReport>> {
         Box::pin(async move { self.long("resize", frames::encode_json(options)?, tell).await })
     }
 
@@ -386,8 +386,8 @@ impl RemoteHost {
             Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
         };
         let catalog = Catalog::new(info.drives.iter().enumerate().map(behind).collect(), STORAGE)?;
-        info.outside.iter().for_each(|at| catalog.presence().leave(*at));
-        info.leaving.iter().for_each(|at| catalog.presence().empty(*at, true));
+        info.outside.iter().for_each(|at| catalog.health().leave(*at));
+        info.leaving.iter().for_each(|at| catalog.health().set_leaving(*at, true));
         Ok((info, catalog))
     }
 
@@ -395,8 +395,8 @@ impl RemoteHost {
     ///
     /// # Errors
     /// `Unavailable`, where the host does not answer.
-    pub fn door(&self) -> BoxFuture<'_, Result<Door>> {
-        Box::pin(async move { Ok(Door::new(self.behind().await?.1, Arc::new(self.clone()))) })
+    pub fn door(&self) -> BoxFuture<'_, Result<ParquetView>> {
+        Box::pin(async move { Ok(ParquetView::new(self.behind().await?.1, Arc::new(self.clone()))) })
     }
 
     /// Begins to write a data set through the host; slices are encoded here.
@@ -413,7 +413,7 @@ impl RemoteHost {
     }
 }
 
-struct Reading {
+struct QueryStream {
     messages: Streaming<FlightData>,
     decoder: DeliveryDecoder,
     host: RemoteHost,
@@ -422,7 +422,7 @@ struct Reading {
     over: bool,
 }
 
-impl Reading {
+impl QueryStream {
     async fn next(&mut self) -> Result<Option<arrow::record_batch::RecordBatch>> {
         loop {
             let message: FlightData = self.messages.message().await.map_err(|s| self.host.connection.failed(&s))?.ok_or_else(|| self.host.cut_off())?;

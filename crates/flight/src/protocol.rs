@@ -12,7 +12,7 @@
 //! | `DoAction explanation` | the same | JSON: an [`Explanation`](crate::Explanation) |
 //! | `DoAction scrub` | a [`ScrubOptions`](crate::ScrubOptions) | JSON, several: `{"progress": ...}`, and last `{"done": ...}`, a [`ScrubReport`](crate::ScrubReport) |
 //! | `DoAction repair` | [`RepairOptions`](crate::RepairOptions) | the same with a [`RepairReport`](crate::RepairReport) |
-//! | `DoAction resize` | [`GrowthOptions`](crate::GrowthOptions) | the same with a [`GrowthReport`](crate::GrowthReport) |
+//! | `DoAction resize` | [`ResizeOptions`](crate::GrowthOptions) | the same with a [`ResizeReport`](crate::GrowthReport) |
 //! | `DoAction drive/<n>/apply`, `get`, `get_ranges`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
 //!
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded
@@ -88,7 +88,7 @@ impl QueryRequest {
         match (&self.sql, &self.substrait) {
             (Some(text), None) => Ok(Asked::Sql(text.as_str().into())),
             (None, Some(plan)) => {
-                let bytes = BASE64_STANDARD.decode(plan).map_err(|e| Error::invalid("the plan is no base64").because(e))?;
+                let bytes = BASE64_STANDARD.decode(plan).map_err(|e| Error::invalid("the plan is no base64").with_source(e))?;
                 Ok(Asked::Substrait(bytes.into()))
             }
             _ => Err(Error::invalid("a query is asked either as sql or as a substrait plan")),
@@ -161,13 +161,13 @@ pub(crate) struct Last {
 pub(crate) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let message: IpcMessage = SchemaAsIpc::new(schema, &IpcWriteOptions::default())
         .try_into()
-        .map_err(|e: arrow::error::ArrowError| Error::internal("cannot write a table's schema").because(e))?;
+        .map_err(|e: arrow::error::ArrowError| Error::internal("cannot write a table's schema").with_source(e))?;
     Ok(message.0)
 }
 
 /// Reads a table's columns.
 pub(crate) fn decode_schema(bytes: Bytes) -> Result<SchemaRef> {
-    let schema = Schema::try_from(IpcMessage(bytes)).map_err(|e| Error::corrupt("what the host says of the table's columns can't be read").because(e))?;
+    let schema = Schema::try_from(IpcMessage(bytes)).map_err(|e| Error::corrupt("what the host says of the table's columns can't be read").with_source(e))?;
     Ok(schema.into())
 }
 

@@ -36,7 +36,7 @@ use crate::protocol;
 use crate::protocol::{
     CreateToken, CreatedToken, HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, RevokeToken, ScanRequest, TableRequest, for_another, of_instance,
 };
-use skytether_api::resize_report::GrowthOptions;
+use skytether_api::resize_report::ResizeOptions;
 use skytether_api::scrub_report::{RepairOptions, ScrubOptions};
 use skytether_api::statement::MAX_REQUEST;
 use skytether_flight_sql::service::FlightSqlHost;
@@ -193,8 +193,8 @@ impl HostService {
                     protocol: PROTOCOL,
                     instance: self.host.instance(),
                     drives,
-                    outside: self.host.catalog().presence().outside(),
-                    leaving: self.host.catalog().presence().leaving(),
+                    outside: self.host.catalog().health().outside(),
+                    leaving: self.host.catalog().health().leaving(),
                     slice_bytes: slices.target_bytes,
                     slice_rows: slices.max_rows,
                     zstd_level: slices.zstd_level,
@@ -249,15 +249,15 @@ impl HostService {
                         // Where it was put already, by a repair that did not end, it goes on.
                         let put = host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) });
                         // By what it was given as: its id says nothing to whoever gave that.
-                        put.map_err(|e| e.while_doing(format!("{address} can't take the place of {}", options.drives.join(", "))))?;
+                        put.map_err(|e| e.context(format!("{address} can't take the place of {}", options.drives.join(", "))))?;
                     }
                     host.repair(&options, tell.as_ref()).await
                 })))
             }
             "resize" => {
-                let options: GrowthOptions = frames::decode_json("a request", body)?;
+                let options: ResizeOptions = frames::decode_json("a request", body)?;
                 Ok(Some(long_work::begin(|tell| async move {
-                    host.check_growth(&options)?;
+                    host.check_resize_request(&options)?;
                     let mut new: Vec<Arc<dyn Cse>> = Vec::new();
                     for address in &options.addresses {
                         new.push(face.connect(address).await?);

@@ -14,7 +14,7 @@ use skytether_redundancy::Scheme;
 use uuid::Uuid;
 
 use skytether_api::explanation::Explanation;
-use skytether_api::resize_report::{GrowthOptions, GrowthReport};
+use skytether_api::resize_report::{ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use skytether_api::statement::{Asked, Query, QueryOptions, TableScan};
 use skytether_api::status::DriveStatus;
@@ -25,11 +25,11 @@ use skytether_cluster::cluster::Cluster;
 use skytether_cluster::options::HostOptions;
 use skytether_exec::fallback::EngineFallback;
 use skytether_exec::query_runtime::QueryRuntime;
-use skytether_export::parquet_view::Door;
+use skytether_export::parquet_view::ParquetView;
 use skytether_ingest::dataset_writer::DatasetWriter;
 use skytether_maintenance::Maintenance;
 use skytether_query::planner::Planner;
-use skytether_recovery::missing_drive::Lost;
+use skytether_recovery::missing_drive::UnavailableDrive;
 
 /// Called with how far long work is.
 type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
@@ -77,7 +77,12 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn join_without(drives: Vec<Arc<dyn Cse>>, lost: Vec<Lost>, options: HostOptions, founding: Founding) -> BoxFuture<'static, Result<(Self, u64)>> {
+    pub fn join_without(
+        drives: Vec<Arc<dyn Cse>>,
+        lost: Vec<UnavailableDrive>,
+        options: HostOptions,
+        founding: Founding,
+    ) -> BoxFuture<'static, Result<(Self, u64)>> {
         Box::pin(async move {
             let (runtime, fallback) = parts(&options)?;
             let (cluster, deleted) = Cluster::join_without(drives, lost, options, founding, fallback).await?;
@@ -184,8 +189,8 @@ impl Host {
 
     /// Reads tables as plain files.
     #[must_use]
-    pub fn door(&self) -> Door {
-        Door::new(self.catalog().clone(), Arc::new(self.catalog().clone()))
+    pub fn door(&self) -> ParquetView {
+        ParquetView::new(self.catalog().clone(), Arc::new(self.catalog().clone()))
     }
 
     /// Runs a query: one `SELECT`, in DataFusion's SQL.
@@ -299,7 +304,7 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn resize<'a>(&'a self, new: Vec<Arc<dyn Cse>>, options: &'a GrowthOptions, tell: Tell<'a>) -> BoxFuture<'a, Result<GrowthReport>> {
+    pub fn resize<'a>(&'a self, new: Vec<Arc<dyn Cse>>, options: &'a ResizeOptions, tell: Tell<'a>) -> BoxFuture<'a, Result<ResizeReport>> {
         self.maintenance.resize(new, options, tell)
     }
 
@@ -307,7 +312,7 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn check_resize<'a>(&'a self, count: usize, options: &'a GrowthOptions) -> BoxFuture<'a, Result<()>> {
+    pub fn check_resize<'a>(&'a self, count: usize, options: &'a ResizeOptions) -> BoxFuture<'a, Result<()>> {
         self.maintenance.check_resize(count, options)
     }
 
@@ -315,7 +320,7 @@ impl Host {
     ///
     /// # Errors
     /// Invalid for drives that only a fleet in a directory can add, and for addresses where it is one.
-    pub fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
-        self.maintenance.check_growth(options)
+    pub fn check_resize_request(&self, options: &ResizeOptions) -> Result<()> {
+        self.maintenance.check_resize_request(options)
     }
 }

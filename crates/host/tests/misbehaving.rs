@@ -12,7 +12,7 @@ use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use skytether_common::{DatasetName, Detail, Error, Key, Kind, Result};
 use skytether_device::{Annotation, Capabilities, Cse, CseInfo, DeliveryStream, ResultMessage, Storage, SubPlan};
-use skytether_host::{Catalog, Cut, DatasetKind, Founding, Host, HostOptions, Placement, QueryOptions};
+use skytether_host::{Catalog, DatasetKind, Founding, Host, HostOptions, Placement, Pushdown, QueryOptions};
 use skytether_store::memory::MemoryStore;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use tokio::sync::Semaphore;
@@ -176,7 +176,7 @@ async fn fleet_with(storage_deadline: Duration) -> (Host, Vec<Arc<TestDrive>>, D
     // Enough for several slices, so that both drives have some.
     let many = (0..20).map(|b| {
         RecordBatch::try_from_iter_with_nullable([("id", Arc::new(Int64Array::from_iter_values((0..1000).map(|i| i * i * 7919 + b))) as ArrayRef, false)])
-            .map_err(|e| Error::internal("a batch").because(e))
+            .map_err(|e| Error::internal("a batch").with_source(e))
     });
     writer.write_table("data", Placement::Spread, rows().schema(), many).await.unwrap();
     assert!(writer.commit().await.unwrap().slices > 1);
@@ -184,7 +184,7 @@ async fn fleet_with(storage_deadline: Duration) -> (Host, Vec<Arc<TestDrive>>, D
 }
 
 async fn run(host: &Host, sql: &str) -> Result<usize> {
-    let query = host.sql(sql, &QueryOptions { cut: Cut::Raw, ..QueryOptions::default() }).await?;
+    let query = host.sql(sql, &QueryOptions { cut: Pushdown::Raw, ..QueryOptions::default() }).await?;
     Ok(query.collect().await?.iter().map(RecordBatch::num_rows).sum())
 }
 
@@ -459,8 +459,8 @@ fn no_plan_of_a_stranger_overflows_the_stack_of_a_host() {
                 let done = host.explain(Bytes::from(plan.encode_to_vec()), false, &QueryOptions::default()).await;
                 match done {
                     Ok(text) => assert!(text.contains("super-plan"), "{what}"),
-                    Err(e) if !refused => panic!("{what}: {}", e.full_text()),
-                    Err(e) => assert!(matches!(e.kind(), Kind::Invalid | Kind::Unsupported), "{what}: {}", e.full_text()),
+                    Err(e) if !refused => panic!("{what}: {}", e.report()),
+                    Err(e) => assert!(matches!(e.kind(), Kind::Invalid | Kind::Unsupported), "{what}: {}", e.report()),
                 }
             }
         });

@@ -1,6 +1,6 @@
 //! No code outside of tests decides by the text of an error: it asks for the kind and the detail.
 //!
-//! What is found: the text of an error (`e.message()`, `e.full_text()`, `e.to_string()`, `str(e)`), or a variable that
+//! What is found: the text of an error (`e.message()`, `e.report()`, `e.to_string()`, `str(e)`), or a variable that
 //! has it, which is searched, split, compared or matched. What `assert!` looks at is left out. A function that gets a
 //! text as an argument is not found: do not write one.
 

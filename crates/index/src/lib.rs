@@ -107,7 +107,7 @@ impl Definition {
     /// # Errors
     /// Internal only.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).map_err(|e| Error::internal("cannot write the definition of an index").because(e))
+        serde_json::to_vec(self).map_err(|e| Error::internal("cannot write the definition of an index").with_source(e))
     }
 
     /// What [`Self::encode`] gave.
@@ -115,7 +115,7 @@ impl Definition {
     /// # Errors
     /// Corrupt; Unsupported for a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let definition: Self = serde_json::from_slice(bytes).map_err(|e| Error::corrupt("the definition of an index is none").because(e))?;
+        let definition: Self = serde_json::from_slice(bytes).map_err(|e| Error::corrupt("the definition of an index is none").with_source(e))?;
         if definition.format > FORMAT {
             return Err(Error::unsupported(format!("an index has format {}, this version reads up to {FORMAT}: upgrade the drive", definition.format)));
         }

@@ -191,7 +191,7 @@ impl Order {
 /// The column without its dictionary.
 fn plain(column: &ArrayRef) -> Result<ArrayRef> {
     match column.data_type() {
-        DataType::Dictionary(_, values) => cast(column, values).map_err(|e| Error::invalid("cannot read the values of a dictionary column").because(e)),
+        DataType::Dictionary(_, values) => cast(column, values).map_err(|e| Error::invalid("cannot read the values of a dictionary column").with_source(e)),
         _ => Ok(ArrayRef::clone(column)),
     }
 }
@@ -256,7 +256,7 @@ fn unsigned(array: &ArrayRef) -> Result<Vec<u64>> {
 }
 
 fn floats(array: &ArrayRef) -> Result<Vec<f64>> {
-    let wide = cast(array, &DataType::Float64).map_err(|e| Error::internal("cannot widen floats").because(e))?;
+    let wide = cast(array, &DataType::Float64).map_err(|e| Error::internal("cannot widen floats").with_source(e))?;
     Ok(wide.as_primitive::<Float64Type>().values().to_vec())
 }
 

@@ -191,7 +191,7 @@ impl Building {
             } else {
                 let places: Vec<(usize, usize)> = rows.iter().map(|row| place(&before, *row)).map(|(stripe, row)| (stripe, row as usize)).collect();
                 let batch = interleave_record_batch(&batches, &places).and_then(|batch| lean(&batch));
-                let batch = batch.map_err(|e| Error::internal("cannot put the values of an index together").because(e))?;
+                let batch = batch.map_err(|e| Error::internal("cannot put the values of an index together").with_source(e))?;
                 ipc::write(&batch.schema(), Some(&batch))?
             };
             bounds.extend(numbers.iter().map(|of| Interval { low: of.iter().copied().min().unwrap_or(0), high: of.iter().copied().max().unwrap_or(0) }));
@@ -258,7 +258,7 @@ fn damaged(what: &str) -> Error {
 
 impl Head {
     fn encode(&self) -> Result<Vec<u8>> {
-        let header = serde_json::to_vec(&self.header).map_err(|e| Error::internal("cannot write the head of an index").because(e))?;
+        let header = serde_json::to_vec(&self.header).map_err(|e| Error::internal("cannot write the head of an index").with_source(e))?;
         let mut out = Vec::with_capacity(16 + header.len() + self.pages.len() * (20 + 16 * self.header.columns.len()));
         out.extend_from_slice(MAGIC);
         out.extend([0; 4]);
@@ -291,7 +291,7 @@ impl Head {
             return Err(damaged("does not match its checksum"));
         }
         let (json, mut rest) = bytes.get(16..).and_then(|rest| rest.split_at_checked(number(12).ok()? as usize)).ok_or_else(|| damaged("is cut short"))?;
-        let header: Header = serde_json::from_slice(json).map_err(|e| damaged("has a header that is none").because(e))?;
+        let header: Header = serde_json::from_slice(json).map_err(|e| damaged("has a header that is none").with_source(e))?;
         if header.format > FORMAT {
             return Err(Error::unsupported(format!("the head of an index has format {}, this version reads up to {FORMAT}", header.format)));
         }

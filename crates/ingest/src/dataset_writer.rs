@@ -22,13 +22,13 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
 use crate::matrix_writer;
-use crate::outbox::Outbox;
-use crate::row_router::Dealt;
-use crate::stripe_encoder::Coder;
-use skytether_catalog::commit::overtaken;
+use crate::outbox::WritePipeline;
+use crate::row_router::RowRouter;
+use crate::stripe_encoder::StripeEncoder;
+use skytether_catalog::commit::lost_update;
 use skytether_catalog::fencing::is_refusal;
 use skytether_catalog::records::bounds::Bounds;
-use skytether_catalog::records::code_map::Over;
+use skytether_catalog::records::code_map::StripeLayout;
 use skytether_catalog::records::code_map::{INNER_PARITY, PARITY};
 use skytether_catalog::records::index::IndexRecord;
 use skytether_catalog::records::partition::PartitionRecord;
@@ -84,10 +84,10 @@ enum State {
 
 /// Partitions of one table while they are written.
 pub(crate) struct PartitionWriter<'a> {
-    outbox: &'a Outbox,
+    outbox: &'a WritePipeline,
     name: PartitionName,
     drives: Vec<usize>,
-    coder: Option<&'a Coder<'a>>,
+    coder: Option<&'a StripeEncoder<'a>>,
     metadata: MetadataBuilder,
     pub(crate) rows: u64,
     pub(crate) slices: u32,
@@ -96,13 +96,13 @@ pub(crate) struct PartitionWriter<'a> {
 
 impl<'a> PartitionWriter<'a> {
     /// A partition that every one of `drives` gets a copy of.
-    pub(crate) fn new(outbox: &'a Outbox, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
+    pub(crate) fn new(outbox: &'a WritePipeline, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
         let metadata = MetadataBuilder::new(layout, schema, BTreeMap::new());
         Self { outbox, name, drives, coder: None, metadata, rows: 0, slices: 0, bytes: 0 }
     }
 
     /// The same partition, whose slices `coder` puts into code groups.
-    pub(crate) fn coded(self, coder: Option<&'a Coder<'a>>) -> Self {
+    pub(crate) fn coded(self, coder: Option<&'a StripeEncoder<'a>>) -> Self {
         Self { coder, ..self }
     }
 
@@ -160,7 +160,7 @@ impl DatasetWriter {
     ) -> BoxFuture<'static, Result<Self>> {
         Box::pin(async move {
             let started = Instant::now();
-            let runtime = Handle::try_current().map_err(|e| Error::internal("an ingest needs a tokio runtime").because(e))?;
+            let runtime = Handle::try_current().map_err(|e| Error::internal("an ingest needs a tokio runtime").with_source(e))?;
             if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
                 return Err(Error::internal("an ingest needs a tokio runtime with more than one thread"));
             }
@@ -174,7 +174,7 @@ impl DatasetWriter {
                     )));
                 }
             };
-            let (drives, incarnations, scheme) = (catalog.presence().writable(), catalog.presence().incarnations(), catalog.presence().scheme());
+            let (drives, incarnations, scheme) = (catalog.health().writable(), catalog.health().incarnations(), catalog.health().scheme());
             Ok(Self {
                 catalog,
                 slices,
@@ -209,7 +209,7 @@ impl DatasetWriter {
         if !self.tables.is_empty() || self.state != State::Writing {
             return Err(Error::invalid(format!("the redundancy of {} is to be said before its tables are written", self.name)));
         }
-        self.catalog.presence().over(scheme, &self.drives)?;
+        self.catalog.health().layout(scheme, &self.drives)?;
         self.scheme = scheme;
         Ok(())
     }
@@ -246,7 +246,7 @@ impl DatasetWriter {
         schema: SchemaRef,
         batches: impl Iterator<Item = Result<RecordBatch>> + Send,
     ) -> Result<()> {
-        let keys = partition::keys(&schema, by).map_err(|e| e.while_doing(format!("{} can't be partitioned", self.name)))?;
+        let keys = partition::keys(&schema, by).map_err(|e| e.context(format!("{} can't be partitioned", self.name)))?;
         self.write(table, Placement::Spread, keys, schema, batches).await
     }
 
@@ -261,7 +261,7 @@ impl DatasetWriter {
         self.check_table(table)?;
         check_schema(&self.name, &schema)?;
         self.state = State::Failed;
-        let outbox = Outbox::new(&self.catalog);
+        let outbox = WritePipeline::new(&self.catalog);
         let encoded = tokio::task::block_in_place(|| self.encode_table(&outbox, table, placement, keys, &schema, batches));
         let record = settle(outbox, encoded).await?;
         self.tables.insert(table.to_owned(), record);
@@ -271,7 +271,7 @@ impl DatasetWriter {
 
     fn encode_table(
         &self,
-        outbox: &Outbox,
+        outbox: &WritePipeline,
         table: &str,
         placement: Placement,
         keys: Vec<Key>,
@@ -283,9 +283,9 @@ impl DatasetWriter {
             let encoder = std::thread::Builder::new().name("encoder".to_owned()).spawn_scoped(scope, move || -> Result<TableRecord> {
                 let drives = self.order(placement, !keys.is_empty())?;
                 let coder = if placement == Placement::Spread { self.coder(outbox, table, &drives)? } else { None };
-                let partitions = self.deal(outbox, table, placement, &drives, coder.as_ref(), schema);
+                let partitions = self.route(outbox, table, placement, &drives, coder.as_ref(), schema);
                 let cut = || {
-                    let mut dealt = Dealt::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
+                    let mut dealt = RowRouter::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
                     let mut memory_bytes = 0;
                     for batch in receive {
                         memory_bytes += batch_bytes(&batch);
@@ -345,8 +345,8 @@ impl DatasetWriter {
     }
 
     /// What makes parities of the data set's tables, and the drives that these are written over, if anything does.
-    fn over(&self) -> Result<(Option<Code>, Option<Over>)> {
-        let over = self.catalog.presence().over(self.scheme, &self.drives).map_err(|e| e.while_doing(format!("{} can't be stored", self.name)))?;
+    fn over(&self) -> Result<(Option<Code>, Option<StripeLayout>)> {
+        let over = self.catalog.health().layout(self.scheme, &self.drives).map_err(|e| e.context(format!("{} can't be stored", self.name)))?;
         Ok((self.scheme.code(), over))
     }
 
@@ -355,22 +355,22 @@ impl DatasetWriter {
     }
 
     /// What makes the parities of a table over `drives`, if it has any.
-    fn coder<'a>(&self, outbox: &'a Outbox, table: &str, drives: &[usize]) -> Result<Option<Coder<'a>>> {
+    fn coder<'a>(&self, outbox: &'a WritePipeline, table: &str, drives: &[usize]) -> Result<Option<StripeEncoder<'a>>> {
         let (Some(code), Some(over)) = self.over()? else { return Ok(None) };
         // The hosts of the drives, which may be in another order.
         let host = |at: &usize| over.drives.iter().position(|other| other == at).and_then(|place| over.hosts.get(place).copied());
         let hosts = if over.hosts.is_empty() { Vec::new() } else { drives.iter().filter_map(host).collect() };
-        let over = Over { scheme: self.scheme, drives: drives.to_vec(), hosts };
-        Coder::new(outbox, over, code, self.partition(table, 0), self.slices.target_bytes).map(Some)
+        let over = StripeLayout { scheme: self.scheme, drives: drives.to_vec(), hosts };
+        StripeEncoder::new(outbox, over, code, self.partition(table, 0), self.slices.target_bytes).map(Some)
     }
 
-    fn deal<'a>(
+    fn route<'a>(
         &self,
-        outbox: &'a Outbox,
+        outbox: &'a WritePipeline,
         table: &str,
         placement: Placement,
         drives: &[usize],
-        coder: Option<&'a Coder<'a>>,
+        coder: Option<&'a StripeEncoder<'a>>,
         schema: &SchemaRef,
     ) -> Vec<PartitionWriter<'a>> {
         let writer = |slot: u32, drives: Vec<usize>| PartitionWriter::new(outbox, self.partition(table, slot), drives, Layout::Table, schema.clone());
@@ -388,7 +388,7 @@ impl DatasetWriter {
         Box::pin(async move {
             self.check_table(table)?;
             self.state = State::Failed;
-            let outbox = Outbox::new(&self.catalog);
+            let outbox = WritePipeline::new(&self.catalog);
             let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
             let encoded = tokio::task::block_in_place(|| {
                 let drives = self.order(Placement::Spread, true)?;
@@ -463,7 +463,7 @@ impl DatasetWriter {
             runtime
                 .spawn(this.settle_commit(record))
                 .await
-                .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).because(e))?
+                .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).with_source(e))?
         })
     }
 
@@ -475,7 +475,7 @@ impl DatasetWriter {
             None => (None, None, Vec::new(), Expect::Absent),
             Some((record, version)) => (Some(record.written()), Some((record.generation, record.change)), record.indexes, Expect::Version(version)),
         };
-        if written == self.replaced { Ok((expect, now, indexes)) } else { Err(overtaken(&self.name)) }
+        if written == self.replaced { Ok((expect, now, indexes)) } else { Err(lost_update(&self.name)) }
     }
 
     /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced. An error comes with whether it is certain that nothing was committed.
@@ -496,12 +496,12 @@ impl DatasetWriter {
                 Ok(()) => return Ok(now.map(|(generation, _)| generation)),
             }
         }
-        Err((overtaken(&self.name), true))
+        Err((lost_update(&self.name), true))
     }
 
     /// Whether drives that are lost by now have no part that is nowhere else, and no drive was replaced: what it had is made anew of what root records name, and of nothing else.
     fn is_all_there(&self, record: &RootRecord) -> Result<()> {
-        let now = self.catalog.presence().incarnations();
+        let now = self.catalog.health().incarnations();
         let replaced = |id: &Uuid| now.get(id) != self.incarnations.get(id) && record.names(id);
         if let Some(at) = self.drives.iter().find(|at| replaced(&self.catalog.drives()[**at].info().id)) {
             let drive = &self.catalog.drives()[*at].info().name;
@@ -510,7 +510,7 @@ impl DatasetWriter {
         for table in record.tables.values().filter(|table| table.redundancy.is_none() && table.placement == Placement::Spread) {
             for partition in &table.partitions {
                 let at = self.catalog.drive(&partition.drive, &self.name)?;
-                if self.catalog.presence().is_lost(at) {
+                if self.catalog.health().is_down(at) {
                     let drive = &self.catalog.drives()[at].info().name;
                     return Err(Error::unavailable(format!("{drive} was lost while {} was written, which has no redundancy: ingest it again", self.name)));
                 }
@@ -577,7 +577,7 @@ impl Drop for DatasetWriter {
 }
 
 /// Waits for the lanes; where both failed, the lanes' error is the cause and the encoder's only says that it could not go on.
-async fn settle<T>(outbox: Outbox, encoded: Result<T>) -> Result<T> {
+async fn settle<T>(outbox: WritePipeline, encoded: Result<T>) -> Result<T> {
     let sent = outbox.finish().await;
     sent.and(encoded)
 }
@@ -607,7 +607,7 @@ fn conform(name: &DatasetName, table: &str, schema: &SchemaRef, batch: RecordBat
     }
     // Nullability and metadata of single batches may differ; the declared schema holds.
     RecordBatch::try_new(schema.clone(), batch.columns().to_vec())
-        .map_err(|e| Error::invalid(format!("a batch of {name} ({table}) does not keep its schema")).because(e))
+        .map_err(|e| Error::invalid(format!("a batch of {name} ({table}) does not keep its schema")).with_source(e))
 }
 
 fn columns(schema: &SchemaRef) -> String {

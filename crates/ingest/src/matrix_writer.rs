@@ -8,8 +8,8 @@ use skytether_matrix::Transposed;
 use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
 
 use crate::dataset_writer::PartitionWriter;
-use crate::outbox::Outbox;
-use crate::stripe_encoder::Coder;
+use crate::outbox::WritePipeline;
+use crate::stripe_encoder::StripeEncoder;
 use skytether_catalog::records::partition::PartitionRecord;
 use skytether_catalog::root_store::Catalog;
 
@@ -36,10 +36,10 @@ pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {
 /// Where a matrix goes.
 pub(crate) struct To<'a> {
     pub(crate) catalog: &'a Catalog,
-    pub(crate) outbox: &'a Outbox,
+    pub(crate) outbox: &'a WritePipeline,
     /// The host's drives, in the order of the partitions.
     pub(crate) drives: &'a [usize],
-    pub(crate) coder: Option<&'a Coder<'a>>,
+    pub(crate) coder: Option<&'a StripeEncoder<'a>>,
     /// The partition's name of a slot.
     pub(crate) name: &'a (dyn Fn(u32) -> PartitionName + Sync),
 }

@@ -28,17 +28,17 @@ const UNDER_WAY: usize = 2;
 /// Changes in one batch at most: many tiny slices are sent in more than one.
 const BATCH_OPS: usize = 256;
 
-struct Lane {
+struct DriveWriter {
     send: mpsc::Sender<Op>,
     task: JoinHandle<Result<()>>,
 }
 
-/// Sends values to drives with backpressure: [`Outbox::put`] waits while the drive has not taken what came before.
-pub(crate) struct Outbox {
-    lanes: Vec<Lane>,
+/// Sends values to drives with backpressure: [`WritePipeline::put`] waits while the drive has not taken what came before.
+pub(crate) struct WritePipeline {
+    lanes: Vec<DriveWriter>,
 }
 
-impl Outbox {
+impl WritePipeline {
     /// A lane for each drive of `catalog`. Must be called in a runtime.
     pub(crate) fn new(catalog: &Catalog) -> Self {
         let batch = BATCH_BYTES.min(TOTAL_BYTES / (UNDER_WAY * catalog.drives().len().max(1))).max(1 << 20);
@@ -47,7 +47,7 @@ impl Outbox {
             .iter()
             .map(|drive| {
                 let (send, receive) = mpsc::channel(4);
-                Lane { send, task: tokio::spawn(run(Arc::clone(drive), receive, batch, catalog.deadline())) }
+                DriveWriter { send, task: tokio::spawn(run(Arc::clone(drive), receive, batch, catalog.deadline())) }
             })
             .collect();
         Self { lanes }
@@ -69,7 +69,7 @@ impl Outbox {
         let mut result = Ok(());
         for lane in self.lanes {
             drop(lane.send);
-            let ended = lane.task.await.unwrap_or_else(|e| Err(Error::internal("the task that sends slices ended early").because(e)));
+            let ended = lane.task.await.unwrap_or_else(|e| Err(Error::internal("the task that sends slices ended early").with_source(e)));
             if result.is_ok() {
                 result = ended;
             }
@@ -105,7 +105,7 @@ async fn run(drive: Arc<dyn Storage>, mut ops: mpsc::Receiver<Op>, batch_bytes: 
 async fn send(drive: &dyn Storage, deadline: Duration, batch: Vec<Op>) -> Result<()> {
     let name = &drive.info().name;
     let sent = within(deadline, name, "store slices", drive.apply(batch)).await;
-    sent.map(drop).map_err(|e| e.while_doing(format!("{name} could not store slices")))
+    sent.map(drop).map_err(|e| e.context(format!("{name} could not store slices")))
 }
 
 /// Changes that are sent next.

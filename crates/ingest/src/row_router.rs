@@ -16,7 +16,7 @@ use skytether_catalog::root_store::Catalog;
 const WAITING: usize = 2;
 
 /// The partitions of one table while they are written.
-pub(crate) struct Dealt<'a> {
+pub(crate) struct RowRouter<'a> {
     placement: Placement,
     partitions: Vec<PartitionWriter<'a>>,
     keys: Vec<Key>,
@@ -25,7 +25,7 @@ pub(crate) struct Dealt<'a> {
     next: usize,
 }
 
-impl<'a> Dealt<'a> {
+impl<'a> RowRouter<'a> {
     /// Without `keys`, slices are dealt in turn.
     pub(crate) fn new(placement: Placement, partitions: Vec<PartitionWriter<'a>>, keys: Vec<Key>, slicer: impl Fn() -> TableSlicer) -> Self {
         let slicers = if keys.is_empty() { 1 } else { partitions.len() };
@@ -35,7 +35,7 @@ impl<'a> Dealt<'a> {
     pub(crate) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         if self.keys.is_empty() {
             let slices = self.slicers[0].push(batch)?;
-            return self.in_turn(&slices);
+            return self.round_robin(&slices);
         }
         for (at, rows) in partition::split(batch, &self.keys, self.partitions.len())?.iter().enumerate() {
             if rows.num_rows() > 0 {
@@ -61,7 +61,7 @@ impl<'a> Dealt<'a> {
         Ok(())
     }
 
-    fn in_turn(&mut self, slices: &[Encoded]) -> Result<()> {
+    fn round_robin(&mut self, slices: &[Encoded]) -> Result<()> {
         for slice in slices {
             let at = self.next % self.partitions.len();
             self.next += 1;
@@ -80,7 +80,7 @@ impl<'a> Dealt<'a> {
         let by_key = !self.keys.is_empty();
         for (at, slicer) in std::mem::take(&mut self.slicers).into_iter().enumerate() {
             let slices = slicer.finish()?;
-            if by_key { self.add(at, &slices)? } else { self.in_turn(&slices)? }
+            if by_key { self.add(at, &slices)? } else { self.round_robin(&slices)? }
         }
         let partitioned_by = if by_key { Some(PartitionedBy::new(&self.keys)?) } else { None };
         let (placement, mut rows, mut records) = (self.placement, 0, Vec::new());

@@ -1,6 +1,6 @@
 //! The code groups of a table while it is written: slices wait until a group of them is complete, and its parities go out with the slices.
 //!
-//! Who cuts rows into slices by one thread has them made by another one ([`Coder::beside`]).
+//! Who cuts rows into slices by one thread has them made by another one ([`StripeEncoder::beside`]).
 //!
 //! On two levels each slice waits twice: for others of a group across hosts, and for others of a group within its host, as the parities of the former do.
 
@@ -11,15 +11,15 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, PartitionName, Result};
-use skytether_redundancy::groups::{Group, Grouper, Placed, default_window};
+use skytether_redundancy::groups::{Group, Grouper, PlacedShard, default_window};
 use skytether_redundancy::levels::{Formed, Inside, Levels};
 use skytether_redundancy::map::{CodeMap, Shard};
 use skytether_redundancy::{Code, Scheme, code};
 use skytether_runtime::threads;
 use uuid::Uuid;
 
-use crate::outbox::Outbox;
-use skytether_catalog::records::code_map::{Over, Part, RedundancyRecord, StoredMap, Within, holders, level_holders, parity_of};
+use crate::outbox::WritePipeline;
+use skytether_catalog::records::code_map::{Part, RedundancyRecord, StoredMap, StripeLayout, Within, holders, level_holders, parity_of};
 use skytether_catalog::root_store::Catalog;
 
 /// Bytes of slices that wait for others of their group, about: larger windows waste less.
@@ -30,16 +30,16 @@ const GROUPS: usize = 2;
 
 /// A slice that waits, with its partition; its bytes are those that were sent.
 #[derive(Debug, Clone)]
-struct Held {
+struct PendingShard {
     slot: u32,
     number: u32,
     bytes: Bytes,
 }
 
 /// Makes the parities of one table.
-pub(crate) struct Coder<'a> {
-    outbox: &'a Outbox,
-    over: Over,
+pub(crate) struct StripeEncoder<'a> {
+    outbox: &'a WritePipeline,
+    over: StripeLayout,
     code: Code,
     /// A partition of the table; which one does not matter.
     table: PartitionName,
@@ -50,14 +50,14 @@ pub(crate) struct Coder<'a> {
 
 /// Who forms groups.
 #[derive(Debug)]
-enum Former {
-    Flat(Grouper<Held>, u64),
-    Levels(Levels<Held>),
+enum GroupBuilder {
+    Flat(Grouper<PendingShard>, u64),
+    Levels(Levels<PendingShard>),
 }
 
 #[derive(Debug)]
 struct State {
-    former: Former,
+    former: GroupBuilder,
     /// Bytes that wait; on two levels, bytes that wait twice count twice.
     waiting: usize,
     /// Groups across drives or hosts, and within hosts: data and parity shards.
@@ -65,7 +65,7 @@ struct State {
     /// Parities of each drive so far, and their bytes: across drives or hosts, and within hosts.
     parities: [Vec<(u32, u64)>; 2],
     /// Parities across hosts that wait for others of their host, by group and place.
-    made: HashMap<(u64, u32), Held>,
+    made: HashMap<(u64, u32), PendingShard>,
     /// Groups within hosts that have such a parity that is being made by another thread.
     pending: Vec<Inner>,
 }
@@ -73,7 +73,7 @@ struct State {
 /// A group across drives or hosts whose parities have their names.
 struct Outer {
     number: u64,
-    data: Vec<Held>,
+    data: Vec<PendingShard>,
     /// Drive and number of each parity.
     parity: Vec<(u32, u32)>,
 }
@@ -81,7 +81,7 @@ struct Outer {
 /// A group within a host, likewise.
 #[derive(Debug)]
 struct Inner {
-    data: Vec<Inside<Held>>,
+    data: Vec<Inside<PendingShard>>,
     parity: Vec<(u32, u32)>,
 }
 
@@ -95,12 +95,12 @@ fn shard(drive: u32, home: u32, number: u32, bytes: &[u8]) -> Shard {
     Shard { drive, home, number, len: bytes.len() as u64, crc32c: crc32c(bytes) }
 }
 
-impl<'a> Coder<'a> {
+impl<'a> StripeEncoder<'a> {
     /// For `table`, in slices of about `slice_bytes`, with the scheme's `code` across drives or hosts.
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M drives, or on two levels too few hosts or drives of one.
-    pub(crate) fn new(outbox: &'a Outbox, over: Over, code: Code, table: PartitionName, slice_bytes: usize) -> Result<Self> {
+    pub(crate) fn new(outbox: &'a WritePipeline, over: StripeLayout, code: Code, table: PartitionName, slice_bytes: usize) -> Result<Self> {
         let most = WINDOW / slice_bytes.max(1);
         // Parities of many small tables are to begin on different drives.
         let (seed, drives) = (table.generation.0, over.drives.len());
@@ -108,9 +108,9 @@ impl<'a> Coder<'a> {
             Scheme::Levels(outer, inner) => {
                 let hosts = over.hosts.iter().max().map_or(1, |last| *last as usize + 1);
                 let windows = (default_window(outer).min(most), default_window(inner).min(most / hosts));
-                Former::Levels(Levels::new((outer, inner), &over.hosts, windows, seed)?)
+                GroupBuilder::Levels(Levels::new((outer, inner), &over.hosts, windows, seed)?)
             }
-            _ => Former::Flat(Grouper::new(code, drives, default_window(code).min(most), seed)?, 0),
+            _ => GroupBuilder::Flat(Grouper::new(code, drives, default_window(code).min(most), seed)?, 0),
         };
         let parities = || vec![(0, 0); drives];
         let state =
@@ -132,7 +132,7 @@ impl<'a> Coder<'a> {
     /// Those of `work`, and why parities can't be made.
     pub(crate) fn beside<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         /// That no more comes, however `work` ends: the thread would wait for ever.
-        struct Last<'c, 'a>(&'c Coder<'a>);
+        struct Last<'c, 'a>(&'c StripeEncoder<'a>);
         impl Drop for Last<'_, '_> {
             fn drop(&mut self) {
                 self.0.apart().take();
@@ -154,14 +154,14 @@ impl<'a> Coder<'a> {
     /// Slice `number` of partition `slot` goes out. What it completes is encoded by this thread, or by that of [`Self::beside`].
     ///
     /// # Errors
-    /// As [`Outbox::put`] and [`Grouper::push`].
+    /// As [`WritePipeline::put`] and [`Grouper::push`].
     pub(crate) fn push(&self, slot: u32, number: u32, bytes: &Bytes) -> Result<()> {
         // What waits on both levels is counted twice.
         let most = if self.over.scheme.inner().is_some() { 4 * WINDOW } else { 2 * WINDOW };
         let work = {
             let mut state = self.state();
-            let held = Held { slot, number, bytes: bytes.clone() };
-            let mut work = state.push(Placed { drive: slot, id: held, len: bytes.len() as u64 })?;
+            let held = PendingShard { slot, number, bytes: bytes.clone() };
+            let mut work = state.push(PlacedShard { drive: slot, id: held, len: bytes.len() as u64 })?;
             if state.waiting > most {
                 // Slices are much longer than they should be: room comes first.
                 work.extend(state.finish()?);
@@ -196,13 +196,13 @@ impl<'a> Coder<'a> {
         let mut made = Vec::with_capacity(parities.len());
         for (at, ((slot, number), bytes)) in places.into_iter().zip(parities).enumerate() {
             parity.push(shard(slot, slot, number, &bytes));
-            made.push(((group, at as u32), Held { slot, number, bytes: bytes.clone() }));
+            made.push(((group, at as u32), PendingShard { slot, number, bytes: bytes.clone() }));
             self.send(Part::Parity, slot, number, bytes)?;
         }
         let ready = {
             let mut state = self.state();
             state.groups[0].push((shards, parity));
-            if matches!(state.former, Former::Flat(..)) {
+            if matches!(state.former, GroupBuilder::Flat(..)) {
                 return Ok(());
             }
             state.made.extend(made);
@@ -218,7 +218,7 @@ impl<'a> Coder<'a> {
     fn encode_within(&self, inner: Inner) -> Result<()> {
         let Some(codes) = self.over.scheme.inner() else { return Err(Error::internal("a table on one level has a group within a host")) };
         let drives = self.over.drives.len() as u32;
-        let mut data: Vec<(u32, Held)> = Vec::with_capacity(inner.data.len());
+        let mut data: Vec<(u32, PendingShard)> = Vec::with_capacity(inner.data.len());
         {
             let mut state = self.state();
             if !state.has_all(&inner) {
@@ -288,14 +288,14 @@ impl<'a> Coder<'a> {
 }
 
 impl State {
-    fn push(&mut self, placed: Placed<Held>) -> Result<Vec<Work>> {
+    fn push(&mut self, placed: PlacedShard<PendingShard>) -> Result<Vec<Work>> {
         let len = placed.id.bytes.len();
         let formed = match &mut self.former {
-            Former::Flat(grouper, formed) => {
+            GroupBuilder::Flat(grouper, formed) => {
                 self.waiting += len;
                 grouper.push(placed)?.into_iter().map(|group| flat(group, formed)).collect()
             }
-            Former::Levels(levels) => {
+            GroupBuilder::Levels(levels) => {
                 self.waiting += 2 * len;
                 levels.push(placed)?
             }
@@ -306,21 +306,21 @@ impl State {
     /// Groups of all that waits.
     fn finish(&mut self) -> Result<Vec<Work>> {
         let formed = match &mut self.former {
-            Former::Flat(grouper, formed) => grouper.finish().into_iter().map(|group| flat(group, formed)).collect(),
-            Former::Levels(levels) => levels.finish()?,
+            GroupBuilder::Flat(grouper, formed) => grouper.finish().into_iter().map(|group| flat(group, formed)).collect(),
+            GroupBuilder::Levels(levels) => levels.finish()?,
         };
         self.named(formed)
     }
 
     /// Gives the parities of groups their numbers; their slices no longer wait.
-    fn named(&mut self, formed: Vec<Formed<Held>>) -> Result<Vec<Work>> {
-        let two = matches!(self.former, Former::Levels(_));
+    fn named(&mut self, formed: Vec<Formed<PendingShard>>) -> Result<Vec<Work>> {
+        let two = matches!(self.former, GroupBuilder::Levels(_));
         let mut work = Vec::with_capacity(formed.len());
         for formed in formed {
             work.push(match formed {
                 Formed::Outer { number, group, parity_drives } => {
                     let parity = self.name(0, &parity_drives, group.parity_len)?;
-                    let data: Vec<Held> = group.data.into_iter().map(|placed| placed.id).collect();
+                    let data: Vec<PendingShard> = group.data.into_iter().map(|placed| placed.id).collect();
                     self.waiting = self.waiting.saturating_sub(data.iter().map(|held| held.bytes.len()).sum());
                     if two {
                         self.waiting += parity.len() * group.parity_len as usize;
@@ -358,7 +358,7 @@ impl State {
 }
 
 /// A group across drives, of which there is no other level.
-fn flat(group: Group<Held>, formed: &mut u64) -> Formed<Held> {
+fn flat(group: Group<PendingShard>, formed: &mut u64) -> Formed<PendingShard> {
     *formed += 1;
     Formed::Outer { number: *formed - 1, parity_drives: group.parity.clone(), group }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`scrub`], [`scrub_window`] | every drive verifies what it has; what is damaged is mended from the rest of its group |
+//! | [`scrub`], [`scrub_window`] | every drive verifies what it has; damaged values are reconstructed |
 //! | [`rebuild`], [`rebuild_copies`] | a blank drive gets the content of the lost one that it replaces |
 //! | [`resize`], [`resize_members`], [`resize_nodes`] | drives that join and leave |
 //! | [`rebalance`], [`rebalance_plan`], [`rebalance_parities`], [`two_level_layout`] | what moves then, and to where |

@@ -16,7 +16,7 @@ use skytether_store::{Expect, Op, Version};
 
 use crate::rebalance_plan::{Job, Planner, TablePlan};
 use crate::retention::Replaced;
-use skytether_api::resize_report::GrowthReport;
+use skytether_api::resize_report::ResizeReport;
 use skytether_api::scrub_report::Progress;
 use skytether_catalog::fencing::is_refusal;
 use skytether_catalog::records::bounds::Bounds;
@@ -47,7 +47,7 @@ pub(crate) struct Mover<'a> {
     cluster: &'a Cluster,
     leaving: BTreeSet<usize>,
     tell: &'a (dyn Fn(&Progress) + Send + Sync),
-    pub(crate) report: GrowthReport,
+    pub(crate) report: ResizeReport,
     progress: Progress,
     pace: Pace,
     /// Bytes on each drive, by the root records.
@@ -58,7 +58,7 @@ pub(crate) struct Mover<'a> {
 }
 
 /// What became of a data set.
-enum Became {
+enum MoveOutcome {
     /// All is where it should be.
     Nothing,
     /// It was moved.
@@ -70,21 +70,21 @@ enum Became {
 }
 
 /// A generation that is deleted unless it is settled.
-struct Unsettled {
+struct PendingGeneration {
     catalog: Catalog,
     name: DatasetName,
     generation: Generation,
     settled: bool,
 }
 
-impl Unsettled {
+impl PendingGeneration {
     /// Deletes what was written; where a drive does not take that, it is tried once more in the background.
     async fn undo(mut self) {
         self.settled = self.catalog.delete_generation(&self.name, self.generation).await.is_ok();
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for PendingGeneration {
     fn drop(&mut self) {
         if !self.settled {
             let (catalog, name, generation) = (self.catalog.clone(), self.name.clone(), self.generation);
@@ -102,7 +102,7 @@ impl Drop for Unsettled {
 
 impl<'a> Mover<'a> {
     pub(crate) fn new(cluster: &'a Cluster, leaving: BTreeSet<usize>, bytes_per_s: Option<u64>, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> Self {
-        let (report, progress) = (GrowthReport::default(), Progress::default());
+        let (report, progress) = (ResizeReport::default(), Progress::default());
         Self {
             cluster,
             leaving,
@@ -160,7 +160,7 @@ impl<'a> Mover<'a> {
                     Err(e) if e.kind() == Kind::NotFound => {}
                     Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => {
                         if pass == 0 {
-                            self.report.left.push(format!("{name}: {}", e.full_text()));
+                            self.report.left.push(format!("{name}: {}", e.report()));
                         }
                     }
                     Err(e) => return Err(e),
@@ -182,8 +182,8 @@ impl<'a> Mover<'a> {
                     Err(e) => return Err(e),
                 };
                 match self.dataset(&record).await? {
-                    Became::Nothing | Became::Left => drop(done.insert(name, record.generation)),
-                    Became::Moved => {
+                    MoveOutcome::Nothing | MoveOutcome::Left => drop(done.insert(name, record.generation)),
+                    MoveOutcome::Moved => {
                         moved.insert(name.clone());
                         if let Ok((now, _)) = catalog.read(&name).await
                             && now.written() == record.written()
@@ -191,7 +191,7 @@ impl<'a> Mover<'a> {
                             done.insert(name, now.generation);
                         }
                     }
-                    Became::Another => {}
+                    MoveOutcome::Another => {}
                 }
                 self.replaced.tidy(false).await?;
             }
@@ -206,10 +206,10 @@ impl<'a> Mover<'a> {
 
     /// Whether a part of the data set is on a lost drive that leaves, and nowhere else.
     fn lost_part(&self, record: &RootRecord) -> Option<String> {
-        let presence = self.cluster.catalog().presence();
+        let health = self.cluster.catalog().health();
         let lost = |p: &PartitionRecord| {
             let drive = self.cluster.drives().iter().enumerate().find(|(_, drive)| drive.info().id == p.drive);
-            drive.filter(|(at, _)| presence.is_lost(*at)).map(|(_, drive)| drive.info().name.clone())
+            drive.filter(|(at, _)| health.is_down(*at)).map(|(_, drive)| drive.info().name.clone())
         };
         for (title, table) in record.tables.iter().filter(|(_, table)| table.redundancy.is_none()) {
             let drives: Vec<String> = table.partitions.iter().filter_map(lost).collect();
@@ -224,18 +224,18 @@ impl<'a> Mover<'a> {
         None
     }
 
-    async fn dataset(&mut self, record: &RootRecord) -> Result<Became> {
+    async fn dataset(&mut self, record: &RootRecord) -> Result<MoveOutcome> {
         if let Some(lost) = self.lost_part(record) {
             self.report.left.push(lost);
-            return Ok(Became::Left);
+            return Ok(MoveOutcome::Left);
         }
         let next = self.cluster.options().ids.generation();
         let plans = match self.plan(record, next).await {
             Ok(plans) => plans,
-            Err(_) if !self.is_still(record).await? => return Ok(Became::Another),
+            Err(_) if !self.is_still(record).await? => return Ok(MoveOutcome::Another),
             Err(e) if matches!(e.kind(), Kind::Exhausted | Kind::Unsupported | Kind::Corrupt) => {
-                self.report.left.push(e.full_text());
-                return Ok(Became::Left);
+                self.report.left.push(e.report());
+                return Ok(MoveOutcome::Left);
             }
             Err(e) => return Err(e),
         };
@@ -244,11 +244,11 @@ impl<'a> Mover<'a> {
         self.pinned.insert(record.name.clone(), pinned.map(|table| table.partitions.iter().map(|p| p.bytes).sum::<u64>() + parities(table)).sum());
         self.report.longest = self.report.longest.max(plans.iter().map(|plan| plan.longest).max().unwrap_or(0));
         if !plans.iter().any(|plan| plan.changed) {
-            return Ok(Became::Nothing);
+            return Ok(MoveOutcome::Nothing);
         }
         self.report.bytes_least += plans.iter().map(|plan| plan.least).sum::<u64>();
         let catalog = self.cluster.catalog();
-        let mut unsettled = Unsettled { catalog: catalog.clone(), name: record.name.clone(), generation: next, settled: false };
+        let mut unsettled = PendingGeneration { catalog: catalog.clone(), name: record.name.clone(), generation: next, settled: false };
         self.progress.total += plans.iter().map(TablePlan::moving).sum::<u64>();
         let mut tables = BTreeMap::new();
         for plan in plans {
@@ -258,17 +258,17 @@ impl<'a> Mover<'a> {
                 // It may have been replaced just now, and its slices deleted.
                 Err(_) if !self.is_still(record).await? => {
                     unsettled.undo().await;
-                    return Ok(Became::Another);
+                    return Ok(MoveOutcome::Another);
                 }
                 // A slice that is damaged or missing: the others are moved all the same.
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) => {
                     unsettled.undo().await;
-                    self.report.left.push(e.while_doing(format!("{} could not be moved", record.name)).full_text());
-                    return Ok(Became::Left);
+                    self.report.left.push(e.context(format!("{} could not be moved", record.name)).report());
+                    return Ok(MoveOutcome::Left);
                 }
                 Err(e) => {
                     unsettled.undo().await;
-                    return Err(e.while_doing(format!("{} could not be moved", record.name)));
+                    return Err(e.context(format!("{} could not be moved", record.name)));
                 }
             }
         }
@@ -277,18 +277,18 @@ impl<'a> Mover<'a> {
             Ok(Some(found)) => found,
             Ok(None) => {
                 unsettled.undo().await;
-                return Ok(Became::Another);
+                return Ok(MoveOutcome::Another);
             }
             Err(e) => {
                 unsettled.undo().await;
-                return Err(e.while_doing(format!("{} could not be moved", record.name)));
+                return Err(e.context(format!("{} could not be moved", record.name)));
             }
         };
         // From here on the root record may name what was written: an answer may be lost, and whoever waits for this may leave. What it does not name goes when the fleet is opened next.
         unsettled.settled = true;
         if !self.commit(&now, version, before).await? {
             unsettled.undo().await;
-            return Ok(Became::Another);
+            return Ok(MoveOutcome::Another);
         }
         let mut loads = std::mem::take(&mut self.loads);
         self.count(record, &mut loads, false);
@@ -299,7 +299,7 @@ impl<'a> Mover<'a> {
             tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
         }
         self.replaced.push(record.name.clone(), record.generation);
-        Ok(Became::Moved)
+        Ok(MoveOutcome::Moved)
     }
 
     async fn is_still(&self, record: &RootRecord) -> Result<bool> {
@@ -311,8 +311,8 @@ impl<'a> Mover<'a> {
     }
 
     async fn plan(&mut self, record: &RootRecord, next: Generation) -> Result<Vec<TablePlan>> {
-        let targets: Vec<usize> = self.cluster.catalog().presence().here().into_iter().filter(|at| !self.leaving.contains(at)).collect();
-        let domains = self.cluster.catalog().presence().domains();
+        let targets: Vec<usize> = self.cluster.catalog().health().up().into_iter().filter(|at| !self.leaving.contains(at)).collect();
+        let domains = self.cluster.catalog().health().failure_domains();
         let planner = Planner { cluster: self.cluster, targets: &targets, leaving: &self.leaving, domains: domains.as_deref() };
         let mut others = self.loads.clone();
         let mut plans = Vec::with_capacity(record.tables.len());
@@ -337,17 +337,17 @@ impl<'a> Mover<'a> {
     async fn ready(&self, before: &RootRecord, now: &mut RootRecord) -> Result<Option<(Version, u64)>> {
         let catalog = self.cluster.catalog();
         catalog.look_around().await?;
-        let told = catalog.told(catalog.deadline()).await?;
+        let told = catalog.read_memberships(catalog.deadline()).await?;
         for (at, told) in told.into_iter().enumerate() {
             let info = self.cluster.drives()[at].info();
             if !now.names(&info.id) {
                 continue;
             }
             let why = match told {
-                _ if catalog.presence().is_lost(at) => catalog.presence().why(at).unwrap_or_default(),
+                _ if catalog.health().is_down(at) => catalog.health().down_reason(at).unwrap_or_default(),
                 Ok(Some(_)) => continue,
                 Ok(None) => "it is blank".to_owned(),
-                Err(e) => e.full_text(),
+                Err(e) => e.report(),
             };
             return Err(Error::unavailable(format!("{} was lost meanwhile ({why}): what is there stays as it was", info.name)));
         }
@@ -367,8 +367,8 @@ impl<'a> Mover<'a> {
         // The home that decides may have taken it: then what was there before is not missed when the others have it, too.
         match catalog.read(&now.name).await {
             Ok((there, _)) if there.generation == now.generation => {
-                let _turn = catalog.presence().turn().await;
-                catalog.agree(&now.name, &[]).await.map(|()| true).map_err(|_| e)
+                let _turn = catalog.health().membership_lock().await;
+                catalog.reconcile_root_copies(&now.name, &[]).await.map(|()| true).map_err(|_| e)
             }
             _ if e.kind() == Kind::Conflict && !is_refusal(&e) => Ok(false),
             _ => Err(e),
@@ -423,11 +423,11 @@ impl<'a> Mover<'a> {
 
     /// Links what stays where it is, and copies the rest.
     async fn jobs(&mut self, jobs: &[Job]) -> Result<()> {
-        let presence = self.cluster.catalog().presence();
+        let health = self.cluster.catalog().health();
         let mut stay: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
         let mut go: Vec<Job> = Vec::new();
         for job in jobs.iter().cloned() {
-            if job.from == job.to && !presence.is_lost(job.from) { stay.entry(job.to).or_default().push(job) } else { go.push(job) }
+            if job.from == job.to && !health.is_down(job.from) { stay.entry(job.to).or_default().push(job) } else { go.push(job) }
         }
         // Each drive by itself, all at the same time.
         let linking: Vec<BoxFuture<'static, Result<(u64, Vec<Job>)>>> =
@@ -489,7 +489,7 @@ async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<J
             Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::NotFound | Kind::Conflict | Kind::Corrupt | Kind::Invalid) => {
                 others.extend(some.iter().cloned())
             }
-            Err(e) => return Err(e.while_doing(format!("{} could not link what stays there", cluster.drives()[at].info().name))),
+            Err(e) => return Err(e.context(format!("{} could not link what stays there", cluster.drives()[at].info().name))),
         }
     }
     Ok((linked, others))
@@ -505,7 +505,7 @@ async fn read(cluster: Cluster, job: Job) -> Result<(Job, Bytes)> {
                 "{key} is damaged, as is too much of what it could be made of: drop {} and ingest it again",
                 job.was.0.dataset
             ))
-            .because(e));
+            .with_source(e));
         }
         read => read?,
     };
@@ -517,11 +517,11 @@ async fn read(cluster: Cluster, job: Job) -> Result<(Job, Bytes)> {
 
 /// Whether a value that can't be had is not to be had for a drive that does not answer: all do, but for those that leave for good.
 async fn nobody_is_away(cluster: &Cluster, at: usize, key: &Key) -> bool {
-    let presence = cluster.catalog().presence();
-    let leaving = presence.leaving();
-    let answers = presence.is_lost(at)
+    let health = cluster.catalog().health();
+    let leaving = health.leaving();
+    let answers = health.is_down(at)
         || !matches!(cluster.catalog().ask(at, "read a slice", cluster.catalog().bare(at).get(key)).await, Err(e) if e.kind() == Kind::Unavailable);
-    answers && presence.is_redundant() && presence.lost().iter().all(|lost| leaving.contains(lost))
+    answers && health.is_redundant() && health.down().iter().all(|lost| leaving.contains(lost))
 }
 
 async fn send(cluster: &Cluster, to: usize, ops: Vec<Op>) -> Result<()> {

@@ -12,7 +12,7 @@ use skytether_catalog::records::code_map::{Part, StoredMap, Within};
 pub(crate) type Named = HashMap<(u32, u32), (u32, u32)>;
 
 /// What becomes of a table's parities.
-pub(crate) struct Coded {
+pub(crate) struct ParityLayout {
     pub(crate) stored: StoredMap,
     /// Those across drives or hosts, and those within hosts: how many there are on each drive, and their bytes.
     pub(crate) parities: [Vec<(u32, u64)>; 2],
@@ -28,7 +28,7 @@ impl Planned<'_> {
     ///
     /// # Errors
     /// Corrupt where groups have what nobody counts.
-    pub(crate) fn coded(&self, map: &StoredMap, named: &Named, mut place: impl FnMut() -> Result<u32>) -> Result<Coded> {
+    pub(crate) fn coded(&self, map: &StoredMap, named: &Named, mut place: impl FnMut() -> Result<u32>) -> Result<ParityLayout> {
         let uncounted = || Error::corrupt(format!("a code group of {} {} has a value that no partition counts", self.record.name, self.title));
         let renamed = |of: &Named, home: u32, number: u32| of.get(&(home, number)).copied().ok_or_else(uncounted);
         let none = || vec![(0, 0); self.drives.len()];
@@ -68,7 +68,7 @@ impl Planned<'_> {
             within = Some(Within { hosts: self.hosts.to_vec(), map: map_of(&inside.map, &groups)? });
         }
         let Moves { parities, jobs, changed, longest, .. } = moves;
-        Ok(Coded { stored: StoredMap { drives: self.ids.to_vec(), map: across, within }, parities, jobs, changed, longest })
+        Ok(ParityLayout { stored: StoredMap { drives: self.ids.to_vec(), map: across, within }, parities, jobs, changed, longest })
     }
 }
 

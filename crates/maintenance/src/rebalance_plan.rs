@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::two_level_layout::{Housing, Piece, balanced};
 use skytether_catalog::records::code_map::{Level, Part, StoredMap};
-use skytether_catalog::records::failure_domains::Domains;
+use skytether_catalog::records::failure_domains::FailureDomains;
 use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
 
@@ -69,7 +69,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) targets: &'a [usize],
     pub(crate) leaving: &'a BTreeSet<usize>,
     /// The hosts that drives are on, where the fleet knows them.
-    pub(crate) domains: Option<&'a Domains>,
+    pub(crate) domains: Option<&'a FailureDomains>,
 }
 
 impl Planner<'_> {
@@ -102,10 +102,10 @@ impl Planner<'_> {
         for p in &table.partitions {
             have.push((self.place(&p.drive, record)?, p.slot));
         }
-        let presence = self.cluster.catalog().presence();
+        let health = self.cluster.catalog().health();
         let mut drives: Vec<usize> = have.iter().map(|(at, _)| *at).filter(|at| !self.leaving.contains(at)).collect();
         drives.extend(self.targets.iter().filter(|at| !have.iter().any(|(have, _)| have == *at)));
-        let from: Vec<(usize, u32)> = have.iter().copied().filter(|(at, _)| !presence.is_lost(*at)).collect();
+        let from: Vec<(usize, u32)> = have.iter().copied().filter(|(at, _)| !health.is_down(*at)).collect();
         let (first, slot) = *from.first().ok_or_else(|| Error::unavailable(format!("no drive that is here has {} {title}", record.name)))?;
         let metadata = self.metadata(first, &record.partition(title, slot)).await?;
         let becomes = PartitionName { dataset: record.name.clone(), generation: next, table: title.to_owned(), slot: 0 };
@@ -143,7 +143,7 @@ impl Planner<'_> {
         let map = match &table.redundancy {
             None => None,
             Some(_) => {
-                let map = self.cluster.cover().map(&record.partition(title, 0)).await?;
+                let map = self.cluster.reconstructor().map(&record.partition(title, 0)).await?;
                 Some(map.ok_or_else(|| Error::unavailable(format!("the code map of {} {title} is not to be had", record.name)))?)
             }
         };
@@ -174,7 +174,7 @@ impl Planner<'_> {
             let (pieces, locals) = (planned.pieces()?, planned.locals());
             let others: Vec<u64> = locals.iter().map(|at| others.get(*at).copied().unwrap_or(0)).collect();
             let on: Vec<u32> = locals.iter().map(|at| housing.as_ref().and_then(|housing| housing.number(*at)).unwrap_or(0)).collect();
-            let placed = balanced(&pieces, drives.len(), &on, &others).map_err(|e| e.while_doing(format!("{} {title} can't be moved", record.name)))?;
+            let placed = balanced(&pieces, drives.len(), &on, &others).map_err(|e| e.context(format!("{} {title} can't be moved", record.name)))?;
             (placed.0, Some(placed.1))
         };
         let mut plan = planned.laid_out(&now, by_key || table.matrix.is_some(), by_key)?;

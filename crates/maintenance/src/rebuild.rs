@@ -27,7 +27,7 @@ use skytether_catalog::records::code_map::{Level, Part, RedundancyRecord, Stored
 use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
 use skytether_recovery::ordered_read as in_order;
-use skytether_recovery::reconstruct::Cover;
+use skytether_recovery::reconstruct::Reconstructor;
 use skytether_recovery::shard::role;
 
 /// Groups that are read and decoded at the same time.
@@ -57,7 +57,7 @@ const PASSES: usize = 16;
 /// A rebuild under way, of one drive or several.
 pub(crate) struct Rebuild<'a> {
     cluster: &'a Cluster,
-    pub(crate) cover: &'a Arc<Cover>,
+    pub(crate) reconstructor: &'a Arc<Reconstructor>,
     /// The blank drives.
     pub(crate) blank: BTreeSet<usize>,
     tell: &'a (dyn Fn(&Progress) + Send + Sync),
@@ -104,15 +104,15 @@ impl Maintenance {
         Box::pin(async move {
             let started = Instant::now();
             let catalog = self.0.catalog();
-            let _only = self.0.cover().repairing().ok_or_else(|| Error::conflict("a repair of this fleet is under way: wait until it is done"))?;
+            let _only = self.0.reconstructor().repairing().ok_or_else(|| Error::conflict("a repair of this fleet is under way: wait until it is done"))?;
             catalog.look_around().await?;
-            if !catalog.presence().is_redundant() {
+            if !catalog.health().is_redundant() {
                 return Err(Error::unsupported("this fleet has no redundancy, from which lost drives could be rebuilt: bring them back"));
             }
             for name in &options.drives {
                 let at = self.0.drives().iter().position(|drive| drive.info().name == *name || drive.info().id.to_string() == *name);
                 let at = at.ok_or_else(|| Error::invalid(format!("there is no drive {name:?}: `skytether status` names them")))?;
-                if !catalog.presence().is_lost(at) {
+                if !catalog.health().is_down(at) {
                     return Err(Error::invalid(format!("{name} is not lost: only lost drives are rebuilt")));
                 }
             }
@@ -127,7 +127,7 @@ impl Maintenance {
                 blank.into_iter().filter(|at| options.drives.is_empty() || options.drives.iter().any(|name| self.is_called(*at, name))).collect();
             let mut rebuild = Rebuild {
                 cluster: &self.0,
-                cover: self.0.cover(),
+                reconstructor: self.0.reconstructor(),
                 blank,
                 tell,
                 report: RepairReport::default(),
@@ -138,8 +138,8 @@ impl Maintenance {
                 sending: BTreeMap::new(),
             };
             rebuild.report.drives = rebuild.blank.iter().map(|at| self.0.drives()[*at].info().name.clone()).collect();
-            for at in catalog.presence().lost().into_iter().filter(|at| !rebuild.blank.contains(at)) {
-                rebuild.report.lost.insert(self.0.drives()[at].info().name.clone(), catalog.presence().why(at).unwrap_or_default());
+            for at in catalog.health().down().into_iter().filter(|at| !rebuild.blank.contains(at)) {
+                rebuild.report.lost.insert(self.0.drives()[at].info().name.clone(), catalog.health().down_reason(at).unwrap_or_default());
             }
             if !rebuild.blank.is_empty() {
                 rebuild.all().await?;
@@ -168,7 +168,7 @@ impl Rebuild<'_> {
                     Ok((record, _)) if done.get(&name) != Some(&record.generation) => records.push(Arc::new(record)),
                     Ok(_) => {}
                     Err(e) if e.kind() == Kind::NotFound => {}
-                    Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) && pass == 0 => self.report.leave(format!("{name}: {}", e.full_text())),
+                    Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) && pass == 0 => self.report.leave(format!("{name}: {}", e.report())),
                     Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => {}
                     Err(e) => return Err(e),
                 }
@@ -200,9 +200,9 @@ impl Rebuild<'_> {
         for (name, generation) in &done {
             self.tidy_generation(name, *generation).await?;
         }
-        if let Some(at) = self.blank.iter().find(|at| catalog.presence().is_lost(**at)) {
-            let why = catalog.presence().why(*at).unwrap_or_default();
-            return Err(Error::unavailable(format!("all of {} is rebuilt, but it could not be taken in ({why}): try again", self.cover.name(*at))));
+        if let Some(at) = self.blank.iter().find(|at| catalog.health().is_down(**at)) {
+            let why = catalog.health().down_reason(*at).unwrap_or_default();
+            return Err(Error::unavailable(format!("all of {} is rebuilt, but it could not be taken in ({why}): try again", self.reconstructor.name(*at))));
         }
         // Indexes are not rebuilt from anything: the drives that were taken in build theirs.
         catalog.define_all_indexes().await?;
@@ -213,13 +213,13 @@ impl Rebuild<'_> {
 
     /// Bytes that the blank drives are to have of a data set.
     fn due(&self, record: &RootRecord) -> u64 {
-        let mine = |id: &uuid::Uuid| self.blank.iter().any(|at| self.cover.drives[*at].info().id == *id);
+        let mine = |id: &uuid::Uuid| self.blank.iter().any(|at| self.reconstructor.drives[*at].info().id == *id);
         let parities = record.tables.values().filter_map(|table| table.redundancy.as_ref()).flat_map(|r| r.parity.iter().chain(&r.inner));
         record.tables.values().flat_map(|table| &table.partitions).chain(parities).filter(|p| mine(&p.drive)).map(|p| p.bytes).sum()
     }
 
     pub(crate) fn place(&self, id: &uuid::Uuid) -> Option<usize> {
-        self.cover.drives().find(|at| self.cover.drives[*at].info().id == *id)
+        self.reconstructor.drives().find(|at| self.reconstructor.drives[*at].info().id == *id)
     }
 
     async fn dataset(&mut self, record: &Arc<RootRecord>) -> Result<()> {
@@ -231,7 +231,11 @@ impl Rebuild<'_> {
                     for p in &table.partitions {
                         if let Some(at) = self.place(&p.drive).filter(|at| self.blank.contains(at)) {
                             let part = record.partition(title, p.slot).key()?;
-                            self.report.leave(format!("{part} was on {} alone, and is lost: drop {} and ingest it again", self.cover.name(at), record.name));
+                            self.report.leave(format!(
+                                "{part} was on {} alone, and is lost: drop {} and ingest it again",
+                                self.reconstructor.name(at),
+                                record.name
+                            ));
                         }
                     }
                 }
@@ -245,7 +249,7 @@ impl Rebuild<'_> {
         let prefix = format!("{};", partition.key()?);
         let (mut there, mut after): (_, Option<Key>) = (HashSet::new(), None);
         loop {
-            let page = self.cover.ask(at, "list what it has", self.cover.drives[at].list(&prefix, after.as_ref(), PAGE)).await?;
+            let page = self.reconstructor.ask(at, "list what it has", self.reconstructor.drives[at].list(&prefix, after.as_ref(), PAGE)).await?;
             let last = page.len() < PAGE;
             after = page.last().map(|entry| entry.key.clone());
             there.extend(page.iter().filter_map(|entry| Some((PartitionName::parse(&entry.key)?.1?, entry.len, entry.crc32c))));
@@ -258,10 +262,11 @@ impl Rebuild<'_> {
     /// Slices and parities of a table from the rest of their groups, and what its blank drives have of metadata and code map.
     async fn coded(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, redundancy: &RedundancyRecord) -> Result<()> {
         let partition = record.partition(title, 0);
-        let map = self.cover.map(&partition).await?.ok_or_else(|| Error::unavailable(format!("the code map of {} {title} is not to be had", record.name)))?;
+        let map =
+            self.reconstructor.map(&partition).await?.ok_or_else(|| Error::unavailable(format!("the code map of {} {title} is not to be had", record.name)))?;
         let places: Vec<Option<usize>> = map.drives.iter().map(|id| self.place(id)).collect();
         let states: Vec<Drive> =
-            places.iter().map(|at| if at.is_some_and(|at| !self.cover.presence.is_lost(at)) { Drive::Here } else { Drive::Lost }).collect();
+            places.iter().map(|at| if at.is_some_and(|at| !self.reconstructor.health.is_down(at)) { Drive::Here } else { Drive::Lost }).collect();
         let made = match Level::within(&map) {
             Some(within) => self.two_levels(record, &partition, &within, &places, &states).await?,
             None => self.one_level(record, &partition, &Level::across(&map), &places, &states).await?,
@@ -381,24 +386,25 @@ impl Rebuild<'_> {
         groups: &[(u32, Vec<u32>)],
         how: &Making,
     ) -> Result<bool> {
-        let cover = Arc::clone(self.cover);
+        let reconstructor = Arc::clone(self.reconstructor);
         // In tasks of their own, which go on while what was made is written.
         let of = |(group, chosen): (u32, Vec<u32>)| {
-            let (cover, level, partition, places) = (Arc::clone(&cover), level.clone(), partition.clone(), wanted.get(&group).cloned().unwrap_or_default());
+            let (reconstructor, level, partition, places) =
+                (Arc::clone(&reconstructor), level.clone(), partition.clone(), wanted.get(&group).cloned().unwrap_or_default());
             let how = how.clone();
             AbortOnDropHandle::new(tokio::spawn(async move {
                 let made = match &how {
-                    Making::FromData(blank) => cover.regroup_from_data(&partition, &level, group, &places, blank).await,
-                    Making::Planned | Making::Unplanned => cover.regroup(&partition, &level, group, &places, &chosen).await,
+                    Making::FromData(blank) => reconstructor.regroup_from_data(&partition, &level, group, &places, blank).await,
+                    Making::Planned | Making::Unplanned => reconstructor.regroup(&partition, &level, group, &places, &chosen).await,
                 };
                 (group, places, made)
             }))
         };
         // What goes as fast as it can is read along as it lies on the drives.
-        let _reading = self.hurries.then(|| cover.read_in_order(self.shards(partition, level, groups), self.room()));
+        let _reading = self.hurries.then(|| reconstructor.read_in_order(self.shards(partition, level, groups), self.room()));
         let mut making = stream::iter(groups.to_vec()).map(of).buffered(GROUPS);
         while let Some(made) = making.next().await {
-            let (group, shards, made) = made.map_err(|e| Error::internal("a group could not be made").because(e))?;
+            let (group, shards, made) = made.map_err(|e| Error::internal("a group could not be made").with_source(e))?;
             let Some(members) = level.map().group(group as usize) else { continue };
             let (values, read) = match made {
                 Ok(made) => made,
@@ -406,7 +412,7 @@ impl Rebuild<'_> {
                 Err(e) if self.is_still(record).await? => {
                     for at in shards {
                         let key = members.all().get(at).map(|shard| level.key(partition, shard, role(at, members.data.len()))).transpose()?;
-                        self.report.leave(format!("{}: {}", key.map_or_else(String::new, |key| key.as_str().to_owned()), e.full_text()));
+                        self.report.leave(format!("{}: {}", key.map_or_else(String::new, |key| key.as_str().to_owned()), e.report()));
                     }
                     continue;
                 }
@@ -418,7 +424,7 @@ impl Rebuild<'_> {
             self.pace.passed(read).await;
             for (at, value) in shards.into_iter().zip(values) {
                 let Some(shard) = members.all().get(at) else { continue };
-                let Some(to) = self.cover.at(level, shard) else { continue };
+                let Some(to) = self.reconstructor.at(level, shard) else { continue };
                 let key = level.key(partition, shard, role(at, members.data.len()))?;
                 self.report.rebuilt += 1;
                 self.put(to, key, value).await?;
@@ -434,7 +440,7 @@ impl Rebuild<'_> {
             let shard = |at: &u32| {
                 let members = members?;
                 let shard = members.all().get(*at as usize)?;
-                in_order::Shard::of(level, partition, shard, role(*at as usize, members.data.len()), self.cover.at(level, shard)?, due)
+                in_order::Shard::of(level, partition, shard, role(*at as usize, members.data.len()), self.reconstructor.at(level, shard)?, due)
             };
             chosen.iter().filter_map(shard).collect::<Vec<_>>()
         };
@@ -469,10 +475,10 @@ impl Rebuild<'_> {
         while self.sending.get(&at).is_some_and(|sending| sending.len() >= SENDS) {
             self.sent(at).await?;
         }
-        let cover = Arc::clone(self.cover);
+        let reconstructor = Arc::clone(self.reconstructor);
         let sending = AbortOnDropHandle::new(tokio::spawn(async move {
-            let took = cover.ask(at, "take what was rebuilt", cover.drives[at].apply(ops)).await;
-            took.map_err(|e| e.while_doing(format!("{} could not take what was rebuilt", cover.name(at)))).map(|_| bytes as u64)
+            let took = reconstructor.ask(at, "take what was rebuilt", reconstructor.drives[at].apply(ops)).await;
+            took.map_err(|e| e.context(format!("{} could not take what was rebuilt", reconstructor.name(at)))).map(|_| bytes as u64)
         }));
         self.sending.entry(at).or_default().push_back(sending);
         Ok(())
@@ -481,7 +487,7 @@ impl Rebuild<'_> {
     /// Waits for the oldest batch that is on its way to a drive.
     async fn sent(&mut self, at: usize) -> Result<()> {
         let Some(sending) = self.sending.get_mut(&at).and_then(VecDeque::pop_front) else { return Ok(()) };
-        let bytes = sending.await.map_err(|e| Error::internal("what was rebuilt could not be sent").because(e))??;
+        let bytes = sending.await.map_err(|e| Error::internal("what was rebuilt could not be sent").with_source(e))??;
         self.report.bytes_written += bytes;
         self.progress.done = (self.progress.done + bytes).min(self.progress.total);
         (self.tell)(&self.progress);
@@ -516,12 +522,12 @@ impl Rebuild<'_> {
             let mut after = None;
             let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
             loop {
-                let page = self.cover.ask(*at, "list old slices", self.cover.drives[*at].list(&prefix, after.as_ref(), OPS)).await?;
+                let page = self.reconstructor.ask(*at, "list old slices", self.reconstructor.drives[*at].list(&prefix, after.as_ref(), OPS)).await?;
                 let last = page.len() < OPS;
                 after = page.last().map(|entry| entry.key.clone());
                 let ops: Vec<Op> = page.into_iter().map(|entry| Op::Delete { key: entry.key, expect: Expect::Any }).collect();
                 if !ops.is_empty() {
-                    self.cover.ask(*at, "delete old slices", self.cover.drives[*at].apply(ops)).await?;
+                    self.reconstructor.ask(*at, "delete old slices", self.reconstructor.drives[*at].apply(ops)).await?;
                 }
                 if last {
                     break;

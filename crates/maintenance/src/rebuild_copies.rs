@@ -20,15 +20,15 @@ impl Rebuild<'_> {
         let holders: Vec<usize> = holders.filter_map(|id| self.place(&id)).collect();
         let mut to = Vec::new();
         for at in holders.iter().copied().filter(|at| self.blank.contains(at)) {
-            let there = self.cover.ask(at, "look a value up", self.cover.drives[at].stat(key)).await?;
+            let there = self.reconstructor.ask(at, "look a value up", self.reconstructor.drives[at].stat(key)).await?;
             if there.is_none() { to.push(at) } else { self.report.kept += 1 }
         }
         if to.is_empty() {
             return Ok(());
         }
         let mut trouble = Vec::new();
-        for at in holders.into_iter().filter(|at| !self.blank.contains(at) && !self.cover.presence.is_lost(*at)) {
-            let read = self.cover.ask(at, "read a copy", self.cover.drives[at].get(key)).await;
+        for at in holders.into_iter().filter(|at| !self.blank.contains(at) && !self.reconstructor.health.is_down(*at)) {
+            let read = self.reconstructor.ask(at, "read a copy", self.reconstructor.drives[at].get(key)).await;
             match read.and_then(|bytes| fits(&bytes).map(|()| bytes)) {
                 Ok(bytes) => {
                     self.report.bytes_read += bytes.len() as u64;
@@ -39,7 +39,7 @@ impl Rebuild<'_> {
                     }
                     return Ok(());
                 }
-                Err(e) => trouble.push(e.full_text()),
+                Err(e) => trouble.push(e.report()),
             }
         }
         if self.is_still(record).await? {
@@ -52,20 +52,20 @@ impl Rebuild<'_> {
     pub(crate) async fn everywhere(&mut self, record: &RootRecord, title: &str, table: &TableRecord) -> Result<()> {
         let holders: Vec<(usize, u32)> = table.partitions.iter().filter_map(|p| Some((self.place(&p.drive)?, p.slot))).collect();
         let to: Vec<(usize, u32)> = holders.iter().copied().filter(|(at, _)| self.blank.contains(at)).collect();
-        let from: Vec<usize> = holders.iter().map(|(at, _)| *at).filter(|at| !self.blank.contains(at) && !self.cover.presence.is_lost(*at)).collect();
+        let from: Vec<usize> = holders.iter().map(|(at, _)| *at).filter(|at| !self.blank.contains(at) && !self.reconstructor.health.is_down(*at)).collect();
         for (at, slot) in to {
             let partition = record.partition(title, slot);
             let there = self.there(at, &partition).await?;
             let mut trouble = Vec::new();
             let mut metadata = None;
             for other in &from {
-                let read = self.cover.ask(*other, "read a copy", self.cover.drives[*other].get(&partition.key()?)).await;
+                let read = self.reconstructor.ask(*other, "read a copy", self.reconstructor.drives[*other].get(&partition.key()?)).await;
                 match read.and_then(|bytes| Ok((Metadata::decode(&bytes)?, bytes))) {
                     Ok(found) => {
                         metadata = Some(found);
                         break;
                     }
-                    Err(e) => trouble.push(e.full_text()),
+                    Err(e) => trouble.push(e.report()),
                 }
             }
             let Some((metadata, bytes)) = metadata else {
@@ -85,7 +85,7 @@ impl Rebuild<'_> {
                 // So that all drives have about as much to read.
                 for turn in 0..from.len() {
                     let other = from[(turn + n as usize) % from.len()];
-                    match self.cover.ask(other, "read a copy", self.cover.drives[other].get(&key)).await {
+                    match self.reconstructor.ask(other, "read a copy", self.reconstructor.drives[other].get(&key)).await {
                         Ok(value) if is(&value, slice.len, slice.crc32c) => {
                             found = Some(value);
                             break;

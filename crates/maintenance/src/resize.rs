@@ -21,9 +21,9 @@ use skytether_common::{Error, Result};
 use skytether_device::Cse;
 
 use crate::Maintenance;
-use skytether_api::resize_report::{GrowthOptions, GrowthReport, Load};
+use skytether_api::resize_report::{Load, ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::Progress;
-use skytether_catalog::health::Presence;
+use skytether_catalog::health::DriveHealth;
 use skytether_runtime::within;
 
 use crate::rebalance::Mover;
@@ -44,18 +44,18 @@ impl Maintenance {
     pub fn resize<'a>(
         &'a self,
         new: Vec<Arc<dyn Cse>>,
-        options: &'a GrowthOptions,
+        options: &'a ResizeOptions,
         tell: &'a (dyn Fn(&Progress) + Send + Sync),
-    ) -> BoxFuture<'a, Result<GrowthReport>> {
+    ) -> BoxFuture<'a, Result<ResizeReport>> {
         Box::pin(async move {
             let started = Instant::now();
-            let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+            let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
             let _only = self
                 .0
-                .cover()
+                .reconstructor()
                 .repairing()
                 .ok_or_else(|| Error::conflict("drives of this fleet are being repaired, added or retired at this moment: wait until that is done"))?;
-            if !presence.is_known() {
+            if !health.is_known() {
                 return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
             }
             catalog.look_around().await?;
@@ -64,15 +64,15 @@ impl Maintenance {
             let (leaving, left) = self.places_of(&options.retire)?;
             for at in &left {
                 // One that left as it should is none of the fleet's any more.
-                let drive = &self.0.cover().drives[*at];
+                let drive = &self.0.reconstructor().drives[*at];
                 let holds = within(catalog.deadline(), &drive.info().name, "list what it holds", drive.list("", None, 1)).await;
                 if !matches!(holds, Ok(entries) if !entries.is_empty()) {
                     return Err(no_such(&drive.info().name));
                 }
-                skytether_catalog::join::wipe(self.0.cover().drives[*at].as_ref(), catalog.deadline()).await?;
+                skytether_catalog::join::wipe(self.0.reconstructor().drives[*at].as_ref(), catalog.deadline()).await?;
             }
             let before = Mover::new(&self.0, BTreeSet::new(), None, tell).loads().await?;
-            let had = presence.members();
+            let had = health.members();
             let hosts = self.hosts_for(new.len(), &leaving, options)?;
             self.enough(&leaving, &hosts).await?;
             let (mut added, mut on) = (Vec::new(), Vec::new());
@@ -86,15 +86,15 @@ impl Maintenance {
                     added.push(name);
                 }
             }
-            if let Some(at) = presence.lost().into_iter().find(|at| !leaving.contains(at)) {
-                let (name, why) = (&self.0.drives()[at].info().name, presence.why(at).unwrap_or_default());
+            if let Some(at) = health.down().into_iter().find(|at| !leaving.contains(at)) {
+                let (name, why) = (&self.0.drives()[at].info().name, health.down_reason(at).unwrap_or_default());
                 let came = if added.is_empty() { String::new() } else { format!("{} came to the fleet; ", added.join(", ")) };
                 return Err(Error::unavailable(format!(
                     "{came}nothing is moved while {name} is lost ({why}): bring it back, repair it (`skytether repair`), or retire it, too (`skytether fleet retire`)"
                 )));
             }
             let mut report = {
-                let _closed = Closed::new(presence, &leaving);
+                let _closed = Closed::new(health, &leaving);
                 self.moved(&leaving, options, tell).await?
             };
             if !on.is_empty() {
@@ -102,11 +102,11 @@ impl Maintenance {
             }
             let after = Mover::new(&self.0, BTreeSet::new(), None, tell).loads().await?;
             let load = |loads: &[u64], at: usize| loads.get(at).copied().unwrap_or(0);
-            let all: BTreeSet<usize> = had.iter().copied().chain(presence.members()).collect();
+            let all: BTreeSet<usize> = had.iter().copied().chain(health.members()).collect();
             report.drives =
                 all.iter().map(|at| Load { drive: self.0.drives()[*at].info().name.clone(), before: load(&before, *at), after: load(&after, *at) }).collect();
             report.off_before = off_mean(had.iter().map(|at| load(&before, *at)));
-            report.off_after = off_mean(presence.members().into_iter().map(|at| load(&after, at)));
+            report.off_after = off_mean(health.members().into_iter().map(|at| load(&after, at)));
             if !added.is_empty() && !self.0.is_kept() {
                 report.notes.push(format!("when the host is started again, {} must be among its --drives", added.join(", ")));
             }
@@ -114,7 +114,7 @@ impl Maintenance {
                 let what = "are partitioned by key and stay on as many drives as they were written to: ingest them again to have them on all";
                 report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
             }
-            if presence.domains().is_some() && report.off_after > crate::rebalance_plan::TOLERANCE {
+            if health.failure_domains().is_some() && report.off_after > crate::rebalance_plan::TOLERANCE {
                 report.notes.push("what has redundancy on two levels stays on its hosts: drives of hosts that have fewer of them have more".to_owned());
             }
             report.added = added;
@@ -131,7 +131,7 @@ impl Maintenance {
     ///
     /// # Errors
     /// As there.
-    pub fn check_resize<'a>(&'a self, count: usize, options: &'a GrowthOptions) -> BoxFuture<'a, Result<()>> {
+    pub fn check_resize<'a>(&'a self, count: usize, options: &'a ResizeOptions) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let (leaving, _) = self.places_of(&options.retire)?;
             self.enough(&leaving, &self.hosts_for(count, &leaving, options)?).await
@@ -139,8 +139,8 @@ impl Maintenance {
     }
 
     /// Empties drives, ends their membership, and balances the rest.
-    async fn moved(&self, leaving: &BTreeSet<usize>, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
-        let presence = self.0.catalog().presence();
+    async fn moved(&self, leaving: &BTreeSet<usize>, options: &ResizeOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ResizeReport> {
+        let health = self.0.catalog().health();
         let mut mover = Mover::new(&self.0, leaving.clone(), options.bytes_per_s, tell);
         for _ in 0..ROUNDS {
             mover.report.left.clear();
@@ -151,7 +151,7 @@ impl Maintenance {
             if !mover.report.left.is_empty() {
                 return Err(Error::unavailable(format!("not all that is on drives that are to leave can be moved: {}", mover.report.left.join("; "))));
             }
-            let lost: BTreeSet<usize> = presence.lost().into_iter().collect();
+            let lost: BTreeSet<usize> = health.down().into_iter().collect();
             let gone: Vec<usize> = leaving.iter().copied().collect();
             if !self.dismiss(&gone).await? {
                 continue;
@@ -160,13 +160,13 @@ impl Maintenance {
                 let was_lost = lost.contains(&at);
                 // A blank one on which something was rebuilt may answer, and would be blank no more.
                 let deadline = if was_lost { self.0.catalog().deadline().min(ANSWER) } else { self.0.catalog().deadline() };
-                if let Err(e) = skytether_catalog::join::wipe(self.0.cover().drives[at].as_ref(), deadline).await
+                if let Err(e) = skytether_catalog::join::wipe(self.0.reconstructor().drives[at].as_ref(), deadline).await
                     && !was_lost
                 {
                     mover.report.notes.push(format!(
                         "{} left the fleet, but what is on it could not be deleted: {}",
                         self.0.drives()[at].info().name,
-                        e.full_text()
+                        e.report()
                     ));
                 }
             }
@@ -176,7 +176,7 @@ impl Maintenance {
     }
 
     /// Checks what a client asks of a host that is served.
-    pub fn check_growth(&self, options: &GrowthOptions) -> Result<()> {
+    pub fn check_resize_request(&self, options: &ResizeOptions) -> Result<()> {
         if options.count > 0 {
             return Err(Error::invalid(
                 "a fleet behind a host gets drives by their addresses: start a blank one with `skytether drive serve`, and name its address",
@@ -192,7 +192,7 @@ impl Maintenance {
 
     /// The places of the drives of these names or ids: of those of the fleet, and of those that left it when that was cut off.
     fn places_of(&self, names: &[String]) -> Result<(BTreeSet<usize>, BTreeSet<usize>)> {
-        let (members, outside) = (self.0.catalog().presence().members(), self.0.catalog().presence().outside());
+        let (members, outside) = (self.0.catalog().health().members(), self.0.catalog().health().outside());
         let (mut leaving, mut left) = (BTreeSet::new(), BTreeSet::new());
         for name in names {
             let is = |at: &&usize| {
@@ -214,12 +214,12 @@ fn no_such(name: &str) -> Error {
 }
 
 /// Drives to which nothing new is written as long as this lives.
-struct Closed<'a>(&'a Presence, &'a BTreeSet<usize>);
+struct Closed<'a>(&'a DriveHealth, &'a BTreeSet<usize>);
 
 impl<'a> Closed<'a> {
-    fn new(presence: &'a Presence, leaving: &'a BTreeSet<usize>) -> Self {
-        leaving.iter().for_each(|at| presence.empty(*at, true));
-        Self(presence, leaving)
+    fn new(health: &'a DriveHealth, leaving: &'a BTreeSet<usize>) -> Self {
+        leaving.iter().for_each(|at| health.set_leaving(*at, true));
+        Self(health, leaving)
     }
 }
 

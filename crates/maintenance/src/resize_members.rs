@@ -10,14 +10,14 @@ use uuid::Uuid;
 
 use crate::Maintenance;
 use skytether_catalog::join::{NOTES, is_note};
-use skytether_catalog::records::failure_domains::Domains;
-use skytether_catalog::records::home_slots::Seats;
+use skytether_catalog::records::failure_domains::FailureDomains;
+use skytether_catalog::records::home_slots::HomeSlots;
 use skytether_catalog::records::membership::{GROWN_FORMAT, MEMBERSHIP_KEY, Member, Membership};
 use skytether_runtime::within;
 
 impl Maintenance {
     async fn newest_membership(&self) -> Result<Membership> {
-        let told = self.0.catalog().told(self.0.catalog().deadline()).await?;
+        let told = self.0.catalog().read_memberships(self.0.catalog().deadline()).await?;
         self.0.catalog().newest_of(&told).cloned().ok_or_else(|| Error::unavailable("no drive knows its fleet"))
     }
 
@@ -26,14 +26,14 @@ impl Maintenance {
     /// # Errors
     /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported` for the drives of a branch.
     pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
-        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+        let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         let (id, name) = (drive.info().id, drive.info().name.clone());
         // One that came before, of which a note failed, or that has left and is blank again, has its place.
         let before = self.0.drives().iter().position(|other| other.info().id == id);
-        if before.is_some_and(|at| !presence.is_outside(at)) {
+        if before.is_some_and(|at| !health.is_outside(at)) {
             return Ok(false);
         }
-        let drive = before.map_or_else(|| self.0.fenced(drive), |at| Arc::clone(&self.0.cover().drives[at]));
+        let drive = before.map_or_else(|| self.0.fenced(drive), |at| Arc::clone(&self.0.reconstructor().drives[at]));
         let fleet = self.newest_membership().await?;
         if let Some(branch) = &fleet.branch {
             return Err(Error::unsupported(format!("these drives are those of the branch {branch}, which places slices by their number: it can't grow")));
@@ -43,7 +43,7 @@ impl Maintenance {
         let own = match within(catalog.deadline(), &name, "name its fleet", drive.get(&key)).await {
             Ok(bytes) => Some(Membership::decode(&name, &bytes)?),
             Err(e) if e.kind() == Kind::NotFound => None,
-            Err(e) => return Err(e.while_doing(format!("{name} could not say whether it is of a fleet"))),
+            Err(e) => return Err(e.context(format!("{name} could not say whether it is of a fleet"))),
         };
         if own.is_some_and(|own| own.fleet != fleet.fleet) {
             return Err(Error::invalid(format!("{name} ({id}) is of another fleet: a drive that comes to this one must be blank")));
@@ -57,7 +57,7 @@ impl Maintenance {
         let grown = move |membership: &mut Membership| {
             let new = membership.drives.iter().all(|member| member.id != id);
             if new {
-                membership.seated();
+                membership.ensure_slots();
                 membership.drives.push(member.clone());
                 membership.format = membership.format.max(GROWN_FORMAT);
             }
@@ -75,7 +75,7 @@ impl Maintenance {
                 catalog
                     .change_membership(|membership| {
                         let new = membership.change == 0;
-                        membership.seated();
+                        membership.ensure_slots();
                         membership.format = membership.format.max(GROWN_FORMAT);
                         new
                     })
@@ -86,11 +86,11 @@ impl Maintenance {
             // Of a change that failed some may know.
             let now = host.newest_membership().await;
             if let Ok(now) = &now {
-                catalog.learn(now);
+                catalog.adopt_membership(now);
             }
             changed?;
             host.tell(&drive, &now?).await?;
-            catalog.presence().enter(at);
+            catalog.health().enter(at);
             Ok(true)
         })
         .await
@@ -115,16 +115,16 @@ impl Maintenance {
     }
 
     async fn dismiss_now(&self, leaving: &[usize]) -> Result<bool> {
-        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+        let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         let ids: Vec<Uuid> = leaving.iter().map(|at| self.0.drives()[*at].info().id).collect();
         catalog.look_around().await?;
-        let _turn = presence.turn().await;
+        let _turn = health.membership_lock().await;
         // One that was lost since is not to be taken for one that knows all.
-        catalog.note_absent().await?;
+        catalog.record_absent().await?;
         // Before nothing may change: making copies alike is a change, too.
         catalog.agree_on_all().await?;
         // From here on no root record changes, whoever would change it.
-        let _still = presence.still().await;
+        let _still = health.freeze_records().await;
         let names = catalog.names().await?;
         let mut records: Vec<(DatasetName, Option<Bytes>)> = Vec::new();
         for name in &names {
@@ -133,28 +133,28 @@ impl Maintenance {
                 Ok((record, _)) => records.push((name.clone(), Some(record.encode()?))),
                 // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off left it, and it must not be there when it is looked for.
                 Err(e) if e.kind() == Kind::NotFound => records.push((name.clone(), None)),
-                Err(e) => return Err(e.while_doing(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
+                Err(e) => return Err(e.context(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
             }
         }
         let mut after = self.newest_membership().await?;
         let change = |membership: &mut Membership| {
             let before = membership.drives.len();
-            membership.seated();
+            membership.ensure_slots();
             let (gone, stay) = std::mem::take(&mut membership.drives).into_iter().partition(|member| ids.contains(&member.id));
             membership.drives = stay;
             membership.absent.retain(|id| !ids.contains(id));
             let gone: Vec<Member> = gone;
             // Also of those that ceased to be members when that was cut off.
-            ids.iter().for_each(|id| membership.unseat(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.host)));
+            ids.iter().for_each(|id| membership.reassign_slots(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.host)));
             membership.format = membership.format.max(GROWN_FORMAT);
             membership.drives.len() < before
         };
         change(&mut after);
-        let seats = Seats::of(&after).ok_or_else(|| Error::internal("a fleet without seats"))?;
-        let domains = Domains::of(&after, catalog.ids());
+        let seats = HomeSlots::of(&after).ok_or_else(|| Error::internal("a fleet without seats"))?;
+        let domains = FailureDomains::of(&after, catalog.ids());
         for (name, value) in &records {
-            for at in catalog.homes_where(name, presence.homes(), Some(&seats), domains.as_ref()) {
-                if presence.is_lost(at) {
+            for at in catalog.homes_where(name, health.homes(), Some(&seats), domains.as_ref()) {
+                if health.is_down(at) {
                     continue;
                 }
                 self.0.catalog().place_record(at, name, value.as_ref()).await?;
@@ -164,14 +164,14 @@ impl Maintenance {
         if let Err(e) = catalog.change_membership(change).await {
             // Some may know it, and then it is so.
             if let Ok(now) = self.newest_membership().await {
-                catalog.learn(&now);
+                catalog.adopt_membership(&now);
             }
             return Err(e);
         }
-        presence.seat(Some(seats));
-        presence.house(domains);
+        health.set_home_slots(Some(seats));
+        health.set_failure_domains(domains);
         for at in leaving {
-            presence.leave(*at);
+            health.leave(*at);
         }
         // Those who hold on to a list of drives are to look again.
         self.0.renew();
@@ -181,5 +181,5 @@ impl Maintenance {
 
 /// Does work that must not end half-way, whether somebody waits for it or not.
 async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").because(e))?
+    tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").with_source(e))?
 }

@@ -7,9 +7,9 @@ use skytether_common::{Error, Kind, Result};
 use skytether_redundancy::{Code, Scheme};
 
 use crate::Maintenance;
-use skytether_api::resize_report::GrowthOptions;
+use skytether_api::resize_report::ResizeOptions;
 use skytether_catalog::records::code_map::code;
-use skytether_catalog::records::failure_domains::Domains;
+use skytether_catalog::records::failure_domains::FailureDomains;
 
 /// The longest name of a host, in bytes.
 const LONGEST: usize = 255;
@@ -19,8 +19,8 @@ impl Maintenance {
     ///
     /// # Errors
     /// `Invalid` for a name that can't be one, or that a fleet without hosts can't use, and where nobody says which host the drive at an address is on.
-    pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &GrowthOptions) -> Result<Vec<String>> {
-        let Some(domains) = self.0.catalog().presence().domains() else {
+    pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &ResizeOptions) -> Result<Vec<String>> {
+        let Some(domains) = self.0.catalog().health().failure_domains() else {
             return match &options.host {
                 None => Ok(vec![String::new(); count]),
                 Some(host) => Err(Error::invalid(format!(
@@ -57,9 +57,9 @@ impl Maintenance {
     }
 
     /// How many drives each host has without these.
-    fn drives_of_hosts(&self, domains: &Domains, leaving: &BTreeSet<usize>) -> BTreeMap<String, usize> {
+    fn drives_of_hosts(&self, domains: &FailureDomains, leaving: &BTreeSet<usize>) -> BTreeMap<String, usize> {
         let mut drives = BTreeMap::new();
-        for at in self.0.catalog().presence().members().into_iter().filter(|at| !leaving.contains(at)) {
+        for at in self.0.catalog().health().members().into_iter().filter(|at| !leaving.contains(at)) {
             if let Some(host) = domains.name(at) {
                 *drives.entry(host.to_owned()).or_default() += 1;
             }
@@ -72,33 +72,33 @@ impl Maintenance {
     /// # Errors
     /// `Invalid`, naming the data set and the host; what the drives say.
     pub(crate) async fn enough(&self, leaving: &BTreeSet<usize>, hosts: &[String]) -> Result<()> {
-        let (catalog, presence) = (self.0.catalog(), self.0.catalog().presence());
+        let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         if leaving.is_empty() {
             return Ok(());
         }
-        let left = presence.members().into_iter().filter(|at| !leaving.contains(at)).count() + hosts.len();
+        let left = health.members().into_iter().filter(|at| !leaving.contains(at)).count() + hosts.len();
         if left == 0 {
             return Err(Error::invalid("a fleet keeps one drive at least"));
         }
-        let too_few = |e: Error| Error::invalid(format!("without the drives that are to leave there would be {left}: add others first")).because(e);
-        let domains = presence.domains();
+        let too_few = |e: Error| Error::invalid(format!("without the drives that are to leave there would be {left}: add others first")).with_source(e);
+        let domains = health.failure_domains();
         let on = domains.as_ref().map(|domains| {
             let mut on = self.drives_of_hosts(domains, leaving);
             hosts.iter().for_each(|host| *on.entry(host.clone()).or_default() += 1);
             on
         });
-        if let (Scheme::Levels(outer, inner), Some(on)) = (presence.scheme(), &on) {
+        if let (Scheme::Levels(outer, inner), Some(on)) = (health.scheme(), &on) {
             let enough = on.values().filter(|drives| **drives >= inner.shards()).count();
             if enough < outer.shards() {
                 return Err(Error::invalid(format!(
                     "redundancy {} needs {} hosts or more with {} drives or more each, and without the drives that are to leave {enough} would have so many: add others first",
-                    presence.scheme(),
+                    health.scheme(),
                     outer.shards(),
                     inner.shards()
                 )));
             }
         }
-        code(presence.scheme(), left).map_err(too_few)?;
+        code(health.scheme(), left).map_err(too_few)?;
         for name in catalog.names().await? {
             let record = match catalog.read(&name).await {
                 Ok((record, _)) => record,
@@ -106,18 +106,18 @@ impl Maintenance {
                 Err(e) => return Err(e),
             };
             for redundancy in record.tables.values().filter_map(|table| table.redundancy.as_ref()) {
-                code(redundancy.scheme, left).map_err(|e| too_few(e.while_doing(name.to_string())))?;
+                code(redundancy.scheme, left).map_err(|e| too_few(e.context(name.to_string())))?;
                 if let (Some(inner), Some(domains), Some(on)) = (redundancy.scheme.inner(), &domains, &on) {
                     let of = redundancy.drives.iter().map(|id| Ok(domains.name(catalog.drive(id, &name)?).unwrap_or_default().to_owned()));
                     let own: BTreeSet<String> = of.collect::<Result<_>>()?;
-                    stays(&own, on, inner).map_err(|e| e.while_doing(format!("{name} has redundancy {}, and stays on its hosts", redundancy.scheme)))?;
+                    stays(&own, on, inner).map_err(|e| e.context(format!("{name} has redundancy {}, and stays on its hosts", redundancy.scheme)))?;
                 }
             }
         }
-        if presence.homes() > left {
+        if health.homes() > left {
             return Err(Error::invalid(format!(
                 "root records lie on {} drives, and without those that are to leave there would be {left}: add others first",
-                presence.homes()
+                health.homes()
             )));
         }
         Ok(())

@@ -19,7 +19,7 @@ use skytether_slice::Metadata;
 use uuid::Uuid;
 
 use crate::Maintenance;
-use crate::scrub_window::{Coded, Table, Window};
+use crate::scrub_window::{ScrubBatch, ScrubGroup, Table};
 use skytether_api::scrub_report::{Finding, Progress, ScrubOptions, ScrubReport};
 use skytether_catalog::records::code_map::{Level, RedundancyRecord, StoredMap, parity_of};
 use skytether_catalog::records::membership::MEMBERSHIP_KEY;
@@ -27,7 +27,7 @@ use skytether_catalog::records::membership::newest;
 use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
 use skytether_recovery::degraded_storage::damaged;
-use skytether_recovery::reconstruct::Cover;
+use skytether_recovery::reconstruct::Reconstructor;
 
 /// Root records that are not alike are looked at so often: one may be changing just now.
 const LOOKS: usize = 3;
@@ -38,14 +38,14 @@ pub(crate) type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
 /// A scrub under way.
 pub(crate) struct Scrub<'a> {
     pub(crate) cluster: &'a Cluster,
-    pub(crate) cover: &'a Arc<Cover>,
+    pub(crate) reconstructor: &'a Arc<Reconstructor>,
     pub(crate) options: &'a ScrubOptions,
     tell: Tell<'a>,
     pub(crate) report: ScrubReport,
     progress: Progress,
     /// Of all digests.
     pub(crate) seed: u64,
-    pub(crate) window: Window,
+    pub(crate) window: ScrubBatch,
 }
 
 /// What lies under a partition's own key, on several drives.
@@ -80,10 +80,11 @@ impl Maintenance {
                 }
             }
             let report = ScrubReport { check: options.check, ..ScrubReport::default() };
-            let window = Window::new(self.0.drives().len(), options.bytes_per_s);
-            let mut scrub = Scrub { cluster: &self.0, cover: self.0.cover(), options, tell, report, progress, seed: self.0.options().ids.seed(), window };
-            for at in catalog.presence().lost() {
-                scrub.skip(at, &catalog.presence().why(at).unwrap_or_default());
+            let window = ScrubBatch::new(self.0.drives().len(), options.bytes_per_s);
+            let mut scrub =
+                Scrub { cluster: &self.0, reconstructor: self.0.reconstructor(), options, tell, report, progress, seed: self.0.options().ids.seed(), window };
+            for at in catalog.health().down() {
+                scrub.skip(at, &catalog.health().down_reason(at).unwrap_or_default());
             }
             scrub.membership().await?;
             for name in names {
@@ -99,12 +100,12 @@ impl Maintenance {
 
 impl Scrub<'_> {
     pub(crate) fn skip(&mut self, at: usize, why: &str) {
-        self.report.skipped.entry(self.cover.name(at).to_owned()).or_insert_with(|| why.to_owned());
+        self.report.skipped.entry(self.reconstructor.name(at).to_owned()).or_insert_with(|| why.to_owned());
     }
 
     /// Whether drive `at` is left out.
     pub(crate) fn is_skipped(&self, at: usize) -> bool {
-        self.report.skipped.contains_key(self.cover.name(at))
+        self.report.skipped.contains_key(self.reconstructor.name(at))
     }
 
     /// So many more bytes are done.
@@ -116,7 +117,7 @@ impl Scrub<'_> {
     /// Each of these drives verifies what is asked of it; nothing from one that does not answer, which is left out from then on.
     pub(crate) async fn verified(&mut self, asked: Vec<(usize, Verify)>) -> BTreeMap<usize, Verified> {
         let moved: u64 = asked.iter().map(|(_, asked)| asked.encode().len() as u64).sum();
-        let answers = join_all(asked.into_iter().map(async |(at, asked)| (at, self.cover.verify(at, asked).await))).await;
+        let answers = join_all(asked.into_iter().map(async |(at, asked)| (at, self.reconstructor.verify(at, asked).await))).await;
         self.report.bytes_moved += moved;
         let mut verified = BTreeMap::new();
         for (at, answer) in answers {
@@ -126,7 +127,7 @@ impl Scrub<'_> {
                     self.report.bytes_verified += answer.bytes;
                     verified.insert(at, answer);
                 }
-                Err(e) => self.skip(at, &e.full_text()),
+                Err(e) => self.skip(at, &e.report()),
             }
         }
         verified
@@ -135,9 +136,9 @@ impl Scrub<'_> {
     pub(crate) fn found(&mut self, dataset: Option<&DatasetName>, at: usize, key: &Key, what: &str, mended: Result<bool>) {
         let (mended, error) = match mended {
             Ok(mended) => (mended, None),
-            Err(e) => (false, Some(e.full_text())),
+            Err(e) => (false, Some(e.report())),
         };
-        let drive = self.cover.name(at).to_owned();
+        let drive = self.reconstructor.name(at).to_owned();
         if mended {
             tracing::info!("{key} at {drive} {what}; it is mended");
         } else {
@@ -171,18 +172,18 @@ impl Scrub<'_> {
     async fn membership(&mut self) -> Result<()> {
         let catalog = self.cluster.catalog();
         let key = Key::new(MEMBERSHIP_KEY)?;
-        let _turn = catalog.presence().turn().await;
-        let told = catalog.told(catalog.deadline()).await?;
+        let _turn = catalog.health().membership_lock().await;
+        let told = catalog.read_memberships(catalog.deadline()).await?;
         let Some(newest) = newest(&told) else { return Ok(()) };
-        for (at, told) in told.iter().enumerate().filter(|(at, _)| !catalog.presence().is_lost(*at)) {
+        for (at, told) in told.iter().enumerate().filter(|(at, _)| !catalog.health().is_down(*at)) {
             let what = match told {
                 Ok(Some(own)) if own == newest => continue,
                 Ok(Some(_)) => "is an older one".to_owned(),
                 Ok(None) => "is missing".to_owned(),
-                Err(e) if e.kind() == Kind::Corrupt => damaged(&e.full_text()),
+                Err(e) if e.kind() == Kind::Corrupt => damaged(&e.report()),
                 Err(_) => continue,
             };
-            let mended = if self.options.check { Ok(false) } else { self.cover.put_back(at, &key, newest.encode()?).await.map(|_| true) };
+            let mended = if self.options.check { Ok(false) } else { self.reconstructor.put_back(at, &key, newest.encode()?).await.map(|_| true) };
             self.found(None, at, &key, &what, mended);
         }
         self.report.values += told.len() as u64;
@@ -193,7 +194,7 @@ impl Scrub<'_> {
     async fn apart(&mut self, name: &DatasetName) -> Result<Vec<(usize, String)>> {
         let catalog = self.cluster.catalog();
         let mut copies = Vec::new();
-        for at in catalog.homes(name).into_iter().filter(|at| !catalog.presence().is_lost(*at)) {
+        for at in catalog.homes(name).into_iter().filter(|at| !catalog.health().is_down(*at)) {
             match catalog.read_at(at, name).await {
                 Ok(copy) => {
                     let bytes = copy.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64);
@@ -216,10 +217,10 @@ impl Scrub<'_> {
                     }
                     // Nobody can tell what is wrong with a newer one.
                     Err(e) if e.kind() == Kind::Unsupported => return Ok(Vec::new()),
-                    Err(e) => e.full_text(),
+                    Err(e) => e.report(),
                 },
                 Ok(None) => "is missing".to_owned(),
-                Err(e) => damaged(&e.full_text()),
+                Err(e) => damaged(&e.report()),
             };
             judged.push((*at, copy, what));
         }
@@ -252,8 +253,8 @@ impl Scrub<'_> {
         }
         let mut left = apart.clone();
         if !self.options.check {
-            let turn = catalog.presence().turn().await;
-            catalog.agree(name, &[]).await?;
+            let turn = catalog.health().membership_lock().await;
+            catalog.reconcile_root_copies(name, &[]).await?;
             left = self.apart(name).await?;
             drop(turn);
         }
@@ -293,7 +294,7 @@ impl Scrub<'_> {
     }
 
     fn places(&self, ids: impl Iterator<Item = Uuid>) -> Vec<Option<usize>> {
-        ids.map(|id| self.cover.drives().find(|at| self.cover.drives[*at].info().id == id)).collect()
+        ids.map(|id| self.reconstructor.drives().find(|at| self.reconstructor.drives[*at].info().id == id)).collect()
     }
 
     /// A table with parities.
@@ -305,7 +306,7 @@ impl Scrub<'_> {
         let own = Own { key: key.clone(), slot: 0, holders: holders(self, 0), wanted: true };
         let Some(bytes) = self.copies(record, vec![own], &fits).await?.into_iter().next().flatten() else { return Ok(()) };
         let map = Arc::new(StoredMap::decode(&bytes)?);
-        self.cover.remember(&key, &map);
+        self.reconstructor.remember(&key, &map);
         let places = self.places(map.drives.iter().copied());
         let own: Result<Vec<Own>> = table
             .partitions
@@ -317,7 +318,7 @@ impl Scrub<'_> {
         // Within hosts first: what can be mended there is not damaged any more when other hosts are looked at.
         for level in Level::all(&map) {
             let (groups, two) = (level.map().len(), level.is_one_of_two());
-            let coded = Coded { level, places: places.clone() };
+            let coded = ScrubGroup { level, places: places.clone() };
             let table = Arc::new(Table { record: Arc::clone(record), partition: partition.clone(), coded: Some(coded) });
             for group in 0..groups {
                 self.push_group(&table, group as u32)?;
@@ -426,7 +427,7 @@ impl Scrub<'_> {
             if tried.contains(&(is.len, is.crc32c)) {
                 continue;
             }
-            let read = self.cover.ask(at, "read a value", self.cover.drives[at].get(&own.key)).await;
+            let read = self.reconstructor.ask(at, "read a value", self.reconstructor.drives[at].get(&own.key)).await;
             self.report.bytes_moved += read.as_ref().map_or(0, |value| value.len() as u64);
             if read.as_ref().is_err_and(|e| e.kind() == Kind::Unavailable) {
                 // Who has the same may answer.
@@ -438,7 +439,7 @@ impl Scrub<'_> {
                     right = Some((is, value));
                     break;
                 }
-                Err(e) => drop(wrong.insert((is.len, is.crc32c), e.full_text())),
+                Err(e) => drop(wrong.insert((is.len, is.crc32c), e.report())),
             }
         }
         if alike && right.is_some() {
@@ -478,14 +479,14 @@ impl Scrub<'_> {
             return Ok(false);
         }
         let bytes = value.len() as u64;
-        let version = self.cover.put_back(at, key, value).await?;
+        let version = self.reconstructor.put_back(at, key, value).await?;
         self.report.bytes_mending += bytes;
-        self.cover.forget(key);
+        self.reconstructor.forget(key);
         if self.still(record).await? {
             return Ok(true);
         }
         // It was replaced just now, and deleted before this was written: nobody would delete it again.
-        self.cover.take_back(at, key, version).await?;
+        self.reconstructor.take_back(at, key, version).await?;
         Ok(false)
     }
 }

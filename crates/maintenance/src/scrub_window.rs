@@ -36,11 +36,11 @@ pub(crate) struct Table {
     pub(crate) record: Arc<RootRecord>,
     /// One of its partitions.
     pub(crate) partition: PartitionName,
-    pub(crate) coded: Option<Coded>,
+    pub(crate) coded: Option<ScrubGroup>,
 }
 
 /// A table's code groups, on one level.
-pub(crate) struct Coded {
+pub(crate) struct ScrubGroup {
     pub(crate) level: Level,
     /// The map's drives among the host's.
     pub(crate) places: Vec<Option<usize>>,
@@ -48,7 +48,7 @@ pub(crate) struct Coded {
 
 /// What a drive is asked to verify.
 #[derive(Default)]
-struct Lane {
+struct WindowLane {
     items: Vec<Item>,
     whose: Vec<Whose>,
     bytes: u64,
@@ -82,8 +82,8 @@ struct Shape {
 }
 
 /// Values that are to be verified next.
-pub(crate) struct Window {
-    lanes: Vec<Lane>,
+pub(crate) struct ScrubBatch {
+    lanes: Vec<WindowLane>,
     groups: Vec<Group>,
     shapes: Vec<Shape>,
     /// Bytes for one request.
@@ -92,10 +92,10 @@ pub(crate) struct Window {
     turns: u64,
 }
 
-impl Window {
+impl ScrubBatch {
     pub(crate) fn new(drives: usize, bytes_per_s: Option<u64>) -> Self {
         let bytes = bytes_per_s.map_or(BYTES.1, |rate| rate.saturating_mul(BYTES.2).clamp(BYTES.0, BYTES.1));
-        Self { lanes: (0..drives).map(|_| Lane::default()).collect(), groups: Vec::new(), shapes: Vec::new(), bytes, turns: 0 }
+        Self { lanes: (0..drives).map(|_| WindowLane::default()).collect(), groups: Vec::new(), shapes: Vec::new(), bytes, turns: 0 }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -106,7 +106,7 @@ impl Window {
     fn push(&mut self, at: usize, item: Item, whose: Whose) {
         // Drives come in the middle of it.
         if at >= self.lanes.len() {
-            self.lanes.resize_with(at + 1, Lane::default);
+            self.lanes.resize_with(at + 1, WindowLane::default);
         }
         if let Some(lane) = self.lanes.get_mut(at) {
             lane.bytes += item.expected.map_or(0, |expected| expected.len);
@@ -130,7 +130,7 @@ impl Window {
 }
 
 impl Group {
-    fn coded(&self) -> Result<(&Coded, Members<'_>)> {
+    fn coded(&self) -> Result<(&ScrubGroup, Members<'_>)> {
         let coded = self.table.coded.as_ref().ok_or_else(|| Error::internal("a table without groups has one"))?;
         let members = coded.level.map().group(self.number as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         Ok((coded, members))
@@ -197,8 +197,8 @@ impl Scrub<'_> {
 
     /// Has all that is in the window verified, and mends what is found.
     pub(crate) async fn flush(&mut self) -> Result<()> {
-        let next = Window { turns: self.window.turns, ..Window::new(self.window.lanes.len(), self.options.bytes_per_s) };
-        let Window { lanes, groups, shapes, .. } = std::mem::replace(&mut self.window, next);
+        let next = ScrubBatch { turns: self.window.turns, ..ScrubBatch::new(self.window.lanes.len(), self.options.bytes_per_s) };
+        let ScrubBatch { lanes, groups, shapes, .. } = std::mem::replace(&mut self.window, next);
         let bytes = lanes.iter().map(|lane| lane.bytes).sum();
         let asked: Vec<_> =
             lanes.iter().enumerate().filter(|(_, lane)| !lane.items.is_empty()).map(|(at, lane)| (at, self.asked(lane.items.clone()))).collect();
@@ -280,14 +280,14 @@ impl Scrub<'_> {
                 continue;
             }
             for some in whole.chunks(SINGLY.min(MAX_SUMS as usize / (shape.count + shape.code.parity()).max(1)).max(1)) {
-                odd.extend(self.singly(groups, *shape, some).await?);
+                odd.extend(self.check_individually(groups, *shape, some).await?);
             }
         }
         Ok(odd)
     }
 
     /// Looks at groups one by one.
-    async fn singly(&mut self, groups: &[Group], shape: Shape, some: &[usize]) -> Result<Vec<(usize, Vec<usize>)>> {
+    async fn check_individually(&mut self, groups: &[Group], shape: Shape, some: &[usize]) -> Result<Vec<(usize, Vec<usize>)>> {
         let shards = shape.count + shape.code.parity();
         let mut asked: BTreeMap<usize, Vec<Item>> = BTreeMap::new();
         for (n, group) in some.iter().enumerate() {
@@ -319,7 +319,7 @@ impl Scrub<'_> {
             return Ok(());
         }
         let wanted: Vec<usize> = bad.keys().copied().collect();
-        let made = if self.options.check { None } else { Some(self.cover.regroup(&table.partition, &coded.level, number, &wanted, &[]).await) };
+        let made = if self.options.check { None } else { Some(self.reconstructor.regroup(&table.partition, &coded.level, number, &wanted, &[]).await) };
         let (mut values, error) = match made {
             None => (Vec::new().into_iter(), None),
             Some(Ok((values, read))) => {
@@ -376,17 +376,17 @@ impl Scrub<'_> {
                 return Ok(());
             }
         }
-        self.cover.remember(&key, &map);
+        self.reconstructor.remember(&key, &map);
         let anew = Arc::new(Table {
             record: Arc::clone(&table.record),
             partition: table.partition.clone(),
-            coded: Some(Coded { level: Level::across(&map), places: coded.places.clone() }),
+            coded: Some(ScrubGroup { level: Level::across(&map), places: coded.places.clone() }),
         });
         let bad = changed.into_iter().map(|place| (place, what.clone())).collect();
         self.mend_group(&anew, number, &bad).await
     }
 
-    fn each_parity(&mut self, table: &Table, coded: &Coded, members: Members<'_>, what: &str, mended: impl Fn(usize) -> Result<bool>) -> Result<()> {
+    fn each_parity(&mut self, table: &Table, coded: &ScrubGroup, members: Members<'_>, what: &str, mended: impl Fn(usize) -> Result<bool>) -> Result<()> {
         for (n, shard) in members.parity.iter().enumerate() {
             let Some(at) = coded.places.get(shard.drive as usize).copied().flatten() else { continue };
             let key = coded.level.key(&table.partition, shard, Role::Parity)?;
@@ -396,11 +396,11 @@ impl Scrub<'_> {
     }
 
     /// The code map with the checksums of the parities that a group's data have, and which those are.
-    async fn encoded_anew(&mut self, table: &Table, coded: &Coded, members: Members<'_>, number: u32) -> Result<(Arc<StoredMap>, Vec<usize>)> {
+    async fn encoded_anew(&mut self, table: &Table, coded: &ScrubGroup, members: Members<'_>, number: u32) -> Result<(Arc<StoredMap>, Vec<usize>)> {
         let mut data = Vec::with_capacity(members.data.len());
         for shard in members.data {
             let slot = PartitionName { slot: shard.home, ..table.partition.clone() };
-            let mut parts = self.cover.shard(&coded.level, &table.partition, shard, Role::Data, None).await?;
+            let mut parts = self.reconstructor.shard(&coded.level, &table.partition, shard, Role::Data, None).await?;
             let value = parts.pop().unwrap_or_default();
             self.report.bytes_mending += value.len() as u64;
             let metadata = match coded.places.get(shard.drive as usize).copied().flatten() {
@@ -415,7 +415,7 @@ impl Scrub<'_> {
             data.push(value);
         }
         let own = coded.level.map().code();
-        let parities = self.cover.decoding(move || encode(own, &data)).await?;
+        let parities = self.reconstructor.decoding(move || encode(own, &data)).await?;
         let sums: Vec<u32> = parities.iter().map(|parity| skytether_common::checksum::crc32c(parity)).collect();
         let groups: Vec<(Vec<Shard>, Vec<Shard>)> = coded
             .level
@@ -451,7 +451,7 @@ impl Scrub<'_> {
         }
         let others: Vec<usize> = copies.iter().copied().filter(|other| *other != at && !self.is_skipped(*other)).collect();
         for other in others {
-            let read = self.cover.ask(other, "read a copy", self.cover.drives[other].get(&item.key)).await;
+            let read = self.reconstructor.ask(other, "read a copy", self.reconstructor.drives[other].get(&item.key)).await;
             if let Ok(value) = read
                 && item.expected.is_some_and(|expected| is(&value, expected.len, expected.crc32c))
             {
@@ -475,7 +475,7 @@ fn add(sums: &mut BTreeMap<u32, Digest>, answer: Verified) -> Result<()> {
 }
 
 /// Whether the sums of groups of a shape fit each other. Their lengths, which are those of the longest, were compared shard by shard.
-fn agree(shape: Shape, digests: Vec<Digest>) -> Result<bool> {
+fn reconcile_root_copies(shape: Shape, digests: Vec<Digest>) -> Result<bool> {
     let longest = digests.iter().map(Digest::shard_len).max().unwrap_or(0).next_multiple_of(BLOCK as u64);
     let digests: Vec<Digest> = digests.into_iter().map(|digest| digest.padded(longest)).collect();
     let (data, parity) = digests.split_at(shape.count);

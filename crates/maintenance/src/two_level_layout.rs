@@ -11,7 +11,7 @@ use skytether_redundancy::repair::Drive;
 
 use crate::rebalance_plan::{Planner, TOLERANCE};
 use skytether_catalog::records::code_map::Within;
-use skytether_catalog::records::failure_domains::Domains;
+use skytether_catalog::records::failure_domains::FailureDomains;
 use skytether_catalog::records::root::RootRecord;
 
 /// What moves as one: a stripe, or a parity.
@@ -26,7 +26,7 @@ pub(crate) struct Piece {
 
 /// The hosts of a table, and those that it is to have, as the fleet's record has them.
 pub(crate) struct Housing<'a> {
-    domains: &'a Domains,
+    domains: &'a FailureDomains,
     /// What the table calls them; of two of one number the one leaves, and the other takes its place.
     numbers: BTreeMap<u32, u32>,
     inner: Code,

@@ -155,7 +155,7 @@ impl SectionReader<'_> {
 fn failed(action: &str, dir: &Path, cause: io::Error) -> Error {
     if matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
         let what = "there is no space left for the transposition's temporary file: free some there, or set TMPDIR to a directory on a larger disk";
-        return Error::exhausted(format!("cannot {action} {}; {what}", dir.display())).because(cause);
+        return Error::exhausted(format!("cannot {action} {}; {what}", dir.display())).with_source(cause);
     }
     Error::io(action, dir, cause)
 }

@@ -98,7 +98,7 @@ impl Lines {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if self.compressed && matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput) => {
                     let why = if e.kind() == ErrorKind::UnexpectedEof { "truncated" } else { "damaged" };
-                    return Err(self.error(Kind::Corrupt, format!("the gzip data are {why} about here; fetch the file again")).because(e));
+                    return Err(self.error(Kind::Corrupt, format!("the gzip data are {why} about here; fetch the file again")).with_source(e));
                 }
                 Err(e) => return Err(Error::io("read", &self.name, e)),
             }

@@ -54,7 +54,7 @@ impl Columns {
         let [x, y, z] = self.place;
         let float = |values: Vec<f32>| Arc::new(Float32Array::from(values)) as ArrayRef;
         RecordBatch::try_new(schema(), vec![Arc::new(UInt64Array::from(self.id)), float(x), float(y), float(z), float(self.ke)])
-            .map_err(|e| Error::internal("particles do not fit their schema").because(e))
+            .map_err(|e| Error::internal("particles do not fit their schema").with_source(e))
     }
 }
 

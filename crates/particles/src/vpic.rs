@@ -237,6 +237,6 @@ mod tests {
             }
         }
         let error = Records::new("run.vpic", Broken, 4).find_map(Result::err).unwrap();
-        assert!(error.full_text().contains("run.vpic"), "{error:?}");
+        assert!(error.report().contains("run.vpic"), "{error:?}");
     }
 }

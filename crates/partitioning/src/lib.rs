@@ -219,7 +219,7 @@ enum Values {
 
 impl Values {
     fn of(column: &ArrayRef, key: &Key) -> Result<Self> {
-        let wrong = |e| Error::invalid(format!("the values of column {:?} can't be hashed", key.column)).because(e);
+        let wrong = |e| Error::invalid(format!("the values of column {:?} can't be hashed", key.column)).with_source(e);
         let plain = match column.data_type() {
             DataType::Dictionary(_, values) => cast(column, values).map_err(wrong)?,
             _ => Arc::clone(column),
@@ -291,7 +291,7 @@ pub fn split(batch: &RecordBatch, keys: &[Key], n: usize) -> Result<Vec<RecordBa
         .map(|rows| match rows.len() {
             0 => Ok(batch.slice(0, 0)),
             all if all == batch.num_rows() => Ok(batch.clone()),
-            _ => take_record_batch(batch, &UInt32Array::from(rows)).map_err(|e| Error::invalid("the rows of a batch can't be dealt").because(e)),
+            _ => take_record_batch(batch, &UInt32Array::from(rows)).map_err(|e| Error::invalid("the rows of a batch can't be dealt").with_source(e)),
         })
         .collect()
 }

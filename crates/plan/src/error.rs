@@ -56,7 +56,7 @@ pub fn from_datafusion(error: DataFusionError) -> Error {
                 find(&e).map_or_else(|| translated(&e), Error::flattened)
             }
         },
-        DataFusionError::IoError(e) if e.get_ref().is_none() => Error::new(Kind::Unavailable, "input or output failed").because(e),
+        DataFusionError::IoError(e) if e.get_ref().is_none() => Error::new(Kind::Unavailable, "input or output failed").with_source(e),
         other => found_below(&other).unwrap_or_else(|| translated(&other)),
     }
 }

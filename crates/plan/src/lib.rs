@@ -68,5 +68,5 @@ pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};
 pub use node::DriveScan;
 pub use policy::{Partitioning, Tables};
-pub use skytether_common::Pushdown as Cut;
+pub use skytether_common::Pushdown;
 pub use skytether_partitioning::{ByKey, Placement};

@@ -13,7 +13,7 @@ impl<T: Element> Lent<T> {
     /// # Errors
     /// Invalid where it is not.
     pub(crate) fn new(array: &Bound<'_, PyAny>, what: &str) -> Result<Self> {
-        let buffer = PyBuffer::get(array).map_err(|e| Error::invalid(format!("{what} is no array of {}", std::any::type_name::<T>())).because(e))?;
+        let buffer = PyBuffer::get(array).map_err(|e| Error::invalid(format!("{what} is no array of {}", std::any::type_name::<T>())).with_source(e))?;
         if buffer.as_slice_ptr().is_none() {
             return Err(Error::invalid(format!("{what} is not contiguous")));
         }
@@ -57,7 +57,7 @@ pub(crate) enum Numbers {
 /// The kind of an array's elements: signed, unsigned, float, and their size.
 fn kind(array: &Bound<'_, PyAny>, what: &str) -> Result<(char, usize, String)> {
     use pyo3::buffer::ElementType as T;
-    let buffer = PyUntypedBuffer::get(array).map_err(|e| Error::invalid(format!("{what} is no array of numbers")).because(e))?;
+    let buffer = PyUntypedBuffer::get(array).map_err(|e| Error::invalid(format!("{what} is no array of numbers")).with_source(e))?;
     let format = buffer.format().to_string_lossy().into_owned();
     Ok(match T::from_format(buffer.format()) {
         T::SignedInteger { bytes } => ('i', bytes, format),

@@ -8,11 +8,11 @@ use skytether_common::Error;
 pub(crate) fn to_py(error: &Error) -> PyErr {
     Python::attach(|py| {
         let detail = error.detail().and_then(|detail| serde_json::to_string(detail).ok());
-        let made = py.import("skytether.errors").and_then(|m| m.call_method1("of_kind", (error.kind().as_str(), error.full_text(), detail)));
+        let made = py.import("skytether.errors").and_then(|m| m.call_method1("of_kind", (error.kind().as_str(), error.report(), detail)));
         match made {
             Ok(exception) => PyErr::from_value(exception),
             // Only while the interpreter shuts down.
-            Err(_) => PyRuntimeError::new_err(error.full_text()),
+            Err(_) => PyRuntimeError::new_err(error.report()),
         }
     })
 }

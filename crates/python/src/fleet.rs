@@ -12,8 +12,8 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_fleet::{
-    Credentials, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles,
-    Progress as Far, RepairOptions, ScrubOptions, Secret, TableScan, files,
+    Credentials, DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
+    RepairOptions, ResizeOptions, ScrubOptions, Secret, TableScan, files,
 };
 
 use tokio::sync::Notify;
@@ -55,7 +55,7 @@ impl PyFleet {
 }
 
 fn json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::internal("cannot write JSON").because(e))
+    serde_json::to_string(value).map_err(|e| Error::internal("cannot write JSON").with_source(e))
 }
 
 fn kind(text: &str) -> Result<DatasetKind> {
@@ -74,7 +74,7 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
         rows += batch.num_rows() as u64;
         if let Some(progress) = &progress {
             let told = Python::attach(|py| progress.call1(py, (rows,)).map(drop));
-            told.map_err(|e| Error::invalid("the progress function failed").because(e))?;
+            told.map_err(|e| Error::invalid("the progress function failed").with_source(e))?;
         }
         Ok(batch)
     })
@@ -103,7 +103,7 @@ impl Told {
     /// How the function has failed, if it has.
     fn failure(&self) -> Option<Error> {
         let cause = self.failure.lock().take()?;
-        Some(Error::invalid("the progress function failed").because(cause))
+        Some(Error::invalid("the progress function failed").with_source(cause))
     }
 
     /// What `work` gives, unless the function fails before its end.
@@ -126,7 +126,7 @@ fn told(progress: Progress) -> impl FnMut(u64, u64) -> Result<()> + Send {
     move |done, total| match &progress {
         Some(progress) => {
             let told = Python::attach(|py| progress.call1(py, (done, total)).map(drop));
-            told.map_err(|e| Error::invalid("the progress function failed").because(e))
+            told.map_err(|e| Error::invalid("the progress function failed").with_source(e))
         }
         None => Ok(()),
     }
@@ -253,7 +253,7 @@ impl PyFleet {
         let fleet = self.fleet()?;
         block(py, async move {
             let record = fleet.describe(&name.parse()?).await?;
-            let mut value = serde_json::to_value(&record).map_err(|e| Error::internal("cannot write JSON").because(e))?;
+            let mut value = serde_json::to_value(&record).map_err(|e| Error::internal("cannot write JSON").with_source(e))?;
             value["bytes"] = record.bytes().into();
             json(&value)
         })
@@ -344,7 +344,7 @@ impl PyFleet {
         progress: Progress,
         host: Option<String>,
     ) -> PyResult<String> {
-        let (fleet, options) = (self.fleet()?, GrowthOptions { count, addresses, host, retire, bytes_per_s });
+        let (fleet, options) = (self.fleet()?, ResizeOptions { count, addresses, host, retire, bytes_per_s });
         block(py, async move {
             let told = Told::new(progress);
             let tell = |far: &Far| told.tell(far);
@@ -395,7 +395,7 @@ impl PyFleet {
         block(py, async move {
             let name: DatasetName = name.parse()?;
             let schema = reader.schema();
-            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").because(e)));
+            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").with_source(e)));
             json(&fleet.ingest_table(&name, schema, counted(batches, progress), options).await?)
         })
     }

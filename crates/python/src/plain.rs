@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use skytether_common::{Error, Result};
 use skytether_fleet::files::Format;
-use skytether_fleet::{Door, Fleet, Particles, PlainFile, generate};
+use skytether_fleet::{Fleet, ParquetView, Particles, VirtualFile, generate};
 
 use crate::errors::OrRaise;
 use crate::runtime::block;
@@ -17,13 +17,13 @@ use crate::slot::Slot;
 #[pyclass(name = "PlainFile", module = "skytether._internal", frozen)]
 pub struct PyPlainFile {
     slot: Arc<Slot>,
-    file: Arc<PlainFile>,
+    file: Arc<VirtualFile>,
     /// Of a fleet behind a connection, so that the host need not be asked for its drives each time.
-    door: Option<Door>,
+    door: Option<ParquetView>,
 }
 
 /// Where a table of a fleet is read from.
-async fn door(slot: &Slot, kept: Option<Door>) -> Result<Door> {
+async fn door(slot: &Slot, kept: Option<ParquetView>) -> Result<ParquetView> {
     let fleet = slot.fleet()?;
     match kept {
         Some(door) => Ok(door),
@@ -114,13 +114,13 @@ pub(crate) fn generate_particles(
                 match &progress {
                     Some(progress) => {
                         let told = Python::attach(|py| progress.call1(py, (done,)).map(drop));
-                        told.map_err(|e| Error::invalid("the progress function failed").because(e))
+                        told.map_err(|e| Error::invalid("the progress function failed").with_source(e))
                     }
                     None => Ok(()),
                 }
             })
         });
-        let written = written.await.map_err(|e| Error::internal("writing a file was interrupted").because(e))?;
+        let written = written.await.map_err(|e| Error::internal("writing a file was interrupted").with_source(e))?;
         drop(wanted);
         written
     })

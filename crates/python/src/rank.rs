@@ -60,7 +60,7 @@ struct Asked {
 /// Runs `query` (columns `gene_id`, `moments`, and `gene` for names) and ranks its genes; the columns are those of `ranking_schema`, each group's rows are a batch.
 #[pyfunction]
 pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResult<PyTable> {
-    let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").because(e)).or_raise()?;
+    let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").with_source(e)).or_raise()?;
     let batches = query.batches(py)?;
     let ranked = py.detach(|| ranked(batches, asked)).or_raise()?;
     PyTable::try_new(ranked, ranking_schema())
@@ -87,7 +87,7 @@ fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<Vec<RecordBatch>> {
 
 /// `genes` with the moments of the two sets instead of those of the first alone, the second alone, and both.
 fn with_both(genes: &RecordBatch, names: &Arc<[String]>) -> Result<RecordBatch> {
-    let failed = |e| Error::internal("cannot rebuild the moments").because(e);
+    let failed = |e| Error::internal("cannot rebuild the moments").with_source(e);
     let Ok(at) = genes.schema().index_of("moments") else { return Err(Error::invalid("ranking genes needs a column \"moments\"")) };
     let column = genes.column(at);
     let results = Results::open(column.as_ref())?;

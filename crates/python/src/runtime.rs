@@ -38,7 +38,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
         .thread_stack_size(32 << 20)
         .enable_all()
         .build()
-        .map_err(|e| Error::unavailable("cannot start threads").because(e))?;
+        .map_err(|e| Error::unavailable("cannot start threads").with_source(e))?;
     // Lives as long as the process; a runtime that is dropped while Python exits could hang.
     let made: &'static Runtime = Box::leak(Box::new(made));
     *kept = Some((process, made));
@@ -75,7 +75,7 @@ fn poll<T>(runtime: &Handle, task: &mut JoinHandle<Result<T>>) -> Option<std::re
 /// Why a task ended before its work did.
 pub(crate) fn stopped(error: JoinError) -> Error {
     if error.is_panic() {
-        Error::internal("a task of Skytether's failed; this is a defect, please report it").because(error)
+        Error::internal("a task of Skytether's failed; this is a defect, please report it").with_source(error)
     } else {
         Error::unavailable("the work was cancelled")
     }

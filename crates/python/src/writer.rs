@@ -51,7 +51,7 @@ impl PyWriter {
             let mut guard = shared.lock().await;
             let writer = guard.as_mut().ok_or_else(over)?;
             let schema = reader.schema();
-            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").because(e)));
+            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").with_source(e)));
             writer.write_table(&name, placement, schema, batches).await
         })
     }
@@ -79,7 +79,7 @@ impl PyWriter {
         block(py, async move {
             let writer = shared.lock().await.take().ok_or_else(over)?;
             let report = writer.commit().await?;
-            serde_json::to_string(&report).map_err(|e| Error::internal("cannot write the report").because(e))
+            serde_json::to_string(&report).map_err(|e| Error::internal("cannot write the report").with_source(e))
         })
     }
 
@@ -178,7 +178,7 @@ impl PyMatrixWriter {
         })?;
         let schema = Arc::new(Schema::new(vec![Field::new("total", DataType::Float32, false)]));
         let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(totals) as ArrayRef])
-            .map_err(|e| Error::internal("cannot build totals").because(e))
+            .map_err(|e| Error::internal("cannot build totals").with_source(e))
             .or_raise()?;
         PyTable::try_new(vec![batch], schema)
     }

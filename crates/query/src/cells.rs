@@ -120,7 +120,7 @@ impl HostCells {
         let array = if parts.is_empty() {
             arrow::array::new_empty_array(metadata.schema.field(at).data_type())
         } else {
-            concat(&parts).map_err(|e| Error::internal(format!("cannot put {table} of {} together", record.name)).because(e))?
+            concat(&parts).map_err(|e| Error::internal(format!("cannot put {table} of {} together", record.name)).with_source(e))?
         };
         self.lock().entry(record.name.clone()).or_default().columns.insert(wanted, array);
         Ok(())

@@ -1,7 +1,7 @@
 //! Joins that let others have a turn.
 //!
 //! A join may look at billions of pairs before it has a row to give, and does so within one poll. Whoever wants to stop the query, or to ask the same thread for
-//! anything else, waits for that poll. So the inputs and the output of joins pass through [`TurnsExec`], which hands the thread back every [`TURN`], and gives joins
+//! anything else, waits for that poll. So the inputs and the output of joins pass through [`YieldingJoinExec`], which hands the thread back every [`TURN`], and gives joins
 //! that compare every pair no more than [`PAIRS`] of them at a time.
 
 use std::fmt;
@@ -29,7 +29,7 @@ const TURN: Duration = Duration::from_millis(20);
 /// Pairs of rows that a nested loop compares in one go: some tens of milliseconds.
 const PAIRS: usize = 8_000_000;
 
-/// Puts [`TurnsExec`] around joins.
+/// Puts [`YieldingJoinExec`] around joins.
 pub(crate) fn take_turns() -> Arc<PhysicalRule> {
     PhysicalRule::new("take_turns", |node| if is_join(node.as_ref()) { around(node).map(Some) } else { Ok(None) })
 }
@@ -48,12 +48,12 @@ fn around(join: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let inputs = match <[_; 2]>::try_from(inputs) {
         Ok([kept, probe]) if join.is::<NestedLoopJoinExec>() => {
             let rows = Arc::new(AtomicUsize::new(0));
-            vec![TurnsExec::new(kept, Part::Kept(Arc::clone(&rows))), TurnsExec::new(probe, Part::Probe(rows))]
+            vec![YieldingJoinExec::new(kept, Part::Kept(Arc::clone(&rows))), YieldingJoinExec::new(probe, Part::Probe(rows))]
         }
-        Ok(both) => both.into_iter().map(|input| TurnsExec::new(input, Part::Whole)).collect(),
+        Ok(both) => both.into_iter().map(|input| YieldingJoinExec::new(input, Part::Whole)).collect(),
         Err(other) => return internal_err!("a join of {} inputs", other.len()),
     };
-    Ok(TurnsExec::new(Arc::clone(join).replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?, Part::Whole))
+    Ok(YieldingJoinExec::new(Arc::clone(join).replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?, Part::Whole))
 }
 
 /// What a join does with the rows.
@@ -69,12 +69,12 @@ enum Part {
 
 /// Passes on what its input gives, and hands the thread back from time to time.
 #[derive(Debug)]
-struct TurnsExec {
+struct YieldingJoinExec {
     input: Arc<dyn ExecutionPlan>,
     part: Part,
 }
 
-impl TurnsExec {
+impl YieldingJoinExec {
     #[expect(clippy::new_ret_no_self, reason = "used as a plan only")]
     fn new(input: Arc<dyn ExecutionPlan>, part: Part) -> Arc<dyn ExecutionPlan> {
         // A join that is an input of another has its turns already; only the counted ones are more than that.
@@ -85,13 +85,13 @@ impl TurnsExec {
     }
 }
 
-impl DisplayAs for TurnsExec {
+impl DisplayAs for YieldingJoinExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TurnsExec")
     }
 }
 
-impl ExecutionPlan for TurnsExec {
+impl ExecutionPlan for YieldingJoinExec {
     fn name(&self) -> &str {
         "TurnsExec"
     }

@@ -8,7 +8,7 @@ use skytether_partitioning::Placement;
 use skytether_plan::explain_text;
 
 use crate::planner::Planner;
-use skytether_api::estimate::Division;
+use skytether_api::estimate::WorkSplit;
 use skytether_api::explanation::{Explanation, HostNote, SubPlanText};
 use skytether_api::statement::{Asked, QueryOptions};
 use skytether_exec::scan::DriveScanExec;
@@ -62,7 +62,7 @@ impl Planner {
 }
 
 /// What sub-plan `number` of the cut is expected to take.
-fn expected(plan: &dyn ExecutionPlan, number: usize) -> Option<Division> {
+fn expected(plan: &dyn ExecutionPlan, number: usize) -> Option<WorkSplit> {
     match plan.downcast_ref::<DriveScanExec>().filter(|scan| scan.of_cut() == Some(number)) {
         Some(scan) => scan.expected(),
         None => plan.children().into_iter().find_map(|child| expected(child.as_ref(), number)),

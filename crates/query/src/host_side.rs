@@ -5,7 +5,7 @@
 
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::work::PRIORS;
-use skytether_device::Rung;
+use skytether_device::PushdownLevel;
 use skytether_redundancy::Scheme;
 
 use skytether_exec::scan::Moves;
@@ -26,7 +26,7 @@ pub(crate) fn parities(lost: &[bool]) -> f64 {
 }
 
 /// Whether all drives are to hand out what they have, of which those that `lost` says are lost; a query of them reads the share `read` of their slices' bytes. Not where that would take longer, as this host is slow at it, or links are that send what need not travel.
-pub(crate) fn is_worked_off_above(scheme: Scheme, lost: &[bool], read: f64, moves: &Moves) -> bool {
+pub(crate) fn prefer_host(scheme: Scheme, lost: &[bool], read: f64, moves: &Moves) -> bool {
     let Some(code) = scheme.code().filter(|_| scheme.inner().is_none()) else { return false };
     let (count, others) = (lost.iter().filter(|lost| **lost).count() as f64, lost.len() as f64 - 1.0);
     let travel = (count * (code.data() as f64 - 1.0) / others.max(1.0)).min(1.0);
@@ -38,10 +38,10 @@ pub(crate) fn is_worked_off_above(scheme: Scheme, lost: &[bool], read: f64, move
     let (mut host, mut handing_out, mut working) = (0.0, 0.0f64, 0.0f64);
     for (at, ((_, rows, bytes), lost)) in moves.parts.iter().zip(lost).enumerate() {
         let (slice, profile) = ((*rows as f64, *bytes as f64), &moves.profiles[at]);
-        host += model.slice(at, Rung::Raw, slice).above / f64::from(moves.host.cores.max(1));
+        host += model.slice(at, PushdownLevel::Raw, slice).above / f64::from(moves.host.cores.max(1));
         if !lost {
             let (disk, link) = (slice.1 / profile.disk_bytes_per_s, slice.1 / profile.link_bytes_per_s());
-            let works = model.slice(at, Rung::Full, slice).cpu / f64::from(profile.cores.max(1));
+            let works = model.slice(at, PushdownLevel::Full, slice).cpu / f64::from(profile.cores.max(1));
             handing_out = handing_out.max(disk).max(link * (1.0 + parities));
             working = working.max(disk).max(link * (travel + parities)).max(works);
         }
@@ -79,7 +79,7 @@ mod tests {
         let [envoy, server] = ["envoy", "server"].map(|name| Profile::shipped(name).unwrap());
         let lost = |lost: usize, of: usize| (0..of).map(|at| at < lost).collect::<Vec<_>>();
         let above = |scheme: &str, lost: &[bool], read: f64, profile: Profile, host: Profile| {
-            is_worked_off_above(scheme.parse().unwrap(), lost, read, &search(lost.len() as u64, profile, host))
+            prefer_host(scheme.parse().unwrap(), lost, read, &search(lost.len() as u64, profile, host))
         };
         assert!(above("ec:4+1", &lost(1, 5), 1.0, envoy, server));
         assert!(above("ec:4+2", &lost(2, 6), 1.0, envoy, server));

@@ -4,9 +4,10 @@
 //! |---|---|
 //! | [`planner`] | [`Planner`](planner::Planner): one query from its text to its rows |
 //! | [`tables`], [`table_scan`], [`substrait`], [`parameters`] | what a query names, and what may come from others |
-//! | [`scan_planner`], [`pruning`], [`host_side`] | which drives a scan asks, what they may read, and where work starts |
+//! | [`scan_planner`], [`pruning`], [`host_side`] | which drives a scan asks, and what they may read |
 //! | [`cells`], [`dense`] | grouped moments: what the host must know, and the rewrite from the dense view |
-//! | [`star`], [`chunked`], [`chunk_merge`], [`narrow_table`], [`mentioned_columns`], [`select_shape`] | wide tables and long lists |
+//! | [`star`], [`narrow_table`], [`mentioned_columns`] | tables of many columns |
+//! | [`select_shape`], [`chunked`], [`chunk_merge`] | long lists of results |
 //! | [`join_key_routing`], [`cooperative_join`], [`single_phase_merge`], [`unnest`] | rules over plans |
 //! | [`explain`], [`host_reasons`] | how a query is cut, and why |
 //! | [`result_stream`], [`sql_limits`] | rows as they come; limits of a query's text |

@@ -51,7 +51,7 @@ use skytether_api::statement::Query;
 use skytether_api::statement::QueryOptions;
 use skytether_cluster::cluster::Cluster;
 use skytether_cluster::options::HostOptions;
-use skytether_exec::drive_reader::Patience;
+use skytether_exec::drive_reader::Timeouts;
 use skytether_exec::local_executors::LocalExecutors;
 use skytether_exec::profile::Collector;
 use skytether_exec::query_runtime::QueryRuntime;
@@ -298,7 +298,7 @@ impl Planner {
         let context = QueryContext {
             query: Uuid::new_v4(),
             collector: Arc::clone(&collector),
-            patience: Patience { begin: self.0.cluster.options().begin_deadline, silence: self.0.cluster.options().silence_deadline },
+            patience: Timeouts { begin: self.0.cluster.options().begin_deadline, silence: self.0.cluster.options().silence_deadline },
             batch_rows: options.batch_rows.max(1),
             catalog: self.0.cluster.catalog().clone(),
         };

@@ -18,13 +18,13 @@ use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::Pushdown;
 use skytether_common::{DatasetName, Error, PartitionName, Result};
-use skytether_device::{Annotation, Rung};
+use skytether_device::{Annotation, PushdownLevel};
 use skytether_partitioning::Placement;
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
 
 use crate::host_reasons as reasons;
-use crate::host_side::{is_worked_off_above, parities};
+use crate::host_side::{parities, prefer_host};
 use crate::pruning::{conditions, empties, may_match};
 use crate::tables::{Named, NamedTables};
 use skytether_api::device_profile::profile_of;
@@ -32,10 +32,10 @@ use skytether_catalog::records::bounds::Bounds;
 use skytether_catalog::records::partition::PartitionRecord;
 use skytether_catalog::table_view::View;
 use skytether_cluster::cluster::Cluster;
-use skytether_cluster::options::Moving;
+use skytether_cluster::options::AdaptiveMode;
 use skytether_exec::adaptive::cost_inputs::{share_read, work};
-use skytether_exec::adaptive::local_worker::EngineAbove;
-use skytether_exec::broadcast::Beside;
+use skytether_exec::adaptive::local_worker::LocalExecutor;
+use skytether_exec::broadcast::BroadcastTables;
 use skytether_exec::estimate::Estimates;
 use skytether_exec::local_executors::LocalExecutors;
 use skytether_exec::scan::{DriveScanExec, Moves, QueryContext, ScanParts, Target};
@@ -104,7 +104,7 @@ impl ScanPlanner {
             unasked,
             schema: Arc::clone(scan.schema().inner()),
             given: tables.given(&scan.sub_plan),
-            beside: Beside::new(inputs, scan),
+            beside: BroadcastTables::new(inputs, scan),
             order: order(&scan.sub_plan, &self.state).map_err(from_datafusion)?,
             moves,
         };
@@ -116,18 +116,18 @@ impl ScanPlanner {
         let table = named.table()?;
         let profiled = targets.iter().any(|target| target.drive.info().profile.is_some());
         let policy = match (self.cluster.options().moving, self.asked) {
-            (Moving::Never, _) => return Ok(None),
-            (Moving::Always(policy), _) => policy,
-            (Moving::AsNeeded, Pushdown::Adaptive) if profiled => Policy::Adaptive,
+            (AdaptiveMode::Never, _) => return Ok(None),
+            (AdaptiveMode::Always(policy), _) => policy,
+            (AdaptiveMode::AsNeeded, Pushdown::Adaptive) if profiled => Policy::Adaptive,
             // A sub-plan that is no more than a scan is handed out as it is stored; of the other static choices the drives run all that they are sent.
-            (Moving::AsNeeded, Pushdown::Raw) if profiled => Policy::Static(Rung::Raw),
-            (Moving::AsNeeded, Pushdown::Full | Pushdown::Filter) if profiled => Policy::Static(Rung::Full),
+            (AdaptiveMode::AsNeeded, Pushdown::Raw) if profiled => Policy::Static(PushdownLevel::Raw),
+            (AdaptiveMode::AsNeeded, Pushdown::Full | Pushdown::Filter) if profiled => Policy::Static(PushdownLevel::Full),
             // A drive that is lost in the middle gives what it has not done to who stands for it.
-            (Moving::AsNeeded, _) if self.cluster.catalog().presence().is_redundant() => Policy::Static(Rung::Full),
-            (Moving::AsNeeded, Pushdown::Adaptive | Pushdown::Full) if targets.iter().any(|target| target.drive.capabilities().remote) => {
-                Policy::Static(Rung::Full)
+            (AdaptiveMode::AsNeeded, _) if self.cluster.catalog().health().is_redundant() => Policy::Static(PushdownLevel::Full),
+            (AdaptiveMode::AsNeeded, Pushdown::Adaptive | Pushdown::Full) if targets.iter().any(|target| target.drive.capabilities().remote) => {
+                Policy::Static(PushdownLevel::Full)
             }
-            (Moving::AsNeeded, _) => return Ok(None),
+            (AdaptiveMode::AsNeeded, _) => return Ok(None),
         };
         // What is whole on each drive only is not to be torn apart; any one drive has all of a table that lies everywhere.
         let apart = scan.placement == Placement::Spread && pushdown_level::divides(&scan.sub_plan);
@@ -143,9 +143,9 @@ impl ScanPlanner {
             let part = table.partitions.iter().find(|partition| partition.drive == id);
             part.map_or((0, 0, 0), |part| (part.slices, part.rows, (part.bytes as f64 * read) as u64))
         });
-        let presence = self.cluster.catalog().presence();
-        let lost: Vec<bool> = targets.iter().map(|target| presence.is_lost(target.at)).collect();
-        let engines: Vec<Arc<EngineAbove>> = engines.collect::<Result<_>>()?;
+        let health = self.cluster.catalog().health();
+        let lost: Vec<bool> = targets.iter().map(|target| health.is_down(target.at)).collect();
+        let engines: Vec<Arc<LocalExecutor>> = engines.collect::<Result<_>>()?;
         // Who stands for a lost drive is another device.
         let kinds = engines.iter().zip(&lost).map(|(engine, lost)| if *lost { Kinds::default() } else { engine.kinds() });
         let mut moves = Moves {
@@ -159,10 +159,10 @@ impl ScanPlanner {
             limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
             engines,
         };
-        if let (Moving::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy)
-            && is_worked_off_above(redundancy.scheme, &lost, read, &moves)
+        if let (AdaptiveMode::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy)
+            && prefer_host(redundancy.scheme, &lost, read, &moves)
         {
-            moves.policy = Policy::Static(Rung::Raw);
+            moves.policy = Policy::Static(PushdownLevel::Raw);
         }
         Ok(Some(moves))
     }
@@ -233,7 +233,7 @@ impl ScanPlanner {
             Placement::Spread => table.partitions.iter().collect(),
             Placement::Everywhere => {
                 let catalog = self.cluster.catalog();
-                let here = table.partitions.iter().filter(|p| catalog.drive(&p.drive, &record.name).is_ok_and(|at| !catalog.presence().is_lost(at)));
+                let here = table.partitions.iter().filter(|p| catalog.drive(&p.drive, &record.name).is_ok_and(|at| !catalog.health().is_down(at)));
                 let mut copies: Vec<_> = here.collect();
                 if copies.is_empty() {
                     copies = table.partitions.iter().collect();

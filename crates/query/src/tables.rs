@@ -152,7 +152,7 @@ impl NamedTables {
         let record = match self.records.get(&name) {
             Some(record) => Arc::clone(record),
             None => {
-                let (record, bytes) = catalog.recall(&name).await?;
+                let (record, bytes) = catalog.read_cached(&name).await?;
                 collector.metadata(bytes);
                 collector.stored(record.bytes());
                 self.records.insert(name.clone(), Arc::clone(&record));
@@ -298,7 +298,7 @@ pub(crate) async fn read_metadata(
         Err(e) => return Err(unread(catalog, record, name, e).await),
     };
     collector.metadata(bytes.len() as u64);
-    Metadata::decode(&bytes).map_err(|e| e.while_doing(format!("{name}: the metadata slice {key} can't be read")))
+    Metadata::decode(&bytes).map_err(|e| e.context(format!("{name}: the metadata slice {key} can't be read")))
 }
 
 /// Why `drive` could not give a part of the data set that its root record named a moment ago.
@@ -306,7 +306,7 @@ pub(crate) async fn unread(catalog: &Catalog, record: &RootRecord, drive: &str, 
     if error.kind() == Kind::NotFound {
         missing::explain(catalog, &record.name, record.generation, drive, error).await
     } else {
-        error.while_doing(format!("{drive} could not give what the query needs to know of {}", record.name))
+        error.context(format!("{drive} could not give what the query needs to know of {}", record.name))
     }
 }
 

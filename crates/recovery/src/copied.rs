@@ -5,17 +5,17 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_store::Entry;
 
-use crate::reconstruct::Cover;
-use crate::shard::Made;
+use crate::reconstruct::Reconstructor;
+use crate::shard::Reconstructed;
 
-impl Cover {
+impl Reconstructor {
     /// A copy of the value of `key` from any drive but `not`.
     ///
     /// # Errors
     /// `NotFound` where no drive has it; Unavailable where none does and some could not say.
-    pub(crate) async fn copy(&self, key: &Key, not: usize) -> Result<Made> {
+    pub(crate) async fn copy(&self, key: &Key, not: usize) -> Result<Reconstructed> {
         let (_, value) = self.first_copy(key, not, true).await?;
-        Ok(Made { read: value.len() as u64, value, within: false })
+        Ok(Reconstructed { read: value.len() as u64, value, within: false })
     }
 
     /// What is known of a copy of the value of `key` at any drive but `not`.
@@ -28,8 +28,8 @@ impl Cover {
 
     /// What the first drive but `not` knows that says that it has a copy of the value of `key`, and the value, if that is to be read. All are asked at once: each is busy with what it reads for the others.
     async fn first_copy(&self, key: &Key, not: usize, read: bool) -> Result<(Entry, Bytes)> {
-        let mut trouble: Vec<String> = self.presence.lost().into_iter().map(|at| self.lost(at)).collect();
-        let here = self.presence.here().into_iter().filter(|at| *at != not);
+        let mut trouble: Vec<String> = self.health.down().into_iter().map(|at| self.lost(at)).collect();
+        let here = self.health.up().into_iter().filter(|at| *at != not);
         let mut asked: FuturesUnordered<_> = here.map(|at| async move { (at, self.ask(at, "look for a copy", self.drives[at].stat(key)).await) }).collect();
         while let Some((at, entry)) = asked.next().await {
             let found = match entry {
@@ -41,7 +41,7 @@ impl Cover {
             match found {
                 Ok(found) => return Ok(found),
                 Err(e) if e.kind() == Kind::NotFound => {}
-                Err(e) => trouble.push(e.full_text()),
+                Err(e) => trouble.push(e.report()),
             }
         }
         if trouble.is_empty() {

@@ -11,21 +11,21 @@ use skytether_device::{Cse, CseInfo, Storage, Verified, Verify};
 use skytether_index::State;
 use skytether_store::{Entry, Op, Usage, Version};
 
-use crate::reconstruct::Cover;
-use crate::shard::{Made, Parts, parts};
+use crate::reconstruct::Reconstructor;
+use crate::shard::{Reconstructed, ReconstructedRanges, parts};
 use skytether_catalog::records::code_map::{Level, Part};
 
 /// How much was read elsewhere for a drive.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ReconstructionCounters {
     slices: AtomicU64,
     within: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// What a [`Tally`] says.
+/// What a [`ReconstructionCounters`] says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct ReconstructionStats {
     /// Slices that were decoded or came from copies.
     pub(crate) slices: u64,
     /// Those of them for which nothing but drives of the same host was read, on two levels.
@@ -34,10 +34,10 @@ pub(crate) struct Figures {
     pub(crate) bytes: u64,
 }
 
-impl Tally {
-    pub(crate) fn read(&self) -> Figures {
+impl ReconstructionCounters {
+    pub(crate) fn read(&self) -> ReconstructionStats {
         let figure = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        Figures { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
+        ReconstructionStats { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
     }
 
     /// A slice was decoded, from so many bytes that were read for it: none where somebody else decoded it, at the same time or before.
@@ -48,7 +48,7 @@ impl Tally {
     }
 }
 
-impl Figures {
+impl ReconstructionStats {
     pub(crate) fn since(self, before: Self) -> Self {
         let (slices, within) = (self.slices.saturating_sub(before.slices), self.within.saturating_sub(before.within));
         Self { slices, within, bytes: self.bytes.saturating_sub(before.bytes) }
@@ -57,10 +57,10 @@ impl Figures {
 
 /// What drive `at` stores, whether it is here or not. Nothing is written through it.
 #[derive(Debug)]
-pub(crate) struct Rebuilt {
-    pub(crate) cover: Arc<Cover>,
+pub(crate) struct DegradedStorage {
+    pub(crate) reconstructor: Arc<Reconstructor>,
     pub(crate) at: usize,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) tally: Arc<ReconstructionCounters>,
 }
 
 /// Whether somebody else may have what a drive refused with such an error.
@@ -68,58 +68,58 @@ pub(crate) fn covers(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound)
 }
 
-impl Rebuilt {
+impl DegradedStorage {
     pub(crate) fn drive(&self) -> &Arc<dyn Cse> {
-        &self.cover.drives[self.at]
+        &self.reconstructor.drives[self.at]
     }
 
     /// Asks the drive itself, if it is here.
     async fn itself<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.cover.is_here(self.at)?;
-        self.cover.ask(self.at, what, work).await
+        self.reconstructor.is_here(self.at)?;
+        self.reconstructor.ask(self.at, what, work).await
     }
 
     /// The value of `key` of a partition, from elsewhere; `because` the drive itself said so.
     async fn elsewhere(&self, key: &Key, partition: &PartitionName, number: Option<u32>, because: Error) -> Result<Bytes> {
         let made = match number {
-            None => self.cover.copy(key, self.at).await,
-            Some(n) => match self.cover.map(partition).await {
-                Ok(Some(map)) => self.cover.decode(key, partition, n, &map).await,
+            None => self.reconstructor.copy(key, self.at).await,
+            Some(n) => match self.reconstructor.map(partition).await {
+                Ok(Some(map)) => self.reconstructor.decode(key, partition, n, &map).await,
                 // Of a table that lies everywhere the others have the same, under the same name.
-                Ok(None) => self.cover.copy(key, self.at).await,
+                Ok(None) => self.reconstructor.copy(key, self.at).await,
                 Err(e) => Err(e),
             },
         };
         match made {
-            Ok(Made { value, read, within }) => {
+            Ok(Reconstructed { value, read, within }) => {
                 match number {
                     Some(_) => self.tally.decoded(read, within),
                     None => drop(self.tally.bytes.fetch_add(read, Ordering::Relaxed)),
                 }
-                let news = matches!(because.kind(), Kind::Corrupt | Kind::NotFound) && self.cover.met(key, self.at);
+                let news = matches!(because.kind(), Kind::Corrupt | Kind::NotFound) && self.reconstructor.met(key, self.at);
                 // Once: whoever asks gets the right answer, and `status` tells of it until it is mended.
                 if news && because.kind() == Kind::Corrupt {
-                    let damaged = damaged(&because.full_text());
+                    let damaged = damaged(&because.report());
                     tracing::warn!("{key} at {} {damaged}; it was made from what other drives have, and `skytether scrub` mends it", self.info().name);
                 }
                 Ok(value)
             }
             // That nobody has it is no news: it was replaced or dropped, or damage that nothing covers.
             Err(e) if e.kind() == Kind::NotFound => Err(because),
-            Err(e) => Err(e.while_doing(because.full_text())),
+            Err(e) => Err(e.context(because.report())),
         }
     }
 
     /// What is known of a value of a partition, from elsewhere.
     async fn known(&self, key: &Key, partition: &PartitionName, number: Option<u32>) -> Result<Option<Entry>> {
         if let Some(n) = number
-            && let Some(map) = self.cover.map(partition).await?
+            && let Some(map) = self.reconstructor.map(partition).await?
         {
             let part = Part::parse(partition).0;
             let shard = Level::all(&map).into_iter().find_map(|level| level.map().shard(level.find(part, partition.slot, n)?).copied());
             return Ok(shard.map(|shard| Entry { key: key.clone(), version: version(shard.crc32c), len: shard.len, crc32c: shard.crc32c }));
         }
-        match self.cover.copy_known(key, self.at).await {
+        match self.reconstructor.copy_known(key, self.at).await {
             Ok(entry) => Ok(Some(Entry { version: version(entry.crc32c), ..entry })),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             Err(e) => Err(e),
@@ -132,7 +132,7 @@ fn version(crc32c: u32) -> Version {
     1 << 63 | u64::from(crc32c)
 }
 
-impl Storage for Rebuilt {
+impl Storage for DegradedStorage {
     fn info(&self) -> &CseInfo {
         self.drive().info()
     }
@@ -147,7 +147,7 @@ impl Storage for Rebuilt {
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
-            match self.cover.for_query(self.at, key).await {
+            match self.reconstructor.for_query(self.at, key).await {
                 Err(e) if covers(&e) => match PartitionName::parse(key) {
                     Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
                     None => Err(e),
@@ -163,18 +163,18 @@ impl Storage for Rebuilt {
                 Err(e) if covers(&e) => {
                     let Some((partition, number)) = PartitionName::parse(key) else { return Err(e) };
                     if let Some(n) = number
-                        && let Ok(Some(map)) = self.cover.map(&partition).await
+                        && let Ok(Some(map)) = self.reconstructor.map(&partition).await
                     {
-                        return match self.cover.decode_parts(key, &partition, n, &map, ranges).await {
-                            Ok(Parts { parts, read, within }) => {
+                        return match self.reconstructor.decode_parts(key, &partition, n, &map, ranges).await {
+                            Ok(ReconstructedRanges { parts, read, within }) => {
                                 if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) {
-                                    let _known = self.cover.met(key, self.at);
+                                    let _known = self.reconstructor.met(key, self.at);
                                 }
                                 self.tally.decoded(read, within);
                                 Ok(parts)
                             }
                             Err(other) if other.kind() == Kind::NotFound => Err(e),
-                            Err(other) => Err(other.while_doing(e.full_text())),
+                            Err(other) => Err(other.context(e.report())),
                         };
                     }
                     parts(key, &self.elsewhere(key, &partition, number, e).await?, ranges)
@@ -194,7 +194,7 @@ impl Storage for Rebuilt {
                     None => Ok(None),
                 },
                 Err(e) if covers(&e) => match PartitionName::parse(key) {
-                    Some((partition, number)) => self.known(key, &partition, number).await.map_err(|other| other.while_doing(e.full_text())),
+                    Some((partition, number)) => self.known(key, &partition, number).await.map_err(|other| other.context(e.report())),
                     None => Err(e),
                 },
                 Err(e) => Err(e),

@@ -15,23 +15,23 @@ use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, FaultReporter
 use skytether_store::{Entry, Op, Version};
 use tokio::sync::RwLockReadGuard;
 
-use crate::degraded_storage::{Rebuilt, Tally, covers};
-use crate::reconstruct::Cover;
-use crate::replacement_engine::StandIn;
-use crate::replay_buffer::{Again, held};
-use skytether_catalog::records::failure_domains::Domains;
-use skytether_catalog::records::home_slots::Seats;
+use crate::degraded_storage::{DegradedStorage, ReconstructionCounters, covers};
+use crate::reconstruct::Reconstructor;
+use crate::replacement_engine::ReplacementEngine;
+use crate::replay_buffer::{RetryFn, held};
+use skytether_catalog::records::failure_domains::FailureDomains;
+use skytether_catalog::records::home_slots::HomeSlots;
 use skytether_catalog::records::membership::{MEMBERSHIP_KEY, Membership};
 use skytether_catalog::records::root::{RootRecord, root_name};
 
 /// A drive of a fleet that may lose drives. Where the fleet may not, it is the drive and nothing else.
 #[derive(Debug, Clone)]
-pub struct Covered(Arc<Inner>);
+pub struct FailoverDrive(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    rebuilt: Arc<Rebuilt>,
-    stand_in: Mutex<Option<Arc<StandIn>>>,
+    rebuilt: Arc<DegradedStorage>,
+    stand_in: Mutex<Option<Arc<ReplacementEngine>>>,
     plans: Mutex<Plans>,
 }
 
@@ -54,10 +54,10 @@ fn hash(plan: &SubPlan) -> u64 {
     hasher.finish()
 }
 
-impl Covered {
-    /// Drive `at` of `cover`.
-    pub fn new(cover: &Arc<Cover>, at: usize) -> Self {
-        let rebuilt = Arc::new(Rebuilt { cover: Arc::clone(cover), at, tally: Arc::new(Tally::default()) });
+impl FailoverDrive {
+    /// Drive `at` of `reconstructor`.
+    pub fn new(reconstructor: &Arc<Reconstructor>, at: usize) -> Self {
+        let rebuilt = Arc::new(DegradedStorage { reconstructor: Arc::clone(reconstructor), at, tally: Arc::new(ReconstructionCounters::default()) });
         Self(Arc::new(Inner { rebuilt, stand_in: Mutex::default(), plans: Mutex::default() }))
     }
 
@@ -66,7 +66,7 @@ impl Covered {
     }
 
     fn is_redundant(&self) -> bool {
-        self.0.rebuilt.cover.presence.is_redundant()
+        self.0.rebuilt.reconstructor.health.is_redundant()
     }
 
     /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
@@ -75,32 +75,32 @@ impl Covered {
     }
 
     /// Somebody who ingests through this host changed the record of the fleet.
-    fn learn(&self, told: &[u8]) {
+    fn adopt_membership(&self, told: &[u8]) {
         let Ok(membership) = Membership::decode(&self.drive().info().name, told) else { return };
-        let cover = &self.0.rebuilt.cover;
-        if membership.homes as usize >= cover.presence.homes() {
-            cover.presence.tell(membership.homes as usize, membership.redundancy);
-            cover.presence.seat(Seats::of(&membership));
-            cover.presence.house(Domains::of(&membership, cover.drives.iter().map(|drive| drive.info().id)));
+        let reconstructor = &self.0.rebuilt.reconstructor;
+        if membership.homes as usize >= reconstructor.health.homes() {
+            reconstructor.health.set_policy(membership.homes as usize, membership.redundancy);
+            reconstructor.health.set_home_slots(HomeSlots::of(&membership));
+            reconstructor.health.set_failure_domains(FailureDomains::of(&membership, reconstructor.drives.iter().map(|drive| drive.info().id)));
         }
-        cover.presence.all_noted(&membership.absent);
-        for at in cover.drives().filter(|at| membership.absent.contains(&cover.drives[*at].info().id)) {
-            cover.presence.lose(at, "it was away while data sets changed");
+        reconstructor.health.set_absent(&membership.absent);
+        for at in reconstructor.drives().filter(|at| membership.absent.contains(&reconstructor.drives[*at].info().id)) {
+            reconstructor.health.mark_down(at, "it was away while data sets changed");
         }
     }
 
     /// Whether a batch has values of data sets for a drive that is being emptied, or has left: after that these would be nobody's.
     fn is_late(&self, batch: &[Op]) -> bool {
         let adds = |op: &Op| matches!(op, Op::Put { .. } | Op::Link { .. }) && PartitionName::parse(op.key()).is_some();
-        let presence = &self.0.rebuilt.cover.presence;
-        (presence.is_outside(self.0.rebuilt.at) || presence.is_leaving(self.0.rebuilt.at)) && batch.iter().any(adds)
+        let health = &self.0.rebuilt.reconstructor.health;
+        (health.is_outside(self.0.rebuilt.at) || health.is_leaving(self.0.rebuilt.at)) && batch.iter().any(adds)
     }
 
     /// Whether root records may change in this way, or such a drive takes values still; while what comes of it is held, no drive leaves.
     async fn may_change(&self, batch: &[Op]) -> Result<RwLockReadGuard<'_, ()>> {
-        let cover = &self.0.rebuilt.cover;
-        let changing = cover.presence.changing().await;
-        if cover.presence.is_outside(self.0.rebuilt.at) {
+        let reconstructor = &self.0.rebuilt.reconstructor;
+        let changing = reconstructor.health.record_write().await;
+        if reconstructor.health.is_outside(self.0.rebuilt.at) {
             return Err(Error::conflict(format!(
                 "{} left the fleet in the middle of this ingest: nothing was committed; ingest again",
                 self.drive().info().name
@@ -109,9 +109,10 @@ impl Covered {
         for op in batch {
             if let (Op::Put { value, .. }, Some(name)) = (op, root_name(op.key()))
                 && let Ok(record) = RootRecord::decode(&name, value)
-                && let Some(gone) = cover.drives().find(|at| cover.presence.is_outside(*at) && record.names(&cover.drives[*at].info().id))
+                && let Some(gone) = reconstructor.drives().find(|at| reconstructor.health.is_outside(*at) && record.names(&reconstructor.drives[*at].info().id))
             {
-                let text = format!("{} left the fleet while {name} was written, in part there: nothing was committed; ingest it again", cover.name(gone));
+                let text =
+                    format!("{} left the fleet while {name} was written, in part there: nothing was committed; ingest it again", reconstructor.name(gone));
                 return Err(Error::conflict(text));
             }
         }
@@ -122,12 +123,12 @@ impl Covered {
         self.0.plans.lock()
     }
 
-    fn stand_in(&self) -> Result<Arc<StandIn>> {
+    fn stand_in(&self) -> Result<Arc<ReplacementEngine>> {
         let mut stand_in = self.0.stand_in.lock();
         if let Some(made) = &*stand_in {
             return Ok(Arc::clone(made));
         }
-        let made = Arc::new(StandIn::new(&self.0.rebuilt)?);
+        let made = Arc::new(ReplacementEngine::new(&self.0.rebuilt)?);
         *stand_in = Some(Arc::clone(&made));
         Ok(made)
     }
@@ -139,12 +140,12 @@ impl Covered {
 
     /// Why the drive itself is not to be asked to run a plan, if it is not.
     fn why(&self, plan: u64) -> Option<String> {
-        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        let DegradedStorage { reconstructor, at, .. } = self.0.rebuilt.as_ref();
         if !self.drive().capabilities().runs(ProgramKind::Substrait) {
             return Some(format!("{} only stores: it runs no sub-plans", self.drive().info().name));
         }
-        if cover.presence.is_lost(*at) {
-            return Some(cover.lost(*at));
+        if reconstructor.health.is_down(*at) {
+            return Some(reconstructor.lost(*at));
         }
         let plans = self.plans();
         let failed = plans.failed.iter().find(|(failed, _)| *failed == plan).map(|(_, why)| why.clone());
@@ -154,10 +155,10 @@ impl Covered {
 
     /// The drive failed with a plan; the text says so.
     fn failed(&self, plan: u64, error: &Error) -> String {
-        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        let DegradedStorage { reconstructor, at, .. } = self.0.rebuilt.as_ref();
         let why = match error.kind() {
-            Kind::Unavailable => format!("{} was lost ({})", cover.name(*at), error.full_text()),
-            _ => format!("{} could not ({})", cover.name(*at), error.full_text()),
+            Kind::Unavailable => format!("{} was lost ({})", reconstructor.name(*at), error.report()),
+            _ => format!("{} could not ({})", reconstructor.name(*at), error.report()),
         };
         let mut plans = self.plans();
         plans.failed.push_back((plan, why.clone()));
@@ -168,7 +169,7 @@ impl Covered {
     }
 
     /// Runs a plan elsewhere, with which the drive failed with `error`.
-    async fn instead<T>(&self, plan: u64, error: Error, run: impl AsyncFnOnce(Arc<StandIn>, String) -> Result<T>) -> Result<T> {
+    async fn instead<T>(&self, plan: u64, error: Error, run: impl AsyncFnOnce(Arc<ReplacementEngine>, String) -> Result<T>) -> Result<T> {
         let why = self.failed(plan, &error);
         match run(self.stand_in()?, why).await {
             // What was not found at the drive is nowhere.
@@ -180,7 +181,7 @@ impl Covered {
     /// What the drive answers, or the stand-in if the drive fails before anything was handed on.
     fn held(&self, plan: &SubPlan, number: u64, stream: DeliveryStream) -> DeliveryStream {
         let (own, plan) = (self.clone(), plan.clone());
-        let again: Again =
+        let again: RetryFn =
             Box::new(move |error| async move { own.instead(number, error, async |stand_in, why| stand_in.execute(plan, why).await).await }.boxed());
         held(&self.drive().info().name, stream, again)
     }
@@ -212,7 +213,7 @@ impl Covered {
 
 /// A session at the drive, until it is over.
 struct Open {
-    covered: Covered,
+    covered: FailoverDrive,
     number: u64,
 }
 
@@ -222,7 +223,7 @@ impl Drop for Open {
     }
 }
 
-impl Layer for Covered {
+impl Layer for FailoverDrive {
     fn info(&self) -> &CseInfo {
         self.drive().info()
     }
@@ -247,7 +248,7 @@ impl Layer for Covered {
                 if self.is_late(&batch) || batch.iter().any(|op| root_name(op.key()).is_some()) { Some(self.may_change(&batch).await?) } else { None };
             let done = self.drive().apply(batch).await?;
             if let Some(told) = told {
-                self.learn(&told);
+                self.adopt_membership(&told);
             }
             Ok(done)
         })
@@ -258,8 +259,8 @@ impl Layer for Covered {
             if !self.covers(key) {
                 return self.drive().get(key).await;
             }
-            if let (Some((partition, Some(_))), false) = (PartitionName::parse(key), self.0.rebuilt.cover.presence.lost().is_empty()) {
-                self.0.rebuilt.cover.shared.reads(&partition);
+            if let (Some((partition, Some(_))), false) = (PartitionName::parse(key), self.0.rebuilt.reconstructor.health.down().is_empty()) {
+                self.0.rebuilt.reconstructor.shared.reads(&partition);
             }
             self.0.rebuilt.get(key).await
         })
@@ -311,14 +312,14 @@ impl Layer for Covered {
     }
 }
 
-impl FaultReporter for Covered {
+impl FaultReporter for FailoverDrive {
     fn stalled(&self, plan: &SubPlan, why: &str) {
-        let Rebuilt { cover, at, .. } = self.0.rebuilt.as_ref();
+        let DegradedStorage { reconstructor, at, .. } = self.0.rebuilt.as_ref();
         if self.is_redundant() {
             // It says that it is there, so it will be found again soon; this plan is not given to it once more.
             self.failed(hash(plan), &Error::unavailable(why));
-            if cover.presence.lose(*at, why) {
-                tracing::warn!("{} is taken for lost: {why}", cover.name(*at));
+            if reconstructor.health.mark_down(*at, why) {
+                tracing::warn!("{} is taken for lost: {why}", reconstructor.name(*at));
             }
         }
     }

@@ -2,11 +2,11 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`failover`] | [`Covered`](failover::Covered): a drive that fails over to what the others have |
-//! | [`reconstruct`], [`shard`] | [`Cover`](reconstruct::Cover): all drives, and values decoded from their code groups |
+//! | [`failover`] | [`FailoverDrive`](failover::Covered): a drive that fails over to what the others have |
+//! | [`reconstruct`], [`shard`] | [`Reconstructor`](reconstruct::Cover): all drives, and values decoded from groups |
 //! | [`degraded_storage`], [`copied`] | a drive's values as a store: its own, copies, or decoded ones |
 //! | [`fallback`], [`replacement_engine`], [`replay_buffer`] | sub-plans of a drive that can not run them |
-//! | [`missing_drive`] | [`Gone`](missing_drive::Gone): a drive that is not there at all |
+//! | [`missing_drive`] | [`MissingDrive`](missing_drive::Gone): a drive that is not there at all |
 //! | [`shared_reads`], [`read_sharing`], [`value_cache`] | values that are read or decoded once for several readers |
 //! | [`look_ahead`], [`prefetch`], [`ordered_read`], [`read_in_order`] | shards that are read before they are asked for |
 //! | [`repair_io`] | damaged values, written again |

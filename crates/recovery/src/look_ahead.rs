@@ -10,8 +10,8 @@ use skytether_common::{Key, PartitionName};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::prefetch::{Kind, Window};
-use crate::reconstruct::Cover;
+use crate::prefetch::{Kind, PrefetchWindow};
+use crate::reconstruct::Reconstructor;
 use crate::shard::role;
 use skytether_catalog::records::code_map::{Level, Part, StoredMap};
 
@@ -27,14 +27,14 @@ const MOST_SLICES: u32 = 64;
 /// How long shards that nobody takes are kept: a query may end before it comes to them.
 const KEPT: Duration = Duration::from_secs(10);
 
-impl Cover {
+impl Reconstructor {
     /// Begins to read these shards, each of a drive by its place among the host's and of so many bytes, as far as there is room; as long as the window is kept they are there for whoever reads them next.
-    pub(crate) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key, u64)>) -> Window {
+    pub(crate) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key, u64)>) -> PrefetchWindow {
         let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
         let mut begun = Vec::new();
         {
             let mut known = self.ahead.shards();
-            for (at, key, len) in shards.into_iter().filter(|(at, _, _)| !self.presence.is_lost(*at)) {
+            for (at, key, len) in shards.into_iter().filter(|(at, _, _)| !self.health.is_down(*at)) {
                 let shard = (at, key);
                 let Some(send) = known.add(&shard, len, self.room as u64) else { continue };
                 of.entry(at).or_default().push((shard.1.clone(), send));
@@ -43,16 +43,16 @@ impl Cover {
         }
         let read = |(at, mut shards): (usize, Vec<(Key, oneshot::Sender<Bytes>)>)| {
             shards.sort_by(|a, b| a.0.cmp(&b.0));
-            let (cover, turn) = (Arc::downgrade(self), self.ahead.turn(at));
+            let (reconstructor, turn) = (Arc::downgrade(self), self.ahead.turn(at));
             AbortOnDropHandle::new(tokio::spawn(async move {
                 let _turn = turn.lock().await;
                 let reads = stream::iter(shards).map(|(key, send)| {
-                    let cover = cover.clone();
+                    let reconstructor = reconstructor.clone();
                     async move {
                         // What can't be read is read once more by who wants it, and is told there.
                         if !send.is_closed()
-                            && let Some(cover) = cover.upgrade()
-                            && let Ok(bytes) = cover.for_decoding(at, &key).await
+                            && let Some(reconstructor) = reconstructor.upgrade()
+                            && let Ok(bytes) = reconstructor.for_decoding(at, &key).await
                         {
                             let _ = send.send(bytes);
                         }
@@ -61,7 +61,7 @@ impl Cover {
                 reads.buffer_unordered(DEPTH).collect::<()>().await;
             }))
         };
-        Window::new(&self.ahead, begun, of.into_iter().map(read).collect())
+        PrefetchWindow::new(&self.ahead, begun, of.into_iter().map(read).collect())
     }
 
     /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes; nothing where not enough of its group is here.
@@ -73,7 +73,7 @@ impl Cover {
             let (all, need) = (members.all(), members.data.len());
             // As `gather_at` begins.
             let order = (0..all.len()).map(|at| (at + place.group as usize) % all.len()).filter(|at| *at != place.shard as usize);
-            let here = order.filter_map(|at| Some((at, self.at(&level, &all[at]).filter(|at| !self.presence.is_lost(*at))?))).take(need);
+            let here = order.filter_map(|at| Some((at, self.at(&level, &all[at]).filter(|at| !self.health.is_down(*at))?))).take(need);
             let here: Vec<_> = here.collect();
             if here.len() < need {
                 return None;
@@ -106,12 +106,12 @@ impl Cover {
         let window = self.read_ahead(shards);
         if let (false, Ok(runtime)) = (window.shards.is_empty(), tokio::runtime::Handle::try_current()) {
             self.ahead.windows().push_back((Instant::now() + KEPT, window));
-            let cover = Arc::downgrade(self);
+            let reconstructor = Arc::downgrade(self);
             runtime.spawn(async move {
                 tokio::time::sleep(KEPT).await;
-                let Some(cover) = cover.upgrade() else { return };
+                let Some(reconstructor) = reconstructor.upgrade() else { return };
                 let over: Vec<_> = {
-                    let mut windows = cover.ahead.windows();
+                    let mut windows = reconstructor.ahead.windows();
                     let over = windows.iter().take_while(|(until, _)| *until <= Instant::now()).count();
                     windows.drain(..over).collect()
                 };

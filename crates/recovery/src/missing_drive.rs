@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// A drive that could not be opened.
 #[derive(Debug)]
-pub struct Lost {
+pub struct UnavailableDrive {
     /// Its id, by which the fleet knows it.
     pub id: Uuid,
     /// Its place among the host's drives.
@@ -18,13 +18,13 @@ pub struct Lost {
     pub error: Error,
 }
 
-impl Lost {
+impl UnavailableDrive {
     /// What a fleet is told that can't be opened without any of `lost`, of which there is one at least: it names them
     /// all, by the names that `name` gives.
     #[must_use]
     pub fn needed(lost: &[Self], name: impl Fn(&Self) -> String) -> Error {
         let kind = lost.first().map_or(Kind::Unavailable, |first| first.error.kind());
-        let each: Vec<_> = lost.iter().map(|one| format!("{} ({}): {}", name(one), one.id, one.error.full_text())).collect();
+        let each: Vec<_> = lost.iter().map(|one| format!("{} ({}): {}", name(one), one.id, one.error.report())).collect();
         let (verb, them) = if lost.len() == 1 { ("is", "it") } else { ("are", "them") };
         let (count, each) = (counted(lost.len() as u64, "drive"), each.join("; "));
         Error::new(
@@ -53,14 +53,14 @@ pub fn advice(id: &Uuid, name: &str, kept: bool) -> String {
 /// In the place of a drive that is not there: knows its name, and refuses everything, until another is put in its
 /// place.
 #[derive(Debug)]
-pub struct Gone {
+pub struct MissingDrive {
     info: CseInfo,
     why: String,
     /// Who is there now.
     successor: OnceLock<Arc<dyn Cse>>,
 }
 
-impl Gone {
+impl MissingDrive {
     /// In the place of drive `id`, known as `name`, which is not there: `why` is for people.
     pub fn new(id: Uuid, name: &str, why: String) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Gone {
 }
 
 /// Each call goes to the successor, or is refused.
-impl Layer for Gone {
+impl Layer for MissingDrive {
     fn info(&self) -> &CseInfo {
         &self.info
     }

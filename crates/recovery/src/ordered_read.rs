@@ -41,7 +41,7 @@ impl Shard {
 
 /// How far the reading of a drive's shards is.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct OrderedReader {
     /// Bytes of the shards up to and with each, in the order in which they are read.
     ends: Vec<u64>,
     /// Bytes that are read for nobody in particular, and not taken.
@@ -62,12 +62,12 @@ struct State {
 
 /// The place of a shard that is being read, or waits: with it goes the room that it takes.
 #[derive(Debug)]
-pub(crate) struct Held {
-    reading: Arc<Reading>,
+pub(crate) struct OrderedReadGuard {
+    reading: Arc<OrderedReader>,
     n: usize,
 }
 
-impl Drop for Held {
+impl Drop for OrderedReadGuard {
     fn drop(&mut self) {
         let len = self.reading.end(self.n + 1) - self.reading.end(self.n);
         let mut state = self.reading.state();
@@ -77,7 +77,7 @@ impl Drop for Held {
     }
 }
 
-impl Reading {
+impl OrderedReader {
     pub(crate) fn new(shards: &[Shard], room: u64) -> Arc<Self> {
         let ends = shards.iter().scan(0, |end, shard| {
             *end += shard.len;
@@ -107,7 +107,7 @@ impl Reading {
     }
 
     /// The next shard that may be read now.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<Held> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<OrderedReadGuard> {
         let mut state = self.state();
         let n = state.next;
         if n >= self.ends.len() || (state.held >= self.room && n >= state.wanted) {
@@ -115,7 +115,7 @@ impl Reading {
         }
         state.next += 1;
         state.held += self.end(n + 1) - self.end(n);
-        Some(Held { reading: Arc::clone(self), n })
+        Some(OrderedReadGuard { reading: Arc::clone(self), n })
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -124,12 +124,12 @@ impl Reading {
 }
 
 /// A shard that came, and the room that it takes as long as nobody has it.
-pub(crate) type Came = (Bytes, Held);
+pub(crate) type Came = (Bytes, OrderedReadGuard);
 
 /// A shard that will come, as number `n` of a reading.
 pub(crate) struct Coming {
     pub(crate) receive: oneshot::Receiver<Came>,
-    pub(crate) reading: Arc<Reading>,
+    pub(crate) reading: Arc<OrderedReader>,
     pub(crate) n: usize,
 }
 
@@ -189,10 +189,10 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_unless_one_behind_it_is_waited_for() {
         let shards: Vec<Shard> = (0..20).map(|n| shard(Part::Slice, n, n as usize)).collect();
-        let reading = Reading::new(&shards, 4 * MIB);
+        let reading = OrderedReader::new(&shards, 4 * MIB);
         let mut held = VecDeque::new();
-        let begun = |held: &mut VecDeque<Held>| {
-            let new: Vec<Held> = std::iter::from_fn(|| reading.begin()).collect();
+        let begun = |held: &mut VecDeque<OrderedReadGuard>| {
+            let new: Vec<OrderedReadGuard> = std::iter::from_fn(|| reading.begin()).collect();
             let numbers: Vec<usize> = new.iter().map(|held| held.n).collect();
             held.extend(new);
             numbers

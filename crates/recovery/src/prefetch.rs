@@ -14,7 +14,7 @@ use skytether_common::{Key, PartitionName};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::ordered_read::{Coming, Reading};
+use crate::ordered_read::{Coming, OrderedReader};
 
 /// Shards that may be read ahead and not be taken.
 const MOST: usize = 512;
@@ -58,12 +58,12 @@ impl Shards {
 
 /// What is read ahead.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct Prefetcher {
     shards: Mutex<Shards>,
     /// What rebuilds read in order.
     coming: Mutex<HashMap<(usize, Key), Coming>>,
     /// What is kept for queries, and until when.
-    windows: Mutex<VecDeque<(Instant, Window)>>,
+    windows: Mutex<VecDeque<(Instant, PrefetchWindow)>>,
     /// Held of each drive by the window that is read there: two at a time would be two ways of the head for each shard.
     turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
     /// Of each partition the number of the slice that was decoded last, and of the first that nothing was read ahead for.
@@ -71,20 +71,20 @@ pub(crate) struct Ahead {
 }
 
 /// Shards that are being read ahead; what nobody has taken is forgotten with this.
-pub(crate) struct Window {
-    ahead: Weak<Ahead>,
+pub(crate) struct PrefetchWindow {
+    ahead: Weak<Prefetcher>,
     pub(crate) shards: Vec<(usize, Key)>,
     _reading: Vec<AbortOnDropHandle<()>>,
 }
 
-impl Window {
+impl PrefetchWindow {
     /// These shards, which `reading` brings.
-    pub(crate) fn new(ahead: &Arc<Ahead>, shards: Vec<(usize, Key)>, reading: Vec<AbortOnDropHandle<()>>) -> Self {
+    pub(crate) fn new(ahead: &Arc<Prefetcher>, shards: Vec<(usize, Key)>, reading: Vec<AbortOnDropHandle<()>>) -> Self {
         Self { ahead: Arc::downgrade(ahead), shards, _reading: reading }
     }
 }
 
-impl Drop for Window {
+impl Drop for PrefetchWindow {
     fn drop(&mut self) {
         if let Some(ahead) = self.ahead.upgrade() {
             let mut shards = ahead.shards();
@@ -95,7 +95,7 @@ impl Drop for Window {
     }
 }
 
-impl Ahead {
+impl Prefetcher {
     pub(crate) fn shards(&self) -> MutexGuard<'_, Shards> {
         self.shards.lock()
     }
@@ -116,7 +116,7 @@ impl Ahead {
     }
 
     /// Nobody takes these any more, of those that were expected from these readings.
-    pub(crate) fn forget<'a>(&self, given: impl Iterator<Item = (&'a (usize, Key), &'a Arc<Reading>)>) {
+    pub(crate) fn forget<'a>(&self, given: impl Iterator<Item = (&'a (usize, Key), &'a Arc<OrderedReader>)>) {
         let mut over = Vec::new();
         let mut coming = self.coming();
         for (shard, of) in given {
@@ -128,7 +128,7 @@ impl Ahead {
         drop(coming);
     }
 
-    pub(crate) fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, Window)>> {
+    pub(crate) fn windows(&self) -> MutexGuard<'_, VecDeque<(Instant, PrefetchWindow)>> {
         self.windows.lock()
     }
 
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_in_a_row_is_read_ahead_once() {
-        let ahead = Ahead::default();
+        let ahead = Prefetcher::default();
         let partition = |slot| PartitionName { dataset: "lab.t".parse().unwrap(), generation: Generation(1), table: "data".into(), slot };
         assert_eq!(ahead.follow(&partition(0), Kind::Slices, 0, 8), Some(0));
         let due: Vec<_> = (1..20).filter_map(|number| ahead.follow(&partition(0), Kind::Slices, number, 8).map(|from| (number, from))).collect();

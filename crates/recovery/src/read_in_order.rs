@@ -8,8 +8,8 @@ use skytether_common::Key;
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::ordered_read::{Came, Coming, Reading, Shard, in_order};
-use crate::reconstruct::Cover;
+use crate::ordered_read::{Came, Coming, OrderedReader, Shard, in_order};
+use crate::reconstruct::Reconstructor;
 
 /// Requests that a drive has before it: it reads one, works on another, and its link has a third. More would only come out of order.
 const DEPTH: usize = 4;
@@ -20,37 +20,37 @@ pub(crate) const ROW: u64 = 16 << 20;
 /// One of the shards that are being read.
 struct Expected {
     shard: (usize, Key),
-    reading: Arc<Reading>,
+    reading: Arc<OrderedReader>,
 }
 
 /// Shards that are being read; what nobody has taken is forgotten with this.
 pub struct InOrder {
     /// Nobody's drives stay open for what nobody has asked for.
-    cover: Weak<Cover>,
+    reconstructor: Weak<Reconstructor>,
     shards: Vec<Expected>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Drop for InOrder {
     fn drop(&mut self) {
-        if let Some(cover) = self.cover.upgrade() {
-            cover.ahead.forget(self.shards.iter().map(|expected| (&expected.shard, &expected.reading)));
+        if let Some(reconstructor) = self.reconstructor.upgrade() {
+            reconstructor.ahead.forget(self.shards.iter().map(|expected| (&expected.shard, &expected.reading)));
         }
     }
 }
 
-impl Cover {
+impl Reconstructor {
     /// Begins to read these shards, of which about `room` bytes may wait, and twice as many at most; whoever reads one next gets what was read here. Shards that another reading brings are left to that.
     pub fn read_in_order(self: &Arc<Self>, shards: Vec<Shard>, room: u64) -> InOrder {
         let mut of: BTreeMap<usize, Vec<Shard>> = BTreeMap::new();
-        for shard in shards.into_iter().filter(|shard| !self.presence.is_lost(shard.at)) {
+        for shard in shards.into_iter().filter(|shard| !self.health.is_down(shard.at)) {
             of.entry(shard.at).or_default().push(shard);
         }
         let room = room / of.len().max(1) as u64;
         let (mut all, mut tasks) = (Vec::new(), Vec::new());
         for (at, shards) in of {
             let shards = in_order(shards, ROW.min(room / 3).max(1));
-            let reading = Reading::new(&shards, room);
+            let reading = OrderedReader::new(&shards, room);
             let mut queue: VecDeque<(Key, oneshot::Sender<Came>)> = VecDeque::with_capacity(shards.len());
             for (n, shard) in shards.into_iter().enumerate() {
                 let (send, receive) = oneshot::channel();
@@ -60,15 +60,15 @@ impl Cover {
                 }
                 queue.push_back((shard.key, send));
             }
-            let cover = Arc::downgrade(self);
-            tasks.push(AbortOnDropHandle::new(tokio::spawn(async move { read_along(&cover, at, &reading, queue).await })));
+            let reconstructor = Arc::downgrade(self);
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(async move { read_along(&reconstructor, at, &reading, queue).await })));
         }
-        InOrder { cover: Arc::downgrade(self), shards: all, _tasks: tasks }
+        InOrder { reconstructor: Arc::downgrade(self), shards: all, _tasks: tasks }
     }
 }
 
 /// Reads the shards in `queue` from drive `at`, as far as there is room. Where the drive is lost it ends, and whoever waits is told by that.
-async fn read_along(cover: &Weak<Cover>, at: usize, reading: &Arc<Reading>, mut queue: VecDeque<(Key, oneshot::Sender<Came>)>) {
+async fn read_along(reconstructor: &Weak<Reconstructor>, at: usize, reading: &Arc<OrderedReader>, mut queue: VecDeque<(Key, oneshot::Sender<Came>)>) {
     let mut reads = FuturesUnordered::new();
     loop {
         while reads.len() < DEPTH
@@ -81,8 +81,8 @@ async fn read_along(cover: &Weak<Cover>, at: usize, reading: &Arc<Reading>, mut 
             }
             reads.push(async move {
                 // What can't be read is read once more by who wants it, and is told there.
-                let Some(cover) = cover.upgrade() else { return };
-                if let Ok(bytes) = cover.ask(at, "read a shard", cover.drives[at].get(&key)).await {
+                let Some(reconstructor) = reconstructor.upgrade() else { return };
+                if let Ok(bytes) = reconstructor.ask(at, "read a shard", reconstructor.drives[at].get(&key)).await {
                     let _ = send.send((bytes, held));
                 }
             });
@@ -92,7 +92,7 @@ async fn read_along(cover: &Weak<Cover>, at: usize, reading: &Arc<Reading>, mut 
         }
         tokio::select! {
             Some(()) = reads.next(), if !reads.is_empty() => {
-                if cover.upgrade().is_none_or(|cover| cover.presence.is_lost(at)) {
+                if reconstructor.upgrade().is_none_or(|reconstructor| reconstructor.health.is_down(at)) {
                     return;
                 }
             }

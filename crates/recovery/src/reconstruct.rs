@@ -19,11 +19,11 @@ use skytether_redundancy::map::{Role, Shard};
 use skytether_runtime::threads::Threads;
 
 use crate::fallback::Fallback;
-use crate::prefetch::Ahead;
+use crate::prefetch::Prefetcher;
 use crate::read_sharing::Shared;
-use crate::shard::{Else, Made, Parts, Wanted, parts, role, within_shard};
+use crate::shard::{ParitySource, Reconstructed, ReconstructedRanges, Wanted, parts, role, within_shard};
 use crate::value_cache::Values;
-use skytether_catalog::health::Presence;
+use skytether_catalog::health::DriveHealth;
 use skytether_catalog::records::code_map::{Level, Part, StoredMap, parity_of};
 use skytether_runtime::AppendVec;
 use skytether_runtime::within;
@@ -50,11 +50,11 @@ pub struct RecoveryOptions {
 }
 
 /// What the drives of a host share to stand for each other.
-pub struct Cover {
+pub struct Reconstructor {
     /// As they are, uncovered.
     pub drives: Arc<AppendVec<Arc<dyn Cse>>>,
     /// Which of them are here.
-    pub presence: Arc<Presence>,
+    pub health: Arc<DriveHealth>,
     pub(crate) deadline: Duration,
     threads: Threads,
     /// What runs sub-plans in the place of drives.
@@ -66,25 +66,25 @@ pub struct Cover {
     /// What was met damaged, or missing, at drives that are here, and was not mended since.
     met: Mutex<BTreeMap<Key, usize>>,
     /// What is read before it is asked for.
-    pub(crate) ahead: Arc<Ahead>,
+    pub(crate) ahead: Arc<Prefetcher>,
     /// What queries read that is wanted for decoding, too, and the other way round.
     pub(crate) shared: Arc<Shared>,
     /// Held while drives are rebuilt.
     repairing: tokio::sync::Mutex<()>,
 }
 
-impl fmt::Debug for Cover {
+impl fmt::Debug for Reconstructor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cover").field("drives", &self.drives.len()).finish_non_exhaustive()
     }
 }
 
-impl Cover {
+impl Reconstructor {
     /// Of these drives, by these options; `fallback` runs sub-plans in their place.
-    pub fn new(drives: Vec<Arc<dyn Cse>>, presence: Arc<Presence>, options: RecoveryOptions, fallback: Arc<dyn Fallback>) -> Arc<Self> {
+    pub fn new(drives: Vec<Arc<dyn Cse>>, health: Arc<DriveHealth>, options: RecoveryOptions, fallback: Arc<dyn Fallback>) -> Arc<Self> {
         Arc::new(Self {
             drives: Arc::new(AppendVec::new(drives)),
-            presence,
+            health,
             deadline: options.deadline,
             threads: Threads::new(THREADS),
             fallback,
@@ -117,8 +117,8 @@ impl Cover {
         let asked = within(self.deadline, self.name(at), what, work).await;
         if let Err(e) = &asked
             && e.kind() == Kind::Unavailable
-            && self.presence.is_redundant()
-            && self.presence.lose(at, &e.full_text())
+            && self.health.is_redundant()
+            && self.health.mark_down(at, &e.report())
         {
             tracing::warn!("{} is taken for lost: {e}", self.name(at));
         }
@@ -139,7 +139,7 @@ impl Cover {
             Ok(known) => return Ok(known),
             Err(place) => place,
         };
-        let here = self.presence.here();
+        let here = self.health.up();
         let asked = join_all(here.iter().map(|at| self.ask(*at, "look for a code map", self.drives[*at].stat(&key)))).await;
         let mut trouble = None;
         let mut found = None;
@@ -154,14 +154,14 @@ impl Cover {
                     found = Some(Arc::new(map));
                     break;
                 }
-                Err(e) => trouble = Some(e.while_doing(format!("{} could not give the code map {key}", self.name(at)))),
+                Err(e) => trouble = Some(e.context(format!("{} could not give the code map {key}", self.name(at)))),
             }
         }
         if let (None, Some(trouble)) = (&found, trouble) {
             return Err(trouble);
         }
         // Who is lost may be the one that has it.
-        if found.is_none() && !self.presence.lost().is_empty() {
+        if found.is_none() && !self.health.down().is_empty() {
             return Ok(None);
         }
         // Unless another was remembered meanwhile.
@@ -205,22 +205,22 @@ impl Cover {
     /// # Errors
     /// Unavailable, saying why it is.
     pub(crate) fn is_here(&self, at: usize) -> Result<()> {
-        if self.presence.is_lost(at) { Err(Error::unavailable(self.lost(at))) } else { Ok(()) }
+        if self.health.is_down(at) { Err(Error::unavailable(self.lost(at))) } else { Ok(()) }
     }
 
     /// What to say of a drive that is lost.
     pub(crate) fn lost(&self, at: usize) -> String {
-        format!("{} is lost ({})", self.name(at), self.presence.why(at).unwrap_or_default())
+        format!("{} is lost ({})", self.name(at), self.health.down_reason(at).unwrap_or_default())
     }
 
     /// Slice `number` of `partition` under `key`, from the other shards of its group in `map`. Whoever asks for it at the same time waits for the same work; the figure of bytes goes to the one who began it.
     ///
     /// # Errors
     /// `NotFound` where the map has no such slice; Unavailable where too few of the others can be read, naming them.
-    pub(crate) async fn decode(self: &Arc<Self>, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Made> {
+    pub(crate) async fn decode(self: &Arc<Self>, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Reconstructed> {
         let cell = Arc::clone(self.values().known.entry(key.clone()).or_default());
         if let Some(made) = cell.get() {
-            return Ok(Made { value: made.value.clone(), read: 0, within: made.within });
+            return Ok(Reconstructed { value: made.value.clone(), read: 0, within: made.within });
         }
         let mut own = false;
         let made = cell.get_or_try_init(|| async {
@@ -238,15 +238,15 @@ impl Cover {
             }
         };
         if !own {
-            return Ok(Made { read: 0, ..made });
+            return Ok(Reconstructed { read: 0, ..made });
         }
         values.keep(key, made.value.len(), self.room);
         Ok(made)
     }
 
-    async fn decode_now(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Made> {
-        let Parts { mut parts, read, within } = self.gather(key, partition, number, map, None).await?;
-        Ok(Made { value: parts.pop().unwrap_or_default(), read, within })
+    async fn decode_now(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) -> Result<Reconstructed> {
+        let ReconstructedRanges { mut parts, read, within } = self.gather(key, partition, number, map, None).await?;
+        Ok(Reconstructed { value: parts.pop().unwrap_or_default(), read, within })
     }
 
     /// Parts of slice `number` of `partition`, and how many bytes were read for them: those of the other shards at the same places, and no more. As they are stored: damage is not found.
@@ -260,10 +260,10 @@ impl Cover {
         number: u32,
         map: &Arc<StoredMap>,
         ranges: &[Range<u64>],
-    ) -> Result<Parts> {
+    ) -> Result<ReconstructedRanges> {
         let known = self.values().known.get(key).and_then(|cell| cell.get().cloned());
         if let Some(made) = known {
-            return Ok(Parts { parts: parts(key, &made.value, ranges)?, read: 0, within: made.within });
+            return Ok(ReconstructedRanges { parts: parts(key, &made.value, ranges)?, read: 0, within: made.within });
         }
         // Of most of it the rest is no more work, and can be read ahead.
         let wanted: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
@@ -271,31 +271,38 @@ impl Cover {
         let whole = Level::all(map).into_iter().find_map(|level| Some(level.map().shard(level.find(part, partition.slot, number)?)?.len));
         if whole.is_some_and(|whole| wanted <= whole && wanted > whole / 4 * 3) {
             let made = self.decode(key, partition, number, map).await?;
-            return Ok(Parts { parts: parts(key, &made.value, ranges)?, read: made.read, within: made.within });
+            return Ok(ReconstructedRanges { parts: parts(key, &made.value, ranges)?, read: made.read, within: made.within });
         }
         self.gather(key, partition, number, map, Some(ranges)).await
     }
 
     /// The whole slice, verified, or parts of it: within its host where that is possible, otherwise across hosts.
-    async fn gather(&self, key: &Key, partition: &PartitionName, number: u32, map: &Arc<StoredMap>, ranges: Option<&[Range<u64>]>) -> Result<Parts> {
+    async fn gather(
+        &self,
+        key: &Key,
+        partition: &PartitionName,
+        number: u32,
+        map: &Arc<StoredMap>,
+        ranges: Option<&[Range<u64>]>,
+    ) -> Result<ReconstructedRanges> {
         let (part, table) = Part::parse(partition);
         let mut trouble: Option<Error> = None;
         for level in Level::all(map) {
             let Some(place) = level.find(part, partition.slot, number) else { continue };
             // What is in groups of one level only, may take all that there is of the other.
-            let ways: &[Else] = match (level.is_one_of_two(), level.is_within(), part) {
-                (false, ..) => &[Else::Nowhere],
-                (true, true, Part::Inner) => &[Else::Nowhere, Else::Across],
-                (true, true, _) => &[Else::Nowhere],
-                (true, false, _) => &[Else::Within],
+            let ways: &[ParitySource] = match (level.is_one_of_two(), level.is_within(), part) {
+                (false, ..) => &[ParitySource::None],
+                (true, true, Part::Inner) => &[ParitySource::None, ParitySource::GlobalGroup],
+                (true, true, _) => &[ParitySource::None],
+                (true, false, _) => &[ParitySource::LocalGroup],
             };
             for or in ways {
                 match self.gather_at(&Wanted { level: &level, table: &table, place, ranges, or: *or }).await {
-                    Ok((parts, read)) => return Ok(Parts { parts, read, within: level.is_within() && *or == Else::Nowhere }),
+                    Ok((parts, read)) => return Ok(ReconstructedRanges { parts, read, within: level.is_within() && *or == ParitySource::None }),
                     Err(e) if e.kind() == Kind::Invalid => return Err(e),
                     Err(e) => {
                         trouble = Some(match trouble.take() {
-                            Some(first) => e.while_doing(first.full_text()),
+                            Some(first) => e.context(first.report()),
                             None => e,
                         });
                     }
@@ -333,8 +340,8 @@ impl Cover {
         let mut trouble = Vec::new();
         // So that all drives have about as much to read, groups begin with different ones; and with those that are there.
         let mut others: Vec<usize> = (0..shards.len()).map(|at| (at + place.group as usize) % shards.len()).filter(|at| *at != own).collect();
-        if *or != Else::Nowhere {
-            others.sort_by_key(|at| self.at(level, &members.all()[*at]).is_none_or(|at| self.presence.is_lost(at)));
+        if *or != ParitySource::None {
+            others.sort_by_key(|at| self.at(level, &members.all()[*at]).is_none_or(|at| self.health.is_down(at)));
         }
         let (need, mut next) = (members.data.len(), others.into_iter());
         let mut reading = FuturesUnordered::new();
@@ -352,7 +359,7 @@ impl Cover {
                     read += bytes;
                     shards[at] = Some(parts);
                 }
-                Some((_, Err(e))) => trouble.push(e.full_text()),
+                Some((_, Err(e))) => trouble.push(e.report()),
                 None => break,
             }
         }
@@ -395,7 +402,7 @@ impl Cover {
                 })
             }
         };
-        let values = self.threads.run(decoding).await.map_err(|e| e.while_doing(format!("{key} can't be decoded")))?;
+        let values = self.threads.run(decoding).await.map_err(|e| e.context(format!("{key} can't be decoded")))?;
         Ok((values, read))
     }
 
@@ -407,7 +414,7 @@ impl Cover {
         shard: Shard,
         role: Role,
         blocks: Option<&'a [Range<u64>]>,
-        or: Else,
+        or: ParitySource,
     ) -> BoxFuture<'a, Result<(Vec<Bytes>, u64)>> {
         async move {
             let error = match self.shard(level, table, &shard, role, blocks).await {
@@ -431,19 +438,19 @@ impl Cover {
         shard: &Shard,
         role: Role,
         blocks: Option<&[Range<u64>]>,
-        or: Else,
+        or: ParitySource,
         error: Error,
     ) -> Result<(Vec<Bytes>, u64)> {
         let (other, then) = match or {
-            Else::Nowhere => return Err(error),
-            Else::Within => (Level::within(&level.stored), Else::Nowhere),
-            Else::Across => (Some(Level::across(&level.stored)), Else::Within),
+            ParitySource::None => return Err(error),
+            ParitySource::LocalGroup => (Level::within(&level.stored), ParitySource::None),
+            ParitySource::GlobalGroup => (Some(Level::across(&level.stored)), ParitySource::LocalGroup),
         };
         let (part, slot) = level.part(shard, role);
         let Some((other, place)) = other.and_then(|other| other.find(part, slot, shard.number).map(|place| (other, place))) else { return Err(error) };
         let own: Option<Vec<Range<u64>>> = blocks.map(|blocks| blocks.iter().map(|range| within_shard(range, shard.len)).collect());
         let wanted = Wanted { level: &other, table, place, ranges: own.as_deref(), or: then };
-        self.gather_at(&wanted).await.map_err(|e| e.while_doing(error.full_text()))
+        self.gather_at(&wanted).await.map_err(|e| e.context(error.report()))
     }
 
     /// The place, among the host's drives, of that of a shard.
@@ -460,7 +467,7 @@ impl Cover {
         };
         self.is_here(at)?;
         let (key, drive) = (level.key(table, shard, role)?, &self.drives[at]);
-        let could_not = |e: Error| e.while_doing(format!("{} could not give {key}", self.name(at)));
+        let could_not = |e: Error| e.context(format!("{} could not give {key}", self.name(at)));
         if let Some(blocks) = blocks {
             let own: Vec<Range<u64>> = blocks.iter().map(|range| within_shard(range, shard.len)).collect();
             if own.iter().all(Range::is_empty) {

@@ -15,8 +15,8 @@ use skytether_redundancy::code;
 use skytether_redundancy::map::{Role, Shard};
 use skytether_store::{Expect, Op, Version};
 
-use crate::reconstruct::Cover;
-use crate::shard::{Else, role};
+use crate::reconstruct::Reconstructor;
+use crate::shard::{ParitySource, role};
 use skytether_catalog::records::code_map::Level;
 use skytether_runtime::within;
 
@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 4;
 /// A drive reads as fast as this, at least.
 const SLOWEST: u64 = 4 << 20;
 
-impl Cover {
+impl Reconstructor {
     /// Drive `at` verifies values where they lie.
     ///
     /// # Errors
@@ -38,9 +38,9 @@ impl Cover {
         let verified = within(self.deadline.saturating_add(takes), self.name(at), "verify values", verify_or_read(self.drives[at].as_ref(), asked)).await;
         if let Err(e) = &verified
             && e.kind() == Kind::Unavailable
-            && self.presence.is_redundant()
+            && self.health.is_redundant()
         {
-            self.presence.lose(at, &e.full_text());
+            self.health.mark_down(at, &e.report());
         }
         let verified = verified?;
         match verified.found.last_key_value() {
@@ -54,24 +54,32 @@ impl Cover {
     /// # Errors
     /// Unavailable where too few of the others can be read, naming them; Corrupt where what was made is not what the map names.
     pub async fn regroup(&self, table: &PartitionName, level: &Level, group: u32, wanted: &[usize], chosen: &[u32]) -> Result<(Vec<Bytes>, u64)> {
-        let or = if level.is_one_of_two() && !level.is_within() { Else::Within } else { Else::Nowhere };
+        let or = if level.is_one_of_two() && !level.is_within() { ParitySource::LocalGroup } else { ParitySource::None };
         let made = self.regroup_or(table, level, group, wanted, chosen, or).await;
         match made {
             Err(e) if level.is_within() => {
-                self.regroup_from_data(table, level, group, wanted, &BTreeSet::new()).await.map_err(|other| other.while_doing(e.full_text()))
+                self.regroup_from_data(table, level, group, wanted, &BTreeSet::new()).await.map_err(|other| other.context(e.report()))
             }
             made => made,
         }
     }
 
-    async fn regroup_or(&self, table: &PartitionName, level: &Level, group: u32, wanted: &[usize], chosen: &[u32], or: Else) -> Result<(Vec<Bytes>, u64)> {
+    async fn regroup_or(
+        &self,
+        table: &PartitionName,
+        level: &Level,
+        group: u32,
+        wanted: &[usize],
+        chosen: &[u32],
+        or: ParitySource,
+    ) -> Result<(Vec<Bytes>, u64)> {
         let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         let (need, all) = (members.data.len(), members.all());
         let mut order: Vec<usize> = chosen.iter().map(|at| *at as usize).filter(|at| *at < all.len() && !wanted.contains(at)).collect();
         // So that all drives have about as much to read, groups begin with different ones; and with those that are there.
         let others = (0..all.len()).map(|at| (at + group as usize) % all.len());
         let mut others: Vec<usize> = others.filter(|at| !wanted.contains(at) && !order.contains(at)).collect();
-        others.sort_by_key(|at| self.at(level, &all[*at]).is_none_or(|at| self.presence.is_lost(at)));
+        others.sort_by_key(|at| self.at(level, &all[*at]).is_none_or(|at| self.health.is_down(at)));
         order.extend(others);
         let mut next = order.into_iter();
         let mut shards: Vec<Option<Bytes>> = vec![None; all.len()];
@@ -90,7 +98,7 @@ impl Cover {
                     read += bytes;
                     shards[at] = Some(parts.into_iter().next().unwrap_or_default());
                 }
-                Some((_, Err(e))) => trouble.push(e.full_text()),
+                Some((_, Err(e))) => trouble.push(e.report()),
                 None => break,
             }
         }
@@ -127,7 +135,7 @@ impl Cover {
                     continue;
                 }
             }
-            let (mut parts, bytes) = self.shard_or(level, table, *shard, Role::Data, None, Else::Across).await?;
+            let (mut parts, bytes) = self.shard_or(level, table, *shard, Role::Data, None, ParitySource::GlobalGroup).await?;
             read += bytes;
             shards[at] = parts.pop();
         }

@@ -7,24 +7,24 @@ use skytether_common::Result;
 use skytether_device::session::Message;
 use skytether_device::{Annotation, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan};
 
-use crate::degraded_storage::{Figures, Rebuilt, Tally};
+use crate::degraded_storage::{DegradedStorage, ReconstructionCounters, ReconstructionStats};
 use crate::fallback::FallbackExecutor;
 
 /// Runs sub-plans in the place of a drive: all that a drive does, but for writing.
 #[derive(Debug)]
-pub(crate) struct StandIn {
+pub(crate) struct ReplacementEngine {
     executor: Arc<dyn FallbackExecutor>,
-    tally: Arc<Tally>,
+    tally: Arc<ReconstructionCounters>,
 }
 
-impl StandIn {
+impl ReplacementEngine {
     /// For the drive whose values `rebuilt` gives. Must be called in a runtime.
     ///
     /// # Errors
     /// Internal only, where the engine does not take our functions.
-    pub(crate) fn new(rebuilt: &Arc<Rebuilt>) -> Result<Self> {
-        let cover = &rebuilt.cover;
-        let executor = cover.fallback.executor(Arc::clone(rebuilt) as Arc<dyn Storage>, cover.drives.len())?;
+    pub(crate) fn new(rebuilt: &Arc<DegradedStorage>) -> Result<Self> {
+        let reconstructor = &rebuilt.reconstructor;
+        let executor = reconstructor.fallback.executor(Arc::clone(rebuilt) as Arc<dyn Storage>, reconstructor.drives.len())?;
         Ok(Self { executor, tally: Arc::clone(&rebuilt.tally) })
     }
 
@@ -55,18 +55,18 @@ impl StandIn {
 
 /// Adds to annotations what was decoded. Figures of sub-plans that run for one drive at the same time overlap.
 struct Telling {
-    tally: Arc<Tally>,
-    before: Figures,
+    tally: Arc<ReconstructionCounters>,
+    before: ReconstructionStats,
     why: String,
 }
 
 impl Telling {
-    fn new(tally: &Arc<Tally>, why: String) -> Self {
+    fn new(tally: &Arc<ReconstructionCounters>, why: String) -> Self {
         Self { tally: Arc::clone(tally), before: tally.read(), why }
     }
 
     fn tell(&self, annotation: &mut Annotation) {
-        let Figures { slices, within, bytes } = self.tally.read().since(self.before);
+        let ReconstructionStats { slices, within, bytes } = self.tally.read().since(self.before);
         annotation.served_by_fallback = Some(self.why.clone());
         (annotation.slices_decoded, annotation.slices_within, annotation.bytes_decoded) = (slices, within, bytes);
     }

@@ -19,7 +19,7 @@ const HELD: u64 = 16 << 20;
 type Messages = Pin<Box<dyn Stream<Item = Result<ResultMessage>> + Send>>;
 
 /// Runs the same sub-plan elsewhere, after such an error.
-pub(crate) type Again = Box<dyn FnOnce(Error) -> BoxFuture<'static, Result<DeliveryStream>> + Send>;
+pub(crate) type RetryFn = Box<dyn FnOnce(Error) -> BoxFuture<'static, Result<DeliveryStream>> + Send>;
 
 struct Held {
     name: String,
@@ -31,11 +31,11 @@ struct Held {
     /// Rows that came, in order, with their bytes.
     rows: VecDeque<ResultMessage>,
     bytes: u64,
-    again: Option<Again>,
+    again: Option<RetryFn>,
 }
 
 /// What `stream`, the answer of the drive called `name`, gives; where that fails before anything was handed on, what `again` gives.
-pub(crate) fn held(name: &str, stream: DeliveryStream, again: Again) -> DeliveryStream {
+pub(crate) fn held(name: &str, stream: DeliveryStream, again: RetryFn) -> DeliveryStream {
     let schema: SchemaRef = stream.schema;
     let (name, announced) = (name.to_owned(), SchemaRef::clone(&schema));
     let held = Held { name, schema: announced, messages: stream.messages, epoch: None, rows: VecDeque::new(), bytes: 0, again: Some(again) };
@@ -52,7 +52,7 @@ impl Held {
         match message {
             ResultMessage::Batch { epoch, batch } => {
                 self.epoch = Some(*epoch);
-                conform(batch, &self.schema, &self.name).map(drop).map_err(|e| Error::corrupt(e.full_text()))
+                conform(batch, &self.schema, &self.name).map(drop).map_err(|e| Error::corrupt(e.report()))
             }
             ResultMessage::EpochComplete { epoch } => {
                 self.epoch = self.epoch.filter(|open| open != epoch);

@@ -10,16 +10,16 @@ use skytether_catalog::records::code_map::Level;
 
 /// A value, and the bytes that were read to make it if it had to be made.
 #[derive(Debug, Clone)]
-pub(crate) struct Made {
+pub(crate) struct Reconstructed {
     pub(crate) value: Bytes,
     pub(crate) read: u64,
     /// Whether nothing but the drives of its own host was read for it, on two levels.
     pub(crate) within: bool,
 }
 
-/// Parts of a value, as [`Made`].
+/// Parts of a value, as [`Reconstructed`].
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ReconstructedRanges {
     pub(crate) parts: Vec<Bytes>,
     pub(crate) read: u64,
     pub(crate) within: bool,
@@ -27,13 +27,13 @@ pub(crate) struct Parts {
 
 /// How a shard is made that its drive can't give. Each asks for less than the one after it, so that nothing goes round in circles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Else {
+pub(crate) enum ParitySource {
     /// Not at all.
-    Nowhere,
+    None,
     /// From other shards of its host.
-    Within,
+    LocalGroup,
     /// From shards of other hosts, which may be made from those of theirs.
-    Across,
+    GlobalGroup,
 }
 
 /// A shard that is wanted.
@@ -45,7 +45,7 @@ pub(crate) struct Wanted<'a> {
     /// These parts of it, or the whole, verified.
     pub(crate) ranges: Option<&'a [Range<u64>]>,
     /// How others of its group are made that can't be read.
-    pub(crate) or: Else,
+    pub(crate) or: ParitySource,
 }
 
 /// What the shard at a place of a group of so many data shards is.

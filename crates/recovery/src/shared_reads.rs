@@ -5,12 +5,12 @@ use skytether_catalog::records::code_map::{Level, Part};
 use skytether_common::{Key, PartitionName, Result};
 
 use crate::read_sharing::*;
-use crate::reconstruct::Cover;
+use crate::reconstruct::Reconstructor;
 
-impl Cover {
+impl Reconstructor {
     /// Whether another slice of the group of slice `number` of a partition has to be decoded by whoever wants it: then this one is wanted for that, too. Nobody decodes yet of whose groups nothing is known.
     fn is_wanted_twice(&self, partition: &PartitionName, number: u32) -> bool {
-        if self.presence.lost().is_empty() {
+        if self.health.down().is_empty() {
             return false;
         }
         let Some(Some(map)) = self.known_map(partition) else { return false };
@@ -19,7 +19,7 @@ impl Cover {
         let first = Level::all(&map).into_iter().find_map(|level| level.find(part, partition.slot, number).map(|place| (level, place)));
         let Some((level, place)) = first else { return false };
         let Some(members) = level.map().group(place.group as usize) else { return false };
-        members.data.iter().any(|shard| self.at(&level, shard).is_none_or(|at| self.presence.is_lost(at)))
+        members.data.iter().any(|shard| self.at(&level, shard).is_none_or(|at| self.health.is_down(at)))
     }
 
     /// The value of `key` at drive `at`. Who waited for somebody else to read it is told if the drive is lost since.
@@ -30,7 +30,7 @@ impl Cover {
 
     /// Whether slices may be wanted more than twice: with several drives lost several of a group are decoded.
     fn is_wanted_more(&self) -> bool {
-        self.presence.lost().len() > 1
+        self.health.down().len() > 1
     }
 
     /// The value of `key` at drive `at`, as the drive gives it, for a query.

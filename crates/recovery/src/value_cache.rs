@@ -6,7 +6,7 @@ use std::sync::Arc;
 use skytether_common::Key;
 use tokio::sync::OnceCell;
 
-use crate::shard::Made;
+use crate::shard::Reconstructed;
 
 /// Bytes of decoded slices that are kept, unless an eighth of the host's memory is less.
 const MOST: usize = 64 << 20;
@@ -15,7 +15,7 @@ const MOST: usize = 64 << 20;
 /// keeps what is used often (quick_cache) would hold the first ones and let go of the last.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
-    pub(crate) known: HashMap<Key, Arc<OnceCell<Made>>>,
+    pub(crate) known: HashMap<Key, Arc<OnceCell<Reconstructed>>>,
     order: VecDeque<(Key, usize)>,
     bytes: usize,
 }

@@ -8,7 +8,7 @@ use skytether_redundancy::Code;
 use skytether_redundancy::balance::balance;
 use skytether_redundancy::code::{decode, encode};
 use skytether_redundancy::digest::Digesting;
-use skytether_redundancy::groups::{Grouper, Placed, default_window};
+use skytether_redundancy::groups::{Grouper, PlacedShard, default_window};
 use skytether_redundancy::map::{CodeMap, Shard};
 use skytether_redundancy::repair::{Drive, repair};
 
@@ -68,7 +68,7 @@ fn plans() -> Result<()> {
     let mut formed = Vec::new();
     for at in 0..SLICES {
         let len = (600 << 10) + u64::from(at.wrapping_mul(2_654_435_761) >> 13) * 409_600 / (1 << 19);
-        formed.extend(grouper.push(Placed { drive: at % drives, id: at / drives, len })?);
+        formed.extend(grouper.push(PlacedShard { drive: at % drives, id: at / drives, len })?);
     }
     formed.extend(grouper.finish());
     lap("groups of a million slices");

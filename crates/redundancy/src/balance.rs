@@ -52,7 +52,7 @@ pub fn balance(map: &CodeMap, drives: &[Drive], tolerance: f64) -> Result<Balanc
             units.push(if at < members.data.len() { Role::Data } else { Role::Parity }, shard.drive, shard.len, [group as u32]);
         }
     }
-    let Placed { now, data, parity } = units.balance(drives, &[], tolerance)?;
+    let ShardLayout { now, data, parity } = units.balance(drives, &[], tolerance)?;
     let (mut moves, mut now) = (Vec::new(), now.into_iter());
     for (group, members) in map.iter().enumerate() {
         for (shard, (was, to)) in members.all().iter().zip(now.by_ref()).enumerate().filter(|(_, (was, to))| was.drive != *to) {
@@ -64,7 +64,7 @@ pub fn balance(map: &CodeMap, drives: &[Drive], tolerance: f64) -> Result<Balanc
 
 /// Where units are to lie.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Placed {
+pub struct ShardLayout {
     /// The drive of each unit, in the order in which they were named.
     pub now: Vec<u32>,
     /// Bytes of data, drive by drive.
@@ -159,7 +159,7 @@ impl Units {
     ///
     /// # Errors
     /// Invalid where a unit is on a drive that is lost or not among `drives`; exhausted where too few drives are left for its groups.
-    pub fn balance(&self, drives: &[Drive], others: &[u64], tolerance: f64) -> Result<Placed> {
+    pub fn balance(&self, drives: &[Drive], others: &[u64], tolerance: f64) -> Result<ShardLayout> {
         let mut state = State::new(self, drives)?;
         state.retire(others)?;
         for role in 0..2 {
@@ -167,7 +167,7 @@ impl Units {
         }
         state.even(others, tolerance.max(0.0));
         let State { now, loads: [data, parity], .. } = state;
-        Ok(Placed { now, data, parity })
+        Ok(ShardLayout { now, data, parity })
     }
 }
 

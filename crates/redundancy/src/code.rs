@@ -188,7 +188,7 @@ fn longest(lens: impl Iterator<Item = usize>) -> usize {
 }
 
 fn of_library(error: reed_solomon_simd::Error) -> Error {
-    Error::internal("the code does not take what it was given").because(error)
+    Error::internal("the code does not take what it was given").with_source(error)
 }
 
 /// `to ^= from`, as far as both go.

@@ -18,7 +18,7 @@ use crate::scheme::Code;
 
 /// A data shard, and where it lies. `I` is what its owner knows it by, a slice's number for example.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placed<I> {
+pub struct PlacedShard<I> {
     /// Which of the drives.
     pub drive: u32,
     /// Its owner's name for it.
@@ -31,7 +31,7 @@ pub struct Placed<I> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group<I> {
     /// 1 to K shards, each on another drive.
-    pub data: Vec<Placed<I>>,
+    pub data: Vec<PlacedShard<I>>,
     /// M drives, none of which has one of the data shards.
     pub parity: Vec<u32>,
     /// Bytes of each parity shard.
@@ -57,7 +57,7 @@ const AGE: f64 = 1e-4;
 
 #[derive(Debug)]
 struct Waiting<I> {
-    placed: Placed<I>,
+    placed: PlacedShard<I>,
     /// How many came before.
     since: u64,
 }
@@ -97,7 +97,7 @@ impl<I> Grouper<I> {
     ///
     /// # Errors
     /// Invalid where there is no such drive, or the slice has more than [`MAX_SHARD`] bytes.
-    pub fn push(&mut self, placed: Placed<I>) -> Result<Option<Group<I>>> {
+    pub fn push(&mut self, placed: PlacedShard<I>) -> Result<Option<Group<I>>> {
         let drives = self.counts.len();
         if placed.len > MAX_SHARD {
             return Err(Error::invalid(format!("a slice has {} bytes, but {MAX_SHARD} are the most", placed.len)));
@@ -220,7 +220,7 @@ impl<I> Grouper<I> {
     /// Takes these out of those that wait.
     fn form(&mut self, mut members: Vec<usize>) -> Group<I> {
         members.sort_unstable();
-        let mut data: Vec<Placed<I>> = Vec::with_capacity(members.len());
+        let mut data: Vec<PlacedShard<I>> = Vec::with_capacity(members.len());
         let look = self.look();
         // From behind, so that places stay what they were.
         for at in members.into_iter().rev() {

@@ -5,7 +5,7 @@
 
 use skytether_common::{Error, Result};
 
-use crate::groups::{Group, Grouper, Placed};
+use crate::groups::{Group, Grouper, PlacedShard};
 use crate::random::mixed;
 use crate::scheme::Code;
 
@@ -75,7 +75,7 @@ impl<I: Clone> Levels<I> {
         if count > hosts.len() {
             return Err(Error::invalid(format!("{} drives are not on {count} hosts", hosts.len())));
         }
-        let outer = Grouper::new(codes.0, count, windows.0, seed).map_err(|e| e.while_doing(format!("{count} hosts for ec:{}/{}", codes.0, codes.1)))?;
+        let outer = Grouper::new(codes.0, count, windows.0, seed).map_err(|e| e.context(format!("{count} hosts for ec:{}/{}", codes.0, codes.1)))?;
         let mut drives = vec![Vec::new(); count];
         let mut places = Vec::with_capacity(hosts.len());
         for (drive, host) in hosts.iter().enumerate() {
@@ -85,7 +85,7 @@ impl<I: Clone> Levels<I> {
         }
         let host = |(host, drives): (usize, Vec<u32>)| {
             let inner = Grouper::new(codes.1, drives.len(), windows.1, mixed(seed ^ host as u64))
-                .map_err(|e| e.while_doing(format!("host {host} for ec:{}/{}", codes.0, codes.1)))?;
+                .map_err(|e| e.context(format!("host {host} for ec:{}/{}", codes.0, codes.1)))?;
             Ok(Host { outer: vec![0; drives.len()], drives, inner })
         };
         Ok(Self { outer, formed: 0, hosts: drives.into_iter().enumerate().map(host).collect::<Result<_>>()?, places, seed })
@@ -95,13 +95,13 @@ impl<I: Clone> Levels<I> {
     ///
     /// # Errors
     /// Invalid where there is no such drive.
-    pub fn push(&mut self, placed: Placed<I>) -> Result<Vec<Formed<I>>> {
+    pub fn push(&mut self, placed: PlacedShard<I>) -> Result<Vec<Formed<I>>> {
         let Some((host, place)) = self.places.get(placed.drive as usize).copied() else {
             return Err(Error::invalid(format!("drive {} of {} has a slice", placed.drive, self.places.len())));
         };
         let mut formed = Vec::new();
-        self.cover(host, Placed { drive: place, id: Inside::Data(placed.id.clone()), len: placed.len }, &mut formed)?;
-        if let Some(group) = self.outer.push(Placed { drive: host, ..placed })? {
+        self.cover(host, PlacedShard { drive: place, id: Inside::Data(placed.id.clone()), len: placed.len }, &mut formed)?;
+        if let Some(group) = self.outer.push(PlacedShard { drive: host, ..placed })? {
             self.outer_formed(group, &mut formed)?;
         }
         Ok(formed)
@@ -129,7 +129,7 @@ impl<I: Clone> Levels<I> {
     }
 
     /// A shard for the inner groups of a host; `drive` is a place in it.
-    fn cover(&mut self, number: u32, placed: Placed<Inside<I>>, formed: &mut Vec<Formed<I>>) -> Result<()> {
+    fn cover(&mut self, number: u32, placed: PlacedShard<Inside<I>>, formed: &mut Vec<Formed<I>>) -> Result<()> {
         let host = &mut self.hosts[number as usize];
         if let Some(group) = host.inner.push(placed)? {
             formed.push(Formed::Inner { host: number, group: of_fleet(group, &host.drives) });
@@ -150,7 +150,10 @@ impl<I: Clone> Levels<I> {
             let place = least.ok_or_else(|| Error::internal("a host has no drive"))?;
             host.outer[place] += group.parity_len;
             parity_drives.push(host.drives[place]);
-            covers.push((*number_of_host, Placed { drive: place as u32, id: Inside::Parity { group: number, parity: parity as u32 }, len: group.parity_len }));
+            covers.push((
+                *number_of_host,
+                PlacedShard { drive: place as u32, id: Inside::Parity { group: number, parity: parity as u32 }, len: group.parity_len },
+            ));
         }
         // An inner group is told of after the outer group whose parity it covers.
         formed.push(Formed::Outer { number, group, parity_drives });

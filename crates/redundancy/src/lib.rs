@@ -12,7 +12,8 @@
 //! | [`groups`], [`levels`] | which slices are a group, and where its parities go; the same across nodes and within each |
 //! | [`map`] | the record of all groups |
 //! | [`digest`], [`scrub`] | whether a group is whole, from 4 KiB of each shard |
-//! | [`repair`], [`balance`] | what to read and where to write when drives are lost; what moves when they come and go |
+//! | [`repair`] | what to read and where to write when drives are lost |
+//! | [`balance`] | what moves when drives come and go |
 //!
 //! Invariants: any M lost shards come back (I11); no two shards of a group are on one drive (I12).
 //!

@@ -101,7 +101,7 @@ fn choose(map: &CodeMap, drives: &[Drive], groups: impl IntoIterator<Item = u32>
             reads.beyond.push(group);
             continue;
         }
-        reading.push(Reading::new(members, &survivors));
+        reading.push(RepairReads::new(members, &survivors));
         reads.groups.push((group, Vec::new()));
     }
     reads.read = spread(&mut reading, drives.len());
@@ -180,12 +180,12 @@ struct Readable {
 
 /// A group of which `need` shards are to be read.
 #[derive(Debug)]
-struct Reading {
+struct RepairReads {
     need: usize,
     shards: Vec<Readable>,
 }
 
-impl Reading {
+impl RepairReads {
     fn new(members: Members<'_>, survivors: &[u32]) -> Self {
         let of = |at: &u32| members.all().get(*at as usize).map(|shard| Readable { at: *at, drive: shard.drive, len: shard.len, read: false });
         Self { need: members.data.len(), shards: survivors.iter().filter_map(of).collect() }
@@ -193,7 +193,7 @@ impl Reading {
 }
 
 /// Chooses what is read; bytes per drive.
-fn spread(groups: &mut [Reading], drives: usize) -> Vec<u64> {
+fn spread(groups: &mut [RepairReads], drives: usize) -> Vec<u64> {
     let mut loads = vec![0u64; drives];
     let mut of_drive: Vec<Vec<u32>> = vec![Vec::new(); drives];
     for (at, group) in groups.iter_mut().enumerate() {
@@ -217,7 +217,7 @@ fn spread(groups: &mut [Reading], drives: usize) -> Vec<u64> {
 }
 
 /// Moves a read from `from` to another drive, and one from there to yet another if need be, so that none of them has as much as `from` had. Whether there was a way.
-fn relieve(groups: &mut [Reading], of_drive: &[Vec<u32>], loads: &mut [u64], from: usize) -> bool {
+fn relieve(groups: &mut [RepairReads], of_drive: &[Vec<u32>], loads: &mut [u64], from: usize) -> bool {
     // How each drive was reached: from which drive, by which group.
     let mut reached: Vec<Option<(usize, u32)>> = vec![None; loads.len()];
     let mut next = VecDeque::from([from]);
@@ -244,7 +244,7 @@ fn relieve(groups: &mut [Reading], of_drive: &[Vec<u32>], loads: &mut [u64], fro
 }
 
 /// Shifts reads along the way on which `to` was reached, unless one of the drives on it would then have as much as `from` has.
-fn shift(groups: &mut [Reading], loads: &mut [u64], reached: &[Option<(usize, u32)>], from: usize, to: usize) -> bool {
+fn shift(groups: &mut [RepairReads], loads: &mut [u64], reached: &[Option<(usize, u32)>], from: usize, to: usize) -> bool {
     let most = loads[from];
     let mut steps = Vec::new();
     let mut at = to;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use skytether_common::Kind;
 use skytether_redundancy::Code;
-use skytether_redundancy::groups::{Group, Grouper, Placed, default_window};
+use skytether_redundancy::groups::{Group, Grouper, PlacedShard, default_window};
 use skytether_redundancy::levels::{Formed, Inside, Levels};
 
 const KIB: u64 = 1 << 10;
@@ -19,7 +19,7 @@ fn grouped(code: Code, drives: usize, window: usize, seed: u64, slices: &[(u32, 
     let mut grouper = Grouper::new(code, drives, window, seed).unwrap();
     let mut groups = Vec::new();
     for (number, (drive, len)) in slices.iter().enumerate() {
-        groups.extend(grouper.push(Placed { drive: *drive, id: number as u64, len: *len }).unwrap());
+        groups.extend(grouper.push(PlacedShard { drive: *drive, id: number as u64, len: *len }).unwrap());
         assert!(grouper.waiting() < window.max(code.data()), "{} wait", grouper.waiting());
     }
     groups.extend(grouper.finish());
@@ -158,7 +158,7 @@ fn slices_of_one_length_wait_for_a_group_only() {
         let mut most = 0;
         let mut groups = Vec::new();
         for (number, (drive, len)) in slices.iter().enumerate() {
-            groups.extend(grouper.push(Placed { drive: *drive, id: number as u64, len: *len }).unwrap());
+            groups.extend(grouper.push(PlacedShard { drive: *drive, id: number as u64, len: *len }).unwrap());
             most = most.max(grouper.waiting());
         }
         groups.extend(grouper.finish());
@@ -182,8 +182,8 @@ fn too_few_drives_and_drives_that_are_not_there_are_refused() {
     let error = Grouper::<u64>::new(code, 5, 10, 0).unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (Kind::Invalid, "ec:4+2 needs 6 drives or more, but there are 5".to_owned()));
     let mut grouper = Grouper::new(code, 6, 10, 0).unwrap();
-    assert_eq!(grouper.push(Placed { drive: 6, id: 0u64, len: 1 }).unwrap_err().kind(), Kind::Invalid);
-    assert_eq!(grouper.push(Placed { drive: 0, id: 0u64, len: u64::MAX }).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(grouper.push(PlacedShard { drive: 6, id: 0u64, len: 1 }).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(grouper.push(PlacedShard { drive: 0, id: 0u64, len: u64::MAX }).unwrap_err().kind(), Kind::Invalid);
     assert_eq!(grouper.finish(), [], "what is refused does not wait");
     let error = Levels::<u64>::new((code, code), &[0, 1, 2, 3, 4, 5], (9, 9), 0).unwrap_err();
     assert_eq!(error.to_string(), "host 0 for ec:4+2/4+2: ec:4+2 needs 6 drives or more, but there are 1");
@@ -210,7 +210,7 @@ fn any_hosts_and_any_drives_of_the_others_may_be_lost_at_once() {
         for number in 0..600u64 {
             let drive = number as u32 % host_of.len() as u32;
             drive_of.insert(Shard::Of(Inside::Data(number)), drive);
-            formed.extend(levels.push(Placed { drive, id: number, len: random.u64(600 * KIB..1024 * KIB) }).unwrap());
+            formed.extend(levels.push(PlacedShard { drive, id: number, len: random.u64(600 * KIB..1024 * KIB) }).unwrap());
             let (across, within) = levels.waiting();
             assert!(across < default_window(codes.0) && within < default_window(codes.1));
         }

@@ -29,7 +29,7 @@ impl Threads {
     /// As [`spawn_blocking_thread`].
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         // It is never closed.
-        let _permit = self.0.acquire().await.map_err(|e| Error::internal("no more threads are given").because(e))?;
+        let _permit = self.0.acquire().await.map_err(|e| Error::internal("no more threads are given").with_source(e))?;
         spawn_blocking_thread(work).await
     }
 }
@@ -37,7 +37,7 @@ impl Threads {
 /// That the system gave no thread.
 #[must_use]
 pub fn no_more(cause: std::io::Error) -> Error {
-    Error::exhausted("the system has no more threads: let this process have more").because(cause)
+    Error::exhausted("the system has no more threads: let this process have more").with_source(cause)
 }
 
 /// Runs `work`, which may block, on a thread of its own within the present runtime. The thread runs to its end even where its
@@ -57,7 +57,7 @@ pub async fn spawn_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> Res
         let _ = sender.send(done);
     };
     let thread = std::thread::Builder::new().name("skytether-above".to_owned()).stack_size(STACK).spawn(run).map_err(no_more)?;
-    let done = receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").because(e)));
+    let done = receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").with_source(e)));
     // The thread has nothing left to do. Not joining it means `pthread_detach`, which in glibc (2.36, say) may read memory
     // that a thread unmaps when it ends at that moment.
     let _ = thread.join();

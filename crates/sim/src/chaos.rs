@@ -4,7 +4,7 @@
 //! doomed drives have alone.
 
 use skytether_adapt::drive::Pressure;
-use skytether_adapt::message::{CseId, Rung};
+use skytether_adapt::message::{CseId, PushdownLevel};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 
@@ -82,9 +82,9 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
         specs.push(Spec { is, believed, load, kills, stalls, mishaps });
     }
     let policy = match rng.u32(0..10) {
-        0 => Policy::Static(Rung::Full),
-        1 => Policy::Static(Rung::Filter),
-        2 => Policy::Static(Rung::Raw),
+        0 => Policy::Static(PushdownLevel::Full),
+        1 => Policy::Static(PushdownLevel::Filter),
+        2 => Policy::Static(PushdownLevel::Raw),
         _ => Policy::Adaptive,
     };
     let host = Profile {

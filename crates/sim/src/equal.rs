@@ -1,11 +1,11 @@
 //! How many slow drives equal one host: the same slices spread over 1 to 96 drives.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::profile::{Profile, ProfileError};
 use skytether_adapt::query::Policy;
 
 use crate::fleet::run;
-use crate::grid::{Ground, Load, Point, fleet};
+use crate::grid::{Load, Point, Scenario, fleet};
 use crate::workload::Workload;
 
 /// Slices in all; every number of drives of the curve divides it.
@@ -35,11 +35,11 @@ pub struct Equal {
 ///
 /// # Errors
 /// No such profile.
-pub fn curve(work: &Workload, profile: &str, ground: &Ground) -> Result<Vec<Equal>, ProfileError> {
+pub fn curve(work: &Workload, profile: &str, ground: &Scenario) -> Result<Vec<Equal>, ProfileError> {
     let is = Profile::shipped(profile)?;
     let of = |drives: u32| {
         let point = Point { work: work.clone(), slower: 1.0 / is.speed_per_core, gbit: is.link_bits_per_s / 1e9, drives, load: Load::Idle };
-        let ground = Ground { slices: SLICES / drives, ..*ground };
+        let ground = Scenario { slices: SLICES / drives, ..*ground };
         let mut fleet = fleet(&point, &ground, ground.seed, 0.0);
         for drive in &mut fleet.drives {
             drive.believed = Profile { speed_per_core: drive.believed.speed_per_core, ..is };
@@ -51,8 +51,8 @@ pub fn curve(work: &Workload, profile: &str, ground: &Ground) -> Result<Vec<Equa
             drives,
             one_core: cpu,
             host: cpu / f64::from(ground.host_cores),
-            full: time(Policy::Static(Rung::Full)),
-            raw: time(Policy::Static(Rung::Raw)),
+            full: time(Policy::Static(PushdownLevel::Full)),
+            raw: time(Policy::Static(PushdownLevel::Raw)),
             adaptive: time(Policy::Adaptive),
         }
     };

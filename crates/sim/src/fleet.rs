@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use skytether_adapt::drive::Pressure;
-use skytether_adapt::message::{CseId, Down, Rung, Slice, SliceId};
+use skytether_adapt::message::{CseId, Down, PushdownLevel, Slice, SliceId};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Event, Limits, Policy, Query, Setup};
 use skytether_adapt::work::PRIORS;
@@ -122,7 +122,7 @@ pub struct Outcome {
     /// Bytes that moved up.
     pub moved: f64,
     /// Slices that counted, by rung.
-    pub slices: BTreeMap<Rung, usize>,
+    pub slices: BTreeMap<PushdownLevel, usize>,
     /// Epochs that counted, and those that did not.
     pub epochs: (usize, usize),
     /// What was told of mishaps.

@@ -1,6 +1,6 @@
 //! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same slices at the same costs.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Limits, Policy};
 
@@ -49,7 +49,7 @@ pub struct Point {
 
 /// What does not change over the grid.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ground {
+pub struct Scenario {
     /// Cores of the host.
     pub host_cores: u32,
     /// Gb/s that the host takes in from all drives together.
@@ -64,7 +64,7 @@ pub struct Ground {
     pub overload: f64,
 }
 
-impl Default for Ground {
+impl Default for Scenario {
     /// A host of four cores with 10 Gb/s; 256 slices of 1 MiB on each drive.
     fn default() -> Self {
         Self { host_cores: 4, host_gbit: 10.0, slices: 256, seed: 1, links: 1.0, overload: OVERLOAD }
@@ -156,11 +156,11 @@ pub fn beside() -> Vec<Point> {
     all
 }
 
-const STATIC: [Rung; 3] = [Rung::Full, Rung::Filter, Rung::Raw];
+const STATIC: [PushdownLevel; 3] = [PushdownLevel::Full, PushdownLevel::Filter, PushdownLevel::Raw];
 
 /// The fleet of a point. `change` is when its load changes, if it does.
 #[must_use]
-pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
+pub fn fleet(point: &Point, ground: &Scenario, seed: u64, change: f64) -> Fleet {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let mut off = |spread: f64| ((rng.f64() * 2.0 - 1.0) * spread).exp();
     let is = Profile {
@@ -213,7 +213,7 @@ pub fn fleet(point: &Point, ground: &Ground, seed: u64, change: f64) -> Fleet {
 
 /// Runs a point; the same seed for every choice. A run without the right answer counts as one that never ends.
 #[must_use]
-pub fn measure(point: &Point, ground: &Ground, trace: bool) -> Row {
+pub fn measure(point: &Point, ground: &Scenario, trace: bool) -> Row {
     let seed = ground.seed;
     let time = |fleet: &Fleet, policy| {
         let outcome = run(fleet, &point.work, policy, seed);
@@ -236,7 +236,7 @@ pub fn measure(point: &Point, ground: &Ground, trace: bool) -> Row {
 
 /// Runs points on all processors; the rows are in their order.
 #[must_use]
-pub fn measure_all(points: &[Point], ground: &Ground) -> Vec<Row> {
+pub fn measure_all(points: &[Point], ground: &Scenario) -> Vec<Row> {
     parallel(points.len(), |at| measure(&points[at], ground, false))
 }
 

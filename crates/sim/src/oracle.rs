@@ -12,7 +12,7 @@
 //! no more than could be done one after the other on its cores.
 
 use skytether_adapt::cost::distinct;
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::work::PRIORS;
 
 use crate::fleet::{Fleet, OUTGOING, Real, costs};
@@ -149,9 +149,21 @@ impl Program {
         let merge = (states * truth.merge + (state_bytes + streamed) * transfer) * host;
         let emit = states * PRIORS.emit_s_per_state + state_bytes * transfer;
         let ways = [
-            (Rung::Full, state_bytes + streamed, ((streamed * transfer + bytes * truth.read) * slow, (lower + upper) * slow), emit * slow, (merge, 0.0)),
-            (Rung::Filter, selected, ((selected * transfer + bytes * truth.read) * slow, lower * slow), 0.0, (selected * transfer * host, upper * host)),
-            (Rung::Raw, bytes, (bytes * transfer.max(truth.read) * slow, 0.0), 0.0, (bytes * transfer * host, (lower + upper) * host)),
+            (
+                PushdownLevel::Full,
+                state_bytes + streamed,
+                ((streamed * transfer + bytes * truth.read) * slow, (lower + upper) * slow),
+                emit * slow,
+                (merge, 0.0),
+            ),
+            (
+                PushdownLevel::Filter,
+                selected,
+                ((selected * transfer + bytes * truth.read) * slow, lower * slow),
+                0.0,
+                (selected * transfer * host, upper * host),
+            ),
+            (PushdownLevel::Raw, bytes, (bytes * transfer.max(truth.read) * slow, 0.0), 0.0, (bytes * transfer * host, (lower + upper) * host)),
         ];
         let (warm, slower) = fleet.warm_up;
         let warm_up = f64::from(warm.min(fleet.slices)) * (slower - 1.0).max(0.0) / slices;
@@ -234,7 +246,7 @@ impl Program {
                 let late = *late;
                 let mut uses = vec![(disk, read, 0.0), (link, *up, 0.0), (0, *up, 0.0), (1, *above, *above_scaled)];
                 let mut own = (*fixed, *scaled);
-                if *rung != Rung::Raw {
+                if *rung != PushdownLevel::Raw {
                     own.1 *= 1.0 + warm_up;
                     uses.extend(cap.map(|cap| (cap, 1.0, 0.0)));
                 }
@@ -242,10 +254,10 @@ impl Program {
                     let mut uses = uses.clone();
                     uses.extend([(processor[0], own.0, own.1), (processor[1], late, 0.0), (seen, 1.0, 0.0)]);
                     // States come at the end.
-                    if *rung != Rung::Full || truth.states.is_none() {
+                    if *rung != PushdownLevel::Full || truth.states.is_none() {
                         uses.extend([(link, *up, 0.0), (common_at, *up, 0.0)]);
                     }
-                    if *rung == Rung::Raw {
+                    if *rung == PushdownLevel::Raw {
                         uses.push((common_at + 1, *above, *above_scaled));
                     }
                     if let Some(alike) = alike {

@@ -30,12 +30,12 @@
 //! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives behind a quick link. Drives have two cores and the rate of the disk of the grid's, and are what the host
 //! takes them for. Slices all cost what was calibrated, the first ones too: the calibration has what the average has.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::query::Policy;
 use skytether_adapt::work::PRIORS;
 
 use crate::fleet::run;
-use crate::grid::{Ground, Load, Point, fleet};
+use crate::grid::{Load, Point, Scenario, fleet};
 use crate::workload::grid;
 
 /// A run that was measured, and what is simulated of it.
@@ -63,7 +63,7 @@ impl Real {
 ///
 /// # Errors
 /// A column that is missing, a value that makes no sense, a query that there is not: with the line.
-pub fn compare(text: &str, ground: &Ground) -> Result<(String, Vec<Real>), String> {
+pub fn compare(text: &str, ground: &Scenario) -> Result<(String, Vec<Real>), String> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let (_, header) = lines.next().ok_or("the file is empty; its first line must name the columns")?;
     let names: Vec<&str> = header.split(',').map(str::trim).collect();
@@ -103,7 +103,7 @@ impl Columns<'_> {
     }
 }
 
-fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
+fn simulate(row: &Columns<'_>, ground: &Scenario) -> Result<(f64, f64), String> {
     let kind = row.text("kind")?;
     let known = grid();
     let mut work = known
@@ -129,9 +129,9 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
     let before = row.known("before_s", 0.0)?.unwrap_or(0.0);
     let policy = match row.text("policy")? {
         "adaptive" => Policy::Adaptive,
-        "full" => Policy::Static(Rung::Full),
-        "filter" => Policy::Static(Rung::Filter),
-        "raw" => Policy::Static(Rung::Raw),
+        "full" => Policy::Static(PushdownLevel::Full),
+        "filter" => Policy::Static(PushdownLevel::Filter),
+        "raw" => Policy::Static(PushdownLevel::Raw),
         other => return Err(format!("policy is {other}, but must be adaptive, full, filter or raw")),
     };
     let (load, change) = match row.text("load")? {
@@ -145,7 +145,7 @@ fn simulate(row: &Columns<'_>, ground: &Ground) -> Result<(f64, f64), String> {
     let measured = row.number("measured_s", 1e-6)?;
     let point =
         Point { work, slower: row.number("slower", 1e-3)?, gbit: row.number("link_bits_per_s", 1.0)? / 1e9, drives: row.number("drives", 1.0)? as u32, load };
-    let ground = Ground { slices: row.number("slices", 1.0)? as u32, ..*ground };
+    let ground = Scenario { slices: row.number("slices", 1.0)? as u32, ..*ground };
     let mut fleet = fleet(&point, &ground, ground.seed, change);
     (fleet.noise, fleet.warm_up, fleet.off) = (0.0, (0, 1.0), (1.0, 1.0));
     fleet.session = row.known("session_s", 0.0)?.unwrap_or(PRIORS.session_s);
@@ -172,7 +172,7 @@ mod tests {
         let text = format!(
             "{HEADER}\n10 groups,1,15,1e10,idle,full,50000,100000,100,1e-8,1e-8,0.7,x\n\n10 groups,1,15,1e10,idle,adaptive,50000,100000,100,1e-8,1e-8,0.1,x\n"
         );
-        let (header, rows) = compare(&text, &Ground::default()).unwrap();
+        let (header, rows) = compare(&text, &Scenario::default()).unwrap();
         assert_eq!((header.as_str(), rows.len()), (HEADER, 2));
         assert!((rows[0].simulated / 0.75 - 1.0).abs() < 0.1, "100 slices of 15 ms on two cores: {rows:?}");
         assert!((rows[0].deviation() - (rows[0].simulated / 0.7 - 1.0)).abs() < 1e-12);
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn what_is_known_better_than_the_grid_has_it_counts() {
         let text = |columns: &str, values: &str| format!("{HEADER}{columns}\n10 groups,1,15,1e8,idle,filter,50000,100000,100,1e-8,1e-8,0.7,x{values}\n");
-        let times = |columns: &str, values: &str| compare(&text(columns, values), &Ground::default()).unwrap().1[0].simulated;
+        let times = |columns: &str, values: &str| compare(&text(columns, values), &Scenario::default()).unwrap().1[0].simulated;
         let plain = times("", "");
         // 80 MB through 12.5 MB/s; half of the rows, of half of the bytes each, take a quarter of that.
         assert!((plain / 6.4 - 1.0).abs() < 0.1, "{plain}");
@@ -207,10 +207,10 @@ mod tests {
             (",15,", ",fast,", "slower is fast, which is not a number"),
             (",1e-8,0.7,x", "", "upper_s_per_row is missing"),
         ] {
-            let error = compare(&format!("{HEADER}\n{}", good.replace(from, to)), &Ground::default()).unwrap_err();
+            let error = compare(&format!("{HEADER}\n{}", good.replace(from, to)), &Scenario::default()).unwrap_err();
             assert!(error.contains(says), "{error}");
         }
-        assert!(compare("kind\n10 groups", &Ground::default()).unwrap_err().contains("there is no column lower_s_per_row; there are kind"));
-        assert!(compare("", &Ground::default()).unwrap_err().contains("empty"));
+        assert!(compare("kind\n10 groups", &Scenario::default()).unwrap_err().contains("there is no column lower_s_per_row; there are kind"));
+        assert!(compare("", &Scenario::default()).unwrap_err().contains("empty"));
     }
 }

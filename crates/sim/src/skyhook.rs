@@ -6,14 +6,14 @@
 //! What a row costs is not in the paper: per byte of rows in memory, what was measured of our filter of 1% (`calibration.csv`). Servers of 2 GHz have speed 1 here, as the machine that was measured, slower ones
 //! in proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::Policy;
 use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
 
 use crate::calibration;
 use crate::fleet::{Fleet, run};
-use crate::grid::{Ground, Load, Point, fleet};
+use crate::grid::{Load, Point, Scenario, fleet};
 use crate::parallel::parallel;
 use crate::workload::{Truth, Workload};
 
@@ -73,9 +73,9 @@ pub fn query() -> Workload {
 
 /// The client and `servers` storage servers of `mhz`, all behind interfaces of `gbit`.
 #[must_use]
-pub fn cluster(servers: u32, mhz: f64, gbit: f64, ground: &Ground) -> Fleet {
+pub fn cluster(servers: u32, mhz: f64, gbit: f64, ground: &Scenario) -> Fleet {
     let point = Point { work: query(), slower: CLIENT_MHZ / mhz, gbit, drives: servers, load: Load::Idle };
-    let mut fleet = fleet(&point, &Ground { host_cores: 8, host_gbit: gbit, ..*ground }, ground.seed, 0.0);
+    let mut fleet = fleet(&point, &Scenario { host_cores: 8, host_gbit: gbit, ..*ground }, ground.seed, 0.0);
     for drive in &mut fleet.drives {
         for profile in [&mut drive.is, &mut drive.believed] {
             *profile = Profile { cores: 8, memory_bytes: 64 << 30, disk_bytes_per_s: 2e9, disk_seek_s: 0.0001, ..*profile };
@@ -95,14 +95,14 @@ pub struct Times {
     pub adaptive: f64,
 }
 
-fn times(fleet: &Fleet, ground: &Ground) -> Times {
+fn times(fleet: &Fleet, ground: &Scenario) -> Times {
     let work = query();
     // Without the right answer it never ended.
     let time = |policy| {
         let outcome = run(fleet, &work, policy, ground.seed);
         if outcome.answer.as_ref() == Some(&outcome.expected) { outcome.end } else { f64::INFINITY }
     };
-    Times { client: time(Policy::Static(Rung::Raw)), servers: time(Policy::Static(Rung::Full)), adaptive: time(Policy::Adaptive) }
+    Times { client: time(Policy::Static(PushdownLevel::Raw)), servers: time(Policy::Static(PushdownLevel::Full)), adaptive: time(Policy::Adaptive) }
 }
 
 /// Storage servers of some number and clock rate.
@@ -122,7 +122,7 @@ pub struct Clocked {
 
 /// Section 3.1: servers of each number of `servers` at each clock rate of `mhz`, with interfaces of 10 Gb/s. `ground` has the slices of each server ([`SLICES`] is the paper's) and the seed.
 #[must_use]
-pub fn clocks(servers: &[u32], mhz: &[f64], ground: &Ground) -> Vec<Clocked> {
+pub fn clocks(servers: &[u32], mhz: &[f64], ground: &Scenario) -> Vec<Clocked> {
     let points: Vec<(u32, f64)> =
         servers.iter().flat_map(|&servers| std::iter::once(CLIENT_MHZ).chain(mhz.iter().copied()).map(move |mhz| (servers, mhz))).collect();
     let ran = parallel(points.len(), |at| {
@@ -147,6 +147,6 @@ pub fn enough(rows: &[Clocked], servers: u32, slack: f64) -> Option<f64> {
 
 /// Section 3.2: [`LINK_SERVERS`] servers of the client's clock rate behind interfaces of each rate of `gbit`, Gb/s.
 #[must_use]
-pub fn links(gbit: &[f64], ground: &Ground) -> Vec<(f64, Times)> {
+pub fn links(gbit: &[f64], ground: &Scenario) -> Vec<(f64, Times)> {
     parallel(gbit.len(), |at| (gbit[at], times(&cluster(LINK_SERVERS, CLIENT_MHZ, gbit[at], ground), ground)))
 }

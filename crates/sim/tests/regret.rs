@@ -1,8 +1,8 @@
 //! A sample of the grid; all of it in `make soak`, and with its figures by `cargo run -p skytether-sim --bin regret grid`.
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_sim::equal::curve;
-use skytether_sim::grid::{Ground, Load, measure, measure_all, points, summary};
+use skytether_sim::grid::{Load, Scenario, measure, measure_all, points, summary};
 use skytether_sim::parallel::soak;
 use skytether_sim::workload::grid;
 
@@ -13,7 +13,7 @@ fn regret_is_small_on_a_sample_of_the_grid() {
     let sample: Vec<_> = points().into_iter().step_by(every).collect();
     assert!([Load::Idle, Load::OneOverloaded, Load::Changes].iter().all(|load| sample.iter().any(|point| point.load == *load)));
     for seed in [1, 2] {
-        let rows = measure_all(&sample, &Ground { seed, ..Ground::default() });
+        let rows = measure_all(&sample, &Scenario { seed, ..Scenario::default() });
         let all = summary(&rows);
         let worst = rows.iter().max_by(|a, b| a.regret().total_cmp(&b.regret())).unwrap();
         let [median, p95, most] = all.regret;
@@ -38,15 +38,15 @@ fn where_the_load_changes_the_rungs_change_too() {
     let point = points()
         .into_iter()
         .find(|point| point.work.name == "moments" && point.slower == 4.0 && point.gbit == 1.0 && point.drives == 16 && point.load == Load::Changes);
-    let row = measure(&point.unwrap(), &Ground::default(), false);
+    let row = measure(&point.unwrap(), &Scenario::default(), false);
     assert!(row.regret() < -0.2, "{:?} {}", row.fixed, row.adaptive);
-    assert!(row.outcome.slices[&Rung::Raw] > 100 && row.outcome.slices[&Rung::Full] > 100, "{:?}", row.outcome.slices);
+    assert!(row.outcome.slices[&PushdownLevel::Raw] > 100 && row.outcome.slices[&PushdownLevel::Full] > 100, "{:?}", row.outcome.slices);
 }
 
 #[test]
 fn more_drives_are_never_slower_and_together_with_the_host_quickest() {
     let moments = grid().into_iter().find(|work| work.name == "moments").unwrap();
-    let points = curve(&moments, "envoy", &Ground::default()).unwrap();
+    let points = curve(&moments, "envoy", &Scenario::default()).unwrap();
     for pair in points.windows(2) {
         assert!(pair[1].full < pair[0].full, "{pair:?}");
         assert!(pair[1].adaptive < pair[0].adaptive * 1.03, "{pair:?}");
@@ -61,7 +61,7 @@ fn more_drives_are_never_slower_and_together_with_the_host_quickest() {
 
 #[test]
 fn links_that_are_not_what_profiles_say_are_found_out() {
-    let ground = Ground::default();
+    let ground = Scenario::default();
     for (name, slower, gbit) in [("moments", 4.0, 0.1), ("10 groups", 4.0, 1.0), ("filter 1%", 15.0, 1.0)] {
         let point = points()
             .into_iter()
@@ -69,7 +69,7 @@ fn links_that_are_not_what_profiles_say_are_found_out() {
         let point = point.unwrap();
         let honest = measure(&point, &ground, false);
         for wrong in [0.1, 10.0] {
-            let run = measure(&point, &Ground { links: wrong, ..ground }, false);
+            let run = measure(&point, &Scenario { links: wrong, ..ground }, false);
             assert!(run.adaptive < honest.adaptive * 1.15, "{name}: {} instead of {} with {wrong} times the link", run.adaptive, honest.adaptive);
         }
     }
@@ -85,7 +85,7 @@ fn handing_out_that_takes_more_of_the_processor_than_was_thought_is_no_slow_link
                 .find(|point| point.work.name == name && point.slower == 60.0 && point.gbit == gbit && point.drives == 1 && point.load == Load::Idle);
             let mut point = point.unwrap();
             point.work.truth.read = reads;
-            let row = measure(&point, &Ground::default(), false);
+            let row = measure(&point, &Scenario::default(), false);
             assert!(row.regret() < 0.05, "{name}, {gbit} Gb/s, {reads} s a byte: {} instead of {:?}", row.adaptive, row.fixed);
         }
     }
@@ -97,6 +97,6 @@ fn states_that_were_begun_under_a_load_are_not_given_up_for_it_again_and_again()
     let point = points()
         .into_iter()
         .find(|point| point.work.name == "10 groups" && point.slower == 1.0 && point.gbit == 0.1 && point.drives == 1 && point.load == Load::Changes);
-    let row = measure(&point.unwrap(), &Ground::default(), false);
+    let row = measure(&point.unwrap(), &Scenario::default(), false);
     assert!(row.regret() < 0.1, "{:?} {}", row.fixed, row.adaptive);
 }

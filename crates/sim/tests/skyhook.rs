@@ -1,11 +1,11 @@
 //! Skyhook's experiments; the first with fewer slices than `cargo run -p skytether-sim --bin regret clocks` has.
 
-use skytether_sim::grid::Ground;
+use skytether_sim::grid::Scenario;
 use skytether_sim::skyhook::{CLIENT_MHZ, GBIT, MHZ, SERVERS, SLICES, clocks, enough, links};
 
 #[test]
 fn the_more_servers_the_slower_they_may_be() {
-    let rows = clocks(&SERVERS, &MHZ, &Ground { slices: 400, ..Ground::default() });
+    let rows = clocks(&SERVERS, &MHZ, &Scenario { slices: 400, ..Scenario::default() });
     assert_eq!(rows.len(), SERVERS.len() * MHZ.len());
     for of in SERVERS {
         let mut of: Vec<_> = rows.iter().filter(|row| row.servers == of).collect();
@@ -27,7 +27,7 @@ fn the_more_servers_the_slower_they_may_be() {
 
 #[test]
 fn half_of_the_network_costs_no_more_than_twice_the_time() {
-    let rows = links(&GBIT, &Ground { slices: SLICES, ..Ground::default() });
+    let rows = links(&GBIT, &Scenario { slices: SLICES, ..Scenario::default() });
     for pair in rows.windows(2) {
         let ((wide, before), (thin, after)) = (pair[0], pair[1]);
         // What moves takes so many times longer, all else as long; a tenth for what is on its way when that is noticed.
@@ -55,7 +55,7 @@ fn what_is_documented_is_what_comes_out() {
             format!("{value:.2}")
         }
     };
-    for (gbit, times) in links(&GBIT, &Ground { slices: SLICES, ..Ground::default() }) {
+    for (gbit, times) in links(&GBIT, &Scenario { slices: SLICES, ..Scenario::default() }) {
         let row = format!("| {gbit} | {} | {} | {} |", digits(times.client), digits(times.servers), digits(times.adaptive));
         assert!(text.contains(&row), "docs/figures.md does not say {row}: run `regret links` and write what it says there");
     }

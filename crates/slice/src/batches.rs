@@ -42,7 +42,7 @@ enum TableSource {
 
 impl TableBatches {
     pub(crate) fn open(stored: Pieces, schema: &SchemaRef, projection: &[usize], batch_rows: usize, wanted: Option<&[u32]>) -> Result<Self> {
-        let projected = Arc::new(schema.project(projection).map_err(|e| Error::invalid("a column that the table does not have is wanted").because(e))?);
+        let projected = Arc::new(schema.project(projection).map_err(|e| Error::invalid("a column that the table does not have is wanted").with_source(e))?);
         let builder = ParquetRecordBatchReaderBuilder::try_new(stored).map_err(corrupt("a slice's footer"))?;
         let groups: i64 = builder.metadata().row_groups().iter().map(|g| g.num_rows()).fold(0, i64::saturating_add);
         let rows = builder.metadata().file_metadata().num_rows();

@@ -126,7 +126,7 @@ impl Metadata {
             schema_bytes: schema.len() as u64,
             application: self.application.clone(),
         };
-        let header = serde_json::to_vec(&header).map_err(|e| Error::internal("cannot write a metadata header").because(e))?;
+        let header = serde_json::to_vec(&header).map_err(|e| Error::internal("cannot write a metadata header").with_source(e))?;
         let header_len = u32::try_from(header.len()).map_err(|_| Error::invalid("the application's entries are larger than 4 GiB"))?;
 
         let mut out = Vec::with_capacity(PREFIX + header.len() + schema.len() + stats.len());
@@ -172,7 +172,7 @@ impl Metadata {
         }
         let rest = &bytes[PREFIX..];
         let header = rest.get(..header_len).ok_or_else(|| corrupt("is shorter than its header"))?;
-        let header: Header = serde_json::from_slice(header).map_err(|e| corrupt("has a header that cannot be read").because(e))?;
+        let header: Header = serde_json::from_slice(header).map_err(|e| corrupt("has a header that cannot be read").with_source(e))?;
         let streams = &rest[header_len..];
         let schema_len = usize::try_from(header.schema_bytes).ok().filter(|&n| n <= streams.len()).ok_or_else(|| corrupt("is shorter than its schema"))?;
         let (schema, stats) = streams.split_at(schema_len);
@@ -254,7 +254,7 @@ impl Metadata {
         for bounds in self.stats.columns().iter().flatten() {
             columns.extend([Arc::clone(&bounds.min), Arc::clone(&bounds.max), Arc::new(bounds.nulls.clone()) as ArrayRef]);
         }
-        RecordBatch::try_new(schema, columns).map_err(|e| Error::invalid("a partition's statistics do not fit its schema").because(e))
+        RecordBatch::try_new(schema, columns).map_err(|e| Error::invalid("a partition's statistics do not fit its schema").with_source(e))
     }
 }
 

@@ -159,10 +159,10 @@ impl Assembly {
 
     fn row_group(&self, stats: &StatsTable, stripe: usize, rows: i64, footers: Vec<(u64, ParquetMetaData)>) -> Result<RowGroupMetaData> {
         let whole = self.whole.as_ref().ok_or_else(|| Error::internal("a row group without a schema"))?;
-        let refused = |e: parquet::errors::ParquetError| Error::internal("a slice's chunks do not make a row group").because(e);
+        let refused = |e: parquet::errors::ParquetError| Error::internal("a slice's chunks do not make a row group").with_source(e);
         let (mut all, mut bytes) = (Vec::with_capacity(whole.num_columns()), 0i64);
         for (start, footer) in footers {
-            let start = i64::try_from(start).map_err(|e| Error::exhausted("a file of more bytes than can be").because(e))?;
+            let start = i64::try_from(start).map_err(|e| Error::exhausted("a file of more bytes than can be").with_source(e))?;
             for chunk in footer.row_groups().iter().flat_map(|group| group.columns()) {
                 bytes = bytes.saturating_add(chunk.uncompressed_size());
                 let column = whole.get_column_root_idx(all.len());
@@ -188,13 +188,13 @@ impl Assembly {
         let whole = match self.whole {
             Some(whole) => whole,
             None => SchemaDescPtr::new(
-                ArrowSchemaConverter::new().convert(&self.schema).map_err(|e| Error::unsupported("these columns have no Parquet form").because(e))?,
+                ArrowSchemaConverter::new().convert(&self.schema).map_err(|e| Error::unsupported("these columns have no Parquet form").with_source(e))?,
             ),
         };
         let arrow = KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&self.schema));
         let file = FileMetaData::new(self.version, self.rows, Some("skytether".into()), Some(vec![arrow]), whole, None);
         let metadata = ParquetMetaData::new(file, self.row_groups);
-        ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().map_err(|e| Error::internal("cannot write a file's footer").because(e))?;
+        ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().map_err(|e| Error::internal("cannot write a file's footer").with_source(e))?;
         if bytes.len() > i32::MAX as usize {
             return Err(Error::exhausted("a Parquet file's footer can't have more than 2 GiB: take some of the columns by a query instead"));
         }
@@ -209,7 +209,8 @@ fn joined(parts: &[SchemaDescPtr]) -> Result<SchemaDescPtr> {
     }
     let fields = parts.iter().flat_map(|part| part.root_schema().get_fields()).cloned().collect();
     let name = parts.first().map_or("schema", |part| part.root_schema().name());
-    let root = Type::group_type_builder(name).with_fields(fields).build().map_err(|e| Error::internal("groups of columns do not make a schema").because(e))?;
+    let root =
+        Type::group_type_builder(name).with_fields(fields).build().map_err(|e| Error::internal("groups of columns do not make a schema").with_source(e))?;
     Ok(SchemaDescPtr::new(SchemaDescriptor::new(Arc::new(root))))
 }
 

@@ -72,7 +72,8 @@ impl SectionsBuilder {
 
     pub(crate) fn finish(self, groups: Groups) -> Result<Sections> {
         let array = |(group, grown)| {
-            FixedSizeBinaryArray::try_new(width(groups, group), Buffer::from_vec(grown), None).map_err(|e| Error::internal("cannot list sections").because(e))
+            FixedSizeBinaryArray::try_new(width(groups, group), Buffer::from_vec(grown), None)
+                .map_err(|e| Error::internal("cannot list sections").with_source(e))
         };
         Ok(Sections { groups, lists: self.0.into_iter().enumerate().map(array).collect::<Result<_>>()? })
     }

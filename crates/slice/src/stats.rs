@@ -95,7 +95,7 @@ pub(crate) fn column_stats(batches: &[RecordBatch], column: usize, data_type: &D
     if mins.is_empty() {
         return Ok(Some(unknown(&bound_type, nulls)));
     }
-    let arrow = |e: arrow::error::ArrowError| Error::internal("cannot combine a column's bounds").because(e);
+    let arrow = |e: arrow::error::ArrowError| Error::internal("cannot combine a column's bounds").with_source(e);
     let (low, high) = (compute::concat(&mins).map_err(arrow)?, compute::concat(&maxs).map_err(arrow)?);
     let (Bounds::Known(min, _), Bounds::Known(_, max)) = (bounds(&low)?, bounds(&high)?) else {
         return Ok(Some(unknown(&bound_type, nulls)));
@@ -121,7 +121,7 @@ fn unpack(array: &ArrayRef, bound_type: &DataType) -> Result<ArrayRef> {
             used[key] |= nulls.as_ref().is_none_or(|n| n.is_valid(row));
         }
     }
-    compute::filter(dictionary.values(), &BooleanArray::from(used)).map_err(|e| Error::invalid("cannot read the values of a dictionary column").because(e))
+    compute::filter(dictionary.values(), &BooleanArray::from(used)).map_err(|e| Error::invalid("cannot read the values of a dictionary column").with_source(e))
 }
 
 enum Bounds {

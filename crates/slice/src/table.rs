@@ -85,7 +85,7 @@ impl TableSlicer {
             return Err(Error::invalid(format!("a batch of {} does not fit a table of {}", batch.schema(), self.schema)));
         }
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), batch.columns().to_vec())
-            .map_err(|e| Error::invalid("a batch does not fit its table").because(e))?;
+            .map_err(|e| Error::invalid("a batch does not fit its table").with_source(e))?;
         self.pending.push(batch);
         let mut done = Vec::new();
         while let Some(encoded) = self.next(false)? {
@@ -236,7 +236,8 @@ impl TableSlicer {
             let columns: Vec<usize> = self.groups.columns(group).collect();
             let schema = self.groups.schema(&self.schema, group);
             let some = batches.iter().map(|batch| RecordBatch::try_new(Arc::clone(&schema), columns.iter().map(|&c| Arc::clone(batch.column(c))).collect()));
-            let some = some.collect::<std::result::Result<Vec<_>, _>>().map_err(|e| Error::internal("columns of a batch do not fit its schema").because(e))?;
+            let some =
+                some.collect::<std::result::Result<Vec<_>, _>>().map_err(|e| Error::internal("columns of a batch do not fit its schema").with_source(e))?;
             self.write_group(&some, &schema)
         })
     }
@@ -248,7 +249,7 @@ impl TableSlicer {
     }
 
     fn write_group(&self, batches: &[RecordBatch], schema: &SchemaRef) -> Result<Written> {
-        let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").because(e);
+        let refused = |e: parquet::errors::ParquetError| Error::invalid("these columns cannot be stored as Parquet").with_source(e);
         let properties = WriterProperties::builder()
             .set_created_by("skytether".into())
             .set_statistics_enabled(EnabledStatistics::None)
@@ -259,7 +260,7 @@ impl TableSlicer {
         let properties = if tiny {
             properties.set_compression(Compression::UNCOMPRESSED)
         } else {
-            let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").because(e))?;
+            let level = ZstdLevel::try_new(self.options.zstd_level).map_err(|e| Error::invalid("no such compression level").with_source(e))?;
             let mut properties = properties.set_compression(Compression::ZSTD(level));
             // Numbers gain little more by ZSTD, which takes several times as long to unpack, and to set up.
             for field in schema.fields().iter().filter(|f| f.data_type().is_primitive()) {

@@ -221,7 +221,7 @@ fn slices_of_something_else_are_refused() {
     let metadata = described(Layout::Table, batch.schema(), &slices);
     let refused = |slices: &[Encoded], says: &str| {
         let error = file(&metadata, slices, whole).unwrap_err();
-        assert!(error.kind() == Kind::Corrupt && error.full_text().contains(says), "{}", error.full_text());
+        assert!(error.kind() == Kind::Corrupt && error.report().contains(says), "{}", error.report());
     };
     // Another slice's rows, other columns, no Parquet, and a slice that is shorter than its chunks say.
     let mut other = slices.clone();

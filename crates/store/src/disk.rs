@@ -298,7 +298,7 @@ impl SliceStore for DiskStore {
                 let _ = self.broken.set(failed.error.to_string());
                 // Of this kind whatever failed: any other would say that nothing has changed.
                 Err(Error::unavailable(format!("nobody can know whether the batch reached the drive in {}: open it again", self.dir.display()))
-                    .because(failed.error))
+                    .with_source(failed.error))
             }
         }
     }

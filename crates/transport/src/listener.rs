@@ -64,7 +64,7 @@ impl Listener {
         }
         let failed = |e: io::Error| {
             let hint = if e.kind() == io::ErrorKind::AddrInUse { " (another process does: choose another port)" } else { "" };
-            Error::unavailable(format!("cannot listen on {}{hint}", at.authority())).because(e)
+            Error::unavailable(format!("cannot listen on {}{hint}", at.authority())).with_source(e)
         };
         let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(failed)?.collect();
         let reachable = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
@@ -76,7 +76,7 @@ impl Listener {
             )));
         }
         let tcp = TcpListener::bind(addresses.as_slice()).await.map_err(failed)?;
-        let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").because(e))?;
+        let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").with_source(e))?;
         Ok(Self { endpoint: Endpoint::new(at.scheme(), bound.to_string()), tcp, security })
     }
 
@@ -86,7 +86,7 @@ impl Listener {
     /// # Errors
     /// `Unavailable` where the system does not say its address.
     pub fn plain(tcp: TcpListener) -> Result<Self> {
-        let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").because(e))?;
+        let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").with_source(e))?;
         Ok(Self { endpoint: Endpoint::new(DEFAULT_SCHEME, bound.to_string()), tcp, security: Security::Plain })
     }
 

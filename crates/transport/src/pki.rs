@@ -77,7 +77,7 @@ fn machine_name() -> Option<String> {
 }
 
 fn failed(cause: rcgen::Error) -> Error {
-    Error::internal("cannot make a certificate").because(cause)
+    Error::internal("cannot make a certificate").with_source(cause)
 }
 
 fn dated(mut params: CertificateParams, lifetime: Duration) -> CertificateParams {
@@ -109,7 +109,7 @@ fn issue(
     usages: &[ExtendedKeyUsagePurpose],
 ) -> Result<(String, String)> {
     let params = CertificateParams::new(names.to_vec()).map_err(|e| {
-        Error::invalid(format!("{} can't all be names in a certificate; give host names and addresses with --name", names.join(", "))).because(e)
+        Error::invalid(format!("{} can't all be names in a certificate; give host names and addresses with --name", names.join(", "))).with_source(e)
     })?;
     let mut params = dated(params, LIFETIME);
     let uri = Ia5String::try_from(format!("{URI_SCHEME}{kind}/{machine}")).map_err(failed)?;

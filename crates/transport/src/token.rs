@@ -173,7 +173,7 @@ impl TokenStore {
         check_name(name)?;
         grants.iter().try_for_each(|grant| check_grant(grant))?;
         let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|e| Error::unavailable("the system gives no random numbers").because(e))?;
+        getrandom::fill(&mut bytes).map_err(|e| Error::unavailable("the system gives no random numbers").with_source(e))?;
         let token = Secret::from(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)));
         self.change(|content| {
             if content.tokens.iter().any(|entry| entry.info.name == name) {
@@ -266,7 +266,7 @@ impl TokenStore {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Content::default()),
             Err(e) => return Err(Error::io("read", &self.path, e)),
         };
-        let content: Content = serde_json::from_slice(&bytes).map_err(|e| self.damaged("it is no JSON of tokens").because(e))?;
+        let content: Content = serde_json::from_slice(&bytes).map_err(|e| self.damaged("it is no JSON of tokens").with_source(e))?;
         if content.format > FORMAT {
             return Err(Error::unsupported(format!("{}: its format {} is newer than this program; update the program", self.path.display(), content.format)));
         }
@@ -279,7 +279,7 @@ impl TokenStore {
         let mut content = self.read()?;
         change(&mut content)?;
         content.format = FORMAT;
-        let text = serde_json::to_vec_pretty(&content).map_err(|e| Error::internal("cannot write JSON").because(e))?;
+        let text = serde_json::to_vec_pretty(&content).map_err(|e| Error::internal("cannot write JSON").with_source(e))?;
         replace(&self.path, &text, Access::Owner)
     }
 
@@ -296,7 +296,7 @@ impl TokenStore {
             options.mode(0o600);
         }
         let file = options.open(&path).map_err(|e| Error::io("open", &path, e))?;
-        file.lock().map_err(|e| Error::new(Kind::Unavailable, format!("cannot lock {}", path.display())).because(e))?;
+        file.lock().map_err(|e| Error::new(Kind::Unavailable, format!("cannot lock {}", path.display())).with_source(e))?;
         Ok(file)
     }
 }

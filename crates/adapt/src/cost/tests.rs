@@ -25,36 +25,36 @@ fn model() -> CostModel {
 #[test]
 fn priors_go_by_the_speed_of_the_device() {
     let model = model();
-    let filter = model.slice(0, Rung::Filter, SLICE);
+    let filter = model.slice(0, PushdownLevel::Filter, SLICE);
     // 50,000 rows of 40 bytes at 0.5 ns, and 160 kB to be sent at 0.25 ns.
     assert!((filter.cpu - 15.0 * (1e-3 + 40e-6)).abs() < 1e-9, "{filter:?}");
     assert!((filter.bytes - 160e3).abs() < 1.0);
     // A fifth of the rows is aggregated, here or there.
-    let full = model.slice(0, Rung::Full, SLICE);
+    let full = model.slice(0, PushdownLevel::Full, SLICE);
     assert!((full.cpu - 15.0 * (1e-3 + 10_000.0 * 12e-9)).abs() < 1e-9, "{full:?}");
     assert!((filter.above - 10_000.0 * 12e-9 - 40e-6).abs() < 1e-9, "{filter:?}");
     assert_eq!((full.bytes, full.above), (0.0, 0.0));
-    assert!(model.slice(0, Rung::Raw, SLICE).above > filter.above);
+    assert!(model.slice(0, PushdownLevel::Raw, SLICE).above > filter.above);
 }
 
 #[test]
 fn what_is_measured_is_learnt_for_that_drive_and_what_is_selected_for_all() {
     let mut model = model();
-    let before = model.slice(1, Rung::Filter, SLICE);
+    let before = model.slice(1, PushdownLevel::Filter, SLICE);
     let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 1e-3, rows_out: 500, bytes_out: 8000 };
     for _ in 0..WARM_UP + 5 {
-        model.measured(0, Rung::Filter, &slice(), &cost);
+        model.measured(0, PushdownLevel::Filter, &slice(), &cost);
     }
-    let after = model.slice(0, Rung::Filter, SLICE);
+    let after = model.slice(0, PushdownLevel::Filter, SLICE);
     assert!((after.cpu / cost.cpu - 1.0).abs() < 0.02, "{after:?}");
-    assert!(model.is_known(0, Rung::Filter) && !model.is_known(1, Rung::Filter));
-    let other = model.slice(1, Rung::Filter, SLICE);
+    assert!(model.is_known(0, PushdownLevel::Filter) && !model.is_known(1, PushdownLevel::Filter));
+    let other = model.slice(1, PushdownLevel::Filter, SLICE);
     assert!((other.bytes - 8000.0).abs() < 100.0 && (other.cpu - before.cpu).abs() < 0.05 * before.cpu, "{other:?}");
     // A load makes slices take longer, and costs no more processor time.
     for at in 0..20 {
         model.loaded(f64::from(at), 0, 8.0);
     }
-    let loaded = model.slice(0, Rung::Filter, SLICE);
+    let loaded = model.slice(0, PushdownLevel::Filter, SLICE);
     assert!((loaded.cpu - after.cpu).abs() < 1e-9 && loaded.wall > 7.9 * loaded.cpu, "{loaded:?}");
 }
 
@@ -63,16 +63,16 @@ fn what_is_known_is_known_again_and_what_was_so_then_is_not() {
     let mut model = model();
     let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 1e-3, rows_out: 500, bytes_out: 8000 };
     for _ in 0..WARM_UP + 5 {
-        model.measured(0, Rung::Filter, &slice(), &cost);
+        model.measured(0, PushdownLevel::Filter, &slice(), &cost);
     }
-    let known = model.slice(0, Rung::Filter, SLICE);
+    let known = model.slice(0, PushdownLevel::Filter, SLICE);
     for _ in 0..20 {
         model.loaded(60.0, 0, 8.0);
     }
     assert!(model.load(0) > 7.0 && model.told_at(0) == 60.0);
     let again = model.clone().again();
     assert_eq!((again.load(0), again.told_at(0), again.is_guessed(0)), (1.0, f64::NEG_INFINITY, false));
-    assert_eq!(again.slice(0, Rung::Filter, SLICE), known, "as on an idle drive before");
+    assert_eq!(again.slice(0, PushdownLevel::Filter, SLICE), known, "as on an idle drive before");
     assert_eq!(again.filtered(), model.filtered());
 }
 
@@ -80,16 +80,16 @@ fn what_is_known_is_known_again_and_what_was_so_then_is_not() {
 fn more_groups_make_rows_and_epochs_dearer() {
     let mut model = model();
     assert!(!model.groups_are_known());
-    let (row, close) = (model.slice(0, Rung::Full, SLICE).cpu, model.close(0, Rung::Full, 1e7));
+    let (row, close) = (model.slice(0, PushdownLevel::Full, SLICE).cpu, model.close(0, PushdownLevel::Full, 1e7));
     model.states(5e6, distinct(1e6, 1e6), 1.0);
     assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "a fifth of five million rows: {}", model.groups());
-    assert!(model.slice(0, Rung::Full, SLICE).cpu > 1.5 * row && model.close(0, Rung::Full, 1e7).bytes > 1000.0 * close.bytes);
+    assert!(model.slice(0, PushdownLevel::Full, SLICE).cpu > 1.5 * row && model.close(0, PushdownLevel::Full, 1e7).bytes > 1000.0 * close.bytes);
     model.states(100.0, 20.0, 1.0);
     assert!((model.groups() / 1e6 - 1.0).abs() < 0.01, "few rows say nothing against many");
     model.states(1e7, 2.0 * distinct(5e5, 1e6), 2.0);
     assert!((model.groups() / 5e5 - 1.0).abs() < 0.01, "two lanes that have a million rows each: {}", model.groups());
     // Each of the drive's two lanes will hold nearly all groups.
-    assert!(model.close(0, Rung::Full, 1e8).bytes > 1.9 * 5e5 * 32.0);
+    assert!(model.close(0, PushdownLevel::Full, 1e8).bytes > 1.9 * 5e5 * 32.0);
     // That there are none is an answer, too: nobody waits for another.
     let mut none = self::model();
     none.states(1e6, 0.0, 2.0);

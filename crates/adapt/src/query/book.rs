@@ -2,7 +2,7 @@
 
 use super::{Action, CseBook, Epoch, Flow, Query, SliceBook, Stage, Waiting};
 use crate::learn::Rate;
-use crate::message::{CloseAfter, Completed, CseId, Down, EpochId, Order, Rung, Seconds, Slice, SliceId, Up};
+use crate::message::{CloseAfter, Completed, CseId, Down, EpochId, Order, PushdownLevel, Seconds, Slice, SliceId, Up};
 
 impl Default for CseBook {
     fn default() -> Self {
@@ -13,7 +13,7 @@ impl Default for CseBook {
             heard: 0.0,
             paused_until: 0.0,
             refusing_since: None,
-            reach: Some(Rung::Full),
+            reach: Some(PushdownLevel::Full),
             reach_until: 0.0,
             pool: Default::default(),
             lane: None,
@@ -165,7 +165,7 @@ impl<B> Query<B> {
     }
 
     /// Opens an epoch over `slices`, which leave the pool (or, for a hedge, are in another epoch as well).
-    pub(super) fn open(&mut self, cse: usize, rung: Rung, slices: Vec<SliceId>, close: CloseAfter, hedge: bool, out: &mut Vec<Action<B>>) -> EpochId {
+    pub(super) fn open(&mut self, cse: usize, rung: PushdownLevel, slices: Vec<SliceId>, close: CloseAfter, hedge: bool, out: &mut Vec<Action<B>>) -> EpochId {
         let id = EpochId(self.next_epoch);
         self.next_epoch += 1;
         self.ledger.open(id, CseId(cse as u32), rung);
@@ -199,7 +199,7 @@ impl<B> Query<B> {
             book.heard = self.now;
         }
         book.epochs.insert(id);
-        if rung == Rung::Raw {
+        if rung == PushdownLevel::Raw {
             book.raw_open += 1;
         }
         self.give(id, &slices);
@@ -217,7 +217,7 @@ impl<B> Query<B> {
             let Some(open) = self.epochs.get_mut(&epoch) else { continue };
             open.slices.insert(*id, Stage::Queued);
             open.given += 1;
-            if open.rung == Rung::Raw {
+            if open.rung == PushdownLevel::Raw {
                 self.cses[open.cse].raw_bytes += bytes;
             }
         }
@@ -242,11 +242,11 @@ impl<B> Query<B> {
         if cse.lane == Some(epoch) {
             cse.lane = None;
         }
-        if open.rung == Rung::Raw {
+        if open.rung == PushdownLevel::Raw {
             cse.raw_open -= 1;
             cse.raw_bytes = (cse.raw_bytes - bytes).max(0.0);
         }
-        if cse.epochs.iter().all(|other| self.epochs.get(other).is_some_and(|other| other.rung == Rung::Raw)) {
+        if cse.epochs.iter().all(|other| self.epochs.get(other).is_some_and(|other| other.rung == PushdownLevel::Raw)) {
             (cse.produced, cse.delivered) = (0.0, 0.0);
         }
         for id in open.slices.into_keys() {
@@ -277,7 +277,7 @@ impl<B> Query<B> {
         if states {
             above += self.cost.close(at, rung, rows).above;
         }
-        let held = if rung == Rung::Raw { bytes } else { self.cost.slice(at, rung, (rows, bytes)).bytes };
+        let held = if rung == PushdownLevel::Raw { bytes } else { self.cost.slice(at, rung, (rows, bytes)).bytes };
         self.waiting.insert(epoch, Waiting { cse: at, above, bytes: held, rows, rung });
         if !slices.is_empty() {
             // What happened before was got over.
@@ -293,7 +293,7 @@ impl<B> Query<B> {
 
     /// Whether `cse` works off slices itself, and says how busy it is.
     pub(super) fn works(&self, cse: usize) -> bool {
-        self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw)
+        self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != PushdownLevel::Raw)
     }
 
     /// Bytes on their way from `cse`.
@@ -319,7 +319,7 @@ impl<B> Query<B> {
         let enough = passed >= FLOW && batches >= BATCHES.max(2 * profile.cores);
         if enough {
             let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
-            let raw = self.cost.slice(cse, Rung::Raw, (rows, size));
+            let raw = self.cost.slice(cse, PushdownLevel::Raw, (rows, size));
             // Slices that it works off itself take turns with those that it hands out.
             let share = if self.works(cse) { 0.5 } else { 1.0 };
             let sends = share * f64::from(profile.cores) * size / raw.wall.max(1e-12);
@@ -399,7 +399,7 @@ impl<B> Query<B> {
     fn others(&self, cse: usize, load: f64) -> f64 {
         let own = &self.cses[cse];
         let cores = f64::from(self.cost.profile(cse).cores);
-        let sends = own.handed.rate(self.now) * self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes)).cpu / own.bytes.max(1.0);
+        let sends = own.handed.rate(self.now) * self.cost.slice(cse, PushdownLevel::Raw, (own.rows, own.bytes)).cpu / own.bytes.max(1.0);
         // They got `cores / load` and sending `sends`, where all wanted `cores`.
         cores / (cores / load.max(1.0) + sends)
     }
@@ -417,7 +417,7 @@ impl<B> Query<B> {
         open.slices.remove(&id);
         let (cse, rung) = (open.cse, open.rung);
         let bytes = self.book(id).map_or(0.0, |book| book.slice.bytes as f64);
-        if rung == Rung::Raw {
+        if rung == PushdownLevel::Raw {
             self.cses[cse].raw_bytes = (self.cses[cse].raw_bytes - bytes).max(0.0);
         }
         if let Some(book) = self.book_mut(id) {
@@ -457,7 +457,7 @@ impl<B> Query<B> {
             let Some(book) = self.slices.get(cost.slice.0 as usize).and_then(Option::as_ref) else { continue };
             open.rows_done += f64::from(book.slice.rows);
             self.cost.measured(cse, rung, &book.slice, cost);
-            if rung != Rung::Raw {
+            if rung != PushdownLevel::Raw {
                 self.cses[cse].produced += cost.bytes_out as f64;
             }
         }
@@ -480,11 +480,11 @@ impl<B> Query<B> {
             running.into_iter().filter(|(id, elapsed)| elapsed.is_finite() && open.slices.get(id).is_some_and(|stage| *stage != Stage::Done)).collect();
         open.heard = now;
         let rows_done = open.rows_done;
-        if rung == Rung::Full && pending_rows > 0 {
+        if rung == PushdownLevel::Full && pending_rows > 0 {
             let lanes = self.lanes_of(epoch);
             self.cost.states(rows_done, pending_rows as f64, lanes);
         }
-        if rung != Rung::Raw {
+        if rung != PushdownLevel::Raw {
             let own = &self.cses[cse];
             let cpu = self.cost.slice(cse, rung, (own.rows, own.bytes)).cpu;
             if let Some(longest) = self.epochs.get(&epoch).and_then(|open| open.running.iter().map(|(_, elapsed)| *elapsed).reduce(f64::max))
@@ -515,7 +515,7 @@ impl<B> Query<B> {
 
     fn done(&mut self, cse: CseId, end: Completed, out: &mut Vec<Action<B>>) {
         let at = cse.0 as usize;
-        if self.of(end.epoch, at).is_some() && self.cost.holds_state(end.rung) && end.rung == Rung::Full {
+        if self.of(end.epoch, at).is_some() && self.cost.holds_state(end.rung) && end.rung == PushdownLevel::Full {
             let rows: f64 = end.slices.iter().filter_map(|id| self.book(*id)).map(|book| f64::from(book.slice.rows)).sum();
             let lanes = f64::from(self.cost.profile(at).cores).min(end.slices.len() as f64);
             self.cost.states(rows, end.rows as f64, lanes);
@@ -526,7 +526,7 @@ impl<B> Query<B> {
 
     /// `cse`, that was asked for an epoch at a rung, says what it accepts from now on. It may go on like that for as long as it gets slices done, and otherwise until patience ends; to refuse what it says that it accepts
     /// makes no sense, and counts as garbage.
-    fn reaches(&mut self, cse: usize, (epoch, asked): (EpochId, Rung), accepts: Option<Rung>, again: Seconds, out: &mut Vec<Action<B>>) {
+    fn reaches(&mut self, cse: usize, (epoch, asked): (EpochId, PushdownLevel), accepts: Option<PushdownLevel>, again: Seconds, out: &mut Vec<Action<B>>) {
         let until = self.now + if again.is_finite() { again.clamp(0.001, self.limits.patience) } else { self.limits.patience };
         let (now, patience) = (self.now, self.limits.patience);
         let book = &mut self.cses[cse];

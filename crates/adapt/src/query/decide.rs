@@ -6,8 +6,8 @@ use super::part::FIRST;
 use super::{Action, Epoch, Policy, Query, Stage};
 use crate::cost::SliceLoad;
 use crate::learn::{KNOWN, WARM_UP};
-use crate::message::{CloseAfter, CseId, EpochId, Rung, Seconds};
-use crate::plan::{Above, Lane, Part, Share, all_handed, divide};
+use crate::message::{CloseAfter, CseId, EpochId, PushdownLevel, Seconds};
+use crate::plan::{LevelCost, ParentNode, Part, Share, all_handed, divide};
 
 /// Bounds of the time between two plans, seconds.
 pub(super) const PLAN_EVERY: (Seconds, Seconds) = (0.002, 0.05);
@@ -68,7 +68,7 @@ struct Outlook {
     /// When all would be done if no drive worked anything off.
     handed: Seconds,
     drives: usize,
-    above: Above,
+    above: ParentNode,
 }
 
 impl<B> Query<B> {
@@ -121,7 +121,7 @@ impl<B> Query<B> {
             if self.now - self.cses[open.cse].heard > silence {
                 continue;
             }
-            if open.rung == Rung::Raw {
+            if open.rung == PushdownLevel::Raw {
                 astray.entry(open.cse).or_default().push(*id);
             } else {
                 let seconds = stuck.entry(open.cse).or_default();
@@ -163,7 +163,7 @@ impl<B> Query<B> {
     /// Seconds for which an epoch may give no sign that it goes on: so long that slow drives are not given up, and never for ever.
     fn lenience(&self, open: &Epoch) -> Seconds {
         let silence = self.limits.silence;
-        if open.rung == Rung::Raw {
+        if open.rung == PushdownLevel::Raw {
             return silence + self.turn(open.cse);
         }
         let own = &self.cses[open.cse];
@@ -189,7 +189,7 @@ impl<B> Query<B> {
     /// Seconds in which a slice that `cse` hands out is to be expected, at the latest.
     fn turn(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
-        let raw = self.cost.slice(cse, Rung::Raw, (own.rows, own.bytes));
+        let raw = self.cost.slice(cse, PushdownLevel::Raw, (own.rows, own.bytes));
         let sending = f64::from(own.raw_open.max(1)) * raw.wall / f64::from(self.cost.profile(cse).cores);
         self.patient(cse) * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
@@ -211,13 +211,13 @@ impl<B> Query<B> {
         let waiting: f64 = self.waiting.values().map(|waiting| waiting.above).sum();
         let coming: f64 = self.cses.iter().enumerate().map(|(at, book)| f64::from(book.raw_open) * parts[at].raw.above).sum();
         let host = self.cost.host();
-        let above = Above { cores: f64::from(host.cores), busy: waiting + coming, link: host.link_bytes_per_s() };
+        let above = ParentNode { cores: f64::from(host.cores), busy: waiting + coming, link: host.link_bytes_per_s() };
         let present: Vec<Option<usize>> =
             parts.iter().zip(&self.cses).map(|(part, book)| book.rung.and_then(|rung| part.lanes.iter().position(|lane| lane.rung == rung))).collect();
         let thorough = self.plans.is_multiple_of(THOROUGH);
         let mut plan =
             divide(&above, &parts, (self.plans > 0).then_some((present.as_slice(), (self.plan.end - (self.now - self.planned_at)).max(0.0))), thorough);
-        if (jumped || thorough) && self.forsake(&above, &parts, &present, plan.end, out) {
+        if (jumped || thorough) && self.abandon_overloaded(&above, &parts, &present, plan.end, out) {
             return self.replan(jumped, out);
         }
         self.touched.extend(0..parts.len());
@@ -266,7 +266,7 @@ impl<B> Query<B> {
 
     /// So many slices are handed out at once that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way. Its
     /// cores are shared with what it works off itself, by turns: to have so many of them takes more at once.
-    fn fill_link(&mut self, cse: usize, part: &Part, has_below: bool, above: &Above) {
+    fn fill_link(&mut self, cse: usize, part: &Part, has_below: bool, above: &ParentNode) {
         let (cores, latency, each) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s, part.each());
         let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
         let needs = part.raw.wall / each.max(1e-9);
@@ -291,7 +291,7 @@ impl<B> Query<B> {
             share = Share { lane: share.lane, below: 0, raw: part.slices };
         }
         // Nor does the level above begin where the drive alone would hardly be later.
-        let alone = lane.filter(|lane| lane.rung == Rung::Full && share.below > 0).map(|lane| part.alone(lane, &outlook.above));
+        let alone = lane.filter(|lane| lane.rung == PushdownLevel::Full && share.below > 0).map(|lane| part.alone(lane, &outlook.above));
         if adaptive && !self.cses[cse].above_begun && share.raw > 0 && alone.is_some_and(|alone| alone - end < worth) {
             share = Share { lane: share.lane, below: part.slices, raw: 0 };
         }
@@ -315,7 +315,7 @@ impl<B> Query<B> {
     }
 
     /// Whether a drive would begin with its own work for next to nothing, which costs more than it gains. Of a feed nobody sees the end.
-    fn is_sparse(&self, cse: usize, part: &Part, share: Share, lane: Option<&Lane>, outlook: &Outlook) -> bool {
+    fn is_sparse(&self, cse: usize, part: &Part, share: Share, lane: Option<&LevelCost>, outlook: &Outlook) -> bool {
         let Outlook { end, handed, .. } = *outlook;
         let gains = handed > GAIN * end;
         let late = if gains { LATE.0 } else { LATE.1 };

@@ -1,7 +1,7 @@
 //! What a plan comes to: slices fed and taken back, handed out, epochs closed.
 
 use super::{Action, CseBook, Policy, Query, Stage};
-use crate::message::{CloseAfter, EpochId, Order, Rung, Seconds, SliceId};
+use crate::message::{CloseAfter, EpochId, Order, PushdownLevel, Seconds, SliceId};
 
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
 const AHEAD: Seconds = 0.015;
@@ -29,10 +29,10 @@ impl<B> Query<B> {
             return;
         }
         // What is filtered waits above as well: those who could give more of it than can be worked off leave room for those who hand out.
-        if rung == Rung::Filter && self.policy == Policy::Adaptive && self.cost.has_upper() && self.held() > FILTERED * self.limits.memory as f64 {
+        if rung == PushdownLevel::Filter && self.policy == Policy::Adaptive && self.cost.has_upper() && self.held() > FILTERED * self.limits.memory as f64 {
             return;
         }
-        if self.is_probe(rung) && self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != Rung::Raw) {
+        if self.is_probe(rung) && self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != PushdownLevel::Raw) {
             return;
         }
         let window = if self.is_probe(rung) { self.cost.profile(cse).cores as usize } else { self.window(cse, rung) };
@@ -70,7 +70,7 @@ impl<B> Query<B> {
     }
 
     /// Slices that a drive has before it, so that it never waits for us.
-    pub(super) fn window(&self, cse: usize, rung: Rung) -> usize {
+    pub(super) fn window(&self, cse: usize, rung: PushdownLevel) -> usize {
         let own = &self.cses[cse];
         let profile = self.cost.profile(cse);
         let load = self.cost.slice(cse, rung, (own.rows, own.bytes));
@@ -85,7 +85,7 @@ impl<B> Query<B> {
 
     /// Slices that were given to a drive to work off, and are not done.
     pub(super) fn under_way(&self, cse: usize) -> usize {
-        let open = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw);
+        let open = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
         open.map(|open| open.slices.values().filter(|stage| !matches!(stage, Stage::Done | Stage::Leaving)).count()).sum()
     }
 
@@ -117,7 +117,7 @@ impl<B> Query<B> {
         let mut left = count as usize;
         let epochs: Vec<EpochId> = self.cses[cse].epochs.iter().rev().copied().collect();
         for id in epochs {
-            let Some(open) = self.epochs.get_mut(&id).filter(|open| open.rung != Rung::Raw) else { continue };
+            let Some(open) = self.epochs.get_mut(&id).filter(|open| open.rung != PushdownLevel::Raw) else { continue };
             let slices: Vec<SliceId> = open.slices.iter().rev().filter(|(_, stage)| **stage == Stage::Queued).map(|(id, _)| *id).take(left).collect();
             if slices.is_empty() {
                 continue;
@@ -174,7 +174,7 @@ impl<B> Query<B> {
             let Some(slice) = self.cses[cse].pool.pop_first() else { break };
             held += self.cses[cse].bytes;
             self.cses[cse].raw_left -= 1;
-            self.open(cse, Rung::Raw, vec![slice], CloseAfter::DRAINED, false, out);
+            self.open(cse, PushdownLevel::Raw, vec![slice], CloseAfter::DRAINED, false, out);
         }
     }
 }

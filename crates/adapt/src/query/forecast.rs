@@ -1,7 +1,7 @@
 //! What a query is expected to take before it begins, and what is known of it at any time, in figures for people.
 
 use super::{Event, Query, Setup};
-use crate::message::{CseId, Rung, Seconds, Slice};
+use crate::message::{CseId, PushdownLevel, Seconds, Slice};
 
 /// Who is to work off how many slices, and when that ends.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Forecast {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Expectation {
     /// The rung at which it works slices off; `None` where it is to hand all of them out.
-    pub rung: Option<Rung>,
+    pub rung: Option<PushdownLevel>,
     /// Slices that it works off.
     pub below: u32,
     /// Slices that it hands out.
@@ -46,9 +46,9 @@ pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
 impl<B> Query<B> {
     /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to hand one out for `None`), by what is known now.
     #[must_use]
-    pub fn slice(&self, cse: usize, rung: Option<Rung>) -> Seconds {
+    pub fn slice(&self, cse: usize, rung: Option<PushdownLevel>) -> Seconds {
         let Some(own) = self.cses.get(cse) else { return 0.0 };
-        self.cost.slice(cse, rung.unwrap_or(Rung::Raw), (own.rows, own.bytes)).wall
+        self.cost.slice(cse, rung.unwrap_or(PushdownLevel::Raw), (own.rows, own.bytes)).wall
     }
 }
 
@@ -99,8 +99,8 @@ mod tests {
         }
         assert!(uneven.end > equal.end && uneven.cses[1].below < equal.cses[1].below.max(1), "{equal:?} {uneven:?}");
         assert!(uneven.cses[1].slice > 0.0 && uneven.end.is_finite());
-        let full = of(0.05, Policy::Static(Rung::Full));
-        assert_eq!(full.cses.iter().map(|share| (share.rung, share.below)).collect::<Vec<_>>(), [(Some(Rung::Full), 100); 2]);
+        let full = of(0.05, Policy::Static(PushdownLevel::Full));
+        assert_eq!(full.cses.iter().map(|share| (share.rung, share.below)).collect::<Vec<_>>(), [(Some(PushdownLevel::Full), 100); 2]);
         // A drive that is twenty times slower takes twenty times as long, alone.
         assert!((full.cses[1].slice / full.cses[0].slice - 20.0).abs() < 0.1, "{full:?}");
         assert!(full.end > 90.0 * full.cses[1].slice && full.end > uneven.end, "{full:?}");
@@ -147,7 +147,7 @@ mod tests {
                 (all[far_at], all[slow_at]) = (of(far_at, slices), of(slow_at, 53 - slices));
                 let forecast = forecast(setup, all);
                 let (far, slow) = (forecast.cses[far_at], forecast.cses[slow_at]);
-                assert_eq!((far.rung, far.below, slow.rung, slow.handed_out), (Some(Rung::Full), slices, None, 53 - slices), "{forecast:?}");
+                assert_eq!((far.rung, far.below, slow.rung, slow.handed_out), (Some(PushdownLevel::Full), slices, None, 53 - slices), "{forecast:?}");
             }
         }
     }

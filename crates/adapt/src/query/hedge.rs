@@ -3,8 +3,8 @@
 use super::decide::PLAN_EVERY;
 use super::{Action, Policy, Query, Stage};
 use crate::cost::SliceLoad;
-use crate::message::{CloseAfter, EpochId, Rung, Seconds};
-use crate::plan::{Above, Part, divide};
+use crate::message::{CloseAfter, EpochId, PushdownLevel, Seconds};
+use crate::plan::{ParentNode, Part, divide};
 
 /// An epoch is done again elsewhere if that is expected to end so many times sooner.
 const HEDGE: f64 = 1.5;
@@ -23,7 +23,7 @@ const FORSAKEN: f64 = 0.05;
 
 impl<B> Query<B> {
     /// Gives up epochs with states whose drives have got a load since, where all would end sooner than by `end` if others did again what is in them.
-    pub(super) fn forsake(&mut self, above: &Above, parts: &[Part], present: &[Option<usize>], end: Seconds, out: &mut Vec<Action<B>>) -> bool {
+    pub(super) fn abandon_overloaded(&mut self, above: &ParentNode, parts: &[Part], present: &[Option<usize>], end: Seconds, out: &mut Vec<Action<B>>) -> bool {
         if self.policy != Policy::Adaptive {
             return false;
         }
@@ -69,11 +69,11 @@ impl<B> Query<B> {
     }
 
     /// Has epochs done again whose drive will keep everybody waiting.
-    pub(super) fn hedge(&mut self, parts: &[Part], above: &Above, out: &mut Vec<Action<B>>) {
+    pub(super) fn hedge(&mut self, parts: &[Part], above: &ParentNode, out: &mut Vec<Action<B>>) {
         let others = self.plan.end;
         let (mut again, mut give_up, mut forgone) = (Vec::new(), Vec::new(), Vec::new());
         for (id, open) in &self.epochs {
-            let stuck = open.rung != Rung::Raw
+            let stuck = open.rung != PushdownLevel::Raw
                 && !open.hedge
                 && !open.running.is_empty()
                 && open.slices.values().all(|stage| matches!(stage, Stage::Begun | Stage::Done));
@@ -130,7 +130,7 @@ impl<B> Query<B> {
             if let Some(open) = self.epochs.get_mut(&id) {
                 open.hedge = true;
             }
-            self.open(reader, Rung::Raw, slices, CloseAfter::DRAINED, true, out);
+            self.open(reader, PushdownLevel::Raw, slices, CloseAfter::DRAINED, true, out);
         }
     }
 }

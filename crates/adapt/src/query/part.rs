@@ -1,8 +1,8 @@
 //! What a plan is told of a drive: what is left there, what it has begun, and the ways in which it may go on.
 
 use super::{Epoch, Policy, Query, Stage};
-use crate::message::{Rung, Seconds};
-use crate::plan::{Lane, Part, States};
+use crate::message::{PushdownLevel, Seconds};
+use crate::plan::{LevelCost, Part, States};
 use crate::work::Output;
 
 /// What closing epochs may cost, as a share of the work in them.
@@ -28,10 +28,10 @@ impl<B> Query<B> {
             .epochs
             .iter()
             .filter_map(|id| self.epochs.get(id))
-            .filter(|open| open.rung != Rung::Raw)
+            .filter(|open| open.rung != PushdownLevel::Raw)
             .flat_map(|open| self.remaining(open))
             .fold((0.0, 0.0), |(seconds, count), left| (seconds + left, count + 1.0));
-        let lanes: Vec<Lane> = if usable {
+        let lanes: Vec<LevelCost> = if usable {
             self.lanes(cse)
                 .into_iter()
                 .map(|rung| {
@@ -47,13 +47,13 @@ impl<B> Query<B> {
                     // What found out how many groups there are is no more than a beginning.
                     let begun = states.is_some_and(|states| states.begun <= f64::from(profile.cores));
                     let commits = begun && !self.is_probe(rung) && self.epoch_size(cse, rung) == u32::MAX;
-                    Lane { rung, load, margin, begin, states, commits }
+                    LevelCost { rung, load, margin, begin, states, commits }
                 })
                 .collect()
         } else {
             Vec::new()
         };
-        let raw = self.cost.slice(cse, Rung::Raw, slice);
+        let raw = self.cost.slice(cse, PushdownLevel::Raw, slice);
         let (mut held, mut closing) = ((0.0, 0.0, 0.0), (0.0, 0.0));
         for (id, open) in book.epochs.iter().filter_map(|id| self.epochs.get(id).map(|open| (id, open))).filter(|(_, open)| self.cost.holds_state(open.rung)) {
             let begun = open.slices.values().filter(|stage| **stage != Stage::Queued).count();
@@ -77,12 +77,12 @@ impl<B> Query<B> {
             raw,
             begin_above: if book.above_begun { 0.0 } else { self.cost.begin_above() },
             // Whoever must work everything off below, or can't, hands out nothing of its own accord.
-            may_raw: self.policy == Policy::Adaptive || self.policy == Policy::Static(Rung::Raw) || (lanes.is_empty() && slices > 0),
+            may_raw: self.policy == Policy::Adaptive || self.policy == Policy::Static(PushdownLevel::Raw) || (lanes.is_empty() && slices > 0),
             lanes,
         }
     }
 
-    fn states(&self, cse: usize, rung: Rung) -> States {
+    fn states(&self, cse: usize, rung: PushdownLevel) -> States {
         let book = &self.cses[cse];
         let open = book.lane.and_then(|id| self.epochs.get(&id)).filter(|open| open.rung == rung);
         let begun = open.map_or(0, |open| open.slices.values().filter(|stage| **stage != Stage::Queued).count());
@@ -104,27 +104,28 @@ impl<B> Query<B> {
         }
     }
 
-    fn lanes(&self, cse: usize) -> Vec<Rung> {
+    fn lanes(&self, cse: usize) -> Vec<PushdownLevel> {
         let book = &self.cses[cse];
-        let reach = if book.reach_until > self.now { book.reach } else { Some(Rung::Full) };
+        let reach = if book.reach_until > self.now { book.reach } else { Some(PushdownLevel::Full) };
         let has_upper = self.cost.has_upper();
         let offered = match self.policy {
-            Policy::Static(Rung::Raw) => vec![],
+            Policy::Static(PushdownLevel::Raw) => vec![],
             // Who says that it takes rows only is asked for these before it hands out.
-            Policy::Static(Rung::Full) if reach == Some(Rung::Filter) => vec![Rung::Filter],
+            Policy::Static(PushdownLevel::Full) if reach == Some(PushdownLevel::Filter) => vec![PushdownLevel::Filter],
             Policy::Static(rung) => vec![rung],
-            Policy::Adaptive if has_upper => vec![Rung::Full, Rung::Filter],
-            Policy::Adaptive => vec![Rung::Full],
+            Policy::Adaptive if has_upper => vec![PushdownLevel::Full, PushdownLevel::Filter],
+            Policy::Adaptive => vec![PushdownLevel::Full],
         };
         // Without an upper part the two are the same work.
-        let mut lanes: Vec<Rung> = offered.into_iter().map(|rung| if !has_upper && reach == Some(Rung::Filter) { Rung::Filter } else { rung }).collect();
+        let mut lanes: Vec<PushdownLevel> =
+            offered.into_iter().map(|rung| if !has_upper && reach == Some(PushdownLevel::Filter) { PushdownLevel::Filter } else { rung }).collect();
         lanes.retain(|rung| reach.is_some_and(|reach| *rung <= reach));
         lanes
     }
 
     /// Slices of its epochs that could still be taken back.
     pub(super) fn queued(&self, cse: usize) -> u32 {
-        let epochs = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw);
+        let epochs = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
         epochs.map(|open| open.slices.values().filter(|stage| **stage == Stage::Queued).count() as u32).sum()
     }
 
@@ -142,7 +143,7 @@ impl<B> Query<B> {
     /// Seconds until the last slice that `cse` has begun is done, but for those that it hands out; nothing where there is none.
     pub(super) fn busy_for(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
-        let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != Rung::Raw);
+        let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
         let each = lanes.map(|open| {
             let load = self.cost.slice(cse, open.rung, (own.rows, own.bytes));
             // Of what has just been given nothing was heard yet; what is late by so much may take as much longer.
@@ -154,12 +155,12 @@ impl<B> Query<B> {
 
     /// Whether an epoch of `rung` is to find out how many groups there are. Drives tell when it ends: so it has a slice for each core and no more, whatever is
     /// thought of groups, and nothing is begun after it before that is known. States of many groups would hold up what is better handed out.
-    pub(super) fn is_probe(&self, rung: Rung) -> bool {
+    pub(super) fn is_probe(&self, rung: PushdownLevel) -> bool {
         self.policy == Policy::Adaptive && self.cost.holds_state(rung) && !self.cost.groups_are_known()
     }
 
     /// Slices per epoch of `rung`, so that closing is a small share of the work; `u32::MAX` for one epoch to the end.
-    pub(super) fn epoch_size(&self, cse: usize, rung: Rung) -> u32 {
+    pub(super) fn epoch_size(&self, cse: usize, rung: PushdownLevel) -> u32 {
         let own = &self.cses[cse];
         let (profile, slice) = (self.cost.profile(cse), (own.rows, own.bytes));
         let load = self.cost.slice(cse, rung, slice);
@@ -183,7 +184,7 @@ impl<B> Query<B> {
             }
         }
         // What is filtered is worked off above once its epoch is complete: the last ones are small, so that not all of it is left when the link is done.
-        if rung == Rung::Filter && self.cost.has_upper() {
+        if rung == PushdownLevel::Filter && self.cost.has_upper() {
             let least = self.cost.close(cse, rung, 0.0).wall / (CLOSING * load.wall);
             size = size.min(((f64::from(self.queued(cse)) + own.pool.len() as f64) / LAST).max(least.max(cores)).ceil());
         }

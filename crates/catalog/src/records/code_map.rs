@@ -181,7 +181,7 @@ impl StoredMap {
             None => (Vec::new(), None),
         };
         let head = Head { drives: self.drives.clone(), hosts, across };
-        let head = serde_json::to_vec(&head).map_err(|e| Error::internal("cannot write the head of a code map").because(e))?;
+        let head = serde_json::to_vec(&head).map_err(|e| Error::internal("cannot write the head of a code map").with_source(e))?;
         let len = u32::try_from(head.len()).map_err(|_| Error::exhausted("a code map has too many drives"))?;
         let within = self.within.as_ref().map_or_else(Default::default, |within| within.map.to_bytes());
         Ok([len.to_le_bytes().as_slice(), &head, &map, &within].concat().into())
@@ -195,7 +195,8 @@ impl StoredMap {
         let short = || Error::corrupt("a code map is damaged: it ends within its head");
         let (len, rest) = bytes.split_first_chunk::<4>().ok_or_else(short)?;
         let (head, maps) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(short)?;
-        let Head { drives, hosts, across } = serde_json::from_slice(head).map_err(|e| Error::corrupt("a code map is damaged: its head is none").because(e))?;
+        let Head { drives, hosts, across } =
+            serde_json::from_slice(head).map_err(|e| Error::corrupt("a code map is damaged: its head is none").with_source(e))?;
         if drives.len() > MAX_DRIVES {
             return Err(Error::corrupt(format!("a code map is damaged: it names {} drives", drives.len())));
         }
@@ -293,7 +294,7 @@ impl Level {
 /// The code of a scheme between drives, or between hosts, if it has one.
 ///
 /// # Errors
-/// Invalid where there are too few drives for it; on two levels it also takes hosts, see [`crate::records::failure_domains::Domains::usable`].
+/// Invalid where there are too few drives for it; on two levels it also takes hosts, see [`crate::records::failure_domains::FailureDomains::usable`].
 pub fn code(scheme: Scheme, drives: usize) -> Result<Option<Code>> {
     let Some(code) = scheme.code() else { return Ok(None) };
     if drives < scheme.least_drives() {
@@ -303,7 +304,7 @@ pub fn code(scheme: Scheme, drives: usize) -> Result<Option<Code>> {
 }
 
 /// Over which drives a table is written.
-pub struct Over {
+pub struct StripeLayout {
     /// The redundancy that it gets.
     pub scheme: Scheme,
     /// The host's drives; partitions are numbered by their places in this.

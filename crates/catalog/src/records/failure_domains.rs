@@ -2,7 +2,7 @@
 //!
 //! A *host* is a name that the membership record gives to drives: those that are in one box. A fleet whose record gives none has none, and stores nothing on two levels.
 
-use crate::records::membership::Spread;
+use crate::records::membership::DomainSpread;
 use std::collections::{BTreeMap, BTreeSet};
 
 use skytether_common::units::counted;
@@ -14,15 +14,15 @@ use crate::records::membership::Membership;
 
 /// The hosts of a host's drives (by their places).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Domains {
+pub struct FailureDomains {
     /// Each drive's host; none where the record does not say.
     of: Vec<Option<u32>>,
     names: Vec<String>,
     /// How root records are spread, if any data set is on two levels.
-    spread: Option<Spread>,
+    spread: Option<DomainSpread>,
 }
 
-impl Domains {
+impl FailureDomains {
     /// What a membership record says of these drives, if it says anything.
     pub fn of(membership: &Membership, drives: impl Iterator<Item = Uuid>) -> Option<Self> {
         if membership.drives.iter().all(|member| member.host.is_empty()) {
@@ -148,14 +148,14 @@ mod tests {
     use super::*;
 
     /// Drives by turns on so many hosts.
-    fn domains(drives: usize, hosts: u32, spread: Option<Spread>) -> Domains {
+    fn domains(drives: usize, hosts: u32, spread: Option<DomainSpread>) -> FailureDomains {
         let of = (0..drives).map(|at| Some(at as u32 % hosts)).collect();
-        Domains { of, names: (0..hosts).map(|host| format!("host-{host}")).collect(), spread }
+        FailureDomains { of, names: (0..hosts).map(|host| format!("host-{host}")).collect(), spread }
     }
 
     #[test]
     fn homes_survive_what_the_spread_says_and_keep_the_first() {
-        let spread = Spread { hosts: 2, drives: 2 };
+        let spread = DomainSpread { hosts: 2, drives: 2 };
         let domains = domains(9, 3, Some(spread));
         for turn in 0..200usize {
             let mut order: Vec<usize> = (0..9).collect();
@@ -175,8 +175,11 @@ mod tests {
 
     #[test]
     fn a_host_with_too_few_drives_is_no_home_that_counts() {
-        let domains =
-            Domains { of: [0, 0, 1, 1, 2].map(Some).into(), names: ["a", "b", "c"].map(String::from).into(), spread: Some(Spread { hosts: 2, drives: 2 }) };
+        let domains = FailureDomains {
+            of: [0, 0, 1, 1, 2].map(Some).into(),
+            names: ["a", "b", "c"].map(String::from).into(),
+            spread: Some(DomainSpread { hosts: 2, drives: 2 }),
+        };
         assert_eq!(domains.homes(&[4, 0, 1, 2, 3], 1), [4, 0, 1, 2, 3]);
         assert_eq!(domains.homes(&[0, 4, 2, 1, 3], 1), [0, 2, 1, 3]);
         // Better than nothing.

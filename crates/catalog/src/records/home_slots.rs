@@ -3,7 +3,7 @@
 //! A root record's homes follow from its name and a list of *seats*: those of the drives with which the fleet was founded. A drive that comes gets none, so that no root record has to move, and whoever writes one with an older list of drives writes
 //! it where everybody looks for it. A drive that leaves hands its seats on, and the root records with them.
 
-use crate::records::membership::Seat;
+use crate::records::membership::HomeSlot;
 use uuid::Uuid;
 
 use crate::records::membership::Membership;
@@ -11,12 +11,12 @@ use crate::rendezvous::rendezvous_order;
 
 /// The seats of a fleet, and its drives without one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seats {
-    seats: Vec<Seat>,
+pub struct HomeSlots {
+    seats: Vec<HomeSlot>,
     rest: Vec<Uuid>,
 }
 
-impl Seats {
+impl HomeSlots {
     /// Those of a membership record, where there are any.
     pub fn of(membership: &Membership) -> Option<Self> {
         if membership.seats.is_empty() {
@@ -52,8 +52,8 @@ mod tests {
 
     #[test]
     fn who_comes_takes_no_record_away_and_who_leaves_hands_on_only_its_own() {
-        let seats = |of: &[(u128, u128)], rest: &[u128]| Seats {
-            seats: of.iter().map(|(seat, drive)| Seat { id: id(*seat), drive: id(*drive) }).collect(),
+        let seats = |of: &[(u128, u128)], rest: &[u128]| HomeSlots {
+            seats: of.iter().map(|(seat, drive)| HomeSlot { id: id(*seat), drive: id(*drive) }).collect(),
             rest: rest.iter().map(|n| id(*n)).collect(),
         };
         let before = seats(&[(1, 1), (2, 2), (3, 3)], &[]);
@@ -80,12 +80,12 @@ mod tests {
         let mut fleet: Membership =
             serde_json::from_value(serde_json::json!({"format": 6, "fleet": id(77), "drives": hosts(&[("a", &[1, 2]), ("b", &[3, 4]), ("c", &[5, 6])])}))
                 .unwrap();
-        fleet.seated();
+        fleet.ensure_slots();
         // One for each host that was there, and two of a new one.
         fleet.drives.extend(hosts(&[("a", &[11]), ("b", &[12]), ("c", &[13]), ("d", &[21, 22])]));
         let leave = |fleet: &mut Membership, gone: &[(u128, &str)]| {
             fleet.drives.retain(|member| gone.iter().all(|(n, _)| member.id != id(*n)));
-            gone.iter().for_each(|(n, host)| fleet.unseat(&id(*n), host));
+            gone.iter().for_each(|(n, host)| fleet.reassign_slots(&id(*n), host));
             let mut of: Vec<Uuid> = fleet.seats.iter().map(|seat| seat.drive).collect();
             of.sort_unstable();
             of
@@ -93,7 +93,7 @@ mod tests {
         let of = |drives: &[u128]| drives.iter().map(|n| id(*n)).collect::<Vec<_>>();
         assert_eq!(leave(&mut fleet, &[(5, "c")]), of(&[1, 2, 3, 4, 6, 13]));
         assert_eq!(leave(&mut fleet, &[(3, "b"), (4, "b"), (12, "b")]), of(&[1, 2, 6, 13, 21, 22]));
-        fleet.seat_all();
+        fleet.add_slots();
         assert_eq!(fleet.seats.len(), 7);
     }
 }

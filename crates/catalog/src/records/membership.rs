@@ -67,7 +67,7 @@ pub struct Membership {
     pub homes: u32,
     /// On how many hosts they lie besides, and on how many drives of each, where a data set is on two levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<Spread>,
+    pub spread: Option<DomainSpread>,
     /// How data sets are kept from loss unless their ingest says otherwise.
     #[serde(default, skip_serializing_if = "is_none")]
     pub redundancy: Scheme,
@@ -76,7 +76,7 @@ pub struct Membership {
     pub absent: Vec<Uuid>,
     /// What root records' homes follow from, where that is not the list of drives: in fleets that drives came to or left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub seats: Vec<Seat>,
+    pub seats: Vec<HomeSlot>,
     /// Grows with each change: of several records the highest counts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub change: u64,
@@ -108,7 +108,7 @@ pub enum Role {
     /// The fleet of a host that stands above all others.
     Fleet,
     /// A branch of this name, a drive of another host.
-    Branch(String),
+    Aggregator(String),
 }
 
 /// When drives without a membership record may become a fleet.
@@ -132,7 +132,7 @@ impl Membership {
         struct Head {
             format: u32,
         }
-        let corrupt = |e| Error::corrupt(format!("{drive}: the record of its fleet's drives ({MEMBERSHIP_KEY}) is damaged")).because(e);
+        let corrupt = |e| Error::corrupt(format!("{drive}: the record of its fleet's drives ({MEMBERSHIP_KEY}) is damaged")).with_source(e);
         let head: Head = serde_json::from_slice(bytes).map_err(corrupt)?;
         if head.format > MEMBERSHIP_FORMAT {
             return Err(Error::unsupported(format!(
@@ -145,21 +145,21 @@ impl Membership {
 
     /// The record's bytes.
     pub fn encode(&self) -> Result<Bytes> {
-        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").because(e))
+        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").with_source(e))
     }
 
     /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all that is on them, since the records that name it are those of the host above.
     pub(crate) fn plays(&self, role: &Role) -> Result<()> {
         match (&self.branch, role) {
             (None, Role::Fleet) => Ok(()),
-            (Some(own), Role::Branch(name)) if own == name => Ok(()),
-            (Some(own), Role::Branch(name)) => {
+            (Some(own), Role::Aggregator(name)) if own == name => Ok(()),
+            (Some(own), Role::Aggregator(name)) => {
                 Err(Error::invalid(format!("these drives are those of the branch {own}, not of {name}: serve them under that name")))
             }
             (Some(own), Role::Fleet) => Err(Error::invalid(format!(
                 "these drives are those of the branch {own}: serve it (`skytether host serve --aggregator {own}`) and name that as one drive"
             ))),
-            (None, Role::Branch(name)) => {
+            (None, Role::Aggregator(name)) => {
                 Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the branch {name} needs empty drives")))
             }
         }
@@ -171,8 +171,8 @@ impl Membership {
 }
 
 /// On how many drives root records lie for data sets of a scheme, and on how many hosts with how many drives each.
-pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<Spread>) {
-    match Spread::of(scheme) {
+pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<DomainSpread>) {
+    match DomainSpread::of(scheme) {
         // What the spread takes has the first two among it.
         Some(spread) => (2, Some(spread)),
         None => (u32::try_from(scheme.tolerates()).unwrap_or(u32::MAX).saturating_add(1), None),
@@ -188,7 +188,7 @@ pub(crate) fn no_hosts(scheme: Scheme) -> Error {
 
 /// A place for root records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct HomeSlot {
     /// What its share of the names follows from: the id of the drive that had it first.
     pub id: Uuid,
     /// The drive that has it.
@@ -197,22 +197,22 @@ pub struct Seat {
 
 impl Membership {
     /// The same with seats, if it had none yet: one for each drive.
-    pub fn seated(&mut self) {
+    pub fn ensure_slots(&mut self) {
         if self.seats.is_empty() {
-            self.seats = self.drives.iter().map(|member| Seat { id: member.id, drive: member.id }).collect();
+            self.seats = self.drives.iter().map(|member| HomeSlot { id: member.id, drive: member.id }).collect();
         }
     }
 
     /// Gives each drive that has none a seat of its own.
-    pub(crate) fn seat_all(&mut self) {
+    pub(crate) fn add_slots(&mut self) {
         let seated: Vec<Uuid> = self.seats.iter().map(|seat| seat.drive).collect();
         let rest = self.drives.iter().map(|member| member.id).filter(|id| !seated.contains(id));
-        self.seats.extend(rest.map(|id| Seat { id, drive: id }));
+        self.seats.extend(rest.map(|id| HomeSlot { id, drive: id }));
     }
 
     /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of the host with the
     /// fewest, so that as many hosts have seats as before, on as many drives.
-    pub fn unseat(&mut self, id: &Uuid, host: &str) {
+    pub fn reassign_slots(&mut self, id: &Uuid, host: &str) {
         for at in 0..self.seats.len() {
             if self.seats[at].drive == *id {
                 let has = |drive: &Uuid| self.seats.iter().filter(|seat| seat.drive == *drive).count();
@@ -230,14 +230,14 @@ impl Membership {
 
 /// On how many drives of how many hosts something lies that is to survive the loss of whole hosts, and of drives of the others at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct DomainSpread {
     /// M + 1 hosts.
     pub hosts: u32,
     /// m + 1 drives of each.
     pub drives: u32,
 }
 
-impl Spread {
+impl DomainSpread {
     /// What a scheme on two levels takes; nothing for the others.
     pub(crate) fn of(scheme: Scheme) -> Option<Self> {
         let Scheme::Levels(outer, inner) = scheme else { return None };

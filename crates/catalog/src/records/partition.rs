@@ -24,7 +24,7 @@ impl PartitionedBy {
     /// Internal if they can't be written as JSON.
     pub fn new(keys: &[Key]) -> Result<Self> {
         let keys = keys.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>();
-        Ok(Self { hash: partition::VERSION, keys: keys.map_err(|e| Error::internal("cannot write the keys of a table").because(e))? })
+        Ok(Self { hash: partition::VERSION, keys: keys.map_err(|e| Error::internal("cannot write the keys of a table").with_source(e))? })
     }
 
     /// The names of the keys' columns.

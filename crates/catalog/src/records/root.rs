@@ -118,7 +118,7 @@ impl RootRecord {
         struct Head {
             format: u32,
         }
-        let corrupt = |cause| Error::corrupt(format!("the root record of {name} is no root record")).because(cause);
+        let corrupt = |cause| Error::corrupt(format!("the root record of {name} is no root record")).with_source(cause);
         let head: Head = serde_json::from_slice(bytes).map_err(corrupt)?;
         if head.format > ROOT_FORMAT {
             return Err(Error::unsupported(format!(
@@ -138,7 +138,7 @@ impl RootRecord {
     /// # Errors
     /// `Internal` if it can't be written as JSON.
     pub fn encode(&self) -> Result<Bytes> {
-        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal(format!("cannot write the root record of {}", self.name)).because(e))
+        serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal(format!("cannot write the root record of {}", self.name)).with_source(e))
     }
 
     /// The table called `table`.

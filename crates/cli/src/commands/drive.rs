@@ -77,7 +77,7 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
         Drive::open(&data, create, options).map(|drive| (drive, new))
     })
     .await
-    .map_err(|e| Error::internal("opening the drive was interrupted").because(e))??;
+    .map_err(|e| Error::internal("opening the drive was interrupted").with_source(e))??;
     if new {
         // Shows the mistake if the directory of an existing drive was mistyped.
         eprintln!("made a new drive in {}", args.data.display());

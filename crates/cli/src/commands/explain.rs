@@ -1,7 +1,7 @@
 //! `skytether explain`: how a query is cut.
 
 use clap::{Args, ValueEnum};
-use skytether_host::{Cut, QueryOptions};
+use skytether_host::{Pushdown, QueryOptions};
 
 use crate::common_args::{FleetArg, pushdown};
 use crate::context::{Failure, fleet, print_line};
@@ -18,7 +18,7 @@ pub(crate) struct Explain {
     analyze: bool,
     /// How much to send down to the drives: adaptive, full, filter or raw.
     #[arg(long, alias = "cut", value_name = "POLICY", default_value = "adaptive", value_parser = pushdown())]
-    pushdown: Cut,
+    pushdown: Pushdown,
     /// How to print it.
     #[arg(long, value_enum, default_value_t = ExplainFormat::Text)]
     format: ExplainFormat,

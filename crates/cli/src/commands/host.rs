@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use skytether_branch::Branch;
+use skytether_branch::Aggregator;
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::Cse;
@@ -164,7 +164,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             let doors = skytether_flight_drive::drive_doors();
             let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
             let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
-            let branch = Branch::open(name, drives, options, Founding::EmptyDrives, link).await?;
+            let branch = Aggregator::open(name, drives, options, Founding::EmptyDrives, link).await?;
             let who = format!("{name} serves {} as one", counted(hosts.len() as u64, "drive"));
             return bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context))).await;
         }
@@ -178,7 +178,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             Some(error) => match Host::join(drives, options, Founding::Never).await {
                 Ok((host, _)) => host,
                 Err(e) if e.kind() == Kind::Invalid => return Err(error.into()),
-                Err(e) => return Err(e.because(error).into()),
+                Err(e) => return Err(e.with_source(error).into()),
             },
         };
         let what = match host.lost() {
@@ -209,7 +209,7 @@ fn all_of(mut silent: Vec<Error>) -> Option<Error> {
     if silent.len() < 2 {
         return silent.pop();
     }
-    let texts: Vec<_> = silent.iter().map(Error::full_text).collect();
+    let texts: Vec<_> = silent.iter().map(Error::report).collect();
     Some(Error::unavailable(format!("{} can't be reached: {}", counted(silent.len() as u64, "drive"), texts.join("; "))))
 }
 

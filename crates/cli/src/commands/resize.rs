@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use skytether_common::Error;
 use skytether_common::units::counted;
-use skytether_fleet::GrowthOptions;
+use skytether_fleet::ResizeOptions;
 
 use crate::common_args::{FleetArg, ListFormat, megabytes};
 use crate::context::{Failure, fleet, print_report};
@@ -83,10 +83,10 @@ pub(crate) async fn run(command: FleetCommand) -> Result<(), Failure> {
     let (mut options, how) = match command {
         FleetCommand::Add(a) => {
             let count = if a.addresses.is_empty() { usize::from(a.count.unwrap_or(1)) } else { 0 };
-            (GrowthOptions { count, addresses: a.addresses, host: a.host, ..GrowthOptions::default() }, a.how)
+            (ResizeOptions { count, addresses: a.addresses, host: a.host, ..ResizeOptions::default() }, a.how)
         }
-        FleetCommand::Retire(a) => (GrowthOptions { retire: a.drives, ..GrowthOptions::default() }, a.how),
-        FleetCommand::Balance(a) => (GrowthOptions::default(), a.how),
+        FleetCommand::Retire(a) => (ResizeOptions { retire: a.drives, ..ResizeOptions::default() }, a.how),
+        FleetCommand::Balance(a) => (ResizeOptions::default(), a.how),
     };
     options.bytes_per_s = how.rate;
     let fleet = fleet(&how.fleet).await?;

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use clap::Args;
 use futures::StreamExt;
-use skytether_host::{Cut, QueryOptions};
+use skytether_host::{Pushdown, QueryOptions};
 
 use crate::common_args::{FleetArg, Format, pushdown};
 use crate::context::{Failure, fleet};
@@ -21,7 +21,7 @@ pub(crate) struct Sql {
     format: Format,
     /// How much to send down to the drives.
     #[arg(long, alias = "cut", value_name = "POLICY", default_value = "adaptive", value_parser = pushdown())]
-    pushdown: Cut,
+    pushdown: Pushdown,
     /// Say on stderr what ran where and how much moved.
     #[arg(long)]
     receipt: bool,

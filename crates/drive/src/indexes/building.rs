@@ -143,7 +143,7 @@ impl Shared {
                     self.drop_for_space(&at, error.message());
                 }
                 Err(Stopped::Failed(error)) => {
-                    tracing::warn!("{at:?} is not built: {}", error.full_text());
+                    tracing::warn!("{at:?} is not built: {}", error.report());
                     self.change(&at, |entry| {
                         if entry.serial == serial && entry.phase != Phase::Dropped {
                             entry.fail(&error);
@@ -344,7 +344,7 @@ impl Shared {
     /// Deletes what is stored of an index that was taken off. Nothing is written for it: there may be no room for the least.
     fn free(&self, at: &PartitionName) {
         if let Err(error) = at.key().and_then(|key| self.remove_slices(at, &key)) {
-            tracing::warn!("what index {at:?} takes could not be freed: {}", error.full_text());
+            tracing::warn!("what index {at:?} takes could not be freed: {}", error.report());
         }
     }
 

@@ -55,7 +55,7 @@ impl Entry {
 
     /// Records that building failed with `error`.
     pub(super) fn fail(&mut self, error: &Error) {
-        (self.phase, self.ahead, self.why) = (Phase::Failed, 0, Some(error.full_text()));
+        (self.phase, self.ahead, self.why) = (Phase::Failed, 0, Some(error.report()));
         // A retry changes neither table nor definition.
         let stays = matches!(error.kind(), Kind::Unsupported | Kind::Invalid);
         self.again = (!stays).then(|| Instant::now() + RETRY.0.saturating_mul(1 << self.failures.min(16)).min(RETRY.1));

@@ -27,7 +27,7 @@ impl Device {
         let device = match Profile::shipped(given) {
             Ok(profile) => Self { name: given.to_owned(), profile },
             Err(ProfileError::Unknown { shipped, .. }) => Self::own(given, &shipped)?,
-            Err(other) => return Err(Error::internal("the shipped device profiles can't be read").because(other)),
+            Err(other) => return Err(Error::internal("the shipped device profiles can't be read").with_source(other)),
         };
         Ok((!device.profile.is_unlimited()).then_some(device))
     }
@@ -51,7 +51,7 @@ impl Device {
         let parse = |name: &str, text: &str| match Profile::parse(name, text) {
             Ok(profile) => Ok(Self { name: name.to_owned(), profile }),
             // Its cause says what is wrong, and where.
-            Err(ProfileError::Syntax { name, cause }) => Err(Error::invalid(format!("cannot read device profile {name}")).because(cause)),
+            Err(ProfileError::Syntax { name, cause }) => Err(Error::invalid(format!("cannot read device profile {name}")).with_source(cause)),
             Err(wrong) => Err(Error::invalid(wrong.to_string())),
         };
         if given.contains(['\n', '=']) && !Path::new(given).exists() {
@@ -103,7 +103,7 @@ mod tests {
         let wrong = |given: &str, says: &[&str]| {
             let error = Device::given(given).unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid, "{error}");
-            let text = error.full_text();
+            let text = error.report();
             assert!(says.iter().all(|says| text.contains(says)), "{given}: {text}");
         };
         wrong("envy", &["\"envy\"", "no file", "envoy, newport, server, unlimited"]);

@@ -66,5 +66,5 @@ async fn few_rows_that_pass_are_decoded_and_many_as_ever() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conditions_that_fail_do_so_still() {
     let error = run(drive().as_ref(), sub_plan("SELECT kind FROM shop.sales.data WHERE 10 / (id - 70000) > 5").await).await.unwrap_err();
-    assert!(error.full_text().to_lowercase().contains("zero"), "{}", error.full_text());
+    assert!(error.report().to_lowercase().contains("zero"), "{}", error.report());
 }

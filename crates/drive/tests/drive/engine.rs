@@ -108,7 +108,7 @@ async fn a_shared_plan_is_not_run_over_columns_of_other_types() {
     assert_eq!(rows.num_columns(), 300);
     let floats = wide().columns().iter().map(|column| arrow::compute::cast(column, &DataType::Float64).unwrap()).collect::<Vec<_>>();
     let floats = RecordBatch::try_from_iter(floats.into_iter().enumerate().map(|(c, column)| (format!("c{c}"), column))).unwrap();
-    let error = run(drive_of(&floats).as_ref(), plan.clone()).await.unwrap_err().full_text();
+    let error = run(drive_of(&floats).as_ref(), plan.clone()).await.unwrap_err().report();
     assert!(error.contains("is Float64, and the plan takes it for Int64"), "{error}");
     let (again, _) = run(drive_of(&wide()).as_ref(), plan).await.unwrap();
     assert_eq!(lines(&again), lines(&rows));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{Error, Kind, PartitionName, Result};
-use skytether_device::{Annotation, DeliveryStream, OpenReply, Program, ProgramKind, ResultMessage, Rung, SubPlan};
+use skytether_device::{Annotation, DeliveryStream, OpenReply, Program, ProgramKind, PushdownLevel, ResultMessage, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions, ExecutionContext, Executor, Storage};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_store::SliceStore;
@@ -33,12 +33,12 @@ impl Executor for CountBytes {
                 Program::Native { name, .. } if name == "count-bytes" => {}
                 other => return Err(Error::invalid(format!("there is no program {other:?}: count-bytes"))),
             }
-            let _turn = Arc::clone(&context.turns).acquire_owned().await.map_err(|e| Error::unavailable("no turn").because(e))?;
+            let _turn = Arc::clone(&context.turns).acquire_owned().await.map_err(|e| Error::unavailable("no turn").with_source(e))?;
             let stored = context.store.list(&plan.dataset.prefix(), None, usize::MAX)?;
             let named = |key| PartitionName::parse(key).is_some_and(|(partition, _)| plan.partitions.values().any(|named| *named == partition));
             let bytes: u64 = stored.iter().filter(|entry| named(&entry.key)).map(|entry| entry.len).sum();
             let column: ArrayRef = Arc::new(UInt64Array::from(vec![bytes]));
-            let batch = RecordBatch::try_from_iter([("bytes", column)]).map_err(|e| Error::internal("no batch").because(e))?;
+            let batch = RecordBatch::try_from_iter([("bytes", column)]).map_err(|e| Error::internal("no batch").with_source(e))?;
             let schema = batch.schema();
             let done = Annotation { cse: context.name, rung: Some(plan.rung), rows_out: 1, ..Annotation::default() };
             let messages = [ResultMessage::Batch { epoch: 0, batch }, ResultMessage::EpochComplete { epoch: 0 }, ResultMessage::Done(done)];
@@ -70,7 +70,7 @@ async fn a_second_executor_runs_its_kind_next_to_substrait() {
     assert_eq!(drive.capabilities().programs, [ProgramKind::Substrait, ProgramKind::Native]);
     let stored: u64 = store.list("shop/sales/", None, usize::MAX).unwrap().iter().map(|entry| entry.len).sum();
     let (batch, annotation) = collect(drive.execute(native("count-bytes").await).await.unwrap()).await.unwrap();
-    assert_eq!((counted(&batch), annotation.cse.as_str(), annotation.rung), (stored, "drive-2", Some(Rung::Full)));
+    assert_eq!((counted(&batch), annotation.cse.as_str(), annotation.rung), (stored, "drive-2", Some(PushdownLevel::Full)));
     assert!(stored > 0);
     let OpenReply::Whole(stream) = drive.open(native("count-bytes").await).await.unwrap() else { panic!("an executor without sessions opened one") };
     assert_eq!(counted(&collect(stream).await.unwrap().0), stored);
@@ -99,7 +99,7 @@ async fn unknown_kinds_and_names_are_refused_by_the_drive_s_name() {
     assert!(error.to_string().starts_with("drive-2: it does not run programs of kind native"), "{error}");
     let error = counting_drive().0.execute(native("count-sheep").await).await.err().unwrap();
     assert_eq!(error.kind(), Kind::Invalid);
-    assert!(error.full_text().contains("drive-2") && error.full_text().contains("count-sheep"), "{}", error.full_text());
+    assert!(error.report().contains("drive-2") && error.report().contains("count-sheep"), "{}", error.report());
     let twice = Drive::with_executors(Arc::new(MemoryStore::new()), info(), DriveOptions::default(), vec![Arc::new(CountBytes), Arc::new(CountBytes)]);
     assert_eq!(twice.err().unwrap().kind(), Kind::Invalid);
 }

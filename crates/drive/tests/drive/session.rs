@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Schema};
 use arrow::record_batch::RecordBatch;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer};
 use futures::StreamExt;
-use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, Rung, SliceId, Up, Why};
+use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, PushdownLevel, SliceId, Up, Why};
 use skytether_adapt::profile::Profile;
 use skytether_common::{Key, Result};
 use skytether_device::OpenReply;
@@ -87,7 +87,7 @@ async fn lanes_go_on_while_their_rows_wait_and_what_is_said_goes_before_rows() {
     assert!(slice_manifest.len() >= 10, "{slice_manifest:?}");
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let close = CloseAfter { drained: true, slices: None, seconds: None };
-    orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: Rung::Full, slices: slices.clone(), close } }).unwrap();
+    orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices: slices.clone(), close } }).unwrap();
 
     // Nobody reads, as behind a slow link.
     tokio::time::timeout(Duration::from_secs(60), store.has_read(slices.len())).await.expect("the lanes wait for a reader");
@@ -162,7 +162,7 @@ async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_giv
     };
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let close = CloseAfter { drained: true, slices: None, seconds: None };
-    orders.send(Down { epoch: EpochId(7), number: 0, order: Order::Open { rung: Rung::Full, slices: slices.clone(), close } }).unwrap();
+    orders.send(Down { epoch: EpochId(7), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices: slices.clone(), close } }).unwrap();
     // Somebody else takes nearly all of the drive's memory once the first slices are done.
     store.open(3);
     let (mut done, mut hog, mut stopped, mut counted, mut batches) = (BTreeSet::new(), None, None, 0, 0);
@@ -180,7 +180,7 @@ async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_giv
             }
             Message::Up(Up::Stopped { epoch, remaining, accepts, .. }) => {
                 assert_eq!((epoch, stopped.is_none()), (EpochId(7), true));
-                assert!(accepts.is_none_or(|rung| rung < Rung::Full), "{accepts:?}");
+                assert!(accepts.is_none_or(|rung| rung < PushdownLevel::Full), "{accepts:?}");
                 stopped = Some(remaining);
                 // Now what it has begun can go on.
                 store.open(slices.len());
@@ -204,7 +204,7 @@ async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_giv
     assert_eq!(counted, covered.iter().map(rows_of).sum::<i64>(), "the state is that of the slices which are covered");
     // What was given back is worked off when there is memory again.
     drop(hog);
-    orders.send(Down { epoch: EpochId(8), number: 0, order: Order::Open { rung: Rung::Full, slices: remaining.clone(), close } }).unwrap();
+    orders.send(Down { epoch: EpochId(8), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices: remaining.clone(), close } }).unwrap();
     let mut rest = 0;
     while counted + rest < ROWS {
         let message = tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap();
@@ -236,7 +236,7 @@ async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     for epoch in 0..2 {
         let slices = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).skip(epoch).step_by(2).collect();
-        orders.send(Down { epoch: EpochId(epoch as u32), number: 0, order: Order::Open { rung: Rung::Full, slices, close } }).unwrap();
+        orders.send(Down { epoch: EpochId(epoch as u32), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices, close } }).unwrap();
     }
     let (mut loads, mut over) = (Vec::new(), 0);
     while over < 2 {
@@ -254,12 +254,12 @@ async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
 }
 
 /// Opens an epoch over these slices, which stays open.
-fn opening(epoch: u32, rung: Rung, slices: &[SliceId]) -> Down {
+fn opening(epoch: u32, rung: PushdownLevel, slices: &[SliceId]) -> Down {
     Down { epoch: EpochId(epoch), number: 0, order: Order::Open { rung, slices: slices.to_vec(), close: CloseAfter::TOLD } }
 }
 
 /// The refusal of an epoch: the rung that is taken, when to ask again, and why.
-async fn refusal(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin), refused: u32) -> (Option<Rung>, f64, Why) {
+async fn refusal(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin), refused: u32) -> (Option<PushdownLevel>, f64, Why) {
     loop {
         match tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap() {
             Message::Up(Up::Refused { epoch, accepts, again, why }) if epoch == EpochId(refused) => return (accepts, again, why),
@@ -288,11 +288,11 @@ async fn a_drive_without_memory_or_time_refuses_and_says_what_it_takes() {
         if why == Why::Memory {
             hog.grow(60 << 20);
         }
-        orders.send(opening(0, Rung::Full, &slices)).unwrap();
+        orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
         let (accepts, again, said) = refusal(&mut messages, 0).await;
-        assert!(said == why && accepts == Some(Rung::Raw) && again > 0.0, "{accepts:?} in {again} s, as {said:?}");
+        assert!(said == why && accepts == Some(PushdownLevel::Raw) && again > 0.0, "{accepts:?} in {again} s, as {said:?}");
         // What it says that it takes, it takes.
-        orders.send(opening(1, Rung::Raw, &slices[..2])).unwrap();
+        orders.send(opening(1, PushdownLevel::Raw, &slices[..2])).unwrap();
         orders.send(Down { epoch: EpochId(1), number: 1, order: Order::Close { drain: true } }).unwrap();
         loop {
             match tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap() {
@@ -326,7 +326,7 @@ async fn the_more_a_drive_has_before_it_the_later_it_says_to_ask_again() {
     assert!(slices.len() >= 10, "{slice_manifest:?}");
     // One slice shows what slices take.
     store.open(1000);
-    orders.send(opening(0, Rung::Full, &slices[..1])).unwrap();
+    orders.send(opening(0, PushdownLevel::Full, &slices[..1])).unwrap();
     orders.send(Down { epoch: EpochId(0), number: 1, order: Order::Close { drain: true } }).unwrap();
     let mut cost = None;
     loop {
@@ -340,18 +340,18 @@ async fn the_more_a_drive_has_before_it_the_later_it_says_to_ask_again() {
     // From now on nothing is done: as many epochs as it takes have one other slice each, and then all others.
     store.close();
     for epoch in 1..=EPOCHS {
-        orders.send(opening(epoch, Rung::Full, &slices[1..2])).unwrap();
+        orders.send(opening(epoch, PushdownLevel::Full, &slices[1..2])).unwrap();
     }
-    orders.send(opening(EPOCHS + 1, Rung::Full, &slices)).unwrap();
+    orders.send(opening(EPOCHS + 1, PushdownLevel::Full, &slices)).unwrap();
     let few = refusal(&mut messages, EPOCHS + 1).await;
     for epoch in 1..=EPOCHS {
         orders.send(Down { epoch: EpochId(epoch), number: 1, order: Order::Feed { slices: slices[1..].to_vec() } }).unwrap();
     }
-    orders.send(opening(EPOCHS + 2, Rung::Full, &slices)).unwrap();
+    orders.send(opening(EPOCHS + 2, PushdownLevel::Full, &slices)).unwrap();
     let many = refusal(&mut messages, EPOCHS + 2).await;
     store.open(1 << 20);
     for ((accepts, again, why), waiting) in [(few, 1), (many, slices.len() - 1)] {
-        assert_eq!((accepts, why), (Some(Rung::Raw), Why::Queue));
+        assert_eq!((accepts, why), (Some(PushdownLevel::Raw), Why::Queue));
         let seconds = f64::from(EPOCHS) * waiting as f64 * cost;
         assert!((again - seconds.clamp(0.05, 30.0)).abs() < 1e-9, "{again} s for {seconds} s of work");
     }
@@ -379,7 +379,7 @@ async fn a_drive_refuses_for_what_its_slices_were_measured_to_take_and_for_nothi
         };
         let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
         let open = |epoch| {
-            let order = Order::Open { rung: Rung::Full, slices: slices.clone(), close: CloseAfter::DRAINED };
+            let order = Order::Open { rung: PushdownLevel::Full, slices: slices.clone(), close: CloseAfter::DRAINED };
             orders.send(Down { epoch: EpochId(epoch), number: 0, order }).unwrap();
         };
         // While nothing has been done, both are taken on.
@@ -405,10 +405,10 @@ async fn a_drive_refuses_for_what_its_slices_were_measured_to_take_and_for_nothi
                     panic!("{accepts:?} in {again} s, as {why:?}")
                 }
                 Message::Up(Up::Refused { epoch, accepts, again, .. }) => {
-                    assert!(epoch >= EpochId(2) && accepts == Some(Rung::Raw) && again > 0.0, "{epoch:?}: {accepts:?} in {again} s");
+                    assert!(epoch >= EpochId(2) && accepts == Some(PushdownLevel::Raw) && again > 0.0, "{epoch:?}: {accepts:?} in {again} s");
                     break true;
                 }
-                Message::Up(Up::Stopped { accepts, again, .. }) => assert!(accepts == Some(Rung::Raw) && again > 0.0, "{accepts:?} in {again} s"),
+                Message::Up(Up::Stopped { accepts, again, .. }) => assert!(accepts == Some(PushdownLevel::Raw) && again > 0.0, "{accepts:?} in {again} s"),
                 Message::Up(Up::EpochDone(_)) if next == enough => break false,
                 Message::Up(Up::EpochDone(_)) => {
                     open(next);
@@ -439,7 +439,7 @@ async fn what_slices_cost_on_a_slow_core_they_take_by_the_clock() {
         };
         let slices = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
         let began = Instant::now();
-        orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: Rung::Full, slices, close: CloseAfter::DRAINED } }).unwrap();
+        orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices, close: CloseAfter::DRAINED } }).unwrap();
         let end = loop {
             if let Message::Up(Up::EpochDone(end)) = heard(&mut messages).await {
                 break end;
@@ -466,7 +466,7 @@ async fn slices_are_taken_from_one_epoch_and_given_to_another_as_long_as_they_we
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     assert!(slices.len() >= 10, "{slice_manifest:?}");
     let (kept, last) = slices.split_at(slices.len() - 5);
-    orders.send(opening(0, Rung::Full, &slices)).unwrap();
+    orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
     // Each lane has begun a slice, and waits for it.
     let begun: BTreeSet<SliceId> = loop {
         match heard(&mut messages).await {
@@ -492,7 +492,7 @@ async fn slices_are_taken_from_one_epoch_and_given_to_another_as_long_as_they_we
     assert_eq!(taken, last, "those that were not begun, and no others");
     // Another epoch gets some of them with its opening, and more when it is open.
     orders.send(Down { epoch: EpochId(0), number: 2, order: Order::Close { drain: true } }).unwrap();
-    orders.send(opening(1, Rung::Full, &taken[..2])).unwrap();
+    orders.send(opening(1, PushdownLevel::Full, &taken[..2])).unwrap();
     orders.send(Down { epoch: EpochId(1), number: 1, order: Order::Feed { slices: taken[2..].to_vec() } }).unwrap();
     orders.send(Down { epoch: EpochId(1), number: 2, order: Order::Close { drain: true } }).unwrap();
     store.open(1 << 20);
@@ -532,11 +532,11 @@ async fn the_part_below_an_aggregation_is_planned_for_the_first_who_runs_it_and_
     let pool = Arc::new(GreedyMemoryPool::new(64 << 20));
     let engine = Arc::new(Engine::new("drive-0".to_owned(), Arc::new(Reader::new(Arc::clone(&store) as _)), pool, 1, 1).unwrap());
     let Taken::Split(divided) = engine.take(plan.clone()).await.unwrap() else { panic!("it has several slices") };
-    assert!(divided.fetcher(Rung::Full).is_ok() && divided.fetcher(Rung::Raw).is_ok());
-    let error = divided.fetcher(Rung::Filter).unwrap_err();
+    assert!(divided.fetcher(PushdownLevel::Full).is_ok() && divided.fetcher(PushdownLevel::Raw).is_ok());
+    let error = divided.fetcher(PushdownLevel::Filter).unwrap_err();
     assert!(error.to_string().contains("before its plan was ready"), "{error}");
-    divided.ready(Rung::Filter).await.unwrap();
-    assert!(divided.fetcher(Rung::Filter).is_ok());
+    divided.ready(PushdownLevel::Filter).await.unwrap();
+    assert!(divided.fetcher(PushdownLevel::Filter).is_ok());
 
     let drive = drive_over(store, DriveOptions { threads: LANES, ..DriveOptions::default() });
     let OpenReply::Session(Session { schema, lower, slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
@@ -546,7 +546,7 @@ async fn the_part_below_an_aggregation_is_planned_for_the_first_who_runs_it_and_
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let (one, other) = slices.split_at(slices.len() / 2);
     let close = CloseAfter { drained: true, slices: None, seconds: None };
-    for (epoch, rung, slices) in [(0, Rung::Filter, one), (1, Rung::Full, other)] {
+    for (epoch, rung, slices) in [(0, PushdownLevel::Filter, one), (1, PushdownLevel::Full, other)] {
         orders.send(Down { epoch: EpochId(epoch), number: 0, order: Order::Open { rung, slices: slices.to_vec(), close } }).unwrap();
     }
     let (mut over, mut due, mut came) = (0, 0, [0, 0]);

@@ -129,14 +129,14 @@ fn rows_that_are_only_claimed_are_refused() {
         for (what, bytes) in claiming(rows) {
             assert!(bytes.len() < 1500, "{what}: {}", bytes.len());
             let error = scanning.rows(bytes).unwrap_err();
-            assert_eq!(error.kind(), Kind::Invalid, "{what}: {}", error.full_text());
+            assert_eq!(error.kind(), Kind::Invalid, "{what}: {}", error.report());
         }
     }
     let most = usize::try_from(broadcast_join::MAX_ROWS).unwrap();
     let rows = |n: usize| written(vec![Arc::new(BooleanArray::from(vec![true; n]))]);
     assert_eq!(scanning.rows(rows(most)).unwrap(), most);
     let error = scanning.rows(rows(most + 1)).unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.full_text().contains("65537 rows: at most 65536"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Invalid && error.report().contains("65537 rows: at most 65536"), "{}", error.report());
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn hostile_bytes_give_errors_and_no_panics() {
                         assert!(rows as u64 <= broadcast_join::MAX_ROWS);
                         good += 1;
                     }
-                    Err(e) => assert_eq!(e.kind(), Kind::Invalid, "{n}.{bit}: {}", e.full_text()),
+                    Err(e) => assert_eq!(e.kind(), Kind::Invalid, "{n}.{bit}: {}", e.report()),
                 }
             }
         }

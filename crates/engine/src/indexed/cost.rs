@@ -71,7 +71,7 @@ pub(super) struct Stripe {
 
 /// What a scan reads without an index.
 #[derive(Debug, Clone)]
-pub(super) struct Reading {
+pub(super) struct ReadCost {
     pub(super) costs: Costs,
     /// The stripes that statistics leave over, ascending.
     pub(super) stripes: Vec<Stripe>,
@@ -83,7 +83,7 @@ pub(super) struct Reading {
     pub(super) first: Option<usize>,
 }
 
-impl Reading {
+impl ReadCost {
     /// Seconds for those of the stripes of which `share` says how likely each of them is read, independently of the others; `few` says whether few rows pass.
     pub(super) fn seconds(&self, share: impl Fn(&Stripe) -> f64, few: bool) -> f64 {
         let (mut disk, mut processor) = (0.0, 0.0);

@@ -40,7 +40,7 @@ fn index(holds: bool) -> Arc<Ready> {
 fn scan(kept: &[bool], bytes: u64, costs: Costs) -> Scan<'_> {
     let stripe = |number| Stripe { number, disk: costs.slice(std::slice::from_ref(&(0..bytes))), rows: 47_500.0 };
     let stripes = (0..STRIPES).filter(|n| kept[*n as usize]).map(stripe).collect();
-    Scan { kept, columns: &[0, 1], reading: Reading { costs, stripes, reach: reach(1, 0, 0), columns: 2, first: Some(1) } }
+    Scan { kept, columns: &[0, 1], reading: ReadCost { costs, stripes, reach: reach(1, 0, 0), columns: 2, first: Some(1) } }
 }
 
 /// Whether an index is asked for the rows of which `ke` is above `above`, of stripes of so many bytes.
@@ -77,7 +77,7 @@ fn seeks_across_what_is_left_out_are_counted() {
 /// A search that found a row in each of these stripes.
 fn found(stripes: impl Iterator<Item = u32>) -> Found {
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
-    let room = Room(std::array::from_fn(|_| MemoryConsumer::new("a test").register(&pool)));
+    let room = SearchMemory(std::array::from_fn(|_| MemoryConsumer::new("a test").register(&pool)));
     let rows = stripes.map(|stripe| (stripe, vec![3])).collect();
     Found { rows, known: vec![true; STRIPES as usize], values: None, note: IndexNote::default(), _room: room }
 }
@@ -105,7 +105,7 @@ fn a_disk_seeks_where_a_slice_does_not_follow_and_passes_over_what_is_small() {
     assert!(close(costs.slice(std::slice::from_ref(&(500_000..501_000))), 0.011));
     let reading = |numbers: &[u32], reach: u32| {
         let stripe = |number: &u32| Stripe { number: *number, disk: 0.004, rows: 10.0 };
-        Reading { costs, stripes: numbers.iter().map(stripe).collect(), reach, columns: 1, first: None }.all(false)
+        ReadCost { costs, stripes: numbers.iter().map(stripe).collect(), reach, columns: 1, first: None }.all(false)
     };
     assert!(close(reading(&[0, 1, 2], 2), 0.010 + 3.0 * 0.004));
     assert!(close(reading(&[0, 2, 5], 2), 2.0 * 0.010 + 4.0 * 0.004), "one is passed over, two are not");

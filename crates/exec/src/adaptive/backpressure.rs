@@ -12,7 +12,7 @@ use skytether_adapt::message::EpochId;
 use tokio::sync::mpsc::{Sender, WeakSender};
 use tokio::sync::{Notify, mpsc};
 
-use crate::adaptive::spill_buffer::Kept;
+use crate::adaptive::spill_buffer::BufferedBatch;
 
 /// Rows that wait in memory for whoever reads them, in bytes, before nothing more is taken in.
 const WAITING: u64 = 32 << 20;
@@ -22,15 +22,15 @@ const STUCK: u64 = 250;
 
 /// Where the rows of one drive go. The queue ends with this, which nobody else may keep.
 #[derive(Debug)]
-pub(crate) struct Mouth {
+pub(crate) struct OutputQueue {
     /// Rows, and the bytes of memory that they count for.
-    queue: mpsc::UnboundedSender<(Kept, u64)>,
-    pub(crate) reading: Arc<Reading>,
+    queue: mpsc::UnboundedSender<(BufferedBatch, u64)>,
+    pub(crate) reading: Arc<ReaderState>,
 }
 
 /// How the rows of one drive are read.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct ReaderState {
     /// How many wait, as they came.
     waiting: AtomicU64,
     reader: WeakSender<DfResult<RecordBatch>>,
@@ -40,23 +40,23 @@ pub(crate) struct Reading {
     pub(crate) over: AtomicBool,
 }
 
-impl Mouth {
+impl OutputQueue {
     /// One that `output` leads to, and what waits for it.
-    pub(crate) fn new(output: &Sender<DfResult<RecordBatch>>) -> (Arc<Self>, mpsc::UnboundedReceiver<(Kept, u64)>) {
+    pub(crate) fn new(output: &Sender<DfResult<RecordBatch>>) -> (Arc<Self>, mpsc::UnboundedReceiver<(BufferedBatch, u64)>) {
         let (queue, waiting) = mpsc::unbounded_channel();
         let no = || AtomicBool::new(false);
-        let reading = Arc::new(Reading { waiting: AtomicU64::new(0), reader: output.downgrade(), closed: no(), over: no() });
+        let reading = Arc::new(ReaderState { waiting: AtomicU64::new(0), reader: output.downgrade(), closed: no(), over: no() });
         (Arc::new(Self { queue, reading }), waiting)
     }
 
     /// Whether somebody takes these rows.
-    fn give(&self, rows: Kept, bytes: u64) -> bool {
+    fn give(&self, rows: BufferedBatch, bytes: u64) -> bool {
         self.reading.waiting.fetch_add(1, Ordering::Relaxed);
         self.queue.send((rows, bytes)).is_ok()
     }
 }
 
-impl Reading {
+impl ReaderState {
     /// Whether its reader has taken all that came, and more will come.
     fn is_hungry(&self) -> bool {
         !self.closed.load(Ordering::Relaxed)
@@ -75,7 +75,7 @@ pub(crate) struct Flow {
     pub(crate) room: Notify,
     /// Bytes of filtered rows that wait to be worked off here, by their epochs.
     filtered: Mutex<BTreeMap<EpochId, u64>>,
-    mouths: Mutex<Vec<Arc<Reading>>>,
+    mouths: Mutex<Vec<Arc<ReaderState>>>,
 }
 
 impl Flow {
@@ -91,7 +91,7 @@ impl Flow {
     }
 
     /// Rows are also read there.
-    pub(crate) fn leads_to(&self, mouth: &Arc<Mouth>) {
+    pub(crate) fn leads_to(&self, mouth: &Arc<OutputQueue>) {
         self.mouths.lock().push(Arc::clone(&mouth.reading));
     }
 
@@ -141,7 +141,7 @@ impl Flow {
     }
 
     /// Gives rows, of which `bytes` are counted, to whoever reads them there.
-    pub(crate) fn give(&self, mouth: &Mouth, rows: Kept, bytes: u64) -> bool {
+    pub(crate) fn give(&self, mouth: &OutputQueue, rows: BufferedBatch, bytes: u64) -> bool {
         let given = mouth.give(rows, bytes);
         if !given {
             self.less(bytes);
@@ -150,7 +150,7 @@ impl Flow {
     }
 
     /// Rows were read there.
-    pub(crate) fn read(&self, mouth: &Reading, bytes: u64) {
+    pub(crate) fn read(&self, mouth: &ReaderState, bytes: u64) {
         mouth.waiting.fetch_sub(1, Ordering::Relaxed);
         self.less(bytes);
     }
@@ -172,9 +172,9 @@ mod tests {
     async fn readers_that_rest_are_waited_for_and_those_that_wait_for_another_drive_are_not() {
         let flow = Flow::new();
         let (outputs, mut readers): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel(1)).unzip();
-        let (mouths, mut waiting): (Vec<_>, Vec<_>) = outputs.iter().map(Mouth::new).unzip();
+        let (mouths, mut waiting): (Vec<_>, Vec<_>) = outputs.iter().map(OutputQueue::new).unzip();
         mouths.iter().for_each(|mouth| flow.leads_to(mouth));
-        let rows = || Kept::loose(RecordBatch::new_empty(Arc::new(arrow::datatypes::Schema::empty())));
+        let rows = || BufferedBatch::loose(RecordBatch::new_empty(Arc::new(arrow::datatypes::Schema::empty())));
         let give = |at: usize, bytes: u64| {
             flow.more(bytes);
             assert!(flow.give(&mouths[at], rows(), bytes));

@@ -2,7 +2,7 @@
 
 use skytether_adapt::cost::CostModel;
 use skytether_adapt::kinds::{Had, Kinds};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::work::{Kind, Operator};
 use skytether_device::{Annotation, OperatorNote};
 
@@ -20,7 +20,7 @@ pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<K
 }
 
 /// What operators had of the rung that the drive tells of.
-fn shares(cost: &CostModel, told: &Annotation) -> Option<(Rung, Vec<Had>)> {
+fn shares(cost: &CostModel, told: &Annotation) -> Option<(PushdownLevel, Vec<Had>)> {
     let read = told.rows_read.filter(|rows| *rows > 0)? as f64;
     let lowest = told.operators.iter().rposition(|note| note.name == AGGREGATE);
     let (above, below) = told.operators.split_at(lowest.map_or(0, |lowest| lowest + 1));
@@ -37,12 +37,12 @@ fn shares(cost: &CostModel, told: &Annotation) -> Option<(Rung, Vec<Had>)> {
     let upper: Vec<Operator> = cost.upper().collect();
     if lowest.is_none() {
         // Where there is nothing above, all that there is was done at `full`.
-        return Some((if cost.has_upper() { Rung::Filter } else { Rung::Full }, had));
+        return Some((if cost.has_upper() { PushdownLevel::Filter } else { PushdownLevel::Full }, had));
     }
     let [operator] = upper[..] else { return None };
     let rows = below.first()?.rows_out? as f64;
     had.push(Had { operator, rows, share: seconds(above, &|_| true) });
-    Some((Rung::Full, had))
+    Some((PushdownLevel::Full, had))
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
         let profile = Profile { speed_per_core: 1.0, ..Profile::shipped("envoy").unwrap() };
         let mut cost = CostModel::new(Work { lower: vec![DECODE, COMPUTE], upper: upper.to_vec(), filtered, result }, profile, &[profile], PRIORS);
         let slice = Slice { id: SliceId(0), rows: 1000, bytes: 40_000, readers: vec![] };
-        (0..20).for_each(|_| cost.measured(0, Rung::Full, &slice, &SliceCost { slice: SliceId(0), cpu, rows_out: 500, bytes_out: 8000 }));
+        (0..20).for_each(|_| cost.measured(0, PushdownLevel::Full, &slice, &SliceCost { slice: SliceId(0), cpu, rows_out: 500, bytes_out: 8000 }));
         cost
     }
 
@@ -86,7 +86,7 @@ mod tests {
         let cost = query(&[AGGREGATE], 3e-5);
         let told = told(&[("ProjectionExec", 10, 1.0), ("AggregateExec", 10, 5.0), ("FilterExec", 10_000, 2.0), ("SliceScanExec", 20_000, 3.0)]);
         let (rung, had) = shares(&cost, &told).unwrap();
-        assert_eq!(rung, Rung::Full);
+        assert_eq!(rung, PushdownLevel::Full);
         assert_eq!(had.iter().map(|had| had.share).collect::<Vec<_>>(), [3.0, 2.0, 6.0]);
         assert_eq!(had.iter().map(|had| had.rows).collect::<Vec<_>>(), [20_000.0, 20_000.0, 10_000.0]);
         let kinds = learnt(&cost, 0, &told).unwrap();
@@ -97,10 +97,10 @@ mod tests {
     fn what_is_filtered_only_and_what_has_nothing_above_say_what_they_can() {
         let lower = [("FilterExec", 10_000, 2.0), ("SliceScanExec", 20_000, 3.0)];
         let (rung, had) = shares(&query(&[AGGREGATE], 1e-3), &told(&lower)).unwrap();
-        assert_eq!((rung, had.len()), (Rung::Filter, 2));
+        assert_eq!((rung, had.len()), (PushdownLevel::Filter, 2));
         let cost = query(&[], 1e-3);
         let (rung, _) = shares(&cost, &told(&lower)).unwrap();
-        assert_eq!(rung, Rung::Full);
+        assert_eq!(rung, PushdownLevel::Full);
         assert_ne!(learnt(&cost, 0, &told(&lower)), Some(Kinds::default()));
     }
 

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
-use skytether_adapt::message::{Completed, CseId, Down, EpochId, Rung, Slice, SliceCost, SliceId, Up};
+use skytether_adapt::message::{Completed, CseId, Down, EpochId, PushdownLevel, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
 use skytether_device::session::Stripe;
 use skytether_device::{Annotation, Cse, FaultReporter, ParentWork, SubPlan};
 use skytether_engine::feed::FetchedSlice;
 use tokio::sync::mpsc;
 
-use crate::adaptive::backpressure::Mouth;
-use crate::adaptive::local_worker::Above;
-use crate::drive_reader::{Reading, Seen};
+use crate::adaptive::backpressure::OutputQueue;
+use crate::adaptive::local_worker::LocalWorker;
+use crate::drive_reader::{DriveStream, WireCounters};
 
 /// The task's view of a drive.
 pub(crate) struct Drive {
-    pub(crate) reading: Arc<Reading>,
+    pub(crate) reading: Arc<DriveStream>,
     pub(crate) plan: SubPlan,
     pub(crate) cse: Arc<dyn Cse>,
     pub(crate) faults: Arc<dyn FaultReporter>,
-    pub(crate) above: Arc<Above>,
-    pub(crate) output: Arc<Mouth>,
+    pub(crate) above: Arc<LocalWorker>,
+    pub(crate) output: Arc<OutputQueue>,
     /// Orders go here; nothing while it is being opened, and where it runs its sub-plan as a whole.
     pub(crate) orders: Option<mpsc::UnboundedSender<Down>>,
     /// Orders for a session that is being opened.
@@ -38,11 +38,11 @@ pub(crate) struct Drive {
     /// Its slices as it told them, for a source that asks for some of them.
     pub(crate) stored: Vec<Slice>,
     /// How much of the sub-plan is wanted.
-    pub(crate) top: Rung,
+    pub(crate) top: PushdownLevel,
     /// The columns of rows at `filter`, where those are others, as its session announced them.
     pub(crate) lower: Option<SchemaRef>,
     /// At which rung the machine takes epochs to be open.
-    pub(crate) opened: HashMap<EpochId, Rung>,
+    pub(crate) opened: HashMap<EpochId, PushdownLevel>,
     /// Epochs that it was asked for and has not ended. One that was given up stays: whoever hangs owes it still.
     pub(crate) owes: HashSet<EpochId>,
     /// Stripes by the numbers of their slices, from `first` on.
@@ -56,7 +56,7 @@ pub(crate) struct Drive {
     /// Its own figures, once told.
     pub(crate) told: Option<Annotation>,
     /// What was seen of the sessions before the last one, which told nothing.
-    pub(crate) before: Seen,
+    pub(crate) before: WireCounters,
     /// Of the processor time that what it handed out took here, what the receipt has.
     pub(crate) told_above: Duration,
     pub(crate) handed_out: Handed,
@@ -140,7 +140,7 @@ impl Drive {
     /// The columns that rows of `epoch` are to have, where those at `full` are `schema`; `None` where it was not asked for, so that they count for nothing.
     pub(crate) fn columns(&self, epoch: EpochId, has_upper: bool, schema: &SchemaRef) -> Option<SchemaRef> {
         match self.opened.get(&epoch)? {
-            Rung::Filter if has_upper => self.lower.clone(),
+            PushdownLevel::Filter if has_upper => self.lower.clone(),
             _ => Some(Arc::clone(schema)),
         }
     }
@@ -201,9 +201,9 @@ impl Drive {
         // Beside slices the drive read metadata and names for this level. What came until now is in the receipt, unless what the drive tells takes its place.
         let more = read.bytes_read.max(bytes).saturating_sub(if told.is_some() { 0 } else { bytes });
         let rung = if slices > 0 {
-            Rung::Raw
+            PushdownLevel::Raw
         } else if filtered > 0 {
-            Rung::Filter
+            PushdownLevel::Filter
         } else {
             self.top
         };

@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
 use skytether_adapt::kinds::Kinds;
-use skytether_adapt::message::{EpochId, Rung};
+use skytether_adapt::message::{EpochId, PushdownLevel};
 use skytether_common::{Error, Result};
 use skytether_device::{Annotation, Cse, Storage, SubPlan};
 use skytether_engine::feed::{FetchedSlice, SliceFeed};
@@ -24,12 +24,12 @@ use skytether_engine::{Engine, Reader};
 use skytether_runtime::threads::{Threads, spawn_blocking_thread};
 use tokio::sync::OnceCell;
 
-use crate::adaptive::spill_buffer::Kept;
-use crate::adaptive::work_queue::{Line, Queue};
+use crate::adaptive::spill_buffer::BufferedBatch;
+use crate::adaptive::work_queue::{Queue, WorkerHandle};
 
 /// The engine over what a drive stores, made when it is first needed; it keeps what it has read of metadata and names for the next query.
 #[derive(Debug)]
-pub struct EngineAbove {
+pub struct LocalExecutor {
     drive: Arc<dyn Cse>,
     pool: Arc<dyn MemoryPool>,
     deadline: Duration,
@@ -42,7 +42,7 @@ pub struct EngineAbove {
     kinds: Mutex<Kinds>,
 }
 
-impl EngineAbove {
+impl LocalExecutor {
     /// Over what `drive`, one of so many `drives`, stores.
     pub(crate) fn new(drive: Arc<dyn Cse>, pool: Arc<dyn MemoryPool>, deadline: Duration, drives: usize, threads: Arc<Threads>) -> Self {
         Self { drive, pool, deadline, drives, threads, engine: Mutex::default(), kinds: Mutex::default() }
@@ -75,7 +75,7 @@ impl EngineAbove {
 
 /// What comes of the work.
 #[derive(Debug)]
-pub(crate) enum Worked {
+pub(crate) enum WorkDone {
     /// Rows or states, like those that the drive itself sends.
     Rows(RecordBatch),
     /// An epoch is worked off, in so many seconds of processor time.
@@ -85,33 +85,33 @@ pub(crate) enum Worked {
 }
 
 /// Called with what comes, on a thread that may block; whether more is wanted.
-pub(crate) type Tell = Arc<dyn Fn(Worked) -> bool + Send + Sync>;
+pub(crate) type Tell = Arc<dyn Fn(WorkDone) -> bool + Send + Sync>;
 
 /// The work for one drive.
-pub(crate) struct Above {
-    engine: Arc<EngineAbove>,
+pub(crate) struct LocalWorker {
+    engine: Arc<LocalExecutor>,
     plan: SubPlan,
     /// The rung that slices are worked off to.
-    top: Rung,
+    top: PushdownLevel,
     divided: OnceCell<Arc<SplitExecution>>,
     tell: Tell,
     /// Lanes for slices, and for rows.
     lanes: usize,
     slices: Mutex<Option<Queue<FetchedSlice>>>,
-    rows: Mutex<Option<Queue<Kept>>>,
+    rows: Mutex<Option<Queue<BufferedBatch>>>,
     /// Those of all lanes.
     meters: Mutex<Vec<Arc<Meter>>>,
 }
 
-impl fmt::Debug for Above {
+impl fmt::Debug for LocalWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Above").finish_non_exhaustive()
     }
 }
 
-impl Above {
+impl LocalWorker {
     /// The work for the drive that `engine` reads: `plan` up to `top`, in so many `lanes` each for slices and for rows.
-    pub(crate) fn new(engine: Arc<EngineAbove>, plan: SubPlan, tell: Tell, top: Rung, lanes: usize) -> Arc<Self> {
+    pub(crate) fn new(engine: Arc<LocalExecutor>, plan: SubPlan, tell: Tell, top: PushdownLevel, lanes: usize) -> Arc<Self> {
         let (slices, rows, meters) = (Mutex::default(), Mutex::default(), Mutex::default());
         Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices, rows, meters })
     }
@@ -173,7 +173,7 @@ impl Above {
     }
 
     /// Works rows off that the drive filtered.
-    pub(crate) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<Kept>) {
+    pub(crate) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<BufferedBatch>) {
         let mut queue = self.rows.lock();
         let queue = queue.get_or_insert_with(|| {
             let queue = Queue::new(Arc::clone(&self.tell));
@@ -181,13 +181,13 @@ impl Above {
                 let line = queue.line();
                 let name = self.engine.drive.info().name.clone();
                 self.start(None, move |divided, meter| {
-                    let (schema, line) = (divided.schema(Rung::Filter), line.metered(Arc::clone(&meter)));
+                    let (schema, line) = (divided.schema(PushdownLevel::Filter), line.metered(Arc::clone(&meter)));
                     // Whoever asks for the next rows is done with those before.
                     let rows = stream::unfold(line, |line| async move {
                         line.done();
                         Some((Arc::clone(&line).next().await?, line))
                     });
-                    let rows = rows.then(Kept::load);
+                    let rows = rows.then(BufferedBatch::load);
                     divided.above(rows.map(move |batch| skytether_device::conform::conform(&batch?, &schema, &name)).boxed(), meter)
                 });
             }
@@ -197,7 +197,7 @@ impl Above {
     }
 
     /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads slices, the rung says how far.
-    fn start(self: &Arc<Self>, reads: Option<Rung>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
+    fn start(self: &Arc<Self>, reads: Option<PushdownLevel>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         let meter = Arc::new(Meter::default());
         self.meters.lock().push(Arc::clone(&meter));
@@ -211,7 +211,7 @@ impl Above {
                         let mut lane = lane(&divided, meter)?;
                         let over = futures::executor::block_on(async {
                             while let Some(batch) = lane.next().await? {
-                                if !gives(Worked::Rows(batch)) {
+                                if !gives(WorkDone::Rows(batch)) {
                                     break;
                                 }
                             }
@@ -226,11 +226,11 @@ impl Above {
                 }
                 Err(error) => Err(error),
             };
-            tell(Worked::Over(over));
+            tell(WorkDone::Over(over));
         });
     }
 
-    /// No more will come; the number of lanes that will say [`Worked::Over`].
+    /// No more will come; the number of lanes that will say [`WorkDone::Over`].
     pub(crate) fn close(&self) -> usize {
         let slices = self.slices.lock().take().map_or(0, |_| self.lanes);
         let rows = self.rows.lock().take().map_or(0, |_| self.lanes);
@@ -240,7 +240,7 @@ impl Above {
 
 /// Gives a lane slices that were handed out.
 #[derive(Debug)]
-struct Stored(Arc<Line<FetchedSlice>>);
+struct Stored(Arc<WorkerHandle<FetchedSlice>>);
 
 impl SliceFeed for Stored {
     fn next(&self) -> BoxFuture<'static, Option<Result<FetchedSlice>>> {

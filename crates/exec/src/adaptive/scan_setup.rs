@@ -9,14 +9,14 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_plan::metrics::SpillMetrics;
 use futures::future::BoxFuture;
 use skytether_adapt::cost::CostModel;
-use skytether_adapt::message::{Rung, Seconds, SliceCost, SliceId};
+use skytether_adapt::message::{PushdownLevel, Seconds, SliceCost, SliceId};
 use skytether_adapt::query::Setup;
 use skytether_device::session::Stripe;
 use skytether_device::{FaultReporter, SubPlan};
 use tokio::sync::mpsc;
 
-use crate::adaptive::local_worker::EngineAbove;
-use crate::drive_reader::Reading;
+use crate::adaptive::local_worker::LocalExecutor;
+use crate::drive_reader::DriveStream;
 
 /// Where rows of a drive go.
 pub type Output = mpsc::Sender<DfResult<RecordBatch>>;
@@ -24,13 +24,13 @@ pub type Output = mpsc::Sender<DfResult<RecordBatch>>;
 /// A drive that takes part.
 pub struct Member {
     /// The drive, its schema, its figures and its deadlines.
-    pub reading: Reading,
+    pub reading: DriveStream,
     /// What it is to run.
     pub plan: SubPlan,
     /// Receives reports of what is wrong with the drive.
     pub faults: Arc<dyn FaultReporter>,
     /// What works off what it hands out.
-    pub engine: Arc<EngineAbove>,
+    pub engine: Arc<LocalExecutor>,
     /// Where its rows go.
     pub output: Output,
 }
@@ -44,9 +44,9 @@ pub struct Start {
     /// The columns of all that comes out.
     pub schema: SchemaRef,
     /// How much of the sub-plan is wanted: `Full`, or `Filter`.
-    pub top: Rung,
+    pub top: PushdownLevel,
     /// Where the slices come from, if not all are wanted.
-    pub source: Option<Arc<dyn Source>>,
+    pub source: Option<Arc<dyn SliceSource>>,
     /// Where rows wait.
     pub runtime: Arc<RuntimeEnv>,
     /// Counts rows and bytes that wait on disk.
@@ -54,7 +54,7 @@ pub struct Start {
 }
 
 /// Where the slices of such a scan come from.
-pub trait Source: Send + Sync {
+pub trait SliceSource: Send + Sync {
     /// The stripes that lie on a drive, in storage order. (The drive itself has metadata of all of them, and may join small ones.)
     fn slice_manifest(&self, drive: usize) -> Vec<Stripe>;
     /// Takes up to `most` stripes that are wanted, each with the drive that has it.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use skytether_adapt::message::{CseId, Rung, Up};
+use skytether_adapt::message::{CseId, PushdownLevel, Up};
 use skytether_adapt::query::Event;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::conform::{check_schema, conform};
@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 
 use crate::adaptive::cost_feedback::learnt;
 use crate::adaptive::drive_state::{Drive, Handed};
-use crate::adaptive::spill_buffer::Kept;
-use crate::adaptive::task::{Batch, Heard, Task, waiting};
+use crate::adaptive::spill_buffer::BufferedBatch;
+use crate::adaptive::task::{Batch, DriveReply, Task, waiting};
 use skytether_api::estimate::Estimate;
 
 /// How long drives may take to tell what they did, once nothing more is asked of them.
@@ -56,7 +56,7 @@ impl Task {
                             while flow.clogged() {
                                 let _ = tokio::time::timeout(Duration::from_millis(5), flow.room.notified()).await;
                             }
-                            match waiting(flow, room, Kept::loose(batch)) {
+                            match waiting(flow, room, BufferedBatch::loose(batch)) {
                                 Ok((rows, bytes)) => flow.give(mouth, rows, bytes),
                                 Err(error) => {
                                     *failed.lock() = Some(error);
@@ -66,12 +66,12 @@ impl Task {
                         }
                     };
                     let over = match reading.deliver(stream, &plan, give).await {
-                        Err(e) => Err(reading.at_fault(&plan, e).await),
+                        Err(e) => Err(reading.attribute_error(&plan, e).await),
                         done => done,
                     };
                     let over = failed.into_inner().map_or(over, Err);
                     mouth.reading.over.store(true, Ordering::Relaxed);
-                    let _ = inbox.send(Heard::Whole(over));
+                    let _ = inbox.send(DriveReply::Whole(over));
                 });
                 self.handle(Event::Surveyed { cse, slices: Vec::new() });
                 Ok(())
@@ -106,11 +106,11 @@ impl Task {
         let drive = &mut self.drives[at];
         let name = drive.cse.info().name.clone();
         let given = match (&session.lower, self.top) {
-            (Some(lower), Rung::Filter) => lower,
+            (Some(lower), PushdownLevel::Filter) => lower,
             _ => &session.schema,
         };
         check_schema(given, &self.schema, &name)?;
-        if self.top == Rung::Full && self.query.cost().has_upper() && session.lower.is_none() {
+        if self.top == PushdownLevel::Full && self.query.cost().has_upper() && session.lower.is_none() {
             return Err(Error::internal(format!("{name} does not say which columns it has below the aggregation: do host and drive have the same version?")));
         }
         drive.lower.clone_from(&session.lower);
@@ -137,7 +137,7 @@ impl Task {
             loop {
                 let message = incoming.next().await;
                 let last = !matches!(&message, Some(Ok(message)) if !matches!(message, Message::Done(_)));
-                if messages.send(Heard::Message(at, number, message)).await.is_err() || last {
+                if messages.send(DriveReply::Message(at, number, message)).await.is_err() || last {
                     break;
                 }
             }
@@ -154,7 +154,7 @@ impl Task {
     /// What drive `at` said makes no sense: nothing more is heard of it in this session, and the next order opens another, with whoever stands for it if somebody does. What was open there is lost.
     pub(crate) fn garbled(&mut self, at: usize, error: Error) {
         let drive = &mut self.drives[at];
-        drive.faults.protocol_violation(&drive.plan, &error.full_text());
+        drive.faults.protocol_violation(&drive.plan, &error.report());
         drive.trouble = Some(Arc::new(error));
         if drive.orders.take().is_some() {
             drive.sessions += 1;
@@ -189,15 +189,15 @@ impl Task {
                 let batch = match fits {
                     Ok(batch) => batch,
                     Err(error) => {
-                        self.garbled(at, Error::corrupt(error.full_text()));
+                        self.garbled(at, Error::corrupt(error.report()));
                         return self.handle(Event::Lost { cse, again: true });
                     }
                 };
                 let bytes = batch_bytes(&batch);
-                drive.reading.came(&batch, bytes);
+                drive.reading.on_batch(&batch, bytes);
                 // An epoch of states may be all that a drive has; all others are small, and what is aggregated here is so at once.
                 let kept = match drive.opened.get(&epoch) {
-                    Some(Rung::Full) => self.room.keep(batch),
+                    Some(PushdownLevel::Full) => self.room.keep(batch),
                     _ => Ok(self.room.hold(batch)),
                 };
                 match kept {
@@ -227,7 +227,7 @@ impl Task {
     }
 
     /// Everything is covered, or nothing more is to be done: lanes above give what they hold, drives tell what they did.
-    pub(crate) async fn finish(mut self, heard: &mut mpsc::UnboundedReceiver<Heard>, said: &mut mpsc::Receiver<Heard>) -> Result<()> {
+    pub(crate) async fn finish(mut self, heard: &mut mpsc::UnboundedReceiver<DriveReply>, said: &mut mpsc::Receiver<DriveReply>) -> Result<()> {
         for drive in &mut self.drives {
             self.left += drive.above.close();
             drive.orders = None;
@@ -242,7 +242,7 @@ impl Task {
         }
         // A session that was being opened meanwhile has nothing to do.
         self.drives.iter_mut().for_each(|drive| drive.orders = None);
-        let happened = self.happened();
+        let actual = self.actual();
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
         // One that owes something and was not heard of for long has its slices covered by others, and nothing to say. Who handed all of its slices out had nothing to say until now.
@@ -252,7 +252,7 @@ impl Task {
         while self.drives.iter().any(speaks) {
             tokio::select! {
                 Some(what) = said.recv() => {
-                    if let Heard::Message(at, session, message) = what
+                    if let DriveReply::Message(at, session, message) = what
                         && self.drives[at].sessions == session
                     {
                         let drive = &mut self.drives[at];
@@ -282,7 +282,7 @@ impl Task {
             source.learnt(self.query.cost().clone());
         }
         if let (Some(expected), Some(first)) = (self.expected.take(), self.drives.first()) {
-            first.reading.note.estimate(Estimate { expected, happened: Some(happened) });
+            first.reading.note.estimate(Estimate { expected, actual: Some(actual) });
         }
         // Outputs end when what waits in them is read.
         let Self { drives, mut outlets, .. } = self;

@@ -16,33 +16,33 @@ use skytether_device::size::batch_bytes;
 use skytether_plan::error::from_datafusion;
 
 /// Where rows of a scan wait.
-pub(crate) struct Room {
+pub(crate) struct SpillBuffer {
     runtime: Arc<RuntimeEnv>,
     spills: SpillMetrics,
     memory: MemoryReservation,
 }
 
-impl Room {
+impl SpillBuffer {
     pub(crate) fn new(runtime: Arc<RuntimeEnv>, spills: SpillMetrics) -> Arc<Self> {
         let memory = MemoryConsumer::new("rows from drives that wait").with_can_spill(true).register(&runtime.memory_pool);
         Arc::new(Self { runtime, spills, memory })
     }
 
     /// Rows that are wanted as they are before long: in memory, whatever that has room for.
-    pub(crate) fn hold(self: &Arc<Self>, batch: RecordBatch) -> Kept {
+    pub(crate) fn hold(self: &Arc<Self>, batch: RecordBatch) -> BufferedBatch {
         let bytes = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         self.memory.grow(bytes);
-        Kept(Place::Memory { batch, _held: Some(Held { room: Arc::clone(self), bytes }) })
+        BufferedBatch(Place::Memory { batch, _held: Some(MemoryLease { room: Arc::clone(self), bytes }) })
     }
 
     /// Rows that may have to wait for long: in memory if that has room for them, else on disk.
     ///
     /// # Errors
     /// Exhausted, where the disk has no room for them either; what writing there says.
-    pub(crate) fn keep(self: &Arc<Self>, batch: RecordBatch) -> Result<Kept> {
+    pub(crate) fn keep(self: &Arc<Self>, batch: RecordBatch) -> Result<BufferedBatch> {
         let bytes = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         match self.memory.try_grow(bytes) {
-            Ok(()) => Ok(Kept(Place::Memory { batch, _held: Some(Held { room: Arc::clone(self), bytes }) })),
+            Ok(()) => Ok(BufferedBatch(Place::Memory { batch, _held: Some(MemoryLease { room: Arc::clone(self), bytes }) })),
             Err(_) => self.put_aside(&batch),
         }
     }
@@ -51,42 +51,42 @@ impl Room {
     ///
     /// # Errors
     /// As [`Self::keep`].
-    pub(crate) fn put_aside(&self, batch: &RecordBatch) -> Result<Kept> {
+    pub(crate) fn put_aside(&self, batch: &RecordBatch) -> Result<BufferedBatch> {
         let manager = SpillManager::new(Arc::clone(&self.runtime), self.spills.clone(), batch.schema());
         let file =
             manager.spill_record_batch_and_finish(std::slice::from_ref(batch), "rows from drives that wait for their reader").map_err(from_datafusion)?;
         Ok(match file {
-            Some(file) => Kept(Place::Disk(manager, file)),
-            None => Kept::loose(batch.clone()),
+            Some(file) => BufferedBatch(Place::Disk(manager, file)),
+            None => BufferedBatch::loose(batch.clone()),
         })
     }
 }
 
 /// Bytes in memory that are given back when this is dropped.
-struct Held {
-    room: Arc<Room>,
+struct MemoryLease {
+    room: Arc<SpillBuffer>,
     bytes: usize,
 }
 
-impl Drop for Held {
+impl Drop for MemoryLease {
     fn drop(&mut self) {
         self.room.memory.shrink(self.bytes);
     }
 }
 
 /// Rows that wait.
-pub(crate) struct Kept(Place);
+pub(crate) struct BufferedBatch(Place);
 
 enum Place {
     Memory {
         batch: RecordBatch,
         /// Dropped with the rows.
-        _held: Option<Held>,
+        _held: Option<MemoryLease>,
     },
     Disk(SpillManager, Arc<dyn SpillFile>),
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for BufferedBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Place::Memory { batch, .. } => write!(f, "Kept({} rows)", batch.num_rows()),
@@ -95,7 +95,7 @@ impl fmt::Debug for Kept {
     }
 }
 
-impl Kept {
+impl BufferedBatch {
     /// Rows in memory that nobody else accounts for.
     pub(crate) fn loose(batch: RecordBatch) -> Self {
         Self(Place::Memory { batch, _held: None })
@@ -135,7 +135,7 @@ impl Kept {
                 while let Some(batch) = rows.next().await {
                     batches.push(batch.map_err(from_datafusion)?);
                 }
-                arrow::compute::concat_batches(&schema, &batches).map_err(|e| Error::internal("rows that were put aside can't be put together").because(e))
+                arrow::compute::concat_batches(&schema, &batches).map_err(|e| Error::internal("rows that were put aside can't be put together").with_source(e))
             }
         }
     }
@@ -164,7 +164,7 @@ mod tests {
         let pool = Arc::new(GreedyMemoryPool::new(one * 5 / 2));
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool) as _).build_arc().unwrap();
         let metrics = ExecutionPlanMetricsSet::new();
-        let room = Room::new(Arc::clone(&runtime), SpillMetrics::new(&metrics, 0));
+        let room = SpillBuffer::new(Arc::clone(&runtime), SpillMetrics::new(&metrics, 0));
         let kept: Vec<_> = (0..4).map(|n| room.keep(rows(n * 1000)).unwrap()).collect();
         assert_eq!(kept.iter().map(|kept| kept.in_memory().is_some()).collect::<Vec<_>>(), [true, true, false, false]);
         assert!(runtime.memory_pool.reserved() >= 2 * one && metrics.clone_inner().spilled_bytes().is_some_and(|bytes| bytes > 0));

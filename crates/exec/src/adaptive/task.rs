@@ -10,7 +10,7 @@ use arrow::record_batch::RecordBatch;
 use backon::{ConstantBuilder, Retryable};
 use futures::FutureExt;
 use skytether_adapt::ledger::Dropped;
-use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, Rung, SliceCost, SliceId, Up};
+use skytether_adapt::message::{Completed, CseId, Down, EpochId, Order, PushdownLevel, SliceCost, SliceId, Up};
 use skytether_adapt::query::{Action, Event, Policy, Query, Setup};
 use skytether_adapt::work;
 use skytether_common::{Error, Kind, Result};
@@ -23,17 +23,17 @@ use skytether_plan::error::to_datafusion;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::adaptive::backpressure::{Flow, Mouth};
+use crate::adaptive::backpressure::{Flow, OutputQueue};
 use crate::adaptive::drive_state::{Drive, Handed};
-use crate::adaptive::local_worker::{Above, Worked};
-use crate::adaptive::scan_setup::Source;
+use crate::adaptive::local_worker::{LocalWorker, WorkDone};
+use crate::adaptive::scan_setup::SliceSource;
 use crate::adaptive::scan_setup::{Member, Start};
-use crate::adaptive::spill_buffer::{Kept, Room};
+use crate::adaptive::spill_buffer::{BufferedBatch, SpillBuffer};
 use crate::adaptive::trace as traced;
-use crate::drive_reader::Seen;
+use crate::drive_reader::WireCounters;
 use crate::forecast;
 use crate::forecast::MOST;
-use skytether_api::estimate::{Division, DriveShare};
+use skytether_api::estimate::{DriveShare, WorkSplit};
 use skytether_device::conform::conform;
 
 /// Messages of all drives that wait for the machine.
@@ -51,17 +51,17 @@ const STATES: f64 = 0.5;
 /// What an epoch delivers.
 #[derive(Debug)]
 pub(crate) enum Batch {
-    Rows(Kept),
+    Rows(BufferedBatch),
     Stored(FetchedSlice),
 }
 
 /// What the task hears.
-pub(crate) enum Heard {
+pub(crate) enum DriveReply {
     Opened(usize, Box<Result<OpenReply>>),
     /// The message, or the end, of a drive's so-and-so-many-th session.
     Message(usize, u32, Option<Result<Message>>),
     Fetched(usize, EpochId, u32, Result<FetchedSlice>),
-    Above(usize, Worked),
+    LocalWorker(usize, WorkDone),
     Whole(Result<()>),
 }
 
@@ -78,8 +78,8 @@ pub(crate) struct Task {
     pub(crate) drives: Vec<Drive>,
     pub(crate) query: Query<Batch>,
     pub(crate) began: Instant,
-    pub(crate) inbox: mpsc::UnboundedSender<Heard>,
-    pub(crate) messages: mpsc::Sender<Heard>,
+    pub(crate) inbox: mpsc::UnboundedSender<DriveReply>,
+    pub(crate) messages: mpsc::Sender<DriveReply>,
     pub(crate) fetching: BTreeMap<EpochId, Fetching>,
     pub(crate) schema: SchemaRef,
     /// Events that follow from actions.
@@ -87,7 +87,7 @@ pub(crate) struct Task {
     pub(crate) next_slice: u32,
     pub(crate) flow: Arc<Flow>,
     /// Where rows wait for their epochs to be complete, and for their readers.
-    pub(crate) room: Arc<Room>,
+    pub(crate) room: Arc<SpillBuffer>,
     /// What is to be ended with this.
     pub(crate) tasks: JoinSet<()>,
     /// Rows on their way to their readers.
@@ -98,16 +98,16 @@ pub(crate) struct Task {
     /// Lanes above, and drives that run their sub-plans as a whole, that are not over.
     pub(crate) left: usize,
     /// How much of the sub-plan is wanted: `Full`, or `Filter` where the level above wants no more.
-    pub(crate) top: Rung,
+    pub(crate) top: PushdownLevel,
     /// Where the slices come from, if a level above feeds them.
-    pub(crate) source: Option<Arc<dyn Source>>,
+    pub(crate) source: Option<Arc<dyn SliceSource>>,
     /// Whether it has said that there are no more.
     pub(crate) fed: bool,
     /// Slices that are worked off here, by their epochs; kept for the source.
     pub(crate) handed: BTreeMap<EpochId, Vec<u32>>,
     /// What it starts from, until what is expected of it is known.
     pub(crate) expects: Option<Setup>,
-    pub(crate) expected: Option<Division>,
+    pub(crate) expected: Option<WorkSplit>,
 }
 
 pub(crate) async fn work_off(start: Start) -> Result<()> {
@@ -119,7 +119,7 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
     let lanes = lanes(&setup, start.members.len());
     let query = Query::new(setup.clone());
     let query = match start.source.as_ref().and_then(|source| source.known()) {
-        Some(cost) => query.knowing(cost),
+        Some(cost) => query.with_cost(cost),
         None => query,
     };
     let mut task = Task {
@@ -133,7 +133,7 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
         follow: VecDeque::new(),
         next_slice: 0,
         flow: Flow::new(),
-        room: Room::new(start.runtime, start.spills),
+        room: SpillBuffer::new(start.runtime, start.spills),
         tasks: JoinSet::new(),
         outlets: JoinSet::new(),
         outcome: None,
@@ -168,7 +168,7 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
             Some(Ok(())) => return task.finish(&mut heard, &mut said).await,
             Some(Err((drive, error))) => {
                 return Err(match drive.and_then(|at| task.drives.get(at)) {
-                    Some(drive) => drive.reading.at_fault(&drive.plan, error).await,
+                    Some(drive) => drive.reading.attribute_error(&drive.plan, error).await,
                     None => error,
                 });
             }
@@ -216,19 +216,19 @@ impl Task {
         let tells = Arc::clone(&self.flow);
         let tell = Arc::new(move |worked| {
             match &worked {
-                Worked::Rows(batch) => {
+                WorkDone::Rows(batch) => {
                     // The thread is the lane's own.
                     while tells.clogged() && !inbox.is_closed() {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                     tells.more(batch_bytes(batch));
                 }
-                Worked::Epoch(epoch, _) => tells.worked(*epoch),
-                Worked::Over(_) => {}
+                WorkDone::Epoch(epoch, _) => tells.worked(*epoch),
+                WorkDone::Over(_) => {}
             }
-            inbox.send(Heard::Above(at, worked)).is_ok()
+            inbox.send(DriveReply::LocalWorker(at, worked)).is_ok()
         });
-        let (mouth, mut waiting) = Mouth::new(&output);
+        let (mouth, mut waiting) = OutputQueue::new(&output);
         self.flow.leads_to(&mouth);
         let (flow, reading, schema) = (Arc::clone(&self.flow), Arc::new(reading), Arc::clone(&self.schema));
         let (records, reads) = (Arc::clone(&reading), Arc::clone(&mouth.reading));
@@ -254,7 +254,7 @@ impl Task {
         Drive {
             cse: Arc::clone(reading.drive()),
             faults,
-            above: Above::new(engine, plan.clone(), tell, self.top, lanes),
+            above: LocalWorker::new(engine, plan.clone(), tell, self.top, lanes),
             reading,
             plan,
             output: mouth,
@@ -277,7 +277,7 @@ impl Task {
             trouble: None,
             whole: false,
             told: None,
-            before: Seen::default(),
+            before: WireCounters::default(),
             told_above: Duration::ZERO,
             handed_out: Handed::default(),
         }
@@ -299,15 +299,15 @@ impl Task {
     }
 
     /// What happened.
-    pub(crate) fn happened(&self) -> Division {
+    pub(crate) fn actual(&self) -> WorkSplit {
         let drives = self.drives.iter().enumerate().map(|(at, drive)| {
             let Handed { slices, filtered, full, .. } = drive.handed_out;
             // The rung at which it worked most of them off.
-            let rung = if filtered > full { Some(Rung::Filter) } else { (full > 0).then_some(self.top) };
+            let rung = if filtered > full { Some(PushdownLevel::Filter) } else { (full > 0).then_some(self.top) };
             let (slices_filtered, seconds_per_slice) = (if full > 0 { filtered } else { 0 }, self.query.slice(at, rung));
             DriveShare { name: drive.cse.info().name.clone(), rung, slices: filtered + full, slices_filtered, handed_out: slices, seconds_per_slice }
         });
-        Division { seconds: self.began.elapsed().as_secs_f64(), drives: drives.collect() }
+        WorkSplit { seconds: self.began.elapsed().as_secs_f64(), drives: drives.collect() }
     }
 
     /// Opens a session at a drive, for the first time or again.
@@ -324,12 +324,12 @@ impl Task {
             // Always so long, and not by chance: what happens in a storm of the tests follows from its seed.
             let pauses = ConstantBuilder::new().with_delay(ASK_AGAIN).without_max_times();
             let coming_back = |e: &Error| e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until);
-            let open = || reading.begun(&plan, open_or_execute(cse.as_ref(), plan.clone()));
+            let open = || reading.start(&plan, open_or_execute(cse.as_ref(), plan.clone()));
             let opened = match open.retry(pauses).when(coming_back).await {
-                Err(e) => Err(reading.at_fault(&plan, e).await),
+                Err(e) => Err(reading.attribute_error(&plan, e).await),
                 opened => opened,
             };
-            let _ = inbox.send(Heard::Opened(at, Box::new(opened)));
+            let _ = inbox.send(DriveReply::Opened(at, Box::new(opened)));
         });
     }
 
@@ -376,7 +376,7 @@ impl Task {
                 let drive = &self.drives[cse.0 as usize];
                 let name = &drive.cse.info().name;
                 let error = match &drive.trouble {
-                    Some(error) => Error::new(error.kind(), error.message()).because(Arc::clone(error)),
+                    Some(error) => Error::new(error.kind(), error.message()).with_source(Arc::clone(error)),
                     None => Error::unavailable(format!("{name} did not finish its part, and nobody else can read its slices")),
                 };
                 self.outcome = Some(Err((Some(cse.0 as usize), error)));
@@ -386,7 +386,7 @@ impl Task {
 
     fn send(&mut self, at: usize, down: Down) {
         match &down.order {
-            Order::Open { rung: Rung::Raw, slices, .. } => return self.fetch(at, down.epoch, slices.clone()),
+            Order::Open { rung: PushdownLevel::Raw, slices, .. } => return self.fetch(at, down.epoch, slices.clone()),
             Order::Cancel => {
                 if let Some(fetching) = self.fetching.remove(&down.epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);
@@ -454,7 +454,7 @@ impl Task {
                     Some(stripe) => above.fetch(stripe).await,
                     None => Err(Error::internal("a slice that the drive does not have was to be read")),
                 };
-                let _ = inbox.send(Heard::Fetched(at, epoch, number, fed));
+                let _ = inbox.send(DriveReply::Fetched(at, epoch, number, fed));
             }));
         }
         self.fetching.insert(epoch, Fetching { tasks, slices, came: 0, bytes: 0, began: Instant::now() });
@@ -467,7 +467,7 @@ impl Task {
                 let bytes = fed.bytes();
                 let drive = &mut self.drives[at];
                 drive.handed_out.bytes += bytes;
-                drive.reading.handed(bytes);
+                drive.reading.on_raw_bytes(bytes);
                 self.handle(Event::Batch { cse, epoch, number, bytes, batch: Batch::Stored(fed) });
                 let Some(fetching) = self.fetching.get_mut(&epoch) else { return };
                 fetching.came += 1;
@@ -476,7 +476,7 @@ impl Task {
                     let Some(done) = self.fetching.remove(&epoch) else { return };
                     let end = Completed {
                         epoch,
-                        rung: Rung::Raw,
+                        rung: PushdownLevel::Raw,
                         slices: done.slices,
                         batches: done.came,
                         rows: 0,
@@ -489,7 +489,7 @@ impl Task {
                 }
             }
             Err(error) => {
-                let again = !error.kind().is_lasting();
+                let again = !error.kind().is_permanent();
                 self.drives[at].trouble = Some(Arc::new(error));
                 if let Some(fetching) = self.fetching.remove(&epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);
@@ -499,7 +499,7 @@ impl Task {
         }
     }
 
-    fn count(&mut self, epoch: EpochId, at: usize, rung: Rung, slices: &[SliceId], batches: Vec<Batch>) {
+    fn count(&mut self, epoch: EpochId, at: usize, rung: PushdownLevel, slices: &[SliceId], batches: Vec<Batch>) {
         let (mut rows, mut stored) = (Vec::new(), Vec::new());
         for batch in batches {
             match batch {
@@ -512,22 +512,24 @@ impl Task {
         if let Some(source) = &self.source {
             let stripes = slices.iter().filter_map(|slice| drive.stripe(*slice));
             match rung {
-                Rung::Raw => drop(self.handed.insert(epoch, stripes.collect())),
-                Rung::Filter | Rung::Full => stripes.for_each(|stripe| source.done(SliceCost { slice: SliceId(stripe), cpu: 0.0, rows_out: 0, bytes_out: 0 })),
+                PushdownLevel::Raw => drop(self.handed.insert(epoch, stripes.collect())),
+                PushdownLevel::Filter | PushdownLevel::Full => {
+                    stripes.for_each(|stripe| source.done(SliceCost { slice: SliceId(stripe), cpu: 0.0, rows_out: 0, bytes_out: 0 }))
+                }
             }
         }
         let has_upper = self.query.cost().has_upper();
         match rung {
-            Rung::Raw => {
+            PushdownLevel::Raw => {
                 drive.handed_out.take(covered, &stored);
                 drive.above.slices(epoch, stored);
             }
-            Rung::Filter if has_upper => {
+            PushdownLevel::Filter if has_upper => {
                 drive.handed_out.filtered += covered;
-                self.flow.waits(epoch, rows.iter().map(Kept::bytes).sum());
+                self.flow.waits(epoch, rows.iter().map(BufferedBatch::bytes).sum());
                 drive.above.rows(epoch, rows);
             }
-            Rung::Filter | Rung::Full => {
+            PushdownLevel::Filter | PushdownLevel::Full => {
                 drive.handed_out.full += covered;
                 for batch in rows {
                     self.give(at, batch);
@@ -542,7 +544,7 @@ impl Task {
     }
 
     /// Gives rows of drive `at` to whoever reads them.
-    fn give(&mut self, at: usize, rows: Kept) {
+    fn give(&mut self, at: usize, rows: BufferedBatch) {
         match waiting(&self.flow, &self.room, rows) {
             Ok((rows, bytes)) => drop(self.flow.give(&self.drives[at].output, rows, bytes)),
             Err(error) => self.outcome = Some(Err((None, error))),
@@ -552,22 +554,22 @@ impl Task {
     /// Gives rows that are counted as waiting.
     pub(crate) fn pass(&mut self, at: usize, batch: RecordBatch) {
         let bytes = batch_bytes(&batch);
-        self.flow.give(&self.drives[at].output, Kept::loose(batch), bytes);
+        self.flow.give(&self.drives[at].output, BufferedBatch::loose(batch), bytes);
     }
 
-    pub(crate) fn hear(&mut self, what: Heard) -> Result<()> {
+    pub(crate) fn hear(&mut self, what: DriveReply) -> Result<()> {
         match what {
-            Heard::Opened(at, opened) => self.opened(at, *opened)?,
-            Heard::Message(at, session, message) => self.message(at, session, message),
-            Heard::Fetched(at, epoch, number, fed) => self.fetched(at, epoch, number, fed),
-            Heard::Above(at, worked) => match worked {
-                Worked::Rows(batch) => self.pass(at, batch),
-                Worked::Epoch(epoch, cpu) => {
+            DriveReply::Opened(at, opened) => self.opened(at, *opened)?,
+            DriveReply::Message(at, session, message) => self.message(at, session, message),
+            DriveReply::Fetched(at, epoch, number, fed) => self.fetched(at, epoch, number, fed),
+            DriveReply::LocalWorker(at, worked) => match worked {
+                WorkDone::Rows(batch) => self.pass(at, batch),
+                WorkDone::Epoch(epoch, cpu) => {
                     self.worked(epoch, cpu);
                     self.drives[at].tell_above();
                     self.handle(Event::Worked { epoch, cpu, filtered: None, held: None });
                 }
-                Worked::Over(over) => {
+                WorkDone::Over(over) => {
                     self.left = self.left.saturating_sub(1);
                     self.drives[at].tell_above();
                     if let Err(error) = over {
@@ -575,7 +577,7 @@ impl Task {
                     }
                 }
             },
-            Heard::Whole(over) => {
+            DriveReply::Whole(over) => {
                 self.left = self.left.saturating_sub(1);
                 over?;
             }
@@ -585,7 +587,7 @@ impl Task {
 }
 
 /// Rows that are to wait for their reader, and the bytes of memory that they are counted with: as much as may be in memory, the rest on disk.
-pub(crate) fn waiting(flow: &Flow, room: &Room, rows: Kept) -> Result<(Kept, u64)> {
+pub(crate) fn waiting(flow: &Flow, room: &SpillBuffer, rows: BufferedBatch) -> Result<(BufferedBatch, u64)> {
     let rows = match rows.in_memory() {
         Some(batch) if flow.is_full() => room.put_aside(batch)?,
         _ => rows,

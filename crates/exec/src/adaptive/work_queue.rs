@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use skytether_adapt::message::EpochId;
-use skytether_engine::meter::{Meter, Reading as Time};
+use skytether_engine::meter::{CpuSample as Time, Meter};
 use tokio::sync::{Mutex as Turns, mpsc};
 
-use crate::adaptive::local_worker::{Tell, Worked};
+use crate::adaptive::local_worker::{Tell, WorkDone};
 
 /// Things of epochs that wait for lanes, which take them one by one. An epoch is told when all of its things are done.
 pub(crate) struct Queue<T> {
@@ -36,7 +36,7 @@ impl<T> Queue<T> {
 
     pub(crate) fn push(&self, epoch: EpochId, things: Vec<T>) {
         if things.is_empty() {
-            (self.tell)(Worked::Epoch(epoch, 0.0));
+            (self.tell)(WorkDone::Epoch(epoch, 0.0));
             return;
         }
         self.left.lock().epochs.insert(epoch, (things.len(), 0.0));
@@ -61,27 +61,27 @@ pub(crate) struct Waiting<T> {
 
 impl<T> Waiting<T> {
     /// The place of a lane whose time `meter` counts.
-    pub(crate) fn metered(self, meter: Arc<Meter>) -> Arc<Line<T>> {
+    pub(crate) fn metered(self, meter: Arc<Meter>) -> Arc<WorkerHandle<T>> {
         let now = meter.read(true);
-        Arc::new(Line { waiting: self, working: Mutex::new((None, now)), meter })
+        Arc::new(WorkerHandle { waiting: self, working: Mutex::new((None, now)), meter })
     }
 }
 
 /// A lane's place at the queue.
-pub(crate) struct Line<T> {
+pub(crate) struct WorkerHandle<T> {
     waiting: Waiting<T>,
     /// The epoch of what is being worked off, and the lane's time when that began.
     working: Mutex<(Option<EpochId>, Time)>,
     meter: Arc<Meter>,
 }
 
-impl<T> fmt::Debug for Line<T> {
+impl<T> fmt::Debug for WorkerHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line").finish_non_exhaustive()
     }
 }
 
-impl<T> Line<T> {
+impl<T> WorkerHandle<T> {
     fn working(&self) -> MutexGuard<'_, (Option<EpochId>, Time)> {
         self.working.lock()
     }
@@ -116,7 +116,7 @@ impl<T> Line<T> {
             let sum = *sum;
             all.epochs.remove(&epoch);
             drop(all);
-            if !(self.waiting.tell)(Worked::Epoch(epoch, sum)) {
+            if !(self.waiting.tell)(WorkDone::Epoch(epoch, sum)) {
                 self.left().over = true;
             }
         }

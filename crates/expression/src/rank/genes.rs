@@ -31,7 +31,7 @@ impl<'a> Genes<'a> {
                 .ok_or_else(|| Error::invalid("gene_id must be UInt32 without NULLs"))?;
             genes.ids.extend_from_slice(ids.values());
             names.push(match batch.column_by_name("gene") {
-                Some(named) => cast(named, &DataType::Utf8View).map_err(|e| Error::invalid("gene must be text").because(e))?,
+                Some(named) => cast(named, &DataType::Utf8View).map_err(|e| Error::invalid("gene must be text").with_source(e))?,
                 None => new_null_array(&DataType::Utf8View, batch.num_rows()),
             });
             let moments = column("moments")?;
@@ -42,7 +42,8 @@ impl<'a> Genes<'a> {
             genes.place.extend((0..batch.num_rows()).map(|row| (b as u32, row as u32)));
         }
         if !names.is_empty() {
-            let all = concat(&names.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(|e| Error::internal("cannot join the genes' names").because(e))?;
+            let all =
+                concat(&names.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(|e| Error::internal("cannot join the genes' names").with_source(e))?;
             genes.names = all.as_string_view().clone();
         }
         genes.sort()?;
@@ -58,7 +59,7 @@ impl<'a> Genes<'a> {
         order.sort_by_key(|&row| self.ids[row as usize]);
         self.ids = order.iter().map(|&row| self.ids[row as usize]).collect();
         self.place = order.iter().map(|&row| self.place[row as usize]).collect();
-        let names = take(&self.names, &UInt32Array::from(order), None).map_err(|e| Error::internal("cannot put the genes' names in order").because(e))?;
+        let names = take(&self.names, &UInt32Array::from(order), None).map_err(|e| Error::internal("cannot put the genes' names in order").with_source(e))?;
         self.names = names.as_string_view().clone();
         Ok(())
     }

@@ -39,7 +39,7 @@ impl<'a> Tester<'a> {
     pub(super) fn read(&mut self, genes: &Genes<'_>, range: Range<usize>) -> Result<usize> {
         for (k, gene) in range.clone().enumerate() {
             let (results, entries) = genes.entries(gene);
-            self.check(genes.place[gene].0 as usize, results, &entries).map_err(|e| e.while_doing(format!("gene number {}", genes.ids[gene])))?;
+            self.check(genes.place[gene].0 as usize, results, &entries).map_err(|e| e.context(format!("gene number {}", genes.ids[gene])))?;
             if k == 0 && (self.shares.is_empty() || !self.fits(results, &entries)) {
                 for (group, at) in self.groups.iter_mut().zip(entries.clone()) {
                     group.n = results.moments(at).n;

@@ -9,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use skytether_common::{DatasetName, Detail, Error, Key, Result};
-use skytether_device::{Annotation, Capabilities, CseInfo, DeliveryStream, Program, ProgramKind, ResultMessage, Rung, SubPlan};
+use skytether_device::{Annotation, Capabilities, CseInfo, DeliveryStream, Program, ProgramKind, PushdownLevel, ResultMessage, SubPlan};
 use skytether_drive::{Cse, Device, Storage, linked};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_store::{Entry, Op, Usage, Version};
@@ -60,7 +60,7 @@ impl Ends {
             dataset: DatasetName::new("calibration", "link")?,
             partitions: std::collections::BTreeMap::new(),
             with: std::collections::BTreeMap::new(),
-            rung: Rung::Full,
+            rung: PushdownLevel::Full,
             program: Program::Substrait(Bytes::from(vec![0])),
             filters: std::collections::BTreeMap::new(),
             tables: std::collections::BTreeMap::new(),
@@ -89,7 +89,7 @@ impl Ends {
 }
 
 async fn serve(cse: Arc<dyn Cse>) -> Result<(Arc<dyn Cse>, Server)> {
-    let on = |e: std::io::Error| Error::unavailable("cannot listen on loopback").because(e);
+    let on = |e: std::io::Error| Error::unavailable("cannot listen on loopback").with_source(e);
     let listener = TcpListener::bind("127.0.0.1:0").await.map_err(on)?;
     let address = listener.local_addr().map_err(on)?.to_string();
     let server = AbortOnDropHandle::new(tokio::spawn(skytether_flight_drive::serve(cse, listener, std::future::pending())));
@@ -146,7 +146,7 @@ impl Cse for RowSource {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
             let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0; plan.batch_rows as usize]));
-            let batch = RecordBatch::try_from_iter([("value", values)]).map_err(|e| Error::internal("cannot make a batch").because(e))?;
+            let batch = RecordBatch::try_from_iter([("value", values)]).map_err(|e| Error::internal("cannot make a batch").with_source(e))?;
             let schema = batch.schema();
             let batches = stream::iter((0..BATCHES).map(move |_| Ok(ResultMessage::Batch { epoch: 0, batch: batch.clone() })));
             let end = stream::iter([Ok(ResultMessage::EpochComplete { epoch: 0 }), Ok(ResultMessage::Done(Annotation::default()))]);

@@ -116,7 +116,7 @@ fn measure<'a>(given: &'a str, dir: Option<&'a Path>, served: bool, mut step: Bo
         let scratch = tempfile::Builder::new().prefix("skytether-calibrate-").tempdir_in(&below).map_err(|e| Error::io("make a directory below", &below, e))?;
         let profile = match &device {
             Some(device) => device.profile,
-            None => Profile::shipped("unlimited").map_err(|e| Error::internal("the shipped device profiles can't be read").because(e))?,
+            None => Profile::shipped("unlimited").map_err(|e| Error::internal("the shipped device profiles can't be read").with_source(e))?,
         };
         let asked = |value: f64| device.is_some().then_some(value);
         let mut measured = Vec::new();
@@ -133,13 +133,14 @@ fn measure<'a>(given: &'a str, dir: Option<&'a Path>, served: bool, mut step: Bo
         let options = DriveOptions::like(device.clone(), None);
         let drive = tokio::task::spawn_blocking(move || Drive::open(&place, Some(DriveIdentity { id: Uuid::new_v4(), name: "drive-0".into() }), options))
             .await
-            .map_err(|e| Error::internal("opening the drive stopped").because(e))??;
+            .map_err(|e| Error::internal("opening the drive stopped").with_source(e))??;
         measured.push(Measured::new("memory_bytes", Unit::Bytes, asked(profile.memory_bytes as f64), memory(drive.memory()) as f64));
 
         step("disk");
         let store = Arc::clone(drive.store());
-        let disk =
-            tokio::task::spawn_blocking(move || disk::measure(store.as_ref(), &profile)).await.map_err(|e| Error::internal("reading stopped").because(e))??;
+        let disk = tokio::task::spawn_blocking(move || disk::measure(store.as_ref(), &profile))
+            .await
+            .map_err(|e| Error::internal("reading stopped").with_source(e))??;
         measured.push(Measured::new("disk_bytes_per_s", Unit::BytesPerS, asked(profile.disk_bytes_per_s), disk.bytes_per_s));
         measured.push(Measured::new("disk_seek_s", Unit::S, asked(profile.disk_seek_s), disk.seek_s));
 

@@ -11,7 +11,7 @@ use futures::future::try_join_all;
 use skytether_adapt::profile::Profile;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_drive::Device;
-use skytether_host::{Cut, QueryOptions};
+use skytether_host::{Pushdown, QueryOptions};
 
 use crate::embedded::OpenOptions;
 use crate::fleet::Fleet;
@@ -45,7 +45,7 @@ impl Workload {
         let batch = |first: i64| {
             let column = |of: fn(i64) -> i64| Arc::new(Int64Array::from_iter_values((first..first + BATCH).map(of))) as ArrayRef;
             RecordBatch::try_from_iter([("k", column(|i| i % 64)), ("a", column(|i| i % 100)), ("b", column(|i| i % 3))])
-                .map_err(|e| Error::internal("cannot make a table").because(e))
+                .map_err(|e| Error::internal("cannot make a table").with_source(e))
         };
         let schema = batch(0)?.schema();
         fleet.ingest_table(&name, schema, (0..ROWS / BATCH).map(|n| batch(n * BATCH)), false).await?;
@@ -56,7 +56,7 @@ impl Workload {
         let profile = match device {
             None => Profiles::default(),
             Some(device) => {
-                let unlimited = |e| Error::internal("the shipped device profiles can't be read").because(e);
+                let unlimited = |e| Error::internal("the shipped device profiles can't be read").with_source(e);
                 let all = Profile::shipped("unlimited").map_err(unlimited)?;
                 // A drive is never made faster than the machine; that it was asked for is told with what is got.
                 let speed_per_core = device.profile.speed_per_core.min(1.0);
@@ -91,7 +91,7 @@ impl Workload {
     }
 
     async fn run(&self) -> Result<f64> {
-        let mut query = self.fleet.sql(QUERY, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
+        let mut query = self.fleet.sql(QUERY, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?;
         while let Some(batch) = query.stream.next().await {
             batch?;
         }

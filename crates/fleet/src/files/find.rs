@@ -28,7 +28,7 @@ pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
             // With this the walk passes over hidden files even where the pattern has the dot.
             let dotted = pattern.split(std::path::is_separator).any(|part| part.starts_with('.') && part.contains(WILD));
             let options = MatchOptions { require_literal_leading_dot: !dotted, ..MatchOptions::new() };
-            let found = glob::glob_with(pattern, options).map_err(|e| Error::invalid(format!("{pattern:?} is no pattern of files")).because(e))?;
+            let found = glob::glob_with(pattern, options).map_err(|e| Error::invalid(format!("{pattern:?} is no pattern of files")).with_source(e))?;
             for file in found {
                 let file = file.map_err(|e| {
                     let at = e.path().to_path_buf();

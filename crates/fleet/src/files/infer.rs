@@ -30,7 +30,7 @@ pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
     let failure = text.failure();
     let mut text = Quotes::new(Blank::new(text, by), by);
     let (schema, rows) =
-        format(by).infer_schema(&mut text, None).map_err(|e| failure.or(path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
+        format(by).infer_schema(&mut text, None).map_err(|e| failure.or(path, Error::invalid(format!("cannot read {}", path.display())).with_source(e)))?;
     if let Some(line) = text.open() {
         // The reader of the format would take all that follows for one value.
         return Err(Error::invalid(format!("{}: line {line} opens a quote that is never closed", path.display())));
@@ -73,7 +73,7 @@ pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
                     Err(e) => Err(external(e)),
                 },
                 Ok(_) => Err(external(wrong())),
-                Err(e) => Err(external(wrong().because(e))),
+                Err(e) => Err(external(wrong().with_source(e))),
             }
         })
     });
@@ -81,7 +81,7 @@ pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
         Some(ours) => ours.flattened(),
         None => {
             let (path, line) = *at.borrow();
-            Error::invalid(format!("{}: line {line} does not fit the lines before it", path.display())).because(e)
+            Error::invalid(format!("{}: line {line} does not fit the lines before it", path.display())).with_source(e)
         }
     })?;
     for path in paths.iter().take(1) {
@@ -123,7 +123,7 @@ impl Iterator for Lines {
                 Ok(_) if line.trim_ascii().is_empty() => {}
                 Ok(_) => {
                     let text =
-                        String::from_utf8(line).map_err(|e| Error::invalid(format!("{}: line {} is no text", self.path.display(), self.number)).because(e));
+                        String::from_utf8(line).map_err(|e| Error::invalid(format!("{}: line {} is no text", self.path.display(), self.number)).with_source(e));
                     return Some(text.map(|text| (self.number, text)));
                 }
                 Err(e) => return Some(Err(self.failure.or(&self.path, super::source::failed("read", &self.path, e)))),

@@ -329,7 +329,7 @@ mod tests {
         for len in [3, whole.len() / 2, whole.len() - 1] {
             let (_d, path) = write("half.parquet", &whole[..len]);
             let error = open(&[&path]).and_then(rows).unwrap_err();
-            let text = error.full_text();
+            let text = error.report();
             assert!(error.kind() == skytether_common::Kind::Corrupt && text.contains("half.parquet is truncated or no Parquet file: "), "{len}: {text}");
         }
     }

@@ -21,7 +21,7 @@ use super::source::{Failure, FileSource, Text, failed};
 
 /// Errors of a binary format: the bytes are not what was written, unless the system could not read them.
 fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::error::Error + Send + Sync + 'static) -> Error {
-    failure.or(path, Error::corrupt(format!("{} is truncated or no {what} file", path.display())).because(e))
+    failure.or(path, Error::corrupt(format!("{} is truncated or no {what} file", path.display())).with_source(e))
 }
 
 /// Ends `batches` at the first error, which becomes what `wrong` says, given the number of rows before; unless the system is to blame.
@@ -55,7 +55,7 @@ fn follows(path: &Path, rows: usize) -> String {
 }
 
 fn damaged(path: &Path, rows: usize, e: ArrowError) -> Error {
-    Error::corrupt(follows(path, rows)).because(e)
+    Error::corrupt(follows(path, rows)).with_source(e)
 }
 
 type Parquet = ParquetRecordBatchReaderBuilder<FileSource>;
@@ -175,7 +175,7 @@ pub(super) fn separated(path: PathBuf, by: u8, schema: &SchemaRef) -> Result<Bat
         .with_format(infer::format(by))
         .with_batch_size(BATCH_ROWS)
         .build(Blank::new(text, by))
-        .map_err(|e| failure.or(&path, Error::invalid(format!("cannot read {}", path.display())).because(e)))?;
+        .map_err(|e| failure.or(&path, Error::invalid(format!("cannot read {}", path.display())).with_source(e)))?;
     Ok(named(path, failure, misfit, reader))
 }
 
@@ -188,7 +188,7 @@ fn misfit(path: &Path, rows: usize, e: ArrowError) -> Error {
         let why = if rest[digits..].starts_with(". Row data") { "" } else { &rest[digits..] };
         Some(format!("{}: line {} does not fit: error {what}{why}", path.display(), line + 1))
     });
-    told.map_or_else(|| Error::invalid(follows(path, rows)).because(e), Error::invalid)
+    told.map_or_else(|| Error::invalid(follows(path, rows)).with_source(e), Error::invalid)
 }
 
 fn json_reader(schema: &SchemaRef) -> arrow::json::ReaderBuilder {
@@ -199,12 +199,12 @@ fn json_reader(schema: &SchemaRef) -> arrow::json::ReaderBuilder {
 pub(super) fn json_lines(path: PathBuf, schema: &SchemaRef) -> Result<Batches> {
     let text = Text::open(&path)?;
     let failure = text.failure();
-    let wrong = |e: ArrowError| failure.or(&path, Error::invalid(format!("cannot read {}: each line must be a JSON object", path.display())).because(e));
+    let wrong = |e: ArrowError| failure.or(&path, Error::invalid(format!("cannot read {}: each line must be a JSON object", path.display())).with_source(e));
     let reader = json_reader(schema).build(BufReader::new(text)).map_err(wrong)?;
     let schema = Arc::clone(schema);
     let misfit = move |path: &Path, rows: usize, e: ArrowError| match line_at_fault(path, &schema, rows) {
-        Some((line, e)) => Error::invalid(format!("{}: line {line} does not fit", path.display())).because(e),
-        None => Error::invalid(follows(path, rows)).because(e),
+        Some((line, e)) => Error::invalid(format!("{}: line {line} does not fit", path.display())).with_source(e),
+        None => Error::invalid(follows(path, rows)).with_source(e),
     };
     Ok(named(path, failure, misfit, reader))
 }

@@ -18,7 +18,7 @@ const TOO_MANY_FILES: [i32; 2] = [24, 23];
 /// The system's error while doing `action` to `path`.
 pub(super) fn failed(action: &str, path: &Path, e: io::Error) -> Error {
     if e.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code)) {
-        return Error::exhausted(format!("cannot {action} {}: too many files are open; raise the limit (`ulimit -n`)", path.display())).because(e);
+        return Error::exhausted(format!("cannot {action} {}: too many files are open; raise the limit (`ulimit -n`)", path.display())).with_source(e);
     }
     Error::io(action, path, e)
 }
@@ -39,7 +39,7 @@ impl Failure {
         match self.0.lock().take() {
             Some(e) if e.raw_os_error().is_none() && matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) => {
                 let how = if e.kind() == io::ErrorKind::UnexpectedEof { "truncated" } else { "damaged" };
-                Error::corrupt(format!("the compressed data of {} are {how}: fetch the file again", path.display())).because(e)
+                Error::corrupt(format!("the compressed data of {} are {how}: fetch the file again", path.display())).with_source(e)
             }
             Some(e) => failed("read", path, e),
             None => other,

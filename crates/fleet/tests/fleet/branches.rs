@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::query::Policy;
-use skytether_branch::Branch;
+use skytether_branch::Aggregator;
 use skytether_common::{Kind, Result};
 use skytether_drive::{Cse, Device, Drive, DriveOptions, linked};
-use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
+use skytether_fleet::{AdaptiveMode, DatasetKind, HostOptions, Placement, Pushdown, QueryOptions, Receipt};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Founding, Host};
 use skytether_slice::SliceOptions;
@@ -20,9 +20,10 @@ use crate::served::Server;
 use crate::tables::{QUERIES, assert_as_reference};
 use crate::util::{batches, lines, name};
 
-const POLICIES: [Policy; 4] = [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Static(Rung::Raw)];
+const POLICIES: [Policy; 4] =
+    [Policy::Adaptive, Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter), Policy::Static(PushdownLevel::Raw)];
 
-fn options(moving: Moving) -> HostOptions {
+fn options(moving: AdaptiveMode) -> HostOptions {
     HostOptions { slices: SliceOptions { target_bytes: 8 << 10, ..SliceOptions::default() }, moving, threads: 2, ..HostOptions::default() }
 }
 
@@ -33,12 +34,12 @@ fn drive(dir: &Path, name: &str, device: Option<&str>) -> Arc<dyn Cse> {
     linked(Drive::open(&dir.join(name), Some(identity), DriveOptions { memory_limit: 64 << 20, device, ..DriveOptions::default() }).unwrap())
 }
 
-async fn branch(name: &str, drives: Vec<Arc<dyn Cse>>, moving: Moving) -> Result<Arc<dyn Cse>> {
-    Ok(Branch::open(name, drives, options(moving), Founding::EmptyDrives, None).await? as Arc<dyn Cse>)
+async fn branch(name: &str, drives: Vec<Arc<dyn Cse>>, moving: AdaptiveMode) -> Result<Arc<dyn Cse>> {
+    Ok(Aggregator::open(name, drives, options(moving), Founding::EmptyDrives, None).await? as Arc<dyn Cse>)
 }
 
 /// Three levels: a host over a branch of three drives, a branch of a branch of two and a drive, and a drive.
-async fn tree(dir: &Path, above: Moving, below: Moving) -> Host {
+async fn tree(dir: &Path, above: AdaptiveMode, below: AdaptiveMode) -> Host {
     let left = branch("left", ["a", "b", "c"].map(|name| drive(dir, name, None)).to_vec(), below).await.unwrap();
     let inner = branch("inner", vec![drive(dir, "d", None), drive(dir, "e", None)], below).await.unwrap();
     let right = branch("right", vec![inner, drive(dir, "f", None)], below).await.unwrap();
@@ -52,7 +53,7 @@ async fn fill(host: &Host, rows: &[RecordBatch]) {
 }
 
 async fn ask(host: &Host, sql: &str) -> Result<(Vec<String>, Receipt)> {
-    let query = host.sql(sql, &QueryOptions { cut: Cut::Adaptive, ..QueryOptions::default() }).await?;
+    let query = host.sql(sql, &QueryOptions { cut: Pushdown::Adaptive, ..QueryOptions::default() }).await?;
     let receipt = query.receipt.clone();
     let rows = lines(&query.collect().await?);
     Ok((rows, receipt.receipt()))
@@ -69,13 +70,13 @@ async fn check(host: &Host, rows: &[RecordBatch], what: &str, queries: impl Iter
 async fn every_tree_gives_the_answer_of_one_engine() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(8, 500);
-    let host = tree(dir.path(), Moving::Never, Moving::Never).await;
+    let host = tree(dir.path(), AdaptiveMode::Never, AdaptiveMode::Never).await;
     fill(&host, &rows).await;
     check(&host, &rows, "as a whole", QUERIES.iter()).await;
     drop(host);
     for (at, below) in POLICIES.into_iter().enumerate() {
         for above in POLICIES {
-            let host = tree(dir.path(), Moving::Always(above), Moving::Always(below)).await;
+            let host = tree(dir.path(), AdaptiveMode::Always(above), AdaptiveMode::Always(below)).await;
             // Each query under four of the sixteen pairs.
             check(&host, &rows, &format!("{above:?} over {below:?}"), QUERIES.iter().skip(at).step_by(4)).await;
         }
@@ -86,7 +87,7 @@ async fn every_tree_gives_the_answer_of_one_engine() {
 async fn states_become_fewer_in_the_middle_and_receipts_show_every_level() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(30, 1000);
-    let host = tree(dir.path(), Moving::Always(Policy::Static(Rung::Full)), Moving::Always(Policy::Static(Rung::Full))).await;
+    let host = tree(dir.path(), AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)), AdaptiveMode::Always(Policy::Static(PushdownLevel::Full))).await;
     fill(&host, &rows).await;
     let (lines, receipt) = ask(&host, "SELECT grp, n % 20, sum(n), avg(x), stddev(x), min(name) FROM lab.plain GROUP BY grp, n % 20").await.unwrap();
     let groups = lines.len() as u64;
@@ -113,7 +114,7 @@ async fn states_become_fewer_in_the_middle_and_receipts_show_every_level() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_branch_works_off_itself_is_in_its_figures_and_not_in_the_hosts() {
     let dir = tempfile::tempdir().unwrap();
-    let host = tree(dir.path(), Moving::Always(Policy::Static(Rung::Full)), Moving::Always(Policy::Static(Rung::Raw))).await;
+    let host = tree(dir.path(), AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)), AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw))).await;
     fill(&host, &batches(30, 1000)).await;
     let (_, receipt) = ask(&host, "SELECT grp, sum(n), avg(x), min(name) FROM lab.plain GROUP BY grp").await.unwrap();
     for name in ["left", "right"] {
@@ -135,12 +136,12 @@ async fn drives_of_many_speeds_work_in_one_tree() {
     let rows = batches(30, 1000);
     let slow = "speed_per_core = 0.02\ncores = 2\nmemory_bytes = 67108864\ndisk_bytes_per_s = 2e8\nlink_bits_per_s = 1e9\n";
     let quick = "speed_per_core = 0.5\ncores = 1\nmemory_bytes = 67108864\ndisk_bytes_per_s = 1e9\nlink_bits_per_s = 1e10\n";
-    let below = branch("below", vec![drive(dir.path(), "a", Some(slow)), drive(dir.path(), "b", Some(quick))], Moving::AsNeeded).await.unwrap();
-    let middle = branch("middle", vec![below, drive(dir.path(), "c", Some(slow))], Moving::AsNeeded).await.unwrap();
+    let below = branch("below", vec![drive(dir.path(), "a", Some(slow)), drive(dir.path(), "b", Some(quick))], AdaptiveMode::AsNeeded).await.unwrap();
+    let middle = branch("middle", vec![below, drive(dir.path(), "c", Some(slow))], AdaptiveMode::AsNeeded).await.unwrap();
     let profile = middle.info().profile.unwrap();
     assert_eq!((profile.cores, profile.disk_bytes_per_s), (5, 1.4e9));
     assert!((profile.speed_per_core - (4.0 * 0.02 + 0.5) / 5.0).abs() < 1e-9);
-    let host = Host::join(vec![middle, drive(dir.path(), "d", None)], options(Moving::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
+    let host = Host::join(vec![middle, drive(dir.path(), "d", None)], options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
     fill(&host, &rows).await;
     check(&host, &rows, "many speeds", QUERIES.iter().step_by(3)).await;
 }
@@ -149,17 +150,17 @@ async fn drives_of_many_speeds_work_in_one_tree() {
 async fn a_drive_that_is_too_busy_gives_its_slices_back() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(30, 1000);
-    let plain = Host::join(vec![drive(dir.path(), "a", None)], options(Moving::Never), Founding::EmptyDrives).await.unwrap().0;
+    let plain = Host::join(vec![drive(dir.path(), "a", None)], options(AdaptiveMode::Never), Founding::EmptyDrives).await.unwrap().0;
     fill(&plain, &rows).await;
     drop(plain);
     // Nothing takes less than its processor time.
     let busy = DriveOptions { memory_limit: 64 << 20, max_load: 1.0, ..DriveOptions::default() };
-    for policy in [Policy::Adaptive, Policy::Static(Rung::Full)] {
+    for policy in [Policy::Adaptive, Policy::Static(PushdownLevel::Full)] {
         let drive: Arc<dyn Cse> = Drive::open(&dir.path().join("a"), None, busy.clone()).unwrap();
-        let host = Host::join(vec![drive], options(Moving::Always(policy)), Founding::EmptyDrives).await.unwrap().0;
+        let host = Host::join(vec![drive], options(AdaptiveMode::Always(policy)), Founding::EmptyDrives).await.unwrap().0;
         check(&host, &rows, "busy", QUERIES.iter().step_by(6)).await;
         let (_, receipt) = ask(&host, "SELECT grp, sum(n) FROM lab.plain GROUP BY grp").await.unwrap();
-        assert_eq!(receipt.drives[0].rung, Some(Rung::Raw), "{:?}", receipt.drives);
+        assert_eq!(receipt.drives[0].rung, Some(PushdownLevel::Raw), "{:?}", receipt.drives);
     }
 }
 
@@ -167,25 +168,25 @@ async fn a_drive_that_is_too_busy_gives_its_slices_back() {
 async fn drives_of_a_branch_are_nobody_elses() {
     let dir = tempfile::tempdir().unwrap();
     let drives = || vec![drive(dir.path(), "a", None), drive(dir.path(), "b", None)];
-    let left = branch("left", drives(), Moving::AsNeeded).await.unwrap();
+    let left = branch("left", drives(), AdaptiveMode::AsNeeded).await.unwrap();
     let id = left.info().id;
-    let host = Host::join(vec![left], options(Moving::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
+    let host = Host::join(vec![left], options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
     fill(&host, &batches(4, 100)).await;
     drop(host);
     // A host would take everything for garbage.
-    let error = Host::join(drives(), options(Moving::AsNeeded), Founding::EmptyDrives).await.unwrap_err();
+    let error = Host::join(drives(), options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
     assert!(error.to_string().contains("the branch left"), "{error}");
-    let error = branch("other", drives(), Moving::AsNeeded).await.unwrap_err();
+    let error = branch("other", drives(), AdaptiveMode::AsNeeded).await.unwrap_err();
     assert!(error.to_string().contains("the branch left, not of other"), "{error}");
-    let error = branch("left", drives().split_off(1), Moving::AsNeeded).await.unwrap_err();
+    let error = branch("left", drives().split_off(1), AdaptiveMode::AsNeeded).await.unwrap_err();
     assert!(error.to_string().contains("missing: a"), "{error}");
     // In whatever order they are named, it is the same branch with the same content.
     let mut turned = drives();
     turned.reverse();
-    let left = branch("left", turned, Moving::AsNeeded).await.unwrap();
+    let left = branch("left", turned, AdaptiveMode::AsNeeded).await.unwrap();
     assert_eq!(left.info().id, id);
-    let host = Host::join(vec![left], options(Moving::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
+    let host = Host::join(vec![left], options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
     let (rows, _) = ask(&host, "SELECT count(*) FROM lab.plain").await.unwrap();
     assert_eq!(rows, ["400"]);
     // What is dropped is gone from all of them.
@@ -209,7 +210,7 @@ async fn biologists_do_not_know_of_trees() {
         "SELECT cell_type, count(*) FROM lab.tiny.obs GROUP BY cell_type ORDER BY cell_type",
         "SELECT count(*), sum(nnz) FROM lab.tiny.x_rows",
     ];
-    let plain = Host::join(vec![drive(dir.path(), "plain", None)], options(Moving::Never), Founding::EmptyDrives).await.unwrap().0;
+    let plain = Host::join(vec![drive(dir.path(), "plain", None)], options(AdaptiveMode::Never), Founding::EmptyDrives).await.unwrap().0;
     write_by(plain.writer(&name("lab.tiny"), DatasetKind::Expression, false).await.unwrap()).await;
     let mut expected = Vec::new();
     for sql in queries {
@@ -219,7 +220,12 @@ async fn biologists_do_not_know_of_trees() {
     }
     // One slice per branch, and several.
     for max_rows in [SliceOptions::default().max_rows, 4] {
-        for moving in [Moving::Never, Moving::Always(Policy::Static(Rung::Full)), Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))] {
+        for moving in [
+            AdaptiveMode::Never,
+            AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)),
+            AdaptiveMode::Always(Policy::Adaptive),
+            AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw)),
+        ] {
             let mut options = options(moving);
             options.slices.max_rows = max_rows;
             let dir = tempfile::tempdir().unwrap();
@@ -244,7 +250,7 @@ async fn a_branch_is_served_like_a_drive() {
         let path = dir.path().to_owned();
         let server = Server::start(move |listener| async move {
             let drives = drives.map(|name| drive(&path, name, None)).to_vec();
-            let served = branch(name, drives, Moving::AsNeeded).await.unwrap();
+            let served = branch(name, drives, AdaptiveMode::AsNeeded).await.unwrap();
             send.send(()).unwrap();
             skytether_flight_drive::serve(served, listener, std::future::pending()).await.unwrap();
         });
@@ -259,11 +265,11 @@ async fn a_branch_is_served_like_a_drive() {
         }
         drives
     };
-    let host = Host::join(connect().await, options(Moving::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
+    let host = Host::join(connect().await, options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
     fill(&host, &rows).await;
     check(&host, &rows, "served", QUERIES.iter()).await;
     for policy in POLICIES {
-        let host = Host::join(connect().await, options(Moving::Always(policy)), Founding::EmptyDrives).await.unwrap().0;
+        let host = Host::join(connect().await, options(AdaptiveMode::Always(policy)), Founding::EmptyDrives).await.unwrap().0;
         check(&host, &rows, "served", QUERIES.iter().step_by(5)).await;
     }
     let (_, receipt) = ask(&host, "SELECT grp, sum(n) FROM lab.plain GROUP BY grp").await.unwrap();

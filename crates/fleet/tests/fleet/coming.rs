@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use skytether_common::{Key, Result};
 use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
-use skytether_fleet::{DatasetKind, GrowthOptions};
+use skytether_fleet::{DatasetKind, ResizeOptions};
 use skytether_host::MEMBERSHIP_KEY;
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
@@ -95,7 +95,7 @@ async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
     let (coming, comes) = stop(&ways[3].writing);
     let growing = tokio::spawn({
         let (host, new) = (host.clone(), vec![way(3)]);
-        async move { host.resize(new, &GrowthOptions::default(), &|_| ()).await.map(drop) }
+        async move { host.resize(new, &ResizeOptions::default(), &|_| ()).await.map(drop) }
     });
     coming.await.unwrap();
     let (looking, looks) = stop(&ways[0].reading);
@@ -113,10 +113,10 @@ async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
     tokio::time::timeout(Duration::from_secs(20), is_here).await.unwrap();
     looks.send(()).unwrap();
 
-    writing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.full_text()));
-    growing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.full_text()));
+    writing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.report()));
+    growing.await.unwrap().unwrap_or_else(|e| panic!("{}", e.report()));
     // Nothing is moved while one is lost.
-    let again = host.resize(Vec::new(), &GrowthOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let again = host.resize(Vec::new(), &ResizeOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(again.drives.len() == 4 && again.drives.iter().all(|load| load.after > 0), "{again}");
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(200));
 }

@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use skytether_common::{Error, Kind};
-use skytether_fleet::{Cut, DatasetKind, Placement, QueryOptions};
+use skytether_fleet::{DatasetKind, Placement, Pushdown, QueryOptions};
 use skytether_store::{Expect, Op};
 
 use crate::util::{batches, ingest, name, open, query, usage, value};
@@ -32,7 +32,7 @@ async fn a_reader_of_a_replaced_generation_ends_whole_or_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
-    let mut running = fleet.sql("SELECT id FROM lab.t", &QueryOptions { cut: Cut::Full, batch_rows: 100 }).await.unwrap();
+    let mut running = fleet.sql("SELECT id FROM lab.t", &QueryOptions { cut: Pushdown::Full, batch_rows: 100 }).await.unwrap();
     let mut rows = running.stream.next().await.unwrap().unwrap().num_rows();
     ingest(&fleet, "lab.t", &batches(1, 10), true).await.unwrap();
     let mut end = Ok(());
@@ -125,7 +125,7 @@ async fn data_sets_are_listed_and_dropped() {
     }
     assert_eq!(usage(&fleet).await, empty);
     assert_eq!(fleet.drop_dataset(&name("a.one")).await.unwrap_err().kind(), Kind::NotFound);
-    assert_eq!(query(&fleet, "SELECT 1 FROM a.one", Cut::Full).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(query(&fleet, "SELECT 1 FROM a.one", Pushdown::Full).await.unwrap_err().kind(), Kind::NotFound);
 }
 
 /// Bytes of all root records.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use skytether_drive::{Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, Fleet, RepairOptions};
+use skytether_fleet::{Fleet, Pushdown, RepairOptions};
 use skytether_host::Scheme;
 use skytether_store::disk::DriveIdentity;
 
@@ -81,7 +81,7 @@ async fn killed_ingest(redundancy: &str, old: Option<usize>) {
         if at == "deletion" {
             assert!(deleted > 0, "{what}: nothing was left to collect");
         }
-        ingest(&fleet, VICTIM, &batches(BATCHES, ROWS), true).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        ingest(&fleet, VICTIM, &batches(BATCHES, ROWS), true).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         assert_eq!(rows(&fleet).await, new, "{what}");
         fleet.drop_dataset(&name(VICTIM)).await.unwrap();
         alone_again(dir, fleet, redundancy, alone, what).await;
@@ -130,13 +130,13 @@ async fn killed_drop(redundancy: &str) {
             _ => assert_eq!(now, None, "{what}"),
         }
         if now.is_some() {
-            fleet.drop_dataset(&name(VICTIM)).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            fleet.drop_dataset(&name(VICTIM)).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         }
         assert_eq!(rows(&fleet).await, None, "{what}");
         alone_again(dir, fleet, redundancy, alone, what).await;
         // It may be written anew under its name.
         let fleet = reopen(dir).await;
-        ingest(&fleet, VICTIM, &batches(1, 70), false).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        ingest(&fleet, VICTIM, &batches(1, 70), false).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         assert_eq!(rows(&fleet).await, Some(70), "{what}");
     };
     let places = killed_at(first.path(), Job::Drop, 0..MANY, redundancy, look).await;
@@ -175,7 +175,7 @@ async fn a_killed_scrub_makes_nothing_worse_and_another_one_mends_the_rest() {
     let first = tempfile::tempdir().unwrap();
     let fleet = open(first.path(), DRIVES, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(8, 1000), false).await.unwrap();
-    let whole = query(&fleet, SQL, Cut::Full).await.unwrap();
+    let whole = query(&fleet, SQL, Pushdown::Full).await.unwrap();
     drop(fleet);
     let before: Vec<_> = (0..DRIVES).map(|n| values(first.path(), n)).collect();
     // All on one drive, so that no group has lost more than it survives.
@@ -192,11 +192,11 @@ async fn a_killed_scrub_makes_nothing_worse_and_another_one_mends_the_rest() {
     let damaged = 5;
     let look = async |dir: &Path, stop: usize, _: &str, what: &str| {
         let fleet = reopen(dir).await;
-        assert_eq!(query(&fleet, SQL, Cut::Full).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text())), whole, "{what}");
+        assert_eq!(query(&fleet, SQL, Pushdown::Full).await.unwrap_or_else(|e| panic!("{what}: {}", e.report())), whole, "{what}");
         // What was mended before stays mended.
         let report = mended(&fleet, what).await;
         assert_eq!(report.damaged as usize, damaged - stop, "{what}: {report}");
-        assert_eq!(query(&fleet, SQL, Cut::Full).await.unwrap(), whole, "{what}");
+        assert_eq!(query(&fleet, SQL, Pushdown::Full).await.unwrap(), whole, "{what}");
         drop(fleet);
         no_leaks(dir, 2, what);
         assert!((0..DRIVES).all(|n| values(dir, n) == before[n]), "{what}: something is not what it was");
@@ -220,7 +220,7 @@ async fn killed_repair(made: bool, stops: impl Iterator<Item = usize>) {
             "SELECT gene, cell, value FROM blood.tiny.x WHERE value > 3 ORDER BY gene, cell",
             "SELECT o.cell_type, count(*), max(o.cell) FROM blood.tiny.obs o GROUP BY o.cell_type ORDER BY o.cell_type",
         ] {
-            answers.push(query(fleet, sql, Cut::Full).await.unwrap_or_else(|e| panic!("{what}: {sql}: {}", e.full_text())));
+            answers.push(query(fleet, sql, Pushdown::Full).await.unwrap_or_else(|e| panic!("{what}: {sql}: {}", e.report())));
         }
         answers
     };

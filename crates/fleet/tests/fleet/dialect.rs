@@ -12,7 +12,7 @@ use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use async_trait::async_trait;
 use skytether_common::Error;
-use skytether_fleet::{Cut, Fleet, QueryOptions};
+use skytether_fleet::{Fleet, Pushdown, QueryOptions};
 use skytether_slice::SliceOptions;
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Record, Runner, parse_file, strict_column_validator};
 
@@ -20,7 +20,7 @@ use crate::util::{name, open_with_slices};
 
 struct Engine {
     fleet: Fleet,
-    cut: Cut,
+    cut: Pushdown,
 }
 
 impl Engine {
@@ -85,7 +85,7 @@ fn files() -> Vec<PathBuf> {
 }
 
 /// Runs all files; how many records there were, and what failed.
-async fn run(drives: usize, cut: Cut) -> (usize, Vec<String>) {
+async fn run(drives: usize, cut: Pushdown) -> (usize, Vec<String>) {
     let (mut records, mut failed) = (0, Vec::new());
     for file in files() {
         let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ async fn run(drives: usize, cut: Cut) -> (usize, Vec<String>) {
 }
 
 async fn check(drives: usize) {
-    for cut in [Cut::Adaptive, Cut::Raw] {
+    for cut in [Pushdown::Adaptive, Pushdown::Raw] {
         let (records, failed) = run(drives, cut).await;
         assert!(failed.is_empty(), "{drives} drives, {cut}: {} of {records} records failed:\n{}", failed.len(), failed.join("\n"));
         assert!(records >= 150, "only {records} records");

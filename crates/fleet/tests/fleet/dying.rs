@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream;
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::query::Policy;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, Layer, OpenReply, ResultMessage, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
-use skytether_fleet::{Cut, DatasetKind, HostOptions, Moving, Placement, QueryOptions};
+use skytether_fleet::{AdaptiveMode, DatasetKind, HostOptions, Placement, Pushdown, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
 
@@ -94,7 +94,7 @@ impl Layer for Mortal {
 const DRIVES: usize = 4;
 
 /// A host over the drives below `dir`, each with so many breaths.
-async fn host(dir: &Path, breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving: Moving) -> Result<Host> {
+async fn host(dir: &Path, breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving: AdaptiveMode) -> Result<Host> {
     host_over(dir, (DRIVES, None), "ec:2+1", breaths, moving).await
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn host_over(
     (count, each): (usize, Option<usize>),
     redundancy: &str,
     breaths: BTreeMap<usize, Arc<AtomicUsize>>,
-    moving: Moving,
+    moving: AdaptiveMode,
 ) -> Result<Host> {
     let mut options = HostOptions { redundancy: redundancy.parse()?, moving, threads: 2, storage_deadline: Duration::from_secs(20), ..HostOptions::default() };
     options.slices.target_bytes = 8 << 10;
@@ -143,7 +143,7 @@ pub(crate) const QUERIES: [&str; 6] = [
     "SELECT count(*), max(id) FROM lab.t",
 ];
 
-pub(crate) async fn answer(host: &Host, sql: &str, cut: Cut) -> Result<(Vec<String>, skytether_fleet::Receipt)> {
+pub(crate) async fn answer(host: &Host, sql: &str, cut: Pushdown) -> Result<(Vec<String>, skytether_fleet::Receipt)> {
     let query = host.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await?;
     let receipt = query.receipt.clone();
     let rows = lines(&query.collect().await?);
@@ -155,7 +155,7 @@ pub(crate) async fn filled(host: Host) -> Vec<Vec<String>> {
     fill(&host).await;
     let mut whole = Vec::new();
     for sql in QUERIES {
-        whole.push(answer(&host, sql, Cut::Full).await.unwrap().0);
+        whole.push(answer(&host, sql, Pushdown::Full).await.unwrap().0);
     }
     whole
 }
@@ -164,9 +164,10 @@ pub(crate) async fn filled(host: Host) -> Vec<Vec<String>> {
 async fn die_in_the_middle(redundancy: &str, breaths: &[usize], lost: impl Fn(usize) -> Vec<usize>) {
     let dir = tempfile::tempdir().unwrap();
     let fleet = async |breaths, moving| host_over(dir.path(), (DRIVES, None), redundancy, breaths, moving).await.unwrap();
-    let whole = filled(fleet(BTreeMap::new(), Moving::AsNeeded).await).await;
+    let whole = filled(fleet(BTreeMap::new(), AdaptiveMode::AsNeeded).await).await;
     let mut served_by_fallback = 0;
-    let movings = [Moving::AsNeeded, Moving::Never, Moving::Always(Policy::Adaptive), Moving::Always(Policy::Static(Rung::Raw))];
+    let movings =
+        [AdaptiveMode::AsNeeded, AdaptiveMode::Never, AdaptiveMode::Always(Policy::Adaptive), AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw))];
     for (round, breath) in breaths.iter().copied().enumerate() {
         let (moving, lost) = (movings[round % movings.len()], lost(round));
         for (at, (sql, whole)) in QUERIES.iter().zip(&whole).enumerate() {
@@ -176,14 +177,14 @@ async fn die_in_the_middle(redundancy: &str, breaths: &[usize], lost: impl Fn(us
             lives.values().enumerate().for_each(|(n, left)| left.store(breath + n, Ordering::SeqCst));
             let cut = CUTS[(at + round) % CUTS.len()];
             let what = format!("{redundancy}, {moving:?}, {cut}, {lost:?} after {breath}: {sql}");
-            let (own, receipt) = answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let (own, receipt) = answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!(&own, whole, "{what}");
             let names: Vec<String> = lost.iter().map(|n| format!("drive-{n}")).collect();
             served_by_fallback +=
                 receipt.drives.iter().filter(|d| d.served_by_fallback.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
             // And they stay away.
             lives.values().for_each(|left| left.store(0, Ordering::SeqCst));
-            assert_eq!(&answer(&host, sql, Cut::Full).await.unwrap().0, whole, "{what}");
+            assert_eq!(&answer(&host, sql, Pushdown::Full).await.unwrap().0, whole, "{what}");
         }
     }
     assert!(served_by_fallback > breaths.len(), "{served_by_fallback}");
@@ -208,7 +209,7 @@ async fn two_drives_that_die_in_the_middle_change_no_answer() {
 async fn an_ingest_that_loses_a_drive_fails_and_the_next_does_without() {
     let dir = tempfile::tempdir().unwrap();
     let left = Arc::new(AtomicUsize::new(usize::MAX));
-    let host = host(dir.path(), BTreeMap::from([(1, Arc::clone(&left))]), Moving::AsNeeded).await.unwrap();
+    let host = host(dir.path(), BTreeMap::from([(1, Arc::clone(&left))]), AdaptiveMode::AsNeeded).await.unwrap();
     fill(&host).await;
     let write = async |title: &str, replace: bool, rows: usize| {
         let rows = batches(8, rows);
@@ -221,7 +222,7 @@ async fn an_ingest_that_loses_a_drive_fails_and_the_next_does_without() {
             }
         }
     };
-    let count = async |title: &str| answer(&host, &format!("SELECT count(*) FROM {title}"), Cut::Full).await.map(|(rows, _)| rows);
+    let count = async |title: &str| answer(&host, &format!("SELECT count(*) FROM {title}"), Pushdown::Full).await.map(|(rows, _)| rows);
     // Whatever it dies of, the data set is as before or as after.
     for breath in 0..14 {
         left.store(usize::MAX, Ordering::SeqCst);
@@ -236,10 +237,10 @@ async fn an_ingest_that_loses_a_drive_fails_and_the_next_does_without() {
         assert!(rows == ["2000"] || (done.is_err() && rows == ["800"]), "after {breath}: {rows:?}, {done:?}");
         // Without it.
         if breath % 3 == 0 {
-            host.catalog().drop_dataset(&name("lab.u")).await.unwrap_or_else(|e| panic!("after {breath}: {}", e.full_text()));
+            host.catalog().drop_dataset(&name("lab.u")).await.unwrap_or_else(|e| panic!("after {breath}: {}", e.report()));
             assert_eq!(count("lab.u").await.unwrap_err().kind(), Kind::NotFound);
         }
-        write("lab.u", true, 300).await.unwrap_or_else(|e| panic!("after {breath}: {}", e.full_text()));
+        write("lab.u", true, 300).await.unwrap_or_else(|e| panic!("after {breath}: {}", e.report()));
         assert_eq!(count("lab.u").await.unwrap(), ["2400"]);
     }
     left.store(usize::MAX, Ordering::SeqCst);

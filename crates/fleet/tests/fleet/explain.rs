@@ -1,6 +1,6 @@
 //! `explain`, from the query to the physical plan of the host: what goes down, what stays, and with which operators it runs.
 
-use skytether_fleet::{Cut, QueryOptions};
+use skytether_fleet::{Pushdown, QueryOptions};
 
 use crate::util::{batches, ingest, open};
 
@@ -23,9 +23,9 @@ macro_rules! explained {
             ingest(&fleet, "lab.points", &batches(2, 300), false).await.unwrap();
             crate::expression::write(&fleet, "blood.cells").await;
             $({
-                let options = QueryOptions { cut: Cut::$cut, ..QueryOptions::default() };
+                let options = QueryOptions { cut: Pushdown::$cut, ..QueryOptions::default() };
                 let text = fleet.explain($sql, false, &options).await.unwrap();
-                insta::assert_snapshot!(stringify!($name), format!("{}\ncut={}\n\n{}", $sql, Cut::$cut, without_names(&text)));
+                insta::assert_snapshot!(stringify!($name), format!("{}\ncut={}\n\n{}", $sql, Pushdown::$cut, without_names(&text)));
             })*
         }
     };
@@ -102,7 +102,7 @@ async fn what_ran_where() {
     ];
     let mut text = String::new();
     for sql in queries {
-        let explanation = fleet.explanation(sql, true, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
+        let explanation = fleet.explanation(sql, true, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await.unwrap();
         text.push_str(&format!("{sql}\n{}\n", scrubbed(&explanation.receipt.unwrap().tree())));
     }
     insta::assert_snapshot!(text);
@@ -121,103 +121,108 @@ async fn what_stays_on_the_host_has_its_reason() {
     let matches = "whether a row has a match, only the rows of all drives together tell";
     let after_merge = "it follows the merge of the drives' states";
     // Query, cut, the operator that runs it on the host (one of these), and why.
-    let table: &[(&str, Cut, &str, &str)] = &[
-        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id = b.n", Cut::Full, "HashJoinExec", not_small),
-        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id = b.n", Cut::Filter, "HashJoinExec", "cut=filter sends no joins down"),
-        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id = b.n", Cut::Raw, "HashJoinExec", "cut=raw sends only scans down"),
-        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id < b.n", Cut::Full, "NestedLoopJoinExec", "a join without equal keys compares every pair"),
-        ("SELECT a.id FROM lab.t a JOIN lab.few b ON a.id = b.n", Cut::Full, "HashJoinExec", "nothing above it makes few rows of many"),
+    let table: &[(&str, Pushdown, &str, &str)] = &[
+        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id = b.n", Pushdown::Full, "HashJoinExec", not_small),
+        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id = b.n", Pushdown::Filter, "HashJoinExec", "cut=filter sends no joins down"),
+        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id = b.n", Pushdown::Raw, "HashJoinExec", "cut=raw sends only scans down"),
+        ("SELECT a.id FROM lab.t a JOIN lab.t b ON a.id < b.n", Pushdown::Full, "NestedLoopJoinExec", "a join without equal keys compares every pair"),
+        ("SELECT a.id FROM lab.t a JOIN lab.few b ON a.id = b.n", Pushdown::Full, "HashJoinExec", "nothing above it makes few rows of many"),
         (
             "SELECT count(b.n) FROM lab.few b LEFT JOIN lab.t a ON a.id = b.n",
-            Cut::Full,
+            Pushdown::Full,
             "HashJoinExec",
             "its right side is not small enough for every drive: it has up to 20000 rows, more than a 16th of the other's 20",
         ),
-        ("SELECT count(b.n) FROM lab.few b FULL JOIN lab.t a ON a.id = b.n", Cut::Full, "HashJoinExec", matches),
+        ("SELECT count(b.n) FROM lab.few b FULL JOIN lab.t a ON a.id = b.n", Pushdown::Full, "HashJoinExec", matches),
         (
             "SELECT id FROM lab.few WHERE id IN (SELECT n FROM lab.t)",
-            Cut::Full,
+            Pushdown::Full,
             "HashJoinExec",
             "its right side is not small enough for every drive: it has up to 20000 rows, more than a 16th of the other's 20",
         ),
         (
             "SELECT id FROM lab.t WHERE id IN (SELECT n FROM lab.t)",
-            Cut::Full,
+            Pushdown::Full,
             "HashJoinExec",
             "its right side is not small enough for every drive: it has up to 20000 rows, more than a 16th of the other's 20000",
         ),
-        ("SELECT id FROM lab.t WHERE x NOT IN (SELECT x FROM lab.few)", Cut::Full, "HashJoinExec", "NOT IN asks whether there is a NULL"),
+        ("SELECT id FROM lab.t WHERE x NOT IN (SELECT x FROM lab.few)", Pushdown::Full, "HashJoinExec", "NOT IN asks whether there is a NULL"),
         (
             "SELECT id FROM lab.t a WHERE x > (SELECT avg(x) FROM lab.t b WHERE b.grp = a.grp)",
-            Cut::Full,
+            Pushdown::Full,
             "HashJoinExec",
             "its right side is not small enough for every drive",
         ),
         (
             "SELECT count(*) FROM blood.cells.obs a JOIN blood.cells.obs b ON a.cell = b.cell",
-            Cut::Full,
+            Pushdown::Full,
             "HashJoinExec",
             "each of its sides lies whole on one drive",
         ),
         (
             "SELECT count(*) FROM (SELECT grp, sum(n) s FROM lab.t GROUP BY grp) a JOIN (SELECT grp, sum(id) s FROM lab.t GROUP BY grp) b ON a.s = b.s",
-            Cut::Full,
+            Pushdown::Full,
             "HashJoinExec",
             "each of its sides is made on the host",
         ),
         (
             "SELECT count(*) FROM (SELECT grp, sum(n) s FROM lab.t GROUP BY grp) a JOIN (SELECT grp, sum(id) s FROM lab.t GROUP BY grp) b ON a.s = b.s",
-            Cut::Full,
+            Pushdown::Full,
             "AggregateExec",
             "it follows the join on the host",
         ),
-        ("SELECT sum(n) OVER (PARTITION BY grp) FROM lab.t", Cut::Full, "WindowAggExec", "rows of one window may lie on different drives"),
+        ("SELECT sum(n) OVER (PARTITION BY grp) FROM lab.t", Pushdown::Full, "WindowAggExec", "rows of one window may lie on different drives"),
         (
             "SELECT count(*) FILTER (WHERE cell > 'c') OVER (PARTITION BY cell_type) FROM blood.cells.obs",
-            Cut::Full,
+            Pushdown::Full,
             "WindowAggExec|BoundedWindowAggExec",
             "FILTER and DISTINCT over a window are not carried by sub-plans",
         ),
-        ("SELECT id FROM lab.t ORDER BY x", Cut::Full, "SortPreservingMergeExec", "it merges the drives' rows, which come sorted"),
-        ("SELECT id FROM lab.t ORDER BY log(x)", Cut::Full, "SortExec", "log is not among the functions that drives know"),
-        ("SELECT id FROM lab.t ORDER BY x LIMIT 100001", Cut::Full, "SortExec|SortExec(TopK)", "drives sort for at most 100000 first rows"),
-        ("SELECT id FROM lab.t ORDER BY x LIMIT 3", Cut::Full, "SortPreservingMergeExec|SortExec(TopK)", "of the first rows of each drive"),
-        ("SELECT id FROM lab.t ORDER BY x LIMIT 3", Cut::Filter, "SortExec(TopK)", "cut=filter sends no sorts down"),
-        ("SELECT id FROM (SELECT id FROM lab.t LIMIT 9) ORDER BY id", Cut::Full, "SortExec|SortExec(TopK)", "it follows the limit over the rows of all drives"),
-        ("SELECT DISTINCT grp FROM lab.t", Cut::Full, "AggregateExec", merges),
-        ("SELECT DISTINCT grp FROM lab.t", Cut::Filter, "AggregateExec", "cut=filter sends no aggregates down"),
-        ("SELECT count(DISTINCT grp), sum(n) FROM lab.t", Cut::Full, "AggregateExec", merges),
-        ("SELECT count(DISTINCT grp) FROM lab.t", Cut::Full, "AggregateExec", after_merge),
-        ("SELECT array_agg(n ORDER BY id) FROM lab.t", Cut::Full, "AggregateExec", "has an ORDER BY in its call"),
-        ("SELECT grp, sum(n) FROM lab.t GROUP BY ROLLUP (grp)", Cut::Full, "AggregateExec", merges),
-        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp", Cut::Full, "AggregateExec", merges),
-        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp", Cut::Raw, "AggregateExec", "cut=raw sends only scans down"),
-        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp ORDER BY grp", Cut::Full, "SortExec", after_merge),
-        ("SELECT sum(s) FROM (SELECT grp, sum(n) AS s FROM lab.t GROUP BY grp)", Cut::Full, "AggregateExec", after_merge),
-        ("SELECT id FROM lab.t UNION ALL SELECT n FROM lab.t", Cut::Full, "UnionExec|InterleaveExec", "its inputs go down one by one"),
+        ("SELECT id FROM lab.t ORDER BY x", Pushdown::Full, "SortPreservingMergeExec", "it merges the drives' rows, which come sorted"),
+        ("SELECT id FROM lab.t ORDER BY log(x)", Pushdown::Full, "SortExec", "log is not among the functions that drives know"),
+        ("SELECT id FROM lab.t ORDER BY x LIMIT 100001", Pushdown::Full, "SortExec|SortExec(TopK)", "drives sort for at most 100000 first rows"),
+        ("SELECT id FROM lab.t ORDER BY x LIMIT 3", Pushdown::Full, "SortPreservingMergeExec|SortExec(TopK)", "of the first rows of each drive"),
+        ("SELECT id FROM lab.t ORDER BY x LIMIT 3", Pushdown::Filter, "SortExec(TopK)", "cut=filter sends no sorts down"),
+        (
+            "SELECT id FROM (SELECT id FROM lab.t LIMIT 9) ORDER BY id",
+            Pushdown::Full,
+            "SortExec|SortExec(TopK)",
+            "it follows the limit over the rows of all drives",
+        ),
+        ("SELECT DISTINCT grp FROM lab.t", Pushdown::Full, "AggregateExec", merges),
+        ("SELECT DISTINCT grp FROM lab.t", Pushdown::Filter, "AggregateExec", "cut=filter sends no aggregates down"),
+        ("SELECT count(DISTINCT grp), sum(n) FROM lab.t", Pushdown::Full, "AggregateExec", merges),
+        ("SELECT count(DISTINCT grp) FROM lab.t", Pushdown::Full, "AggregateExec", after_merge),
+        ("SELECT array_agg(n ORDER BY id) FROM lab.t", Pushdown::Full, "AggregateExec", "has an ORDER BY in its call"),
+        ("SELECT grp, sum(n) FROM lab.t GROUP BY ROLLUP (grp)", Pushdown::Full, "AggregateExec", merges),
+        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp", Pushdown::Full, "AggregateExec", merges),
+        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp", Pushdown::Raw, "AggregateExec", "cut=raw sends only scans down"),
+        ("SELECT grp, sum(n) FROM lab.t GROUP BY grp ORDER BY grp", Pushdown::Full, "SortExec", after_merge),
+        ("SELECT sum(s) FROM (SELECT grp, sum(n) AS s FROM lab.t GROUP BY grp)", Pushdown::Full, "AggregateExec", after_merge),
+        ("SELECT id FROM lab.t UNION ALL SELECT n FROM lab.t", Pushdown::Full, "UnionExec|InterleaveExec", "its inputs go down one by one"),
         (
             "SELECT sum(k) FROM (SELECT id AS k FROM lab.t UNION ALL SELECT n FROM lab.t)",
-            Cut::Full,
+            Pushdown::Full,
             "UnionExec|InterleaveExec",
             "its branches go down one by one",
         ),
-        ("SELECT sum(k) FROM (SELECT id AS k FROM lab.t UNION ALL SELECT n FROM lab.t)", Cut::Full, "AggregateExec", merges),
+        ("SELECT sum(k) FROM (SELECT id AS k FROM lab.t UNION ALL SELECT n FROM lab.t)", Pushdown::Full, "AggregateExec", merges),
         (
             "SELECT id AS k FROM lab.t UNION ALL SELECT n FROM lab.t ORDER BY k LIMIT 3",
-            Cut::Full,
+            Pushdown::Full,
             "SortPreservingMergeExec|SortExec(TopK)",
             "of the first rows of each drive",
         ),
-        ("SELECT id FROM lab.t WHERE x > (SELECT avg(x) FROM lab.t)", Cut::Full, "FilterExec", "subqueries stay on the host"),
-        ("SELECT id FROM lab.t WHERE random() < 2 AND n > 0", Cut::Full, "FilterExec", "random is not deterministic"),
-        ("SELECT id FROM lab.t WHERE n > 0", Cut::Raw, "FilterExec", "cut=raw sends only scans down"),
-        ("SELECT log(x) AS l FROM lab.t", Cut::Full, "ProjectionExec", "log is not among the functions that drives know"),
-        ("SELECT arrow_cast(id, 'Timestamp(s, \"Europe/Berlin\")') AS l FROM lab.t", Cut::Full, "ProjectionExec", "casts to"),
-        ("SELECT id FROM lab.t LIMIT 3", Cut::Full, "CoalescePartitionsExec|GlobalLimitExec", "it takes the first"),
-        ("SELECT unnest([id, n]) AS u FROM lab.t", Cut::Full, "UnnestExec", "sub-plans do not carry the operator Unnest"),
+        ("SELECT id FROM lab.t WHERE x > (SELECT avg(x) FROM lab.t)", Pushdown::Full, "FilterExec", "subqueries stay on the host"),
+        ("SELECT id FROM lab.t WHERE random() < 2 AND n > 0", Pushdown::Full, "FilterExec", "random is not deterministic"),
+        ("SELECT id FROM lab.t WHERE n > 0", Pushdown::Raw, "FilterExec", "cut=raw sends only scans down"),
+        ("SELECT log(x) AS l FROM lab.t", Pushdown::Full, "ProjectionExec", "log is not among the functions that drives know"),
+        ("SELECT arrow_cast(id, 'Timestamp(s, \"Europe/Berlin\")') AS l FROM lab.t", Pushdown::Full, "ProjectionExec", "casts to"),
+        ("SELECT id FROM lab.t LIMIT 3", Pushdown::Full, "CoalescePartitionsExec|GlobalLimitExec", "it takes the first"),
+        ("SELECT unnest([id, n]) AS u FROM lab.t", Pushdown::Full, "UnnestExec", "sub-plans do not carry the operator Unnest"),
         (
             "WITH RECURSIVE r AS (SELECT n AS k FROM lab.t UNION ALL SELECT k + 1 FROM r WHERE k < 5) SELECT count(*) FROM r",
-            Cut::Full,
+            Pushdown::Full,
             "RecursiveQueryExec",
             "each round of a recursive query needs the rows of the round before",
         ),

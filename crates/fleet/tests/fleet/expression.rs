@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use skytether_common::Kind;
-use skytether_fleet::{Cut, DatasetKind, Fleet, Placement};
+use skytether_fleet::{DatasetKind, Fleet, Placement, Pushdown};
 use skytether_host::DatasetWriter;
 use skytether_matrix::{TransposeOptions, Transposer};
 
@@ -128,9 +128,9 @@ async fn normalised_moments_are_the_same_below_and_above() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3).await.unwrap();
     write(&fleet, "blood.tiny").await;
-    let below = query(&fleet, sql, Cut::Full).await.unwrap();
+    let below = query(&fleet, sql, Pushdown::Full).await.unwrap();
     assert_eq!(below.len(), GENES as usize);
-    for cut in [Cut::Filter, Cut::Raw] {
+    for cut in [Pushdown::Filter, Pushdown::Raw] {
         assert_eq!(query(&fleet, sql, cut).await.unwrap(), below, "{cut}");
     }
 }
@@ -140,11 +140,11 @@ async fn wrong_names_are_told_with_what_there_is() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     write(&fleet, "blood.tiny").await;
-    let error = query(&fleet, "SELECT * FROM blood.tiny", Cut::Full).await.unwrap_err();
+    let error = query(&fleet, "SELECT * FROM blood.tiny", Pushdown::Full).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("blood.tiny.x_rows"), "{error}");
-    let error = query(&fleet, "SELECT * FROM blood.tiny.y", Cut::Full).await.unwrap_err();
+    let error = query(&fleet, "SELECT * FROM blood.tiny.y", Pushdown::Full).await.unwrap_err();
     assert!(error.kind() == Kind::NotFound && error.to_string().contains("blood.tiny.obs"), "{error}");
-    for cut in [Cut::Full, Cut::Raw] {
+    for cut in [Pushdown::Full, Pushdown::Raw] {
         let error = query(&fleet, "SELECT gene, cell_moments(cell, value, 'tissue', NULL) FROM blood.tiny.x GROUP BY gene", cut).await.unwrap_err();
         assert!(error.to_string().contains("tissue") && error.to_string().contains("cell_type"), "{cut}: {error}");
     }

@@ -183,7 +183,7 @@ async fn open(disks: &[Arc<Disk>], what: &str) -> Living {
         Arc::new(Way { drive, lives: Arc::clone(&lives) }) as Arc<dyn Cse>
     });
     let joined = Host::join(drives.collect(), options("ec:2+1"), Founding::KnownList).await;
-    let (host, _) = joined.unwrap_or_else(|e| panic!("{what}: the fleet can't be opened: {}", e.full_text()));
+    let (host, _) = joined.unwrap_or_else(|e| panic!("{what}: the fleet can't be opened: {}", e.report()));
     Living { host, lives }
 }
 
@@ -271,7 +271,7 @@ impl Scene {
         let living = open(&disks, &what).await;
         let counts = || TROUBLES.map(|trouble| disks[drive].count(trouble.operation()));
         let before = counts();
-        self.change.make(&living.host).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        self.change.make(&living.host).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         let after = counts();
         self.is_one_of(&living.host, std::slice::from_ref(&self.after), &what).await;
         living.end().await;
@@ -283,10 +283,10 @@ impl Scene {
         let held = match rows(host, VICTIM).await {
             Ok(held) => Some(held),
             Err(e) if e.kind() == Kind::NotFound => None,
-            Err(e) => panic!("{what}: {VICTIM} can't be read: {}", e.full_text()),
+            Err(e) => panic!("{what}: {VICTIM} can't be read: {}", e.report()),
         };
         assert!(may.contains(&held), "{what}: {VICTIM} holds {held:?}, but may hold {may:?}");
-        let other = rows(host, BYSTANDER).await.unwrap_or_else(|e| panic!("{what}: {BYSTANDER} can't be read: {}", e.full_text()));
+        let other = rows(host, BYSTANDER).await.unwrap_or_else(|e| panic!("{what}: {BYSTANDER} can't be read: {}", e.report()));
         assert_eq!(other, self.bystander, "{what}");
     }
 
@@ -300,7 +300,7 @@ impl Scene {
         let may = match &done {
             Ok(()) => vec![self.after.clone()],
             Err(e) => {
-                assert!(e.full_text().contains(&format!("drive-{faulty}")), "{what}: the error does not name the drive: {}", e.full_text());
+                assert!(e.report().contains(&format!("drive-{faulty}")), "{what}: the error does not name the drive: {}", e.report());
                 vec![self.before.clone(), self.after.clone()]
             }
         };
@@ -319,11 +319,11 @@ impl Scene {
         let living = open(disks, what).await;
         let host = &living.host;
         if self.blank.is_some_and(|at| disks[at].inner().get(&Key::new(FLEET).unwrap()).is_err()) {
-            let report = host.repair(&RepairOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let report = host.repair(&RepairOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert!(report.left.is_empty() && report.lost.is_empty() && report.drives.len() == 1, "{what}\n{report}");
         }
         self.is_one_of(host, may, what).await;
-        let scrubbed = async || host.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        let scrubbed = async || host.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         let report = scrubbed().await;
         assert!(report.left() == 0 && report.skipped.is_empty(), "{what}\n{report}");
         let report = scrubbed().await;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use skytether_branch::Branch;
+use skytether_branch::Aggregator;
 use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_drive::Cse;
-use skytether_fleet::{Cut, DatasetKind, NewIndex, Placement, QueryOptions, Scheme};
+use skytether_fleet::{DatasetKind, NewIndex, Placement, Pushdown, QueryOptions, Scheme};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{DatasetWriter, Founding, Host, HostOptions};
 use skytether_store::{Expect, Op};
@@ -53,7 +53,7 @@ async fn store(host: &Host, dataset: &str, rows: usize) -> Result<()> {
 }
 
 async fn rows(host: &Host, dataset: &str) -> Result<String> {
-    let query = host.sql(&format!("SELECT count(*) FROM {dataset}"), &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
+    let query = host.sql(&format!("SELECT count(*) FROM {dataset}"), &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?;
     Ok(lines(&query.collect().await?).remove(0))
 }
 
@@ -70,7 +70,7 @@ async fn stored(drives: &[Server]) -> Vec<(usize, String, u64, u32)> {
 }
 
 fn fenced(error: &Error) {
-    let text = error.full_text();
+    let text = error.report();
     assert!(matches!(error.detail(), Some(Detail::Fenced { term, .. }) if *term > 1), "{:?}: {text}", error.detail());
     assert!(error.kind() == Kind::Conflict && text.contains("takes no changes from this host any more") && text.contains("another host"), "{text}");
 }
@@ -122,7 +122,7 @@ async fn a_drive_that_another_fleet_has_is_no_newer_host() {
     left.apply(vec![Op::Put { key: Key::new(RECORD).unwrap(), value: other.into(), expect: Expect::Any }]).await.unwrap();
     let error = store(&own, "lab.t", 700).await.unwrap_err();
     assert_eq!(error.detail(), Some(&Detail::Fenced { drive: "drive-1".into(), term: 1 }));
-    let error = error.full_text();
+    let error = error.report();
     assert!(error.contains("drive-1 takes no changes from this host any more: it left this fleet, and the host of another one (process 7"), "{error}");
     assert!(!error.contains("another host (process"), "{error}");
     assert!(own.status().await.iter().all(|drive| drive.fenced.is_none()));
@@ -163,7 +163,7 @@ async fn of_hosts_that_begin_together_one_is_left() {
                     Ok(()) => wrote += 1,
                     Err(e) => fenced(&e),
                 },
-                Err(e) => assert_eq!(e.kind(), Kind::Conflict, "{}", e.full_text()),
+                Err(e) => assert_eq!(e.kind(), Kind::Conflict, "{}", e.report()),
             }
         }
         // Each that was refused was so by another one; all may have been, by one that gave up.
@@ -233,7 +233,7 @@ async fn a_damaged_record_is_replaced_and_a_lost_one_is_written_again() {
 async fn branches_and_hosts_above_them_are_fenced_each_for_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let drives = served(dir.path(), 2);
-    let branch = async || Branch::open("left", connected(&drives).await, options("none"), Founding::EmptyDrives, None).await.unwrap() as Arc<dyn Cse>;
+    let branch = async || Aggregator::open("left", connected(&drives).await, options("none"), Founding::EmptyDrives, None).await.unwrap() as Arc<dyn Cse>;
     let above = async |branch: &Arc<dyn Cse>| Host::join(vec![Arc::clone(branch)], options("none"), Founding::EmptyDrives).await.unwrap().0;
     let left = branch().await;
     let older = above(&left).await;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use skytether_common::{Kind, Result};
-use skytether_fleet::{Cut, DatasetKind, HostOptions, IndexInfo, ListIndexes, Placement, QueryOptions};
+use skytether_fleet::{DatasetKind, HostOptions, IndexInfo, ListIndexes, Placement, Pushdown, QueryOptions};
 use skytether_host::{Founding, Host};
 
 use crate::indexes::{drives_of, new, old};
@@ -14,7 +14,7 @@ use crate::util::{batches, lines, name};
 async fn begin(dir: &Path, capacities: [Option<u64>; 2]) -> Host {
     let mut options = HostOptions::default();
     options.slices.target_bytes = 8 << 10;
-    Host::join(drives_of(dir, capacities), options, Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.full_text())).0
+    Host::join(drives_of(dir, capacities), options, Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.report())).0
 }
 
 /// Writes so many batches of a thousand rows.
@@ -57,9 +57,9 @@ async fn until(host: &Host, state: &str) -> IndexInfo {
 
 /// Rows, and how many drives used an index for them.
 async fn asked(host: &Host, sql: &str) -> (Vec<String>, usize) {
-    let query = host.sql(sql, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let query = host.sql(sql, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await.unwrap_or_else(|e| panic!("{}", e.report()));
     let handle = query.receipt.clone();
-    let rows = lines(&query.collect().await.unwrap_or_else(|e| panic!("{}", e.full_text())));
+    let rows = lines(&query.collect().await.unwrap_or_else(|e| panic!("{}", e.report())));
     (rows, handle.receipt().drives.iter().map(|drive| drive.indexes.len()).sum())
 }
 
@@ -90,7 +90,7 @@ async fn what_is_written_gets_the_room_of_a_ready_index_which_is_built_again_whe
     let host = begin(dir.path(), capacities).await;
     assert_eq!(until(&host, "ready").await.rows, 40_000);
     assert_eq!(asked(&host, SQL).await, (due.clone(), 2));
-    write(&host, "lab.more", 10).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    write(&host, "lab.more", 10).await.unwrap_or_else(|e| panic!("{}", e.report()));
     let info = listed(&host).await;
     assert!(info.state == "dropped" && info.bytes == 0 && info.rows == 0, "{info}");
     assert!(info.drives.len() == 2 && info.drives.values().all(|says| says.starts_with("dropped: ")), "{info}");
@@ -99,7 +99,7 @@ async fn what_is_written_gets_the_room_of_a_ready_index_which_is_built_again_whe
     // What would take more than there is without any index is refused, and nothing of it is left.
     let held = used(&host).await;
     let error = write(&host, "lab.far", 400).await.unwrap_err();
-    assert!(error.kind() == Kind::Exhausted && error.full_text().contains("drive-"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Exhausted && error.report().contains("drive-"), "{}", error.report());
     assert_eq!(used(&host).await, held);
     drop(host);
 

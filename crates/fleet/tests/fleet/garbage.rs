@@ -8,13 +8,13 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray, StructArra
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use futures::stream::{BoxStream, Stream, StreamExt};
-use skytether_adapt::message::{Rung, SliceId, Up};
+use skytether_adapt::message::{PushdownLevel, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Kind, Result};
 use skytether_device::session::Message;
 use skytether_device::{Cse, CseInfo, DeliveryStream, Layer, OpenReply, ResultMessage, Session, Storage, SubPlan};
 use skytether_drive::Drive;
-use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
+use skytether_fleet::{AdaptiveMode, DatasetKind, HostOptions, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 
@@ -207,7 +207,7 @@ impl Fleet {
     /// A fleet with `lab.t`, and what it answers.
     async fn filled(redundancy: &'static str) -> (Self, Vec<Vec<String>>) {
         let fleet = Self { stores: (0..DRIVES).map(|_| Arc::default()).collect(), redundancy };
-        let host = fleet.host(Moving::AsNeeded, None).await;
+        let host = fleet.host(AdaptiveMode::AsNeeded, None).await;
         let rows = batches(16, 1000);
         let mut writer = host.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
         writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
@@ -221,7 +221,7 @@ impl Fleet {
     }
 
     /// A host over these drives, of which one gives garbage so often.
-    async fn host(&self, moving: Moving, garbage: Option<(Garbage, &Arc<AtomicUsize>, &Arc<AtomicUsize>)>) -> Host {
+    async fn host(&self, moving: AdaptiveMode, garbage: Option<(Garbage, &Arc<AtomicUsize>, &Arc<AtomicUsize>)>) -> Host {
         let drives = self.stores.iter().enumerate().map(|(n, store)| {
             let drive = small_drive(n, Arc::clone(store) as _);
             match garbage {
@@ -266,12 +266,12 @@ fn cases<'a>(states: bool, whole: &'a [Vec<String>]) -> impl Iterator<Item = (Ga
 async fn of_a_drive_that_gives_garbage_others_give_what_is_left() {
     for redundancy in ["replicas:2", "ec:2+1"] {
         let (fleet, whole) = Fleet::filled(redundancy).await;
-        for policy in [Policy::Static(Rung::Full), Policy::Static(Rung::Filter)] {
-            for (garbage, sql, whole) in cases(policy == Policy::Static(Rung::Full), &whole) {
+        for policy in [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter)] {
+            for (garbage, sql, whole) in cases(policy == Policy::Static(PushdownLevel::Full), &whole) {
                 let what = format!("{redundancy}, {policy:?}, {garbage:?}: {sql}");
                 let (left, given) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::default());
-                let host = fleet.host(Moving::Always(policy), Some((garbage, &left, &given))).await;
-                let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+                let host = fleet.host(AdaptiveMode::Always(policy), Some((garbage, &left, &given))).await;
+                let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
                 assert_eq!(&rows, whole, "{what}");
                 assert!(given.load(Ordering::SeqCst) > 0, "{what}: there was none");
                 for (n, drive) in receipt.drives.iter().enumerate() {
@@ -290,8 +290,8 @@ async fn garbage_of_what_runs_as_a_whole_is_made_elsewhere_too() {
         for (garbage, sql, whole) in cases(true, &whole) {
             let what = format!("{redundancy}, {garbage:?}: {sql}");
             let (left, given) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::default());
-            let host = fleet.host(Moving::Never, Some((garbage, &left, &given))).await;
-            let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let host = fleet.host(AdaptiveMode::Never, Some((garbage, &left, &given))).await;
+            let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!(&rows, whole, "{what}");
             assert!(given.load(Ordering::SeqCst) > 0, "{what}: there was none");
             let served_by_fallback: Vec<_> =
@@ -304,20 +304,20 @@ async fn garbage_of_what_runs_as_a_whole_is_made_elsewhere_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_redundancy_a_drive_that_gives_garbage_is_asked_again_and_named_in_the_end() {
     let (fleet, whole) = Fleet::filled("none").await;
-    for policy in [Policy::Static(Rung::Full), Policy::Static(Rung::Filter)] {
-        for (garbage, sql, whole) in cases(policy == Policy::Static(Rung::Full), &whole) {
+    for policy in [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter)] {
+        for (garbage, sql, whole) in cases(policy == Policy::Static(PushdownLevel::Full), &whole) {
             let what = format!("{policy:?}, {garbage:?}: {sql}");
             let (left, given) = (Arc::new(AtomicUsize::new(1)), Arc::default());
-            let host = fleet.host(Moving::Always(policy), Some((garbage, &left, &given))).await;
-            let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let host = fleet.host(AdaptiveMode::Always(policy), Some((garbage, &left, &given))).await;
+            let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!((&rows, given.load(Ordering::SeqCst)), (whole, 1), "{what}");
             assert!(receipt.drives.iter().all(|drive| drive.served_by_fallback.is_none()), "{what}: {receipt}");
             // And for ever.
             left.store(usize::MAX, Ordering::SeqCst);
             let error = answer(&host, sql).await.unwrap_err();
             let kind = if garbage == Garbage::CutOff { Kind::Unavailable } else { Kind::Corrupt };
-            assert_eq!(error.kind(), kind, "{what}: {}", error.full_text());
-            assert!(error.full_text().contains("drive-1") && error.full_text().contains(garbage.says()), "{what}: {}", error.full_text());
+            assert_eq!(error.kind(), kind, "{what}: {}", error.report());
+            assert!(error.report().contains("drive-1") && error.report().contains(garbage.says()), "{what}: {}", error.report());
             assert!(given.load(Ordering::SeqCst) > 3, "{what}: it is asked again before it is given up");
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use skytether_common::{Kind, PartitionName};
 use skytether_drive::{Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOptions, OpenOptions, RepairOptions, ScrubOptions};
+use skytether_fleet::{Fleet, HostOptions, IngestOptions, OpenOptions, Pushdown, RepairOptions, ResizeOptions, ResizeReport, ScrubOptions};
 use skytether_host::{PartitionRecord, RedundancyRecord};
 use skytether_host::{RootRecord, Scheme};
 
@@ -21,27 +21,27 @@ pub(crate) async fn reopen(path: &Path) -> Fleet {
     let mut host = HostOptions { threads: 2, ..HostOptions::default() };
     host.slices.target_bytes = 8 << 10;
     let options = OpenOptions { memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
-    Fleet::open_with(path, &options, host).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
+    Fleet::open_with(path, &options, host).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 
 async fn open(path: &Path, drives: usize, redundancy: &str) -> Fleet {
     crate::redundancy::open(path, drives, redundancy).await.unwrap()
 }
 
-pub(crate) fn adding(count: usize) -> GrowthOptions {
-    GrowthOptions { count, ..GrowthOptions::default() }
+pub(crate) fn adding(count: usize) -> ResizeOptions {
+    ResizeOptions { count, ..ResizeOptions::default() }
 }
 
-pub(crate) fn retiring(drives: &[usize]) -> GrowthOptions {
-    GrowthOptions { retire: drives.iter().map(|n| format!("drive-{n}")).collect(), ..GrowthOptions::default() }
+pub(crate) fn retiring(drives: &[usize]) -> ResizeOptions {
+    ResizeOptions { retire: drives.iter().map(|n| format!("drive-{n}")).collect(), ..ResizeOptions::default() }
 }
 
-pub(crate) async fn resize(fleet: &Fleet, options: &GrowthOptions) -> GrowthReport {
-    fleet.resize(options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
+pub(crate) async fn resize(fleet: &Fleet, options: &ResizeOptions) -> ResizeReport {
+    fleet.resize(options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 
 /// No drive is further off the mean than 5%, and what slices are too long for; and no more moved than had to, and a slice per drive for data and parities of each table.
-pub(crate) fn balanced(report: &GrowthReport, tables: u64) {
+pub(crate) fn balanced(report: &ResizeReport, tables: u64) {
     let now: Vec<u64> = report.drives.iter().filter(|load| !report.retired.contains(&load.drive)).map(|load| load.after).collect();
     let mean = now.iter().sum::<u64>() as f64 / now.len() as f64;
     for load in &now {
@@ -54,7 +54,7 @@ pub(crate) fn balanced(report: &GrowthReport, tables: u64) {
 }
 
 pub(crate) async fn clean(fleet: &Fleet, what: &str) {
-    let report = fleet.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+    let report = fleet.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
     assert!(report.damaged == 0 && report.skipped.is_empty() && report.unverified == 0, "{what}: {report}");
     assert!(fleet.status().await.unwrap().iter().all(|drive| drive.error.is_none()), "{what}");
 }
@@ -147,7 +147,7 @@ pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
 }
 
 /// What is balanced stays, but for a few slices: which of many small tables has one too many depends on where the others' were when it was looked at.
-pub(crate) fn settled(again: &GrowthReport) {
+pub(crate) fn settled(again: &ResizeReport) {
     let all: u64 = again.drives.iter().map(|load| load.after).sum();
     assert!(again.bytes_moved * 20 <= all, "what is balanced stays: {again}");
     assert!(again.off_after <= again.off_before + 0.01, "{again}");
@@ -160,13 +160,13 @@ async fn grown(redundancy: &str, drives: usize, more: usize, leave: &[usize], lo
     fill(&fleet).await;
     ingest(&fleet, "lab.large", &batches(20, 1500), false).await.unwrap();
     let homes = redundancy.parse::<skytether_host::Scheme>().unwrap().tolerates() + 1;
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     let large = "SELECT count(*), sum(id), sum(n), max(name) FROM lab.large";
-    let of_large = query(&fleet, large, Cut::Full).await.unwrap();
+    let of_large = query(&fleet, large, Pushdown::Full).await.unwrap();
     let check = async |fleet: &Fleet, what: &str| {
-        assert_eq!(answers(fleet, Cut::Full).await, whole, "{redundancy} {what}");
-        assert_eq!(answers(fleet, Cut::Adaptive).await, whole, "{redundancy} {what}");
-        assert_eq!(query(fleet, large, Cut::Full).await.unwrap(), of_large, "{redundancy} {what}");
+        assert_eq!(answers(fleet, Pushdown::Full).await, whole, "{redundancy} {what}");
+        assert_eq!(answers(fleet, Pushdown::Adaptive).await, whole, "{redundancy} {what}");
+        assert_eq!(query(fleet, large, Pushdown::Full).await.unwrap(), of_large, "{redundancy} {what}");
     };
     // Tables: t, keyed, four to five of tiny, large.
     let report = resize(&fleet, &adding(more)).await;
@@ -174,7 +174,7 @@ async fn grown(redundancy: &str, drives: usize, more: usize, leave: &[usize], lo
     assert!(report.added.len() == more && report.bytes_moved > 0 && report.linked > 0 && report.datasets >= 2, "{report}");
     check(&fleet, "grown").await;
     clean(&fleet, "grown").await;
-    let again = resize(&fleet, &GrowthOptions::default()).await;
+    let again = resize(&fleet, &ResizeOptions::default()).await;
     settled(&again);
     // What is written now lies on all.
     ingest(&fleet, "lab.new", &batches(10, 1000), false).await.unwrap();
@@ -266,7 +266,7 @@ async fn drives_are_balanced_within_five_per_cent_and_no_more_is_moved_than_has_
             ingest(&fleet, &format!("lab.small{n}"), &batches(1, 150), false).await.unwrap();
         }
         let sum = "SELECT count(*), sum(id), sum(n) FROM lab.many1";
-        let before = query(&fleet, sum, Cut::Full).await.unwrap();
+        let before = query(&fleet, sum, Pushdown::Full).await.unwrap();
         for options in [adding(1), adding(2), retiring(&[0]), retiring(&[2, 3])] {
             let report = resize(&fleet, &options).await;
             assert!(
@@ -274,8 +274,8 @@ async fn drives_are_balanced_within_five_per_cent_and_no_more_is_moved_than_has_
                 "{report}"
             );
             balanced(&report, 2);
-            assert_eq!(query(&fleet, sum, Cut::Adaptive).await.unwrap(), before);
-            settled(&resize(&fleet, &GrowthOptions::default()).await);
+            assert_eq!(query(&fleet, sum, Pushdown::Adaptive).await.unwrap(), before);
+            settled(&resize(&fleet, &ResizeOptions::default()).await);
         }
         clean(&fleet, redundancy).await;
         drop(fleet);
@@ -291,7 +291,7 @@ async fn queries_and_ingests_go_on_beside() {
         ingest(&fleet, &format!("lab.t{n}"), &batches(6, 1000), false).await.unwrap();
     }
     let sum = |n: usize| format!("SELECT count(*), sum(id), sum(n) FROM lab.t{n}");
-    let whole = query(&fleet, &sum(3), Cut::Full).await.unwrap();
+    let whole = query(&fleet, &sum(3), Pushdown::Full).await.unwrap();
     // An ingest that begins before any of it and commits after, over what was there.
     let mut writer = fleet.writer(&name("lab.t2"), skytether_fleet::DatasetKind::Table, true).await.unwrap();
     writer.write_table("data", skytether_fleet::Placement::Spread, batches(1, 10)[0].schema(), batches(3, 400).into_iter().map(Ok)).await.unwrap();
@@ -303,7 +303,7 @@ async fn queries_and_ingests_go_on_beside() {
         total
     };
     // Slow enough that all of this falls into it.
-    let slowly = |options: GrowthOptions| GrowthOptions { bytes_per_s: Some(total / 8), ..options };
+    let slowly = |options: ResizeOptions| ResizeOptions { bytes_per_s: Some(total / 8), ..options };
     let work = async {
         let grown = resize(&fleet, &slowly(adding(1))).await;
         let shrunk = resize(&fleet, &slowly(retiring(&[1]))).await;
@@ -318,8 +318,8 @@ async fn queries_and_ingests_go_on_beside() {
     let asking = async {
         let mut rounds = 0;
         while done.load(Ordering::SeqCst) == 0 {
-            assert_eq!(query(&fleet, &sum(3), Cut::Adaptive).await.unwrap(), whole);
-            assert_eq!(query(&fleet, &sum(4), Cut::Raw).await.unwrap(), query(&fleet, &sum(4), Cut::Full).await.unwrap());
+            assert_eq!(query(&fleet, &sum(3), Pushdown::Adaptive).await.unwrap(), whole);
+            assert_eq!(query(&fleet, &sum(4), Pushdown::Raw).await.unwrap(), query(&fleet, &sum(4), Pushdown::Full).await.unwrap());
             rounds += 1;
         }
         rounds
@@ -327,29 +327,29 @@ async fn queries_and_ingests_go_on_beside() {
     let writing = async {
         for n in 0..6 {
             let set = format!("lab.t{}", n % 2);
-            ingest(&fleet, &set, &batches(2 + n % 3, 700), true).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+            ingest(&fleet, &set, &batches(2 + n % 3, 700), true).await.unwrap_or_else(|e| panic!("{}", e.report()));
             assert_eq!(value(&fleet, &format!("SELECT count(*) FROM {set}")).await.unwrap(), (700 * (2 + n % 3)).to_string());
         }
         // Only one at a time.
-        fleet.resize(&GrowthOptions::default(), &|_| ()).await.map(|_| ()).map_err(|e| e.kind())
+        fleet.resize(&ResizeOptions::default(), &|_| ()).await.map(|_| ()).map_err(|e| e.kind())
     };
     let ((grown, shrunk), rounds, second) = tokio::join!(work, asking, writing);
     assert!(second.is_ok() || second == Err(Kind::Conflict));
     assert!(rounds > 0 && grown.left.is_empty() && shrunk.left.is_empty(), "{grown}\n{shrunk}");
     // Of what it replaces only the places have changed. It names the drive that has left: that is told.
     let late = writer.commit().await.unwrap_err();
-    assert!(late.kind() == Kind::Conflict && late.to_string().contains("drive-1 left the fleet"), "{}", late.full_text());
+    assert!(late.kind() == Kind::Conflict && late.to_string().contains("drive-1 left the fleet"), "{}", late.report());
     let mut writer = fleet.writer(&name("lab.t2"), skytether_fleet::DatasetKind::Table, true).await.unwrap();
     writer.write_table("data", skytether_fleet::Placement::Spread, batches(1, 10)[0].schema(), batches(3, 400).into_iter().map(Ok)).await.unwrap();
     resize(&fleet, &adding(1)).await;
-    writer.commit().await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    writer.commit().await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t2").await.unwrap(), "1200");
-    resize(&fleet, &GrowthOptions::default()).await;
+    resize(&fleet, &ResizeOptions::default()).await;
     clean(&fleet, "beside").await;
     drop(fleet);
     no_leaks(dir.path(), 2, "beside");
     let fleet = reopen(dir.path()).await;
-    assert_eq!(query(&fleet, &sum(3), Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, &sum(3), Pushdown::Full).await.unwrap(), whole);
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t2").await.unwrap(), "1200");
 }
 
@@ -361,13 +361,13 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     ingest(&fleet, "lab.t", &rows, false).await.unwrap();
     let keyed = IngestOptions { partition_by: vec!["id".into()], ..IngestOptions::default() };
     fleet.ingest_table(&name("lab.keyed"), rows[0].schema(), rows.iter().cloned().map(Ok), keyed).await.unwrap();
-    let refused = async |options: GrowthOptions, kind: Kind, text: &str| {
+    let refused = async |options: ResizeOptions, kind: Kind, text: &str| {
         let error = fleet.resize(&options, &|_| ()).await.unwrap_err();
-        assert!(error.kind() == kind && error.full_text().contains(text), "{}", error.full_text());
+        assert!(error.kind() == kind && error.report().contains(text), "{}", error.report());
     };
     refused(retiring(&[0]), Kind::Invalid, "add others first").await;
     refused(retiring(&[7]), Kind::Invalid, "there is no drive").await;
-    refused(GrowthOptions { addresses: vec!["127.0.0.1:1".into()], ..GrowthOptions::default() }, Kind::Invalid, "below it").await;
+    refused(ResizeOptions { addresses: vec!["127.0.0.1:1".into()], ..ResizeOptions::default() }, Kind::Invalid, "below it").await;
     // With one more there is one to take the place; with two gone there is not. Where the making of a drive was cut off, one is made.
     crate::replaced::cut_off(&dir_of(dir.path(), 3));
     assert_eq!(resize(&fleet, &adding(2)).await.added, ["drive-3", "drive-4"]);
@@ -382,11 +382,11 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     // Lost, and not to leave.
     lose(dir.path(), &[2]);
     let fleet = reopen(dir.path()).await;
-    let error = fleet.resize(&GrowthOptions::default(), &|_| ()).await.unwrap_err();
+    let error = fleet.resize(&ResizeOptions::default(), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Unavailable && error.to_string().contains("drive-2 is lost"), "{error}");
     // A part of this was on the lost one alone.
     let error = fleet.resize(&retiring(&[2]), &|_| ()).await.unwrap_err();
-    assert!(error.kind() == Kind::Unavailable && error.full_text().contains("lab.wide"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Unavailable && error.report().contains("lab.wide"), "{}", error.report());
     fleet.drop_dataset(&name("lab.wide")).await.unwrap();
     resize(&fleet, &retiring(&[2])).await;
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.keyed").await.unwrap(), "6000");
@@ -403,14 +403,14 @@ async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
     let rate = total / 6;
     let kept = |seconds: f64, bytes: u64| assert!(bytes > total / 10 && seconds > 0.7 * bytes as f64 / rate as f64, "{bytes} of {total} in {seconds} s");
     for options in [adding(1), retiring(&[0])] {
-        let report = resize(&fleet, &GrowthOptions { bytes_per_s: Some(rate), ..options }).await;
+        let report = resize(&fleet, &ResizeOptions { bytes_per_s: Some(rate), ..options }).await;
         kept(report.seconds, report.bytes_moved);
     }
     drop(fleet);
     lose(dir.path(), &[1]);
     let fleet = reopen(dir.path()).await;
     let options = RepairOptions { bytes_per_s: Some(rate), ..crate::replaced::replacing(&[1]) };
-    let report = fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     kept(report.seconds, report.bytes_read);
     clean(&fleet, "at a rate").await;
 }
@@ -433,7 +433,7 @@ async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
     let look = async |dir: &Path, _: usize, _: &str, what: &str| {
         let fleet = reopen(dir).await;
         for (sql, due) in sql.iter().zip(["1500", "800"]) {
-            assert!(value(&fleet, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text())).starts_with(due), "{what}");
+            assert!(value(&fleet, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.report())).starts_with(due), "{what}");
         }
         // What was begun may be there, whole.
         let names: Vec<String> = fleet.status().await.unwrap().into_iter().map(|drive| drive.info.name).collect();
@@ -445,12 +445,12 @@ async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
         let again = match (leave, has(&format!("drive-{drives}")), has("drive-1")) {
             (false, false, _) => adding(1),
             (true, _, true) => retiring(&[1]),
-            _ => GrowthOptions::default(),
+            _ => ResizeOptions::default(),
         };
         let report = resize(&fleet, &again).await;
         assert!(report.left.is_empty(), "{what}: {report}");
         assert_eq!(fleet.status().await.unwrap().len(), drives + usize::from(!leave), "{what}");
-        ingest(&fleet, "lab.b", &batches(2, 400), true).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        ingest(&fleet, "lab.b", &batches(2, 400), true).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         clean(&fleet, what).await;
         drop(fleet);
         no_leaks(dir, homes, what);
@@ -497,7 +497,7 @@ async fn served_fleets_grow_and_shrink() {
     let options = IngestOptions { redundancy: Some("ec:2+1".parse().unwrap()), ..IngestOptions::default() };
     fleet.ingest_table(&name("lab.t"), rows[0].schema(), rows.iter().cloned().map(Ok), options).await.unwrap();
     let sql = "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t GROUP BY grp ORDER BY grp";
-    let whole = query(&fleet, sql, Cut::Full).await.unwrap();
+    let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
     // An ingest through this connection that began before.
     let mut writer = fleet.writer(&name("lab.before"), skytether_fleet::DatasetKind::Table, false).await.unwrap();
     writer.write_table("data", skytether_fleet::Placement::Spread, rows[0].schema(), batches(2, 400).into_iter().map(Ok)).await.unwrap();
@@ -505,30 +505,30 @@ async fn served_fleets_grow_and_shrink() {
     let error = fleet.resize(&adding(1), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("name its address"), "{error}");
     let told = AtomicU64::new(0);
-    let add = GrowthOptions { addresses: vec![drives[4].address.clone()], ..GrowthOptions::default() };
-    let report = fleet.resize(&add, &|_| _ = told.fetch_add(1, Ordering::SeqCst)).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let add = ResizeOptions { addresses: vec![drives[4].address.clone()], ..ResizeOptions::default() };
+    let report = fleet.resize(&add, &|_| _ = told.fetch_add(1, Ordering::SeqCst)).await.unwrap_or_else(|e| panic!("{}", e.report()));
     balanced(&report, 1);
     assert!(report.added == ["drive-4"] && told.into_inner() > 0 && report.notes.iter().any(|note| note.contains("--drives")), "{report}");
-    assert_eq!(query(&fleet, sql, Cut::Adaptive).await.unwrap(), whole);
-    writer.commit().await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    assert_eq!(query(&fleet, sql, Pushdown::Adaptive).await.unwrap(), whole);
+    writer.commit().await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.before").await.unwrap(), "800");
     let mut writer = fleet.writer(&name("lab.between"), skytether_fleet::DatasetKind::Table, false).await.unwrap();
     writer.write_table("data", skytether_fleet::Placement::Spread, rows[0].schema(), batches(2, 400).into_iter().map(Ok)).await.unwrap();
-    let report = fleet.resize(&retiring(&[0]), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = fleet.resize(&retiring(&[0]), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     balanced(&report, 2);
     // Where its root record would have lain on the drive that left, that one is not to be had any more.
     let error = writer.commit().await.unwrap_err();
-    assert!(matches!(error.kind(), Kind::Conflict | Kind::Unavailable), "{}", error.full_text());
-    assert_eq!(query(&fleet, sql, Cut::Adaptive).await.unwrap(), whole);
+    assert!(matches!(error.kind(), Kind::Conflict | Kind::Unavailable), "{}", error.report());
+    assert_eq!(query(&fleet, sql, Pushdown::Adaptive).await.unwrap(), whole);
     ingest(&fleet, "lab.after", &batches(2, 400), false).await.unwrap();
     drives[0].kill();
-    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
     let at = host.address.clone();
     host.kill();
     let left: Vec<_> = (1..5).map(|n| &drives[n]).collect();
     let _host = crate::served::serve_host_over(&at, &left);
     crate::redundancy::reached(&fleet).await;
-    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
     assert_eq!(fleet.list().await.unwrap().iter().map(|d| d.name.to_string()).collect::<Vec<_>>(), ["lab.after", "lab.before", "lab.t"]);
     clean(&fleet, "served").await;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use skytether_common::Kind;
-use skytether_fleet::{Cut, Fleet, GrowthOptions, IngestOptions};
+use skytether_fleet::{Fleet, IngestOptions, Pushdown, ResizeOptions};
 
 use crate::growth::{adding, balanced, clean, no_leaks, reopen, resize, retiring, settled};
 use crate::levels::{DRIVES, SCHEME, open, open_with};
@@ -14,8 +14,8 @@ use crate::util::{CUTS, batches, ingest, name, query, value};
 /// On how many drives a root record lies: two of each of two hosts.
 const HOMES: usize = 4;
 
-fn on(host: &str, count: usize) -> GrowthOptions {
-    GrowthOptions { host: Some(host.to_owned()), ..adding(count) }
+fn on(host: &str, count: usize) -> ResizeOptions {
+    ResizeOptions { host: Some(host.to_owned()), ..adding(count) }
 }
 
 /// The host of each drive, by name.
@@ -56,7 +56,7 @@ async fn drives_come_to_hosts_and_leave_them_and_everything_stays_on_its_host() 
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
     ingest(&fleet, "lab.large", &batches(24, 1500), false).await.unwrap();
-    let (whole, before) = (answers(&fleet, Cut::Full).await, shares(&fleet).await);
+    let (whole, before) = (answers(&fleet, Pushdown::Full).await, shares(&fleet).await);
     assert!(before.len() > 9, "{before:?}");
     // One for each host, as nobody says which.
     let report = resize(&fleet, &adding(3)).await;
@@ -65,9 +65,9 @@ async fn drives_come_to_hosts_and_leave_them_and_everything_stays_on_its_host() 
     let now = hosts(&fleet).await;
     assert!(["drive-9", "drive-10", "drive-11"].iter().zip(0..).all(|(drive, n)| now[*drive] == format!("host-{n}")), "{now:?}");
     assert_eq!(shares(&fleet).await, before);
-    assert_eq!(answers(&fleet, Cut::Adaptive).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     clean(&fleet, "grown").await;
-    settled(&resize(&fleet, &GrowthOptions::default()).await);
+    settled(&resize(&fleet, &ResizeOptions::default()).await);
     // What is written now lies on all of them.
     ingest(&fleet, "lab.new", &batches(16, 1000), false).await.unwrap();
     assert_eq!(fleet.describe(&name("lab.new")).await.unwrap().table("data").unwrap().partitions.len(), 12);
@@ -82,7 +82,7 @@ async fn drives_come_to_hosts_and_leave_them_and_everything_stays_on_its_host() 
     balanced(&report, 9);
     assert_eq!(report.retired.len(), 3);
     assert_eq!(shares(&fleet).await, before);
-    assert_eq!(answers(&fleet, Cut::Adaptive).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     clean(&fleet, "shrunk").await;
     ingest(&fleet, "lab.t", &batches(6, 1000), true).await.unwrap();
     drop(fleet);
@@ -98,26 +98,26 @@ async fn lost_drives_leave_and_others_of_their_hosts_take_what_they_had() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
-    let (whole, before) = (answers(&fleet, Cut::Full).await, shares(&fleet).await);
+    let (whole, before) = (answers(&fleet, Pushdown::Full).await, shares(&fleet).await);
     drop(fleet);
     // One is lost for good; so is another, on a host that is to lose a living one as well.
     lose(dir.path(), &[4, 8]);
     let fleet = reopen(dir.path()).await;
     let error = fleet.resize(&retiring(&[4, 8]), &|_| ()).await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.full_text().contains("1 would have so many: add others first"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Invalid && error.report().contains("1 would have so many: add others first"), "{}", error.report());
     // In one go: which host gets the one that comes is said.
-    let error = fleet.resize(&GrowthOptions { retire: retiring(&[4, 8]).retire, ..on("host-1", 1) }, &|_| ()).await.unwrap_err();
-    assert!(error.full_text().contains("2 would have so many"), "{}", error.full_text());
-    let both = |host: &str, gone: usize| GrowthOptions { retire: retiring(&[gone]).retire, ..on(host, 1) };
+    let error = fleet.resize(&ResizeOptions { retire: retiring(&[4, 8]).retire, ..on("host-1", 1) }, &|_| ()).await.unwrap_err();
+    assert!(error.report().contains("2 would have so many"), "{}", error.report());
+    let both = |host: &str, gone: usize| ResizeOptions { retire: retiring(&[gone]).retire, ..on(host, 1) };
     // While one is lost that stays, nothing moves; the blank drive has come nevertheless.
     let error = fleet.resize(&both("host-1", 4), &|_| ()).await.unwrap_err();
-    assert!(error.kind() == Kind::Unavailable && error.full_text().contains("drive-8 is lost"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Unavailable && error.report().contains("drive-8 is lost"), "{}", error.report());
     let error = fleet.resize(&both("host-2", 8), &|_| ()).await.unwrap_err();
-    assert!(error.kind() == Kind::Unavailable && error.full_text().contains("drive-4 is lost"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Unavailable && error.report().contains("drive-4 is lost"), "{}", error.report());
     let report = resize(&fleet, &retiring(&[4, 8])).await;
     assert!(report.left.is_empty() && report.retired.len() == 2, "{report}");
     assert_eq!(shares(&fleet).await, before);
-    assert_eq!(answers(&fleet, Cut::Adaptive).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     clean(&fleet, "without the lost ones").await;
     drop(fleet);
     no_leaks(dir.path(), HOMES, "without the lost ones");
@@ -129,10 +129,10 @@ async fn new_hosts_are_used_once_they_have_enough_drives_and_may_take_the_place_
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
-    let (whole, before) = (answers(&fleet, Cut::Full).await, shares(&fleet).await);
-    let refused = async |options: GrowthOptions, kind: Kind, text: &str| {
+    let (whole, before) = (answers(&fleet, Pushdown::Full).await, shares(&fleet).await);
+    let refused = async |options: ResizeOptions, kind: Kind, text: &str| {
         let error = fleet.resize(&options, &|_| ()).await.unwrap_err();
-        assert!(error.kind() == kind && error.full_text().contains(text), "{}", error.full_text());
+        assert!(error.kind() == kind && error.report().contains(text), "{}", error.report());
     };
     refused(on("", 1), Kind::Invalid, "can't be the name of a host").await;
     refused(retiring(&[3]), Kind::Invalid, "redundancy ec:2+1/2+1 needs 3 hosts or more with 3 drives or more each").await;
@@ -157,16 +157,16 @@ async fn new_hosts_are_used_once_they_have_enough_drives_and_may_take_the_place_
     let after = shares(&fleet).await;
     let moved = before.iter().map(|((set, table, host), count)| ((set.clone(), table.clone(), host.replace("host-1", "host-3")), *count));
     assert_eq!(after, moved.collect());
-    assert_eq!(answers(&fleet, Cut::Adaptive).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     clean(&fleet, "on another host").await;
     drop(fleet);
     no_leaks(dir.path(), HOMES, "on another host");
     survives(dir.path(), &[&[0, 1, 2, 6, 9], &[9, 10, 11, 1, 7]], &whole).await;
     lose(dir.path(), &[6, 7, 8]);
     let fleet = reopen(dir.path()).await;
-    let report = resize(&fleet, &GrowthOptions { retire: retiring(&[6, 7, 8]).retire, ..on("host-2b", 3) }).await;
+    let report = resize(&fleet, &ResizeOptions { retire: retiring(&[6, 7, 8]).retire, ..on("host-2b", 3) }).await;
     assert!(report.left.is_empty() && report.bytes_moved > 0, "{report}");
-    assert_eq!(answers(&fleet, Cut::Adaptive).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     clean(&fleet, "without the lost host").await;
     drop(fleet);
     no_leaks(dir.path(), HOMES, "without the lost host");
@@ -186,7 +186,7 @@ async fn hosts_that_were_founded_with_a_drive_each_are_enough_once_they_have_gro
     resize(&fleet, &adding(6)).await;
     fleet.ingest_table(&name("lab.t"), rows[0].schema(), rows.iter().cloned().map(Ok), options).await.unwrap();
     let sum = "SELECT count(*), sum(n) FROM lab.t";
-    let whole = query(&fleet, sum, Cut::Full).await.unwrap();
+    let whole = query(&fleet, sum, Pushdown::Full).await.unwrap();
     drop(fleet);
     // Copies where nobody looks any more go when the fleet is opened.
     drop(reopen(dir.path()).await);
@@ -195,7 +195,7 @@ async fn hosts_that_were_founded_with_a_drive_each_are_enough_once_they_have_gro
     for lost in [&[0, 3, 6, 1, 2][..], &[1, 4, 7, 3, 5], &[2, 5, 8, 6, 7]] {
         lose(dir.path(), lost);
         let fleet = reopen(dir.path()).await;
-        assert_eq!(query(&fleet, sum, Cut::Full).await.unwrap(), whole, "without {lost:?}");
+        assert_eq!(query(&fleet, sum, Pushdown::Full).await.unwrap(), whole, "without {lost:?}");
         drop(fleet);
         bring_back(dir.path(), lost);
     }
@@ -217,14 +217,14 @@ async fn tables_by_key_take_drives_of_the_same_host_and_those_on_one_level_any()
     let sums = async |fleet: &Fleet| {
         let mut sums = Vec::new();
         for set in ["keyed", "flat", "bare"] {
-            sums.push(query(fleet, &format!("SELECT count(*), sum(n), max(name) FROM lab.{set}"), Cut::Adaptive).await.unwrap());
+            sums.push(query(fleet, &format!("SELECT count(*), sum(n), max(name) FROM lab.{set}"), Pushdown::Adaptive).await.unwrap());
         }
         sums
     };
     let whole = sums(&fleet).await;
     resize(&fleet, &on("host-2", 2)).await;
     let error = fleet.resize(&retiring(&[0]), &|_| ()).await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.full_text().contains("host-0 would have 2, of 3 drives or more"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Invalid && error.report().contains("host-0 would have 2, of 3 drives or more"), "{}", error.report());
     let report = resize(&fleet, &retiring(&[6])).await;
     assert!(report.left.is_empty() && report.bytes_moved > 0, "{report}");
     assert_eq!(sums(&fleet).await, whole);
@@ -240,6 +240,6 @@ async fn tables_by_key_take_drives_of_the_same_host_and_those_on_one_level_any()
     drop(fleet);
     lose(dir.path(), &[3, 4, 5, 7, 1]);
     let fleet = reopen(dir.path()).await;
-    assert_eq!(query(&fleet, "SELECT count(*), sum(n), max(name) FROM lab.keyed", Cut::Full).await.unwrap(), whole[0]);
+    assert_eq!(query(&fleet, "SELECT count(*), sum(n), max(name) FROM lab.keyed", Pushdown::Full).await.unwrap(), whole[0]);
     assert!(value(&fleet, "SELECT count(*) FROM lab.bare").await.is_err());
 }

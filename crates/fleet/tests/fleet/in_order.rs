@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::query::Policy;
 use skytether_common::{Error, Key, PartitionName, Result};
 use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
-use skytether_fleet::{Cut, HostOptions, Moving, QueryOptions, RepairOptions};
+use skytether_fleet::{AdaptiveMode, HostOptions, Pushdown, QueryOptions, RepairOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 
@@ -93,7 +93,7 @@ impl Drives {
 const SQL: &str = "SELECT count(*), sum(id), sum(n), sum(x), count(name), max(grp) FROM lab.t";
 
 async fn answer(host: &Host) -> Vec<String> {
-    let query = host.sql(SQL, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
+    let query = host.sql(SQL, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await.unwrap();
     lines(&query.collect().await.unwrap())
 }
 
@@ -138,11 +138,11 @@ async fn what_a_query_reads_and_decoding_takes_is_read_once() {
 
 /// What a query over what is here and what is decoded reads twice, of a host that has decoded nothing before; nothing if it reads everything once.
 async fn read_twice(drives: &Drives, due: &[String]) -> String {
-    let handing_out = HostOptions { moving: Moving::Always(Policy::Static(Rung::Raw)), ..options("ec:4+1") };
+    let handing_out = HostOptions { moving: AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw)), ..options("ec:4+1") };
     let host = drives.host_with(handing_out).await;
     drives.0.iter().for_each(|way| drop(way.taken()));
     // Where the groups are is known when a slice of them was decoded.
-    let few = host.sql("SELECT count(*) FROM lab.t WHERE id < 8000", &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await.unwrap();
+    let few = host.sql("SELECT count(*) FROM lab.t WHERE id < 8000", &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await.unwrap();
     assert_eq!(lines(&few.collect().await.unwrap()), ["8000"]);
     let slices = |way: &Way| way.taken().into_iter().filter(|(partition, _)| !partition.table.starts_with("parity/")).collect::<Vec<_>>();
     let first = drives.0.iter().map(|way| slices(way).len()).max();
@@ -168,7 +168,7 @@ async fn a_drive_that_is_lost_in_the_middle_holds_nobody_up() {
         let host = drives.host("ec:3+2", 64 << 20).await;
         drives.0[4].left.store(after, Ordering::SeqCst);
         let repair = tokio::time::timeout(Duration::from_secs(120), host.repair(&RepairOptions::default(), &|_| ())).await;
-        let report = repair.expect("it waits for a drive that is lost").unwrap_or_else(|e| panic!("after {after}: {}", e.full_text()));
+        let report = repair.expect("it waits for a drive that is lost").unwrap_or_else(|e| panic!("after {after}: {}", e.report()));
         assert_eq!((report.drives.as_slice(), report.left.len()), (&["drive-1".to_owned()][..], 0), "after {after}: {report:?}");
         let asked = tokio::time::timeout(Duration::from_secs(120), answer(&host)).await;
         assert_eq!(asked.expect("it waits for a drive that is lost"), due, "after {after}");

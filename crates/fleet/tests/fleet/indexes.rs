@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use skytether_common::{Kind, PartitionName, Result};
 use skytether_drive::{Cse, DriveOptions};
 use skytether_fleet::{
-    Cut, DatasetKind, Fleet, GrowthOptions, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, QueryOptions, Receipt, RepairOptions,
+    DatasetKind, Fleet, HostOptions, IndexInfo, ListIndexes, NewIndex, OldIndex, Placement, Pushdown, QueryOptions, Receipt, RepairOptions, ResizeOptions,
 };
 use skytether_host::{Founding, Host};
 use skytether_store::disk::{DiskStore, DriveIdentity};
@@ -35,21 +35,21 @@ pub(crate) fn old(dataset: &str, index: &str) -> OldIndex {
 }
 
 async fn built(fleet: &Fleet, dataset: &str, index: &str) -> IndexInfo {
-    fleet.wait_for_index(&old(dataset, index), |_| Ok(())).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
+    fleet.wait_for_index(&old(dataset, index), |_| Ok(())).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 
 async fn index(fleet: &Fleet, asked: NewIndex) -> IndexInfo {
     let dataset = asked.dataset.to_string();
-    let name = fleet.create_index(&asked).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let name = fleet.create_index(&asked).await.unwrap_or_else(|e| panic!("{}", e.report()));
     built(fleet, &dataset, &name).await
 }
 
-async fn asked(fleet: &Fleet, sql: &str, cut: Cut) -> (Vec<String>, Receipt) {
+async fn asked(fleet: &Fleet, sql: &str, cut: Pushdown) -> (Vec<String>, Receipt) {
     let options = QueryOptions { cut, ..QueryOptions::default() };
-    let mut query = fleet.sql(sql, &options).await.unwrap_or_else(|e| panic!("{sql}: {}", e.full_text()));
+    let mut query = fleet.sql(sql, &options).await.unwrap_or_else(|e| panic!("{sql}: {}", e.report()));
     let mut rows = Vec::new();
     while let Some(batch) = futures::StreamExt::next(&mut query.stream).await {
-        rows.push(batch.unwrap_or_else(|e| panic!("{sql} ({cut}): {}", e.full_text())));
+        rows.push(batch.unwrap_or_else(|e| panic!("{sql} ({cut}): {}", e.report())));
     }
     (lines(&rows), query.receipt.receipt())
 }
@@ -133,7 +133,7 @@ async fn any_range_of_any_columns_finds_the_same_rows_with_indexes_as_without() 
     let queries: Vec<String> = (0..120).map(|seed| format!("SELECT id, f, i, s FROM lab.a WHERE {} ORDER BY id", condition(seed))).collect();
     let mut due = Vec::new();
     for sql in &queries {
-        let (rows, receipt) = asked(&fleet, sql, Cut::Full).await;
+        let (rows, receipt) = asked(&fleet, sql, Pushdown::Full).await;
         assert_eq!(used(&receipt), 0);
         due.push(rows);
     }
@@ -153,7 +153,7 @@ async fn any_range_of_any_columns_finds_the_same_rows_with_indexes_as_without() 
     }
     // Not `raw`, where slices are handed out, and not where most rows match.
     assert!(uses > 200, "{uses}");
-    let (_, receipt) = asked(&fleet, "SELECT id, f, i, s FROM lab.a WHERE i = 7", Cut::Adaptive).await;
+    let (_, receipt) = asked(&fleet, "SELECT id, f, i, s FROM lab.a WHERE i = 7", Pushdown::Adaptive).await;
     assert!(receipt.drives.iter().all(|d| d.slices == 0 && d.indexes.iter().all(|index| index.covers && index.name == "values")), "{receipt}");
     assert!(receipt.to_string().contains("index values: ") && receipt.to_string().contains("of it read"), "{receipt}");
 }
@@ -164,16 +164,16 @@ async fn fewer_slices_are_read_for_the_rows_that_an_index_finds() {
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
     let sql = "SELECT id, name, x FROM lab.t WHERE x = 250.0 ORDER BY id";
-    let (due, before) = asked(&fleet, sql, Cut::Full).await;
+    let (due, before) = asked(&fleet, sql, Pushdown::Full).await;
     index(&fleet, new("lab.t", &["x"], &[])).await;
-    let (rows, after) = asked(&fleet, sql, Cut::Full).await;
+    let (rows, after) = asked(&fleet, sql, Pushdown::Full).await;
     let slices = |receipt: &Receipt| receipt.drives.iter().map(|d| d.slices).sum::<u64>();
     assert_eq!(rows, due);
     assert!(!due.is_empty() && used(&after) == 2 && slices(&after) <= due.len() as u64 && slices(&before) > 10 * slices(&after), "{before}\n{after}");
     let scanned = |receipt: &Receipt| receipt.drives.iter().filter_map(|d| d.rows_read).sum::<u64>();
     assert_eq!(scanned(&after), due.len() as u64, "other rows are passed over");
     // Where nearly all is wanted, slices are read as ever.
-    let (_, all) = asked(&fleet, "SELECT sum(n) FROM lab.t WHERE x > 1.0", Cut::Full).await;
+    let (_, all) = asked(&fleet, "SELECT sum(n) FROM lab.t WHERE x > 1.0", Pushdown::Full).await;
     assert_eq!(used(&all), 0, "{all}");
 }
 
@@ -243,7 +243,7 @@ async fn damaged_indexes_are_not_believed_and_built_again() {
     let due = {
         let fleet = open(dir.path(), 2).await.unwrap();
         ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
-        let due = query(&fleet, sql, Cut::Full).await.unwrap();
+        let due = query(&fleet, sql, Pushdown::Full).await.unwrap();
         index(&fleet, new("lab.t", &["x"], &["id"])).await;
         due
     };
@@ -257,11 +257,11 @@ async fn damaged_indexes_are_not_believed_and_built_again() {
             }
         }
         let fleet = open(dir.path(), 2).await.unwrap();
-        assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), due, "heads {heads}");
+        assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), due, "heads {heads}");
         // Found damaged, it is made anew, by itself.
         let mut whole = false;
         for _ in 0..600 {
-            let (rows, receipt) = asked(&fleet, sql, Cut::Full).await;
+            let (rows, receipt) = asked(&fleet, sql, Pushdown::Full).await;
             assert_eq!(rows, due);
             whole = used(&receipt) == 2;
             if whole {
@@ -281,7 +281,7 @@ async fn what_a_closed_fleet_had_not_built_is_built_when_it_is_open_again() {
     let due = {
         let fleet = open(dir.path(), 2).await.unwrap();
         ingest(&fleet, "lab.t", &rows, false).await.unwrap();
-        let due = query(&fleet, sql, Cut::Full).await.unwrap();
+        let due = query(&fleet, sql, Pushdown::Full).await.unwrap();
         // It is closed at once, while the drives build.
         fleet.create_index(&new("lab.t", &["x"], &["n"])).await.unwrap();
         due
@@ -293,12 +293,12 @@ async fn what_a_closed_fleet_had_not_built_is_built_when_it_is_open_again() {
         ingest(&fleet, "lab.other", &rows[..3], at > 0).await.unwrap();
     }
     assert_eq!(built(&fleet, "lab.t", "x").await.rows, 40_000);
-    let (rows, receipt) = asked(&fleet, sql, Cut::Full).await;
+    let (rows, receipt) = asked(&fleet, sql, Pushdown::Full).await;
     assert_eq!((rows, used(&receipt)), (due.clone(), 2), "{receipt}");
     drop(fleet);
     // And it is there at once from then on.
     let fleet = open(dir.path(), 2).await.unwrap();
-    let (rows, receipt) = asked(&fleet, sql, Cut::Full).await;
+    let (rows, receipt) = asked(&fleet, sql, Pushdown::Full).await;
     assert_eq!((rows, used(&receipt)), (due, 2), "{receipt}");
 }
 
@@ -310,23 +310,23 @@ async fn lost_drives_are_stood_for_without_indexes_and_repaired_ones_build_their
     let due = {
         let fleet = open().await.unwrap();
         ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
-        let due = query(&fleet, sql, Cut::Full).await.unwrap();
+        let due = query(&fleet, sql, Pushdown::Full).await.unwrap();
         index(&fleet, new("lab.t", &["x"], &["id"])).await;
         due
     };
     lose(dir.path(), &[2]);
     {
         let fleet = open().await.unwrap();
-        let (rows, receipt) = asked(&fleet, sql, Cut::Adaptive).await;
+        let (rows, receipt) = asked(&fleet, sql, Pushdown::Adaptive).await;
         assert_eq!(rows, due, "{receipt}");
         assert!(used(&receipt) >= 3, "{receipt}");
         let listed = fleet.indexes(&ListIndexes::default()).await.unwrap();
         assert_eq!(listed[0].drives.len(), 4, "{listed:?}");
         let options = RepairOptions { drives: vec!["drive-2".into()], ..RepairOptions::default() };
-        fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+        fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
         let info = built(&fleet, "lab.t", "x").await;
         assert_eq!((info.drives.len(), info.rows), (5, 60_000), "{info}");
-        let (rows, receipt) = asked(&fleet, sql, Cut::Adaptive).await;
+        let (rows, receipt) = asked(&fleet, sql, Pushdown::Adaptive).await;
         assert_eq!((rows, used(&receipt)), (due.clone(), 5), "{receipt}");
     }
     // A drive that was away while an index was dropped keeps nothing of it.
@@ -374,10 +374,10 @@ async fn a_fleet_opens_where_a_full_drive_has_no_room_for_a_definition() {
     used[home.as_u128() as usize - 1] = None;
     let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap().0;
     let error = host.catalog().create_index(&new("lab.t", &["x"], &[])).await.unwrap_err();
-    assert!(error.kind() == Kind::Exhausted && error.full_text().contains("is noted, but not all drives could be told"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Exhausted && error.report().contains("is noted, but not all drives could be told"), "{}", error.report());
     drop(host);
     // The fleet opens, with the index where there is room, so that something can be dropped.
-    let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.full_text())).0;
+    let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.report())).0;
     let listed = host.catalog().indexes(&ListIndexes::default()).await.unwrap();
     assert!(listed[0].state != "ready" && listed[0].drives.len() == 2, "{listed:?}");
     host.catalog().drop_dataset(&name("lab.t")).await.unwrap();
@@ -409,13 +409,13 @@ async fn indexes_that_are_made_and_dropped_while_data_moves_are_so_afterwards() 
             });
         }
     };
-    let report = fleet.resize(&GrowthOptions { count: 1, ..GrowthOptions::default() }, &tell).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = fleet.resize(&ResizeOptions { count: 1, ..ResizeOptions::default() }, &tell).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(changed.is_completed() && report.datasets == 1, "{report}");
     let listed = fleet.indexes(&ListIndexes::default()).await.unwrap();
     assert_eq!(listed.iter().map(|info| info.index.name.as_str()).collect::<Vec<_>>(), ["x"]);
     let info = built(&fleet, "lab.t", "x").await;
     assert_eq!((info.drives.len(), info.rows), (5, 60_000), "{info}");
-    let (_, receipt) = asked(&fleet, "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0", Cut::Full).await;
+    let (_, receipt) = asked(&fleet, "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0", Pushdown::Full).await;
     assert_eq!(used(&receipt), 5, "{receipt}");
 }
 
@@ -439,7 +439,7 @@ async fn an_index_that_was_made_another_one_while_a_drive_was_away_is_that_one_t
     let fleet = open().await.unwrap();
     let info = built(&fleet, "lab.t", "i").await;
     assert_eq!((info.drives.len(), info.rows), (5, 60_000), "{info}");
-    let (_, receipt) = asked(&fleet, "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0", Cut::Full).await;
+    let (_, receipt) = asked(&fleet, "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0", Pushdown::Full).await;
     assert_eq!(used(&receipt), 5, "{receipt}");
 }
 
@@ -452,7 +452,7 @@ async fn drives_are_told_of_their_indexes_though_another_one_is_lost() {
         let fleet = open().await.unwrap();
         ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
         index(&fleet, new("lab.t", &["x"], &["id"])).await;
-        query(&fleet, sql, Cut::Full).await.unwrap()
+        query(&fleet, sql, Pushdown::Full).await.unwrap()
     };
     // A crash came before one was told, and what another was told is damaged.
     for (n, damaged) in [(0, false), (2, true)] {
@@ -473,7 +473,7 @@ async fn drives_are_told_of_their_indexes_though_another_one_is_lost() {
     let fleet = open().await.unwrap();
     let mut uses = 0;
     for _ in 0..400 {
-        let (rows, receipt) = asked(&fleet, sql, Cut::Full).await;
+        let (rows, receipt) = asked(&fleet, sql, Pushdown::Full).await;
         assert_eq!(rows, due);
         uses = used(&receipt);
         if uses >= 4 {

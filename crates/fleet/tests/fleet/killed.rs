@@ -13,9 +13,9 @@ use std::time::Duration;
 use skytether_common::{Error, Result};
 use skytether_device::{CseInfo, Layer};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{DatasetKind, GrowthOptions, HostOptions, Placement, RepairOptions, ScrubOptions};
+use skytether_fleet::{DatasetKind, HostOptions, Placement, RepairOptions, ResizeOptions, ScrubOptions};
 use skytether_host::MEMBERSHIP_KEY;
-use skytether_host::{Founding, Host, Lost};
+use skytether_host::{Founding, Host, UnavailableDrive};
 use skytether_store::disk::DriveIdentity;
 use skytether_store::{Op, Version};
 use uuid::Uuid;
@@ -133,7 +133,7 @@ async fn child() {
     let members = listed(&dir);
     let (here, gone): (Vec<usize>, Vec<usize>) = (0..members.len()).partition(|n| dir_of(&dir, *n).join("drive.json").exists());
     let drives = here.into_iter().map(|n| stopping(n, None)).collect();
-    let lost = gone.iter().map(|n| Lost { id: members[*n], place: *n, error: Error::unavailable("its directory is gone") }).collect();
+    let lost = gone.iter().map(|n| UnavailableDrive { id: members[*n], place: *n, error: Error::unavailable("its directory is gone") }).collect();
     let mut options = HostOptions::default();
     // Many small slices, so that lanes send more than once.
     options.slices.target_bytes = 8 << 10;
@@ -161,7 +161,7 @@ async fn child() {
             // As above.
             let ids: Vec<Uuid> = members.into_iter().chain([id]).collect();
             fs::write(dir.join("fleet.json"), serde_json::to_vec(&serde_json::json!({"format": 1, "drives": ids})).unwrap()).unwrap();
-            host.resize(vec![new], &GrowthOptions::default(), &|_| ()).await.unwrap();
+            host.resize(vec![new], &ResizeOptions::default(), &|_| ()).await.unwrap();
         }
         Job::Retire => {
             host.resize(Vec::new(), &retiring(&[1]), &|_| ()).await.unwrap();

@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use skytether_common::{Key, Kind, PartitionName, Result};
-use skytether_fleet::{Cut, Fleet, HostOptions, IngestOptions, Moving, OpenOptions, ScrubOptions};
+use skytether_fleet::{AdaptiveMode, Fleet, HostOptions, IngestOptions, OpenOptions, Pushdown, ScrubOptions};
 use skytether_redundancy::map::CodeMap;
 
 use crate::redundancy::{QUERIES, answers, bring_back, dir_of, fill, lose, receipt};
@@ -44,7 +44,7 @@ async fn a_host_and_a_drive_of_each_other_may_be_lost_under_every_cut() {
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
     wide(&fleet).await;
-    let (whole, of_wide) = (answers(&fleet, Cut::Full).await, value(&fleet, WIDE).await.unwrap());
+    let (whole, of_wide) = (answers(&fleet, Pushdown::Full).await, value(&fleet, WIDE).await.unwrap());
     assert!(whole.iter().all(|rows| !rows.is_empty()));
     let record = fleet.describe(&name("lab.t")).await.unwrap();
     let redundancy = record.tables["data"].redundancy.clone().unwrap();
@@ -55,7 +55,7 @@ async fn a_host_and_a_drive_of_each_other_may_be_lost_under_every_cut() {
     drop(fleet);
     for (round, lost) in LOST.into_iter().enumerate() {
         lose(dir.path(), lost);
-        let fleet = open(dir.path()).await.unwrap_or_else(|e| panic!("without {lost:?}: {}", e.full_text()));
+        let fleet = open(dir.path()).await.unwrap_or_else(|e| panic!("without {lost:?}: {}", e.report()));
         let cuts = if lost.len() == 5 && round % 3 == 0 { CUTS.to_vec() } else { vec![CUTS[round % CUTS.len()]] };
         for cut in cuts {
             for (sql, (own, whole)) in QUERIES.iter().zip(answers(&fleet, cut).await.iter().zip(&whole)) {
@@ -83,7 +83,7 @@ async fn a_host_and_a_drive_of_each_other_may_be_lost_under_every_cut() {
         bring_back(dir.path(), lost);
     }
     let fleet = open(dir.path()).await.unwrap();
-    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
 }
 
 /// What lies on a drive of the parts of data sets: under which key.
@@ -120,9 +120,9 @@ async fn what_one_drive_had_is_made_of_its_hosts_drives_alone() {
     for (key, value) in &slices {
         let len = value.len() as u64;
         let ranges = [0..len.min(100), len / 2..len / 2 + 1, len.saturating_sub(70)..len, 0..0];
-        let parts = drive.get_ranges_unverified(key, &ranges).await.unwrap_or_else(|e| panic!("{key}: {}", e.full_text()));
+        let parts = drive.get_ranges_unverified(key, &ranges).await.unwrap_or_else(|e| panic!("{key}: {}", e.report()));
         assert!(ranges.iter().zip(parts).all(|(range, part)| part == value.slice(range.start as usize..range.end as usize)), "{key}");
-        assert_eq!(&drive.get(key).await.unwrap_or_else(|e| panic!("{key}: {}", e.full_text())), value);
+        assert_eq!(&drive.get(key).await.unwrap_or_else(|e| panic!("{key}: {}", e.report())), value);
     }
 }
 
@@ -144,11 +144,11 @@ async fn every_value_of_lost_drives_is_what_it_was_whole_and_in_parts() {
             let len = value.len() as u64;
             let of = |a: usize, b: usize| (at * a) as u64 % (len + 1)..len.min((at * a) as u64 % (len + 1) + b as u64);
             let ranges = [of(7919, 1), of(104_729, 100), of(31, 4000), len..len, len.saturating_sub(3)..len, 63.min(len)..65.min(len)];
-            let parts = drive.get_ranges_unverified(&key, &ranges).await.unwrap_or_else(|e| panic!("without {lost:?}, {key}: {}", e.full_text()));
+            let parts = drive.get_ranges_unverified(&key, &ranges).await.unwrap_or_else(|e| panic!("without {lost:?}, {key}: {}", e.report()));
             for (range, part) in ranges.iter().zip(parts) {
                 assert_eq!(part, value.slice(range.start as usize..range.end as usize), "without {lost:?}, {key}, {range:?}");
             }
-            assert_eq!(drive.get(&key).await.unwrap_or_else(|e| panic!("without {lost:?}, {key}: {}", e.full_text())), value, "{key}");
+            assert_eq!(drive.get(&key).await.unwrap_or_else(|e| panic!("without {lost:?}, {key}: {}", e.report())), value, "{key}");
         }
         drop(fleet);
         bring_back(dir.path(), lost);
@@ -161,10 +161,10 @@ async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
 
     let dir = tempfile::tempdir().unwrap();
     let fleet = async |breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving| host_over(dir.path(), (DRIVES, Some(3)), SCHEME, breaths, moving).await.unwrap();
-    let first = fleet(BTreeMap::new(), Moving::AsNeeded).await;
+    let first = fleet(BTreeMap::new(), AdaptiveMode::AsNeeded).await;
     let whole = filled(first).await;
     let mut served_by_fallback = 0;
-    let movings = [Moving::AsNeeded, Moving::Never];
+    let movings = [AdaptiveMode::AsNeeded, AdaptiveMode::Never];
     for (round, (breath, lost)) in [0, 1, 2, 3, 5, 8, 13].into_iter().zip(LOST.into_iter().rev().cycle()).enumerate() {
         for (at, (sql, whole)) in QUERIES.iter().zip(&whole).enumerate().skip(round % 2).step_by(2) {
             let lives: BTreeMap<usize, Arc<AtomicUsize>> = lost.iter().map(|n| (*n, Arc::new(AtomicUsize::new(usize::MAX)))).collect();
@@ -172,14 +172,13 @@ async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
             let host = fleet(lives.clone(), moving).await;
             // Not all at the same moment.
             lives.values().enumerate().for_each(|(n, left)| left.store(breath + n % 2, Ordering::SeqCst));
-            let (own, receipt) =
-                answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{moving:?}, {cut}, {lost:?} after {breath}: {sql}: {}", e.full_text()));
+            let (own, receipt) = answer(&host, sql, cut).await.unwrap_or_else(|e| panic!("{moving:?}, {cut}, {lost:?} after {breath}: {sql}: {}", e.report()));
             assert_eq!(&own, whole, "{moving:?}, {cut}, {lost:?} after {breath}: {sql}");
             let names: Vec<String> = lost.iter().map(|n| format!("drive-{n}")).collect();
             served_by_fallback +=
                 receipt.drives.iter().filter(|d| d.served_by_fallback.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
             lives.values().for_each(|left| left.store(0, Ordering::SeqCst));
-            assert_eq!(&answer(&host, sql, Cut::Full).await.unwrap().0, whole);
+            assert_eq!(&answer(&host, sql, Pushdown::Full).await.unwrap().0, whole);
         }
     }
     assert!(served_by_fallback > 20, "{served_by_fallback}");
@@ -193,7 +192,7 @@ async fn more_than_that_is_told_with_the_drives() {
     drop(fleet);
     lose(dir.path(), &[0, 2, 4, 5]);
     let error = open(dir.path()).await.unwrap_err();
-    let text = error.full_text();
+    let text = error.report();
     assert_eq!(error.kind(), Kind::Unavailable, "{text}");
     assert!(text.contains("4 drives are lost, but this fleet survives the loss of 1 host, and of 1 drive of each other host at the same time"), "{text}");
     assert!([0, 2, 4, 5].iter().all(|n| text.contains(&format!("drive-{n} ("))), "{text}");
@@ -215,8 +214,8 @@ async fn more_than_that_is_told_with_the_drives() {
     drop(fleet);
     lose(dir.path(), &[1, 4]);
     let fleet = open(dir.path()).await.unwrap();
-    let error = query(&fleet, "SELECT sum(n) FROM lab.flat", Cut::Full).await.unwrap_err();
-    assert!(error.kind() == Kind::Unavailable && error.full_text().contains("can't be decoded"), "{}", error.full_text());
+    let error = query(&fleet, "SELECT sum(n) FROM lab.flat", Pushdown::Full).await.unwrap_err();
+    assert!(error.kind() == Kind::Unavailable && error.report().contains("can't be decoded"), "{}", error.report());
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "6000");
 }
 
@@ -271,7 +270,7 @@ async fn ingests_go_over_the_hosts_that_are_whole_and_what_comes_back_learns_wha
     lose(dir.path(), &[0, 3]);
     let fleet = open_with(dir.path(), 12, None, "none").await.unwrap();
     let error = ingest(&fleet, "lab.more", &batches(1, 100), false).await.unwrap_err();
-    let text = error.full_text();
+    let text = error.report();
     assert!(error.kind() == Kind::Invalid && text.contains("needs 3 hosts or more with 3 drives or more each, but of 4 that have any"), "{text}");
     fleet.drop_dataset(&name("lab.set3")).await.unwrap();
     let flat = IngestOptions { redundancy: Some("ec:4+1".parse().unwrap()), ..IngestOptions::default() };
@@ -346,7 +345,7 @@ pub(crate) async fn survives(dir: &Path, whole: &[Vec<String>]) {
         let fleet = open(dir).await.unwrap();
         for (sql, whole) in QUERIES.iter().zip(whole).step_by(3) {
             assert_eq!(
-                &query(&fleet, sql, Cut::Full).await.unwrap_or_else(|e| panic!("without {lost:?}: {}", e.full_text())),
+                &query(&fleet, sql, Pushdown::Full).await.unwrap_or_else(|e| panic!("without {lost:?}: {}", e.report())),
                 whole,
                 "without {lost:?}: {sql}"
             );
@@ -361,7 +360,7 @@ async fn any_flipped_bit_is_found_and_mended_on_either_level() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     let clean = all(&fleet).await;
     assert!(clean.damaged == 0 && clean.unverified == 0 && clean.groups > 0, "{clean}");
     drop(fleet);
@@ -402,7 +401,7 @@ async fn any_flipped_bit_is_found_and_mended_on_either_level() {
         put(dir.path(), drive, &record.partition("data", shard.home).slice_key(shard.number).unwrap(), None);
     }
     let fleet = open(dir.path()).await.unwrap();
-    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
     let check = fleet.scrub(&ScrubOptions { check: true, ..ScrubOptions::default() }, &|_| ()).await.unwrap();
     assert!(check.left() >= 2, "{check}");
     let report = all(&fleet).await;
@@ -436,7 +435,7 @@ async fn lost_drives_and_hosts_are_rebuilt_as_they_were() {
     assert!(report.bytes_read <= bytes + (64 << 10), "{report}: {bytes}");
     std::fs::remove_dir_all(dir.path().join("away-4")).unwrap();
     fill_beside(&fleet).await;
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     let of_wide = value(&fleet, WIDE).await.unwrap();
     drop(fleet);
     let before: Vec<_> = (0..DRIVES).map(|n| parts(dir.path(), n)).collect();
@@ -446,7 +445,7 @@ async fn lost_drives_and_hosts_are_rebuilt_as_they_were() {
         let report = repair(&fleet, replacing(lost)).await;
         assert!(report.left.is_empty() && report.lost.is_empty() && report.kept == 0 && report.drives.len() == lost.len(), "{lost:?}: {report}");
         assert!(fleet.status().await.unwrap().iter().all(|drive| drive.error.is_none()), "{lost:?}");
-        assert_eq!(answers(&fleet, Cut::Adaptive).await, whole, "{lost:?}");
+        assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole, "{lost:?}");
         assert_eq!(value(&fleet, WIDE).await.unwrap(), of_wide);
         let scrubbed = all(&fleet).await;
         assert!(scrubbed.damaged == 0 && scrubbed.skipped.is_empty() && scrubbed.unverified == 0, "{lost:?}: {scrubbed}");
@@ -483,7 +482,7 @@ async fn one_data_set_may_be_on_two_levels_in_a_fleet_that_knows_its_hosts() {
     store("lab.copies", "ec:1+2/1+1").await.unwrap();
     for scheme in ["ec:3+1/2+1", "ec:2+1/3+1"] {
         let error = store("lab.more", scheme).await.unwrap_err();
-        assert!(error.kind() == Kind::Invalid && error.full_text().contains("hosts or more with"), "{}", error.full_text());
+        assert!(error.kind() == Kind::Invalid && error.report().contains("hosts or more with"), "{}", error.report());
     }
     let expected = value(&fleet, "SELECT sum(n) FROM lab.kept").await.unwrap();
     drop(fleet);
@@ -559,17 +558,17 @@ async fn served_drives_die_a_host_and_one_of_each_other() {
     assert_eq!(record.tables["data"].redundancy.as_ref().unwrap().scheme.to_string(), SCHEME);
     assert_eq!(fleet.status().await.unwrap()[4].host.as_deref(), Some("box-1"));
     let sql = "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t GROUP BY grp ORDER BY grp";
-    let whole = query(&fleet, sql, Cut::Full).await.unwrap();
+    let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
     // One after the other, until five of nine are gone.
-    for (lost, cut) in [7, 3, 0, 1, 2].into_iter().zip([Cut::Full, Cut::Adaptive, Cut::Raw, Cut::Filter, Cut::Full]) {
+    for (lost, cut) in [7, 3, 0, 1, 2].into_iter().zip([Pushdown::Full, Pushdown::Adaptive, Pushdown::Raw, Pushdown::Filter, Pushdown::Full]) {
         drives[lost].kill();
-        let own = query(&fleet, sql, cut).await.unwrap_or_else(|e| panic!("without {lost}, {cut}: {}", e.full_text()));
+        let own = query(&fleet, sql, cut).await.unwrap_or_else(|e| panic!("without {lost}, {cut}: {}", e.report()));
         assert_eq!(own, whole, "without {lost}, {cut}");
     }
     let (rows, told) = receipt(&fleet, sql).await;
     assert_eq!(rows, whole);
     assert_eq!(told.drives.iter().filter(|drive| drive.served_by_fallback.is_some()).count(), 5, "{told}");
     drives[4].kill();
-    let error = query(&fleet, sql, Cut::Full).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unavailable, "{}", error.full_text());
+    let error = query(&fleet, sql, Pushdown::Full).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{}", error.report());
 }

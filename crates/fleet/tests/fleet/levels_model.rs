@@ -101,7 +101,7 @@ async fn whatever_is_gone_what_the_groups_give_comes_back_and_nothing_else() {
                     made += 1;
                 }
                 Err(e) => {
-                    assert!(!expected[key], "seed {seed}: {key}: {}", e.full_text());
+                    assert!(!expected[key], "seed {seed}: {key}: {}", e.report());
                     lost += 1;
                 }
             }

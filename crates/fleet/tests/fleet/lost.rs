@@ -1,7 +1,7 @@
 //! Drives that are lost, are back, or have another drive in their place.
 
 use skytether_common::Kind;
-use skytether_fleet::{Cut, DriveStatus, Fleet};
+use skytether_fleet::{DriveStatus, Fleet, Pushdown};
 
 use crate::served::{ids, serve, serve_drive_at, serve_host};
 use crate::util::{batches, ingest, name, query, value};
@@ -28,7 +28,7 @@ async fn a_foreign_drive_at_a_drives_address_gets_and_gives_nothing() {
     let (mut drives, mut host, fleet) = serve(dir.path()).await;
     ingest(&fleet, "lab.t", &batches(20, 2000), false).await.unwrap();
     let sum = "SELECT count(*), sum(n) FROM lab.t";
-    let before = query(&fleet, sum, Cut::Full).await.unwrap();
+    let before = query(&fleet, sum, Pushdown::Full).await.unwrap();
     let members = ids(&fleet).await;
     let root = name("lab.t").root_key();
     let home = skytether_host::rendezvous(root.as_str(), members.iter()).unwrap();
@@ -44,7 +44,7 @@ async fn a_foreign_drive_at_a_drives_address_gets_and_gives_nothing() {
     assert!(status.iter().enumerate().all(|(n, d)| n == home || (d.found.is_none() && d.usage.is_some())), "{status:?}");
     let errors = [
         fleet.list().await.unwrap_err(),
-        query(&fleet, sum, Cut::Full).await.unwrap_err(),
+        query(&fleet, sum, Pushdown::Full).await.unwrap_err(),
         fleet.drop_dataset(&name("lab.t")).await.unwrap_err(),
         ingest(&fleet, "lab.t", &batches(1, 100), true).await.unwrap_err(),
         ingest(&fleet, "lab.new", &batches(20, 2000), false).await.unwrap_err(),
@@ -64,12 +64,12 @@ async fn a_foreign_drive_at_a_drives_address_gets_and_gives_nothing() {
     // The right one comes back, and a host that begins anew collects nothing that is needed.
     drives[home] = serve_drive_at(&address, dir.path(), home);
     self::status(&fleet, all_up).await;
-    assert_eq!(query(&fleet, sum, Cut::Full).await.unwrap(), before);
+    assert_eq!(query(&fleet, sum, Pushdown::Full).await.unwrap(), before);
     let at = host.address.clone();
     host.kill();
     let _host = serve_host(&at, &drives);
     self::status(&fleet, all_up).await;
-    assert_eq!(query(&fleet, sum, Cut::Full).await.unwrap(), before);
+    assert_eq!(query(&fleet, sum, Pushdown::Full).await.unwrap(), before);
     assert_eq!(fleet.list().await.unwrap().len(), 1);
 }
 
@@ -88,7 +88,7 @@ async fn a_lost_part_is_not_taken_for_a_replaced_data_set() {
         let key: Key = key;
         let value = catalog.drives()[drive].get(&key).await.unwrap();
         catalog.drives()[drive].apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).await.unwrap();
-        let error = query(&fleet, "SELECT sum(n) FROM lab.t", Cut::Full).await.unwrap_err();
+        let error = query(&fleet, "SELECT sum(n) FROM lab.t", Pushdown::Full).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
         let text = error.to_string();
         assert!(

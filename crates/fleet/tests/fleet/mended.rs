@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_device::{Capabilities, CseInfo, Layer};
 use skytether_drive::{Cse, Drive, Storage};
-use skytether_fleet::{Cut, DatasetKind, GrowthOptions, GrowthReport, HostOptions, Placement, QueryOptions, Scheme, ScrubOptions};
+use skytether_fleet::{DatasetKind, HostOptions, Placement, Pushdown, QueryOptions, ResizeOptions, ResizeReport, Scheme, ScrubOptions};
 pub(crate) use skytether_host::MEMBERSHIP_KEY as FLEET;
 use skytether_host::Membership;
 use skytether_host::{Founding, Host};
@@ -115,7 +115,7 @@ pub(crate) async fn store(host: &Host, dataset: &str, rows: usize) -> Result<()>
 }
 
 pub(crate) async fn rows(host: &Host, dataset: &str) -> Result<String> {
-    let query = host.sql(&format!("SELECT count(*), sum(n) FROM {dataset}"), &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?;
+    let query = host.sql(&format!("SELECT count(*), sum(n) FROM {dataset}"), &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?;
     Ok(lines(&query.collect().await?).remove(0))
 }
 
@@ -127,8 +127,8 @@ pub(crate) fn holds(rows: usize) -> String {
     format!("{} | {sum}", 4 * rows)
 }
 
-pub(crate) async fn retire(host: &Host, drive: usize) -> Result<GrowthReport> {
-    host.resize(Vec::new(), &GrowthOptions { retire: vec![format!("drive-{drive}")], ..GrowthOptions::default() }, &|_| {}).await
+pub(crate) async fn retire(host: &Host, drive: usize) -> Result<ResizeReport> {
+    host.resize(Vec::new(), &ResizeOptions { retire: vec![format!("drive-{drive}")], ..ResizeOptions::default() }, &|_| {}).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,23 +171,19 @@ async fn a_retirement_that_only_some_heard_of_is_finished_by_the_next() {
             let first = retire(&host, 3).await;
             assert!(drives.failed() && first.is_err(), "{what}: {first:?}");
             // Whichever it is, what is stored now is there afterwards.
-            store(&host, "lab.new", 200).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
-            store(&host, "lab.b", 60).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
-            let report = retire(&host, 3).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            store(&host, "lab.new", 200).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
+            store(&host, "lab.b", 60).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
+            let report = retire(&host, 3).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!((report.retired, report.left), (vec!["drive-3".to_owned()], Vec::new()), "{what}");
             assert!(drives.is_blank(3), "{what}");
-            let again = drives.host(&[0, 1, 2], redundancy).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let again = drives.host(&[0, 1, 2], redundancy).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             for host in [&host, &again] {
                 for (dataset, rows_of) in [("lab.a", 300), ("lab.b", 60), ("lab.c", 700), ("lab.d", 5), ("lab.new", 200)] {
-                    assert_eq!(
-                        rows(host, dataset).await.unwrap_or_else(|e| panic!("{what}, {dataset}: {}", e.full_text())),
-                        holds(rows_of),
-                        "{what}, {dataset}"
-                    );
+                    assert_eq!(rows(host, dataset).await.unwrap_or_else(|e| panic!("{what}, {dataset}: {}", e.report())), holds(rows_of), "{what}, {dataset}");
                 }
             }
             // It is as any blank drive.
-            let came = again.resize(vec![drives.way(3)], &GrowthOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let came = again.resize(vec![drives.way(3)], &ResizeOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!(came.added, ["drive-3"], "{what}");
             assert!(!drives.is_blank(3));
         }
@@ -205,18 +201,14 @@ async fn a_coming_that_only_some_heard_of_is_finished_by_the_next() {
                 store(&host, dataset, rows).await.unwrap();
             }
             drives.fail(fails, FLEET, made);
-            let first = host.resize(vec![drives.way(3)], &GrowthOptions::default(), &|_| {}).await;
+            let first = host.resize(vec![drives.way(3)], &ResizeOptions::default(), &|_| {}).await;
             assert!(drives.failed() && first.is_err(), "{what}: {first:?}");
-            store(&host, "lab.new", 200).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
-            host.resize(vec![drives.way(3)], &GrowthOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
-            let again = drives.host(&[0, 1, 2, 3], redundancy).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            store(&host, "lab.new", 200).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
+            host.resize(vec![drives.way(3)], &ResizeOptions::default(), &|_| {}).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
+            let again = drives.host(&[0, 1, 2, 3], redundancy).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             for host in [&host, &again] {
                 for (dataset, rows_of) in BEFORE.into_iter().chain([("lab.new", 200)]) {
-                    assert_eq!(
-                        rows(host, dataset).await.unwrap_or_else(|e| panic!("{what}, {dataset}: {}", e.full_text())),
-                        holds(rows_of),
-                        "{what}, {dataset}"
-                    );
+                    assert_eq!(rows(host, dataset).await.unwrap_or_else(|e| panic!("{what}, {dataset}: {}", e.report())), holds(rows_of), "{what}, {dataset}");
                 }
             }
         }
@@ -265,14 +257,14 @@ async fn a_commit_whose_first_home_falls_silent_is_decided_by_the_next() {
         store(&first, "lab.a", 100).await.unwrap();
         let home = first.catalog().home(&name("lab.a"));
         drives.fail(home, "lab/a", made);
-        store(&first, "lab.a", 200).await.unwrap_or_else(|e| panic!("{made}: {}", e.full_text()));
+        store(&first, "lab.a", 200).await.unwrap_or_else(|e| panic!("{made}: {}", e.report()));
         assert!(drives.failed());
         assert_eq!(rows(&first, "lab.a").await.unwrap(), holds(200), "{made}");
         // And so it is for who comes next, with all drives back.
         let second = begin().await;
         assert_eq!(rows(&second, "lab.a").await.unwrap(), holds(200), "{made}");
         drives.fail(home, "lab/a", made);
-        second.catalog().drop_dataset(&name("lab.a")).await.unwrap_or_else(|e| panic!("{made}: {}", e.full_text()));
+        second.catalog().drop_dataset(&name("lab.a")).await.unwrap_or_else(|e| panic!("{made}: {}", e.report()));
         assert!(drives.failed());
         let third = begin().await;
         assert_eq!(rows(&third, "lab.a").await.unwrap_err().kind(), Kind::NotFound, "{made}");
@@ -280,7 +272,7 @@ async fn a_commit_whose_first_home_falls_silent_is_decided_by_the_next() {
         // That another host has the fleet is not told as a matter of the data set.
         for done in [store(&second, "lab.a", 1).await, second.catalog().drop_dataset(&name("lab.a")).await] {
             let e = done.unwrap_err();
-            assert!(e.kind() == Kind::Conflict && !e.full_text().contains("somebody else"), "{}", e.full_text());
+            assert!(e.kind() == Kind::Conflict && !e.report().contains("somebody else"), "{}", e.report());
         }
         assert_eq!(rows(&third, "lab.a").await.unwrap(), holds(300), "{made}");
     }
@@ -302,18 +294,18 @@ async fn a_drive_that_missed_a_take_over_is_not_relied_on() {
         let committed = writer.commit().await;
         // Whatever became of it is whole.
         let again = drives.host(&[0, 1, 2, 3], "ec:2+1").await.unwrap();
-        let now = rows(&again, "lab.a").await.unwrap_or_else(|e| panic!("{made}: {}", e.full_text()));
+        let now = rows(&again, "lab.a").await.unwrap_or_else(|e| panic!("{made}: {}", e.report()));
         assert!(now == holds(100) || now == holds(300), "{now}");
         assert!(committed.is_err() || now == holds(300), "{made}: what was acknowledged is there");
         let e = store(&newer, "lab.a", 1).await.unwrap_err();
-        assert!(matches!(e.detail(), Some(Detail::Fenced { .. })), "{}", e.full_text());
+        assert!(matches!(e.detail(), Some(Detail::Fenced { .. })), "{}", e.report());
 
         let drives = Drives::new(3);
         let older = drives.host(&[0, 1, 2], "none").await.unwrap();
         store(&older, "lab.a", 100).await.unwrap();
         drives.fail(1, HOST, made);
         let e = drives.host(&[0, 1, 2], "none").await.unwrap_err();
-        assert_eq!(e.kind(), Kind::Unavailable, "a fleet that survives no loss is not taken over by parts: {}", e.full_text());
+        assert_eq!(e.kind(), Kind::Unavailable, "a fleet that survives no loss is not taken over by parts: {}", e.report());
         assert_eq!(rows(&drives.host(&[0, 1, 2], "none").await.unwrap(), "lab.a").await.unwrap(), holds(100));
     }
 }

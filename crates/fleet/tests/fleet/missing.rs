@@ -70,7 +70,7 @@ async fn all_that_are_missing_are_named_and_the_others_shown() {
         assert!(lost(&Fleet::glance(dir.path()).await.unwrap()).is_empty());
         lose(dir.path(), &[1, 3]);
         let error = open(dir.path(), 4, "none").await.unwrap_err();
-        let text = error.full_text();
+        let text = error.report();
         assert_eq!(error.kind(), Kind::Unavailable, "{text}");
         assert!(text.contains("2 drives are lost") && text.contains("drive-1 (") && text.contains("drive-3 (") && text.contains("bring"), "{text}");
         assert!(!text.contains("drive-0 (") && !text.contains("it is blank") && text.matches("it is missing").count() == 2, "{text}");

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use skytether_common::{Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_device::{CseInfo, Layer};
 use skytether_drive::Cse;
-use skytether_fleet::{DatasetKind, Fleet, GrowthOptions, GrowthReport, Placement, QueryOptions, RepairOptions, ScrubOptions};
+use skytether_fleet::{DatasetKind, Fleet, Placement, QueryOptions, RepairOptions, ResizeOptions, ResizeReport, ScrubOptions};
 use skytether_host::{DatasetWriter, Founding, Host, RootRecord};
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Semaphore;
@@ -170,14 +170,11 @@ impl Sky {
     }
 
     async fn host(&self, count: usize, redundancy: &str) -> Host {
-        Host::join((0..count).map(|at| self.way(at)).collect(), options(redundancy), Founding::EmptyDrives)
-            .await
-            .unwrap_or_else(|e| panic!("{}", e.full_text()))
-            .0
+        Host::join((0..count).map(|at| self.way(at)).collect(), options(redundancy), Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.report())).0
     }
 
-    async fn add(&self, host: &Host, at: usize) -> Result<GrowthReport> {
-        host.resize(vec![self.way(at)], &GrowthOptions::default(), &|_| {}).await
+    async fn add(&self, host: &Host, at: usize) -> Result<ResizeReport> {
+        host.resize(vec![self.way(at)], &ResizeOptions::default(), &|_| {}).await
     }
 
     fn keys(&self, at: usize) -> Vec<Key> {
@@ -223,7 +220,7 @@ impl Sky {
 }
 
 async fn now(host: &Host, dataset: &str) -> RootRecord {
-    host.catalog().read(&name(dataset)).await.unwrap_or_else(|e| panic!("{dataset}: {}", e.full_text())).0
+    host.catalog().read(&name(dataset)).await.unwrap_or_else(|e| panic!("{dataset}: {}", e.report())).0
 }
 
 async fn begun(host: &Host, dataset: &str, rows: usize, redundancy: &str) -> Result<DatasetWriter> {
@@ -275,18 +272,18 @@ async fn root_records_lie_on_more_drives_before_they_are_looked_for_there() {
         cut_off += 1;
         assert!(first.is_err(), "{what}");
         sky.watch.back(fails);
-        store_as(&host, "lab.safe", 50, "replicas:2").await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        store_as(&host, "lab.safe", 50, "replicas:2").await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         sky.watch.ends(away);
-        store(&host, "lab.other", 10).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        store(&host, "lab.other", 10).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         for dataset in &names {
             now(&host, dataset).await;
         }
         sky.watch.back(away);
         // Takes it in again.
-        store(&host, "lab.other", 20).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        store(&host, "lab.other", 20).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         for host in [&host, &sky.host(3, "none").await] {
             for (n, dataset) in names.iter().enumerate() {
-                assert_eq!(rows(host, dataset).await.unwrap_or_else(|e| panic!("{what}, {dataset}: {}", e.full_text())), holds(20 + n), "{what}, {dataset}");
+                assert_eq!(rows(host, dataset).await.unwrap_or_else(|e| panic!("{what}, {dataset}: {}", e.report())), holds(20 + n), "{what}, {dataset}");
             }
             assert_eq!(rows(host, "lab.safe").await.unwrap(), holds(50), "{what}");
         }
@@ -334,16 +331,16 @@ async fn nothing_is_left_to_a_drive_that_is_gone_by_then() {
             let is_metadata = |key: &Key| matches!(PartitionName::parse(key), Some((_, None)));
             sky.watch.when(Does::Ends(victim), move |at, asked| at == count && puts(asked, is_metadata));
             let e = sky.add(&host, count).await.unwrap_err();
-            assert!(sky.watch.over() && e.kind() == Kind::Unavailable, "{what}: {}", e.full_text());
+            assert!(sky.watch.over() && e.kind() == Kind::Unavailable, "{what}: {}", e.report());
             // What it has of the new generation goes when the fleet is opened.
             for at in (0..=count).filter(|at| *at != victim) {
                 assert!(sky.generations(at, "lab.a").iter().all(|generation| *generation == before), "{what}: drive-{at}");
             }
             if victim < count {
                 sky.watch.back(victim);
-                store(&host, "lab.b", 10).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+                store(&host, "lab.b", 10).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             }
-            assert_eq!(rows(&host, "lab.a").await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text())), holds(700), "{what}");
+            assert_eq!(rows(&host, "lab.a").await.unwrap_or_else(|e| panic!("{what}: {}", e.report())), holds(700), "{what}");
         }
     }
 }
@@ -379,7 +376,7 @@ async fn a_commit_of_which_the_answer_is_lost_is_one_all_the_same() {
     let host = sky.host(3, "none").await;
     store(&host, "lab.a", 700).await.unwrap();
     sky.drives.fail(host.catalog().home(&name("lab.a")), "lab/a", true);
-    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(sky.drives.failed() && report.datasets == 1 && report.left.is_empty(), "{report}");
     let record = now(&host, "lab.a").await;
     assert!((0..4).all(|at| sky.generations(at, "lab.a") == BTreeSet::from([record.generation])));
@@ -402,13 +399,13 @@ async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
     let mut near = host.writer(&name("lab.near"), DatasetKind::Table, false).await.unwrap();
     write(&mut near, "data", 300).await.unwrap();
     assert!((0..4).all(|at| !sky.generations(at, "lab.far").is_empty()));
-    retire(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    retire(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(sky.drives.is_blank(3));
     let e = write(&mut near, "more", 300).await.unwrap_err();
-    assert!(e.kind() == Kind::Conflict && e.full_text().contains("drive-3 left the fleet"), "{}", e.full_text());
+    assert!(e.kind() == Kind::Conflict && e.report().contains("drive-3 left the fleet"), "{}", e.report());
     near.abort().await.unwrap();
     let e = far.commit().await.unwrap_err();
-    assert_eq!(e.kind(), Kind::Conflict, "{}", e.full_text());
+    assert_eq!(e.kind(), Kind::Conflict, "{}", e.report());
     for dataset in ["lab.far", "lab.near"] {
         assert!((0..4).all(|at| sky.generations(at, dataset).is_empty()), "{dataset}");
     }
@@ -416,7 +413,7 @@ async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
     // What is asked of the host as it is now is taken.
     let mut again = client.writer(&name("lab.far"), DatasetKind::Table, false).await.unwrap();
     write(&mut again, "data", 300).await.unwrap();
-    again.commit().await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    again.commit().await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert_eq!(rows(&host, "lab.far").await.unwrap(), holds(300));
 }
 
@@ -431,7 +428,7 @@ async fn a_drive_that_was_rebuilt_in_part_is_blank_when_it_has_left() {
     };
     sky.replace(3);
     sky.put(3, &key, value);
-    let report = retire(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = retire(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(report.retired == ["drive-3"] && sky.drives.is_blank(3), "{report}");
     assert_eq!(rows(&host, "lab.a").await.unwrap(), holds(700));
 }
@@ -473,7 +470,7 @@ async fn what_can_not_be_read_is_left_and_all_else_is_moved() {
             sky.slices(at, "lab.c").into_iter().take(most).for_each(|key| sky.delete(at, &key));
         }
         let before = [now(&host, "lab.a").await.generation, now(&host, "lab.c").await.generation];
-        let report = sky.add(&host, count).await.unwrap_or_else(|e| panic!("{redundancy}: {}", e.full_text()));
+        let report = sky.add(&host, count).await.unwrap_or_else(|e| panic!("{redundancy}: {}", e.report()));
         let told = |text: &str| text.contains("lab.a") && text.contains("lab.c");
         assert!(report.left.len() == 2 && told(&report.left.join("; ")), "{redundancy}: {report}");
         assert!(!sky.generations(count, "lab.b").is_empty(), "{redundancy}: {report}");
@@ -484,7 +481,7 @@ async fn what_can_not_be_read_is_left_and_all_else_is_moved() {
         }
         assert_eq!(rows(&host, "lab.b").await.unwrap(), holds(700));
         let e = retire(&host, 0).await.unwrap_err();
-        assert!(e.kind() == Kind::Unavailable && told(&e.full_text()), "{redundancy}: {}", e.full_text());
+        assert!(e.kind() == Kind::Unavailable && told(&e.report()), "{redundancy}: {}", e.report());
     }
 }
 
@@ -498,10 +495,10 @@ async fn what_moves_in_the_middle_of_its_drop_is_dropped() {
     let dropping = host.clone();
     let dropping = tokio::spawn(async move { dropping.catalog().drop_dataset(&name("lab.a")).await });
     sky.watch.reached().await;
-    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert_eq!(report.datasets, 1, "{report}");
     sky.watch.open();
-    dropping.await.unwrap().unwrap_or_else(|e| panic!("{}", e.full_text()));
+    dropping.await.unwrap().unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(host.catalog().names().await.unwrap().is_empty());
     assert!((0..4).all(|at| sky.generations(at, "lab.a").is_empty()));
 }
@@ -517,11 +514,11 @@ async fn what_a_replaced_drive_had_of_an_ingest_is_not_committed() {
         let options = RepairOptions { drives: vec!["drive-3".into()], ..RepairOptions::default() };
         // That it is blank is noticed by whoever looks.
         store(&host, "lab.b", 10).await.unwrap();
-        host.repair(&options, &|_| {}).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+        host.repair(&options, &|_| {}).await.unwrap_or_else(|e| panic!("{}", e.report()));
         let e = writer.commit().await.unwrap_err();
-        assert!(e.kind() == Kind::Unavailable && e.full_text().contains("drive-3 was replaced"), "{redundancy}: {}", e.full_text());
+        assert!(e.kind() == Kind::Unavailable && e.report().contains("drive-3 was replaced"), "{redundancy}: {}", e.report());
         assert!((0..4).all(|at| sky.generations(at, "lab.new").is_empty()), "{redundancy}");
-        store_as(&host, "lab.new", 300, redundancy).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+        store_as(&host, "lab.new", 300, redundancy).await.unwrap_or_else(|e| panic!("{}", e.report()));
         let scrubbed = host.scrub(&ScrubOptions::default(), &|_| {}).await.unwrap();
         assert!(scrubbed.damaged == 0 && scrubbed.skipped.is_empty() && scrubbed.unverified == 0, "{redundancy}: {scrubbed}");
     }
@@ -540,7 +537,7 @@ async fn a_scrub_verifies_drives_that_come_in_its_middle() {
     let scrubbing = host.clone();
     let scrubbing = tokio::spawn(async move { scrubbing.scrub(&ScrubOptions::default(), &|_| {}).await });
     sky.watch.reached().await;
-    sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     sky.damage(3, &sky.slices(3, "lab.b")[0]);
     sky.watch.open();
     let report = scrubbing.await.unwrap().unwrap();
@@ -556,14 +553,14 @@ async fn a_drive_whose_coming_was_cut_off_stays_in_the_list() {
     sky.watch.when(Does::Waits, move |at, asked| at == 1 && matches!(asked, Asked::Change(batch) if batch.iter().any(names_it)));
     let (coming, way) = (host.clone(), sky.way(3));
     let id = way.info().id;
-    let coming = tokio::spawn(async move { coming.resize(vec![way], &GrowthOptions::default(), &|_| {}).await });
+    let coming = tokio::spawn(async move { coming.resize(vec![way], &ResizeOptions::default(), &|_| {}).await });
     sky.watch.reached().await;
     coming.abort();
     assert!(coming.await.unwrap_err().is_cancelled());
     // One of the drives knows it, and this host need not.
     assert!(!host.members().contains(&id) && host.listed().await.unwrap().is_some_and(|listed| listed.len() == 4 && listed.contains(&id)));
     sky.watch.open();
-    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(report.left.is_empty(), "{report}");
     assert!(host.members().contains(&id));
     assert_eq!(rows(&sky.host(4, "none").await, "lab.a").await.unwrap(), holds(300));

@@ -7,10 +7,10 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::query::Policy;
 use skytether_common::Kind;
-use skytether_fleet::{Cut, Fleet, HostOptions, Moving, OpenOptions, QueryOptions, Receipt};
+use skytether_fleet::{AdaptiveMode, Fleet, HostOptions, OpenOptions, Pushdown, QueryOptions, Receipt};
 use skytether_slice::SliceOptions;
 
 use crate::receipts::{assert_each_once, slices};
@@ -18,10 +18,11 @@ use crate::served::{serve_drive_at, serve_host_with};
 use crate::tables::{QUERIES, assert_as_reference};
 use crate::util::{Random, batches, ingest, lines, name, query};
 
-const POLICIES: [Policy; 4] = [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Static(Rung::Raw)];
+const POLICIES: [Policy; 4] =
+    [Policy::Adaptive, Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter), Policy::Static(PushdownLevel::Raw)];
 
 /// A fleet whose work moves as `moving` says.
-async fn open(path: &Path, drives: usize, moving: Moving) -> Fleet {
+async fn open(path: &Path, drives: usize, moving: AdaptiveMode) -> Fleet {
     let slices = SliceOptions { target_bytes: 8 << 10, ..SliceOptions::default() };
     let host = HostOptions { slices, moving, threads: 2, ..HostOptions::default() };
     Fleet::open_with(path, &OpenOptions { drives: Some(drives), memory_per_drive: Some(64 << 20), ..OpenOptions::default() }, host).await.unwrap()
@@ -39,13 +40,13 @@ async fn every_policy_gives_the_answer_of_one_engine() {
     let rows = batches(8, 500);
     for drives in [1, 3] {
         let dir = tempfile::tempdir().unwrap();
-        let fleet = open(dir.path(), drives, Moving::Never).await;
+        let fleet = open(dir.path(), drives, AdaptiveMode::Never).await;
         ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
         drop(fleet);
         for policy in POLICIES {
-            let fleet = open(dir.path(), drives, Moving::Always(policy)).await;
+            let fleet = open(dir.path(), drives, AdaptiveMode::Always(policy)).await;
             for (sql, ordered) in QUERIES {
-                let given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{drives} drives, {policy:?}: {sql}: {e}"));
+                let given = query(&fleet, sql, Pushdown::Adaptive).await.unwrap_or_else(|e| panic!("{drives} drives, {policy:?}: {sql}: {e}"));
                 assert_as_reference(&rows, (sql, ordered), given, &format!("{drives} drives, {policy:?}")).await;
             }
         }
@@ -55,13 +56,15 @@ async fn every_policy_gives_the_answer_of_one_engine() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receipts_say_what_ran_where() {
     let dir = tempfile::tempdir().unwrap();
-    let fleet = open(dir.path(), 2, Moving::Never).await;
+    let fleet = open(dir.path(), 2, AdaptiveMode::Never).await;
     ingest(&fleet, "lab.plain", &batches(8, 500), false).await.unwrap();
     drop(fleet);
     let sql = "SELECT grp, sum(n) FROM lab.plain WHERE x > 3 GROUP BY grp ORDER BY grp";
     let mut moved = Vec::new();
-    for (rung, says) in [(Rung::Full, None), (Rung::Filter, Some("slices were filtered here")), (Rung::Raw, Some("slices were handed to the host"))] {
-        let fleet = open(dir.path(), 2, Moving::Always(Policy::Static(rung))).await;
+    for (rung, says) in
+        [(PushdownLevel::Full, None), (PushdownLevel::Filter, Some("slices were filtered here")), (PushdownLevel::Raw, Some("slices were handed to the host"))]
+    {
+        let fleet = open(dir.path(), 2, AdaptiveMode::Always(Policy::Static(rung))).await;
         let (_, receipt) = answer(&fleet, sql).await;
         assert_eq!(receipt.drives.len(), 2);
         for drive in &receipt.drives {
@@ -79,19 +82,19 @@ async fn receipts_say_what_ran_where() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_drives_hand_out_they_have_read_and_the_host_has_worked_off() {
     let dir = tempfile::tempdir().unwrap();
-    let fleet = open(dir.path(), 2, Moving::Never).await;
+    let fleet = open(dir.path(), 2, AdaptiveMode::Never).await;
     ingest(&fleet, "lab.plain", &batches(8, 500), false).await.unwrap();
     let (slices, stored) = (slices(&fleet, "lab.plain").await, fleet.describe(&name("lab.plain")).await.unwrap().bytes());
     drop(fleet);
     // All columns and all rows.
     let sql = "SELECT grp, sum(n), max(id), min(name), avg(x) FROM lab.plain GROUP BY grp ORDER BY grp";
     for policy in POLICIES {
-        let fleet = open(dir.path(), 2, Moving::Always(policy)).await;
+        let fleet = open(dir.path(), 2, AdaptiveMode::Always(policy)).await;
         let (_, receipt) = answer(&fleet, sql).await;
         let (work, what) = (receipt.host_work, format!("{policy:?}"));
         assert_each_once(&receipt, slices, &what);
         match policy {
-            Policy::Static(Rung::Raw) => {
+            Policy::Static(PushdownLevel::Raw) => {
                 assert_eq!((work.slices, work.rows_read), (slices, 4000), "{receipt}");
                 assert!(receipt.drives.iter().all(|drive| drive.slices == 0 && drive.above.bytes_read > 0), "{receipt}");
                 assert!(work.bytes_read > stored / 2 && work.bytes_read <= stored, "{work:?} of {stored} bytes");
@@ -101,11 +104,11 @@ async fn what_drives_hand_out_they_have_read_and_the_host_has_worked_off() {
                 assert!(tree.contains("the host in the place of drives"), "{tree}");
             }
             // Only their rows were aggregated here.
-            Policy::Static(Rung::Filter) => {
+            Policy::Static(PushdownLevel::Filter) => {
                 assert!(work.slices == 0 && work.seconds > 0.0, "{work:?}");
                 assert!(receipt.to_string().contains("for rows that drives had filtered"), "{receipt}");
             }
-            Policy::Static(Rung::Full) => assert!(work.is_none() && !receipt.to_string().contains("of it for"), "{receipt}"),
+            Policy::Static(PushdownLevel::Full) => assert!(work.is_none() && !receipt.to_string().contains("of it for"), "{receipt}"),
             Policy::Adaptive => {}
         }
     }
@@ -114,7 +117,7 @@ async fn what_drives_hand_out_they_have_read_and_the_host_has_worked_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_handed_out_counts_also_if_nobody_reads_to_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let fleet = open(dir.path(), 2, Moving::Always(Policy::Static(Rung::Raw))).await;
+    let fleet = open(dir.path(), 2, AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw))).await;
     ingest(&fleet, "lab.plain", &batches(20, 500), false).await.unwrap();
     let mut query = fleet.sql("SELECT * FROM lab.plain WHERE n > 0", &QueryOptions::default()).await.unwrap();
     let handle = query.receipt.clone();
@@ -131,13 +134,13 @@ async fn work_moves_over_sockets_too() {
     let rows = batches(40, 2000);
     let drives: Vec<_> = (0..3).map(|n| serve_drive_at("127.0.0.1:0", dir.path(), n)).collect();
     for (at, policy) in POLICIES.into_iter().enumerate() {
-        let host = serve_host_with("127.0.0.1:0", &drives, Moving::Always(policy));
+        let host = serve_host_with("127.0.0.1:0", &drives, AdaptiveMode::Always(policy));
         let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();
         if at == 0 {
             ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
         }
         for (sql, ordered) in QUERIES.iter().step_by(2).take(8) {
-            let given = query(&fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{policy:?}: {sql}: {e}"));
+            let given = query(&fleet, sql, Pushdown::Adaptive).await.unwrap_or_else(|e| panic!("{policy:?}: {sql}: {e}"));
             assert_as_reference(&rows, (sql, *ordered), given, &format!("{policy:?}")).await;
         }
         let (_, receipt) = answer(&fleet, "SELECT grp, sum(n) FROM lab.plain WHERE x > 3 GROUP BY grp").await;
@@ -152,21 +155,21 @@ async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(160, 2000);
     let sql = "SELECT id, grp, sum(n), min(name) FROM lab.plain GROUP BY id, grp ORDER BY id";
-    let fleet = open(dir.path(), 2, Moving::Never).await;
+    let fleet = open(dir.path(), 2, AdaptiveMode::Never).await;
     ingest(&fleet, "lab.plain", &rows, false).await.unwrap();
     let (expected, _) = answer(&fleet, sql).await;
     drop(fleet);
     let options = OpenOptions { drives: Some(2), memory_per_drive: Some(6 << 20), ..OpenOptions::default() };
     let host = |moving| HostOptions { moving, threads: 2, ..HostOptions::default() };
-    let fleet = Fleet::open_with(dir.path(), &options, host(Moving::Never)).await.unwrap();
+    let fleet = Fleet::open_with(dir.path(), &options, host(AdaptiveMode::Never)).await.unwrap();
     let error = fleet.sql(sql, &QueryOptions::default()).await.unwrap().collect().await.unwrap_err();
     assert_eq!(error.kind(), Kind::Exhausted, "{error}");
     drop(fleet);
-    for policy in [Policy::Adaptive, Policy::Static(Rung::Full)] {
-        let fleet = Fleet::open_with(dir.path(), &options, host(Moving::Always(policy))).await.unwrap();
+    for policy in [Policy::Adaptive, Policy::Static(PushdownLevel::Full)] {
+        let fleet = Fleet::open_with(dir.path(), &options, host(AdaptiveMode::Always(policy))).await.unwrap();
         let (given, receipt) = answer(&fleet, sql).await;
         assert_eq!(given, expected, "{policy:?}");
-        assert!(receipt.drives.iter().all(|drive| drive.rung != Some(Rung::Full)), "{:?}", receipt.drives);
+        assert!(receipt.drives.iter().all(|drive| drive.rung != Some(PushdownLevel::Full)), "{:?}", receipt.drives);
     }
 }
 
@@ -174,7 +177,7 @@ async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
 async fn a_reader_that_rests_makes_drives_wait_and_not_the_host_fill_up() {
     const ROWS: usize = 60_000;
     let dir = tempfile::tempdir().unwrap();
-    let mut host = HostOptions { moving: Moving::Always(Policy::Static(Rung::Full)), threads: 2, ..HostOptions::default() };
+    let mut host = HostOptions { moving: AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)), threads: 2, ..HostOptions::default() };
     // Rows wait for their epochs to be complete as well: those are small.
     host.limits.memory = 16 << 20;
     let options = OpenOptions { drives: Some(2), memory_per_drive: Some(64 << 20), ..OpenOptions::default() };

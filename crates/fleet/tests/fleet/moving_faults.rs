@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
-use skytether_adapt::message::{Rung, SliceId, Up, Why};
+use skytether_adapt::message::{PushdownLevel, SliceId, Up, Why};
 use skytether_adapt::query::{Limits, Policy};
-use skytether_branch::Branch;
+use skytether_branch::Aggregator;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::session::Message;
 use skytether_device::{Cse, CseInfo, Layer, OpenReply, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
-use skytether_fleet::{HostOptions, Moving, QueryOptions};
+use skytether_fleet::{AdaptiveMode, HostOptions, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
 
@@ -134,7 +134,7 @@ impl Unsteady {
         let (refused, times) = (Arc::clone(&self.refused), self.fate.refuses);
         messages.map(move |message| match message {
             Ok(Message::Up(Up::Progress { epoch, .. })) if refused.fetch_add(1, Ordering::SeqCst) < times => {
-                Ok(Message::Up(Up::Refused { epoch, accepts: Some(Rung::Filter), again: 0.05, why: Why::Memory }))
+                Ok(Message::Up(Up::Refused { epoch, accepts: Some(PushdownLevel::Filter), again: 0.05, why: Why::Memory }))
             }
             other => other,
         })
@@ -152,7 +152,7 @@ fn unsteady(dir: &Path, n: usize, fate: Fate) -> Arc<dyn Cse> {
 }
 
 fn options(policy: Policy, limits: Limits) -> HostOptions {
-    let mut options = HostOptions { moving: Moving::Always(policy), limits, threads: 2, ..HostOptions::default() };
+    let mut options = HostOptions { moving: AdaptiveMode::Always(policy), limits, threads: 2, ..HostOptions::default() };
     options.slices.target_bytes = 8 << 10;
     options
 }
@@ -167,7 +167,7 @@ async fn host(dir: &Path, fates: [Fate; DRIVES], policy: Policy, limits: Limits)
 async fn host_of_branch(dir: &Path, fates: [Fate; DRIVES], above: Policy, below: Policy, limits: Limits) -> Host {
     let mut drives: Vec<_> = fates.into_iter().enumerate().map(|(n, fate)| unsteady(dir, n, fate)).collect();
     let alone = drives.pop().unwrap();
-    let branch = Branch::open("branch", drives, options(below, limits), Founding::EmptyDrives, None).await.unwrap();
+    let branch = Aggregator::open("branch", drives, options(below, limits), Founding::EmptyDrives, None).await.unwrap();
     Host::join(vec![branch, alone], options(above, limits), Founding::EmptyDrives).await.unwrap().0
 }
 
@@ -217,7 +217,7 @@ async fn whatever_befalls_messages_the_answer_is_right() {
         Fate { refuses: 2, ..none },
         Fate { refuses: 1, breaks: Some((6, 1)), late: Some(3), twice: Some(4), ..none },
     ];
-    for policy in [Policy::Adaptive, Policy::Static(Rung::Full), Policy::Static(Rung::Filter)] {
+    for policy in [Policy::Adaptive, Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter)] {
         for (at, fate) in fates.into_iter().enumerate() {
             let mut all = [none; DRIVES];
             all[at % DRIVES] = fate;
@@ -252,14 +252,14 @@ async fn whatever_befalls_the_drives_of_a_branch_the_answer_is_right() {
         Fate { refuses: 2, ..none },
         Fate { hangs: Some(3), ..none },
     ];
-    let (full, filter, adaptive) = (Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Adaptive);
+    let (full, filter, adaptive) = (Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter), Policy::Adaptive);
     for (above, below) in [(adaptive, adaptive), (full, full), (full, filter), (filter, full)] {
         for (at, fate) in fates.into_iter().enumerate() {
             let mut all = [none; DRIVES];
             all[at % 2] = fate;
             let host = host_of_branch(dir.path(), all, above, below, limits).await;
             for (sql, expected) in QUERIES.iter().zip(&expected) {
-                let given = answer(&host, sql).await.unwrap_or_else(|e| panic!("{above:?} over {below:?}, {fate:?}: {sql}: {}", e.full_text()));
+                let given = answer(&host, sql).await.unwrap_or_else(|e| panic!("{above:?} over {below:?}, {fate:?}: {sql}: {}", e.report()));
                 assert_eq!(&given, expected, "{above:?} over {below:?}, {fate:?}: {sql}");
             }
         }
@@ -269,7 +269,7 @@ async fn whatever_befalls_the_drives_of_a_branch_the_answer_is_right() {
     let host = host_of_branch(dir.path(), fates, full, full, limits).await;
     let error = answer(&host, QUERIES[0]).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
-    assert!(error.full_text().contains("drive-1") && error.full_text().contains("the connection broke"), "{}", error.full_text());
+    assert!(error.report().contains("drive-1") && error.report().contains("the connection broke"), "{}", error.report());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -282,15 +282,15 @@ async fn a_drive_that_hangs_is_asked_again_and_then_blamed() {
     let limits = Limits { pause: 0.01, silence: 1.5, ..Limits::default() };
     for after in [0, 2, 5] {
         let fates = [Fate::default(), Fate { hangs: Some(after), ..Fate::default() }, Fate::default()];
-        let host = host(dir.path(), fates, Policy::Static(Rung::Full), limits).await;
+        let host = host(dir.path(), fates, Policy::Static(PushdownLevel::Full), limits).await;
         assert_eq!(answer(&host, QUERIES[0]).await.unwrap(), expected, "after {after} messages");
     }
     // One that always breaks is named in the end.
     let fates = [Fate::default(), Fate { breaks: Some((1, usize::MAX)), ..Fate::default() }, Fate::default()];
-    let host = host(dir.path(), fates, Policy::Static(Rung::Full), limits).await;
+    let host = host(dir.path(), fates, Policy::Static(PushdownLevel::Full), limits).await;
     let error = answer(&host, QUERIES[0]).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
-    assert!(error.to_string().contains("drive-1") && error.full_text().contains("the connection broke"), "{}", error.full_text());
+    assert!(error.to_string().contains("drive-1") && error.report().contains("the connection broke"), "{}", error.report());
 }
 
 /// Says that a process runs one test only, so that its threads are that test's.
@@ -320,12 +320,12 @@ async fn what_leaves_nothing_behind() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let host = host(dir.path(), [Fate::default(); DRIVES], Policy::Static(Rung::Raw), Limits::default()).await;
+    let host = host(dir.path(), [Fate::default(); DRIVES], Policy::Static(PushdownLevel::Raw), Limits::default()).await;
     fill(&host).await;
     let mut most = 0;
     for _ in 0..6 {
         let error = answer(&host, "SELECT grp, sum(100 / (id - 777)) FROM lab.plain GROUP BY grp").await.unwrap_err();
-        assert!(error.full_text().contains("zero"), "{}", error.full_text());
+        assert!(error.report().contains("zero"), "{}", error.report());
         let query = host.sql("SELECT id, name FROM lab.plain", &QueryOptions::default()).await.unwrap();
         let mut stream = query.stream;
         stream.next().await.unwrap().unwrap();

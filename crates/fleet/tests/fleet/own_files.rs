@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use skytether_common::Kind;
-use skytether_fleet::{Cut, Fleet, RepairOptions};
+use skytether_fleet::{Fleet, Pushdown, RepairOptions};
 use uuid::Uuid;
 
 use crate::growth::{clean, no_leaks, reopen};
@@ -22,7 +22,7 @@ const QUERIES: [&str; 3] = [
 async fn answers(fleet: &Fleet, what: &str) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in QUERIES {
-        all.push(query(fleet, sql, Cut::Adaptive).await.unwrap_or_else(|e| panic!("{what}: {sql}: {}", e.full_text())));
+        all.push(query(fleet, sql, Pushdown::Adaptive).await.unwrap_or_else(|e| panic!("{what}: {sql}: {}", e.report())));
     }
     all
 }
@@ -92,7 +92,7 @@ async fn a_drive_whose_own_files_are_damaged_is_lost_and_made_anew_as_it_was() {
         let report = repair(&fleet, RepairOptions::default()).await;
         assert!(report.drives.is_empty() && report.lost.keys().eq(["drive-1"]), "{what}: {report}");
         let error = fleet.repair(&replacing(&[1]), &|_| ()).await.unwrap_err();
-        assert!(error.kind() == Kind::Invalid && error.to_string().contains("move what is there away"), "{what}: {}", error.full_text());
+        assert!(error.kind() == Kind::Invalid && error.to_string().contains("move what is there away"), "{what}: {}", error.report());
         lose(dir.path(), &[1]);
         let report = repair(&fleet, replacing(&[1])).await;
         assert!(report.left.is_empty() && report.lost.is_empty() && report.drives == ["drive-1"], "{what}: {report}");
@@ -128,7 +128,7 @@ async fn any_flipped_bit_of_a_drives_own_files_is_found_or_harmless() {
             copy_all(first.path(), dir.path());
             let bad = flipped(&good, at, bit);
             fs::write(dir_of(dir.path(), 1).join(file), &bad).unwrap();
-            let fleet = open(dir.path(), 4, "none").await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let fleet = open(dir.path(), 4, "none").await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             let told = lost(&fleet).await;
             // Where it says that it is of another format, a newer version may have written it: it is lost as well, and not touched.
             let is_newer = told.iter().any(|(_, why)| why.contains("drives/1 has format"));
@@ -152,7 +152,7 @@ async fn a_fleet_that_survives_no_loss_names_the_drive_and_its_damaged_file() {
         let good = fs::read(&path).unwrap();
         fs::write(&path, &good[..good.len() / 2]).unwrap();
         let error = open(dir.path(), 4, "none").await.unwrap_err();
-        let text = error.full_text();
+        let text = error.report();
         assert!(error.kind() == Kind::Corrupt && text.contains("1 drive is lost") && text.contains("drive-1 (") && text.contains(file), "{text}");
         fs::write(&path, &good).unwrap();
     }
@@ -160,7 +160,7 @@ async fn a_fleet_that_survives_no_loss_names_the_drive_and_its_damaged_file() {
     let good = fs::read(&path).unwrap();
     fs::write(&path, String::from_utf8(good.clone()).unwrap().replace("\"format\":1", "\"format\":3")).unwrap();
     let error = open(dir.path(), 4, "none").await.unwrap_err();
-    let text = error.full_text();
+    let text = error.report();
     assert!(error.kind() == Kind::Unsupported && text.contains("drive-1 (") && text.contains("has format 3"), "{text}");
     fs::write(&path, &good).unwrap();
     assert_eq!(answers(&reopen(dir.path()).await, "restored").await, whole);
@@ -219,7 +219,7 @@ async fn any_flipped_bit_of_the_list_of_drives_is_told_or_put_right() {
                 right += missing.len();
             }
             Err(e) => {
-                let text = e.full_text();
+                let text = e.report();
                 assert!(matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) && text.contains("fleet.json"), "{what}: {text}");
                 assert!(fs::read(&file).unwrap() == bad, "{what}: it was written to");
                 fs::write(&file, &good).unwrap();

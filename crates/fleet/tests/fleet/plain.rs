@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::ParquetMetaDataReader;
 use skytether_common::{Kind, Result};
-use skytether_fleet::{Cut, Fleet, HostOptions, IngestOptions, OpenOptions, Particles, PlainFile};
+use skytether_fleet::{Fleet, HostOptions, IngestOptions, OpenOptions, Particles, Pushdown, VirtualFile};
 
 use crate::served::serve;
 use crate::util::{batches, ingest, lines, name, open, open_with_slices, query};
@@ -27,7 +27,7 @@ async fn exported(fleet: &Fleet, dir: &Path, table: &str) -> Bytes {
             Ok(())
         })
         .await
-        .unwrap_or_else(|e| panic!("{table}: {}", e.full_text()));
+        .unwrap_or_else(|e| panic!("{table}: {}", e.report()));
     let bytes = Bytes::from(fs::read(&to).unwrap());
     assert_eq!((report.bytes, told.last()), (bytes.len() as u64, Some(&(bytes.len() as u64, bytes.len() as u64))));
     assert!(told.is_sorted() && told.len() as u64 == report.slices + 1);
@@ -110,10 +110,10 @@ async fn check(fleet: &Fleet, dir: &Path) -> Vec<Bytes> {
     }
     let matrix = read(&files[5]);
     let counted: u64 = matrix["nnz"].as_primitive::<UInt32Type>().values().iter().map(|n| u64::from(*n)).sum();
-    assert_eq!(query(fleet, "SELECT sum(nnz), count(*) FROM blood.tiny.x_rows", Cut::Full).await.unwrap(), [format!("{counted} | {}", matrix.num_rows())]);
+    assert_eq!(query(fleet, "SELECT sum(nnz), count(*) FROM blood.tiny.x_rows", Pushdown::Full).await.unwrap(), [format!("{counted} | {}", matrix.num_rows())]);
     assert!(matrix["gene_id"].as_primitive::<UInt32Type>().values().is_sorted());
     for (file, sql) in files[6..].iter().zip(["SELECT * FROM blood.tiny.obs", "SELECT * FROM blood.tiny.var", "SELECT * FROM blood.tiny.cells"]) {
-        assert_eq!(lines(&[read(file)]), query(fleet, sql, Cut::Full).await.unwrap(), "{sql}");
+        assert_eq!(lines(&[read(file)]), query(fleet, sql, Pushdown::Full).await.unwrap(), "{sql}");
     }
     files
 }
@@ -220,7 +220,7 @@ async fn damage_that_nothing_covers_is_told_and_leaves_no_file() {
         for table in ["lab.t", "blood.tiny.x_rows", "lab.wide"] {
             let to = dir.path().join("t.parquet");
             let error = fleet.export(table, &to, false, |_, _| Ok(())).await.unwrap_err();
-            assert!(error.kind() == Kind::Corrupt && error.full_text().contains("drive-1"), "{table}: {}", error.full_text());
+            assert!(error.kind() == Kind::Corrupt && error.report().contains("drive-1"), "{table}: {}", error.report());
             assert!(!to.exists());
             // What is read where it is: either the footer can't be had, or the bytes.
             let door = fleet.door().await.unwrap();
@@ -269,7 +269,7 @@ async fn a_table_that_is_replaced_while_it_is_read_is_told() {
     let fleet = open(&dir.path().join("fleet"), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(6, 1000), false).await.unwrap();
     let door = fleet.door().await.unwrap();
-    let file: PlainFile = door.open("lab.t").await.unwrap();
+    let file: VirtualFile = door.open("lab.t").await.unwrap();
     assert!(door.is_current(&file).await.unwrap());
     let end = file.len();
     let first = door.read(&file, 0..1000).await.unwrap();

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_common::{Kind, Result};
-use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions, Profiles, QueryOptions};
+use skytether_fleet::{Fleet, HostOptions, OpenOptions, Profiles, Pushdown, QueryOptions};
 use skytether_slice::SliceOptions;
 
 use crate::receipts::{assert_each_once, receipt, slices};
@@ -51,7 +51,7 @@ async fn a_mixed_fleet_gives_the_same_answers_and_its_receipt_tells_who_is_what(
             slow.push(query(&fleet, sql, cut).await.unwrap());
         }
     }
-    let told = receipt(&fleet, queries[0], Cut::Full).await;
+    let told = receipt(&fleet, queries[0], Pushdown::Full).await;
     assert_eq!(told.drives.iter().map(|d| d.profile.as_deref()).collect::<Vec<_>>(), [Some("envoy"), Some("tardy"), None]);
     let text = told.to_string();
     assert!(text.contains("drive-0 (envoy): ") && text.contains("drive-1 (tardy): ") && text.contains("drive-2: "), "{text}");
@@ -62,11 +62,11 @@ async fn a_mixed_fleet_gives_the_same_answers_and_its_receipt_tells_who_is_what(
             assert_eq!(query(&fleet, sql, *cut).await.unwrap(), *slow, "{sql} {cut:?}");
         }
     }
-    let told = receipt(&fleet, queries[0], Cut::Full).await;
+    let told = receipt(&fleet, queries[0], Pushdown::Full).await;
     assert!(told.drives.iter().all(|d| d.profile.is_none()) && !told.to_string().contains("(envoy)"));
     drop(fleet);
     let fleet = open(&path, None, Profiles::Some(BTreeMap::from([(2, TARDY.to_owned())]))).await.unwrap();
-    let told = receipt(&fleet, queries[0], Cut::Full).await;
+    let told = receipt(&fleet, queries[0], Pushdown::Full).await;
     assert_eq!(told.drives.iter().map(|d| d.profile.as_deref()).collect::<Vec<_>>(), [None, None, Some("own profile")]);
 }
 
@@ -90,17 +90,17 @@ async fn explain_says_what_is_expected_of_each_drive_and_then_what_happened() {
 
     let text = fleet.explain(sql, true, &QueryOptions::default()).await.unwrap();
     assert!(text.contains("; took ") && text.contains("; happened: "), "{text}");
-    let told = receipt(&fleet, sql, Cut::Adaptive).await;
+    let told = receipt(&fleet, sql, Pushdown::Adaptive).await;
     let estimate = told.scans[0].estimate.as_ref().unwrap_or_else(|| panic!("{told}"));
-    let happened = estimate.happened.as_ref().unwrap();
+    let actual = estimate.actual.as_ref().unwrap();
     let parts = |shares: &[skytether_host::DriveShare]| shares.iter().map(|share| share.slices + share.handed_out).collect::<Vec<_>>();
-    assert_eq!(parts(&estimate.expected.drives), parts(&happened.drives), "whoever did them, these are the slices");
-    assert!(happened.seconds > 0.0 && estimate.expected.seconds > 0.0);
+    assert_eq!(parts(&estimate.expected.drives), parts(&actual.drives), "whoever did them, these are the slices");
+    assert!(actual.seconds > 0.0 && estimate.expected.seconds > 0.0);
     let all = slices(&fleet, "lab.t").await;
     assert_each_once(&told, all, "adaptive");
     assert!(told.drives[1].above.slices > 0 && told.host_work.seconds > 0.0, "{told}");
     assert!(told.to_string().contains("that drives handed out ("), "{told}");
-    let raw = receipt(&fleet, "SELECT count(*) AS n, avg(x) AS x, max(name) FROM lab.t", Cut::Raw).await;
+    let raw = receipt(&fleet, "SELECT count(*) AS n, avg(x) AS x, max(name) FROM lab.t", Pushdown::Raw).await;
     assert_each_once(&raw, all, "raw");
     assert_eq!((raw.host_work.slices, raw.host_work.rows_read), (all, 30_000), "{raw}");
     assert!(raw.drives.iter().all(|drive| drive.bytes_read > 0 && drive.slices == 0), "{raw}");
@@ -125,17 +125,17 @@ async fn what_work_takes_is_learnt_of_each_drive_while_it_runs_and_shown_beside_
     let heavy = format!("SELECT count(*) FROM lab.t WHERE {} <> 'a' AND {} <> 'b'", digest("name"), digest("name || 'b'"));
     let mut learnt = Vec::new();
     for sql in [light, heavy] {
-        let told = receipt(&fleet, &sql, Cut::Adaptive).await;
+        let told = receipt(&fleet, &sql, Pushdown::Adaptive).await;
         let estimate = told.scans[0].estimate.as_ref().unwrap_or_else(|| panic!("{told}"));
-        let happened = estimate.happened.as_ref().unwrap_or_else(|| panic!("{told}"));
-        let [expected, happened] = [&estimate.expected, happened].map(|division| {
-            assert!(division.drives.len() == 2 && division.drives.iter().all(|drive| drive.rung == Some(Rung::Full) && drive.slices > 8), "{told}");
+        let actual = estimate.actual.as_ref().unwrap_or_else(|| panic!("{told}"));
+        let [expected, actual] = [&estimate.expected, actual].map(|division| {
+            assert!(division.drives.len() == 2 && division.drives.iter().all(|drive| drive.rung == Some(PushdownLevel::Full) && drive.slices > 8), "{told}");
             // By name: partitions lie on the drives in an order of their own.
             ["drive-0", "drive-1"].map(|name| division.drives.iter().find(|drive| drive.name == name).unwrap_or_else(|| panic!("{told}")).seconds_per_slice)
         });
         let text = told.tree();
         assert!(text.contains("expected: ") && text.contains("; took ") && text.contains("; happened: "), "{text}");
-        learnt.push((expected, happened));
+        learnt.push((expected, actual));
     }
     let [(expected, light), (too, heavy)] = learnt[..] else { panic!("two queries") };
     let off = |one: f64, other: f64| (one / other).ln().abs();
@@ -156,7 +156,7 @@ async fn profiles_that_do_not_fit_are_told_and_make_nothing() {
         let path = path.clone();
         async move {
             let error = open(&path, drives, profiles).await.unwrap_err();
-            let text = error.full_text();
+            let text = error.report();
             assert_eq!(error.kind(), Kind::Invalid, "{text}");
             assert!(says.iter().all(|says| text.contains(says)), "{text}");
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array};
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
-use skytether_fleet::{Cut, Fleet, QueryOptions, Receipt};
+use skytether_fleet::{Fleet, Pushdown, QueryOptions, Receipt};
 
 use crate::util::{CUTS, batches, ingest, name, open, query};
 
-pub(crate) async fn receipt(fleet: &Fleet, sql: &str, cut: Cut) -> Receipt {
+pub(crate) async fn receipt(fleet: &Fleet, sql: &str, cut: Pushdown) -> Receipt {
     let mut query = fleet.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await.unwrap();
     while let Some(batch) = query.stream.next().await {
         batch.unwrap();
@@ -25,7 +25,8 @@ async fn pushing_down_moves_less_and_says_so() {
     let stored = fleet.describe(&name("lab.t")).await.unwrap();
     let slices: u64 = stored.tables["data"].partitions.iter().map(|p| u64::from(p.slices)).sum();
     let sql = "SELECT grp, avg(x) FROM lab.t WHERE n > 0 GROUP BY grp";
-    let [full, filter, raw] = [receipt(&fleet, sql, Cut::Full).await, receipt(&fleet, sql, Cut::Filter).await, receipt(&fleet, sql, Cut::Raw).await];
+    let [full, filter, raw] =
+        [receipt(&fleet, sql, Pushdown::Full).await, receipt(&fleet, sql, Pushdown::Filter).await, receipt(&fleet, sql, Pushdown::Raw).await];
     for (r, rung) in [(&full, "full"), (&filter, "filter"), (&raw, "raw")] {
         assert!(r.finished);
         assert_eq!(r.rows, 4);
@@ -54,8 +55,8 @@ async fn statistics_save_reading_and_the_receipt_counts_it() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
-    let all = receipt(&fleet, "SELECT sum(n) FROM lab.t", Cut::Full).await;
-    let one = receipt(&fleet, "SELECT sum(n) FROM lab.t WHERE id = 77", Cut::Full).await;
+    let all = receipt(&fleet, "SELECT sum(n) FROM lab.t", Pushdown::Full).await;
+    let one = receipt(&fleet, "SELECT sum(n) FROM lab.t WHERE id = 77", Pushdown::Full).await;
     let pruned: u64 = one.drives.iter().map(|d| d.slices_pruned).sum();
     assert!(pruned > 0 && one.bytes_read < all.bytes_read, "{pruned} skipped, {} of {} read", one.bytes_read, all.bytes_read);
 }
@@ -83,7 +84,7 @@ async fn drives_where_nothing_can_match_are_not_asked() {
             assert!(query(&fleet, &none, cut).await.unwrap().is_empty());
             let none = receipt(&fleet, &none, cut).await;
             assert!(none.finished && none.drives.len() == 3);
-            if cut != Cut::Raw {
+            if cut != Pushdown::Raw {
                 assert_eq!((asked(&none), slices(&none), none.bytes_moved), (0, (0, total, total), none.bytes_metadata), "{none}");
                 assert!(none.to_string().contains("not asked: the bounds in the root record"), "{none}");
             }
@@ -101,8 +102,8 @@ async fn drives_where_nothing_can_match_are_not_asked() {
     }
     // What another host writes in between is seen.
     ingest(&fleet, "lab.t", &batches(12, 1000), true).await.unwrap();
-    assert_eq!(query(&fleet, "SELECT id FROM lab.t WHERE id > 10000 AND id < 10003", Cut::Full).await.unwrap().len(), 2);
-    let one = receipt(&fleet, "SELECT id, n FROM lab.t WHERE id = 77", Cut::Full).await;
+    assert_eq!(query(&fleet, "SELECT id FROM lab.t WHERE id > 10000 AND id < 10003", Pushdown::Full).await.unwrap().len(), 2);
+    let one = receipt(&fleet, "SELECT id, n FROM lab.t WHERE id = 77", Pushdown::Full).await;
     assert!(asked(&one) < 3 && one.drives.len() == 3, "{one}");
     let record = fleet.describe(&name("lab.t")).await.unwrap();
     assert!(record.tables["data"].partitions.iter().all(|p| !p.bounds.is_empty()));
@@ -115,11 +116,11 @@ async fn what_a_moments_query_moves_does_not_depend_on_the_cells() {
     let fleet = open(dir.path(), 2).await.unwrap();
     crate::expression::write(&fleet, "blood.tiny").await;
     let sql = "SELECT gene, cell_moments(cell, value, 'cell_type', 'log1p_cp10k') FROM blood.tiny.x GROUP BY gene";
-    receipt(&fleet, sql, Cut::Full).await;
+    receipt(&fleet, sql, Pushdown::Full).await;
     // Schemas and the root record are known by now, and nothing of obs and cells is wanted.
-    let again = receipt(&fleet, sql, Cut::Full).await;
+    let again = receipt(&fleet, sql, Pushdown::Full).await;
     assert_eq!(again.bytes_metadata, 0);
-    assert!(receipt(&fleet, sql, Cut::Raw).await.bytes_metadata > 0, "the host itself needs obs and totals");
+    assert!(receipt(&fleet, sql, Pushdown::Raw).await.bytes_metadata > 0, "the host itself needs obs and totals");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,7 +141,7 @@ async fn a_query_that_is_left_early_has_an_honest_receipt() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
-    let mut query = fleet.sql("SELECT * FROM lab.t", &QueryOptions { cut: Cut::Full, batch_rows: 64 }).await.unwrap();
+    let mut query = fleet.sql("SELECT * FROM lab.t", &QueryOptions { cut: Pushdown::Full, batch_rows: 64 }).await.unwrap();
     query.stream.next().await.unwrap().unwrap();
     let handle = query.receipt.clone();
     drop(query);
@@ -259,10 +260,10 @@ async fn the_parts_of_a_receipt_add_up() {
         }
     }
     // What is sent beside a sub-plan, and what metadata tell, is among these queries.
-    let joined = receipt(&fleet, ADDED[2].0, Cut::Full).await;
+    let joined = receipt(&fleet, ADDED[2].0, Pushdown::Full).await;
     let beside: Vec<_> = joined.scans.iter().flat_map(|scan| &scan.beside).map(|table| (table.name.as_str(), table.rows)).collect();
     assert_eq!(beside, [("__shipped_0", 600)]);
-    let counted = receipt(&fleet, ADDED[5].0, Cut::Full).await;
+    let counted = receipt(&fleet, ADDED[5].0, Pushdown::Full).await;
     assert!(counted.drives.iter().all(|d| d.slices == 0 && d.slices_told > 0 && d.rows_read == Some(0)), "{counted}");
     assert!(counted.to_string().contains("told by metadata"), "{counted}");
 }

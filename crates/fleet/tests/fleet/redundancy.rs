@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use skytether_common::{Kind, Result};
-use skytether_fleet::{Cut, Fleet, HostOptions, IngestOptions, OpenOptions, QueryOptions, Receipt};
+use skytether_fleet::{Fleet, HostOptions, IngestOptions, OpenOptions, Pushdown, QueryOptions, Receipt};
 
 use crate::util::{CUTS, batches, ingest, lines, name, query, usage, value};
 
@@ -66,10 +66,10 @@ pub(crate) async fn fill(fleet: &Fleet) {
     crate::expression::write(fleet, "blood.tiny").await;
 }
 
-pub(crate) async fn answers(fleet: &Fleet, cut: Cut) -> Vec<Vec<String>> {
+pub(crate) async fn answers(fleet: &Fleet, cut: Pushdown) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in QUERIES {
-        all.push(query(fleet, sql, cut).await.unwrap_or_else(|e| panic!("{sql} ({cut}): {}", e.full_text())));
+        all.push(query(fleet, sql, cut).await.unwrap_or_else(|e| panic!("{sql} ({cut}): {}", e.report())));
     }
     all
 }
@@ -95,11 +95,11 @@ async fn a_host_with_little_memory_decodes_as_well() {
     let large = ingest(&fleet, "lab.large", &rows, false).await.unwrap();
     assert!(large.bytes_stored > LITTLE as u64 / 4, "{large:?}");
     let all = "SELECT grp, count(*), sum(n), min(x), max(name) FROM lab.large GROUP BY grp ORDER BY grp";
-    let (whole, of_large) = (answers(&fleet, Cut::Full).await, query(&fleet, all, Cut::Full).await.unwrap());
+    let (whole, of_large) = (answers(&fleet, Pushdown::Full).await, query(&fleet, all, Pushdown::Full).await.unwrap());
     drop(fleet);
     lose(dir.path(), &[1]);
     let fleet = open_with_memory(dir.path(), 4, "none", LITTLE).await.unwrap();
-    for cut in [Cut::Adaptive, Cut::Full, Cut::Raw] {
+    for cut in [Pushdown::Adaptive, Pushdown::Full, Pushdown::Raw] {
         assert_eq!(answers(&fleet, cut).await, whole, "{cut}");
         assert_eq!(query(&fleet, all, cut).await.unwrap(), of_large, "{cut}");
     }
@@ -108,18 +108,18 @@ async fn a_host_with_little_memory_decodes_as_well() {
 }
 
 /// The answers of a fleet that lost each of some sets of drives are those of the whole one.
-async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[Cut]) {
+async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[Pushdown]) {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), drives, redundancy).await.unwrap();
     fill(&fleet).await;
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     assert!(whole.iter().all(|rows| !rows.is_empty()));
     let (_, untouched) = receipt(&fleet, QUERIES[0]).await;
     assert!(untouched.drives.iter().all(|d| d.served_by_fallback.is_none() && d.slices_decoded == 0));
     drop(fleet);
     for lost in sets {
         lose(dir.path(), lost);
-        let fleet = open(dir.path(), drives, "none").await.unwrap_or_else(|e| panic!("{redundancy} without {lost:?}: {}", e.full_text()));
+        let fleet = open(dir.path(), drives, "none").await.unwrap_or_else(|e| panic!("{redundancy} without {lost:?}: {}", e.report()));
         for cut in cuts {
             for (sql, (own, whole)) in QUERIES.iter().zip(answers(&fleet, *cut).await.iter().zip(&whole)) {
                 assert_eq!(own, whole, "{redundancy} without {lost:?}, {cut}: {sql}");
@@ -142,7 +142,7 @@ async fn survives(redundancy: &str, drives: usize, sets: &[Vec<usize>], cuts: &[
         bring_back(dir.path(), lost);
     }
     let fleet = open(dir.path(), drives, redundancy).await.unwrap();
-    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,12 +153,12 @@ async fn one_drive_of_three_may_be_lost_under_every_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_copy_of_two_may_be_lost() {
     survives("replicas:2", 2, &subsets(2, 1), &CUTS).await;
-    survives("replicas:2", 4, &subsets(4, 1), &[Cut::Adaptive, Cut::Raw]).await;
+    survives("replicas:2", 4, &subsets(4, 1), &[Pushdown::Adaptive, Pushdown::Raw]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_copies_of_three_may_be_lost() {
-    survives("replicas:3", 4, &subsets(4, 2), &[Cut::Adaptive]).await;
+    survives("replicas:3", 4, &subsets(4, 2), &[Pushdown::Adaptive]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,7 +167,7 @@ async fn living_drives_work_as_ever_and_what_is_missing_is_decoded_once() {
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 1000), false).await.unwrap();
     let sql = "SELECT grp, count(*), sum(n), sum(id), max(x), min(name) FROM lab.t GROUP BY grp ORDER BY grp";
-    let full = QueryOptions { cut: Cut::Full, ..QueryOptions::default() };
+    let full = QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() };
     let ask = async |fleet: &Fleet| {
         let query = fleet.sql(sql, &full).await.unwrap();
         let handle = query.receipt.clone();
@@ -212,16 +212,16 @@ async fn one_loss_too_many_is_told_with_the_drives() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     drop(fleet);
     lose(dir.path(), &[1, 3]);
     let error = open(dir.path(), 4, "none").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
-    let text = error.full_text();
+    let text = error.report();
     assert!(text.contains("2 drives are lost, but this fleet survives the loss of 1") && text.contains("drive-1 (") && text.contains("drive-3 ("), "{text}");
     bring_back(dir.path(), &[1]);
     let fleet = open(dir.path(), 4, "none").await.unwrap();
-    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,7 +236,7 @@ async fn what_has_less_redundancy_than_the_fleet_is_told_by_name_and_the_rest_wo
     store(&fleet, "lab.bare", with("none")).await.unwrap();
     store(&fleet, "lab.kept", with("replicas:2")).await.unwrap();
     let error = store(&fleet, "lab.wide", with("ec:4+1")).await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.full_text().contains("ec:4+1 needs 5 drives or more, but there are 4"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Invalid && error.report().contains("ec:4+1 needs 5 drives or more, but there are 4"), "{}", error.report());
     let error = store(&fleet, "lab.two", with("ec:2+1/2+1")).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("nobody said which drives of this fleet are on which"), "{error}");
     let record = fleet.describe(&name("lab.bare")).await.unwrap();
@@ -251,7 +251,7 @@ async fn what_has_less_redundancy_than_the_fleet_is_told_by_name_and_the_rest_wo
         let fleet = open(dir.path(), 4, "none").await.unwrap();
         assert_eq!(sum(&fleet, "lab.kept").await.unwrap(), expected);
         let error = sum(&fleet, "lab.bare").await.unwrap_err();
-        assert!(error.kind() == Kind::Unavailable && error.full_text().contains(&format!("drive-{n} is lost")), "{}", error.full_text());
+        assert!(error.kind() == Kind::Unavailable && error.report().contains(&format!("drive-{n} is lost")), "{}", error.report());
         drop(fleet);
         bring_back(dir.path(), &[n]);
     }
@@ -265,12 +265,12 @@ async fn a_data_set_may_have_more_than_its_fleet_had() {
     ingest(&fleet, "lab.bare", &rows, false).await.unwrap();
     let options = IngestOptions { redundancy: Some("ec:2+1".parse().unwrap()), ..IngestOptions::default() };
     fleet.ingest_table(&name("lab.kept"), rows[0].schema(), rows.iter().cloned().map(Ok), options).await.unwrap();
-    let expected = query(&fleet, "SELECT grp, sum(n) FROM lab.kept GROUP BY grp ORDER BY grp", Cut::Full).await.unwrap();
+    let expected = query(&fleet, "SELECT grp, sum(n) FROM lab.kept GROUP BY grp ORDER BY grp", Pushdown::Full).await.unwrap();
     drop(fleet);
     for n in 0..3 {
         lose(dir.path(), &[n]);
         let fleet = open(dir.path(), 3, "none").await.unwrap();
-        assert_eq!(query(&fleet, "SELECT grp, sum(n) FROM lab.kept GROUP BY grp ORDER BY grp", Cut::Full).await.unwrap(), expected);
+        assert_eq!(query(&fleet, "SELECT grp, sum(n) FROM lab.kept GROUP BY grp ORDER BY grp", Pushdown::Full).await.unwrap(), expected);
         assert_eq!(fleet.list().await.unwrap().len(), 2);
         assert!(value(&fleet, "SELECT sum(n) FROM lab.bare").await.is_err());
         drop(fleet);
@@ -323,7 +323,7 @@ async fn what_changes_while_a_drive_is_away_it_learns_when_it_is_back_and_nothin
         // It is back, and another one that knows what changed is not: nobody could tell what is true.
         lose(dir.path(), &[(n + 1) % 4]);
         let error = open(dir.path(), 4, "none").await.unwrap_err();
-        let text = error.full_text();
+        let text = error.report();
         assert!(error.kind() == Kind::Unavailable && text.contains("2 drives are lost") && text.contains("it was away while data sets changed"), "{text}");
         bring_back(dir.path(), &[(n + 1) % 4]);
         let fleet = open(dir.path(), 4, "none").await.unwrap();
@@ -374,7 +374,7 @@ async fn damage_is_decoded_around_and_told() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     drop(fleet);
     assert!(flip(dir.path(), 2, 1) > 5);
     for cut in CUTS {
@@ -481,7 +481,7 @@ pub(crate) async fn reached(fleet: &Fleet) {
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    panic!("the host does not answer: {}", last.map(|e| e.full_text()).unwrap_or_default());
+    panic!("the host does not answer: {}", last.map(|e| e.report()).unwrap_or_default());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -496,15 +496,15 @@ async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
     // The host learns of the fleet's first data set with redundancy from whoever ingests through it.
     store("lab.t", &rows).await.unwrap();
     let sql = "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t GROUP BY grp ORDER BY grp";
-    let whole = query(&fleet, sql, Cut::Full).await.unwrap();
+    let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
     for n in 0..4 {
         let address = drives[n].address.clone();
         drives[n].kill();
         for cut in CUTS {
-            let own = query(&fleet, sql, cut).await.unwrap_or_else(|e| panic!("without {n}, {cut}: {}", e.full_text()));
+            let own = query(&fleet, sql, cut).await.unwrap_or_else(|e| panic!("without {n}, {cut}: {}", e.report()));
             assert_eq!(own, whole, "without {n}, {cut}");
         }
-        store("lab.meanwhile", &rows[n..=n]).await.unwrap_or_else(|e| panic!("without {n}: {}", e.full_text()));
+        store("lab.meanwhile", &rows[n..=n]).await.unwrap_or_else(|e| panic!("without {n}: {}", e.report()));
         assert_eq!(value(&fleet, "SELECT count(*) FROM lab.meanwhile").await.unwrap(), "1000");
         // The host begins anew without it.
         if n % 2 == 0 {
@@ -513,7 +513,7 @@ async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
             let others: Vec<_> = (0..4).filter(|other| *other != n).map(|other| &drives[other]).collect();
             host = crate::served::serve_host_over(&at, &others);
             reached(&fleet).await;
-            let own = query(&fleet, sql, Cut::Full).await.unwrap_or_else(|e| panic!("anew without {n}: {}", e.full_text()));
+            let own = query(&fleet, sql, Pushdown::Full).await.unwrap_or_else(|e| panic!("anew without {n}: {}", e.report()));
             assert_eq!(own, whole);
             host.kill();
             drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
@@ -524,14 +524,14 @@ async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
             // It is looked for every 2 seconds.
             tokio::time::sleep(std::time::Duration::from_millis(2200)).await;
         }
-        assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+        assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
         let mut status = fleet.status().await.unwrap();
         for _ in 0..120 {
             if status.iter().all(|d| d.error.is_none()) {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-            drop(query(&fleet, sql, Cut::Full).await);
+            drop(query(&fleet, sql, Pushdown::Full).await);
             status = fleet.status().await.unwrap();
         }
         assert!(status.iter().all(|d| d.error.is_none()), "after {n}: {status:?}");
@@ -570,7 +570,7 @@ async fn a_lost_drives_values_are_those_that_it_had_whole_and_in_parts() {
             // Before the whole is known, so that parts are made of parts.
             let of = |a: usize, b: usize| (at * a) as u64 % (len + 1)..len.min((at * a) as u64 % (len + 1) + b as u64);
             let ranges = [of(7919, 1), of(104_729, 100), of(31, 4000), 0..0, len..len, len.saturating_sub(3)..len, 63.min(len)..65.min(len)];
-            let parts = drive.get_ranges_unverified(&key, &ranges).await.unwrap_or_else(|e| panic!("{redundancy}, {key}: {}", e.full_text()));
+            let parts = drive.get_ranges_unverified(&key, &ranges).await.unwrap_or_else(|e| panic!("{redundancy}, {key}: {}", e.report()));
             for (range, part) in ranges.iter().zip(parts) {
                 assert_eq!(part, value.slice(range.start as usize..range.end as usize), "{redundancy}, {key}, {range:?}");
             }

@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use skytether_common::{Key, Kind};
 use skytether_drive::{Drive, DriveOptions};
-use skytether_fleet::{Cut, Fleet, IngestOptions, RepairOptions, RepairReport, ScrubOptions};
+use skytether_fleet::{Fleet, IngestOptions, Pushdown, RepairOptions, RepairReport, ScrubOptions};
 use skytether_redundancy::map::CodeMap;
 use skytether_store::disk::DriveIdentity;
 
@@ -21,7 +21,7 @@ use crate::served::{Server, serve_drive_at};
 use crate::util::{batches, ingest, name, query, usage, value};
 
 pub(crate) async fn repair(fleet: &Fleet, options: RepairOptions) -> RepairReport {
-    fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
+    fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 
 pub(crate) fn replacing(drives: &[usize]) -> RepairOptions {
@@ -78,13 +78,13 @@ async fn rebuilt(redundancy: &str, drives: usize, lost: &[usize], then: &[usize]
     let fleet = open(dir.path(), drives, redundancy).await.unwrap();
     fill(&fleet).await;
     wide(&fleet).await;
-    let (whole, of_wide) = (answers(&fleet, Cut::Full).await, value(&fleet, WIDE).await.unwrap());
+    let (whole, of_wide) = (answers(&fleet, Pushdown::Full).await, value(&fleet, WIDE).await.unwrap());
     drop(fleet);
     let before: Vec<_> = (0..drives).map(|n| parts(dir.path(), n)).collect();
     let (groups, shards) = least(dir.path(), drives, lost);
     lose(dir.path(), lost);
     let fleet = open(dir.path(), drives, "none").await.unwrap();
-    assert_eq!(answers(&fleet, Cut::Adaptive).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Adaptive).await, whole);
     // Queries go on.
     let done = AtomicU64::new(0);
     let work = async {
@@ -95,7 +95,7 @@ async fn rebuilt(redundancy: &str, drives: usize, lost: &[usize], then: &[usize]
     let asking = async {
         let mut rounds = 0;
         while done.load(Ordering::SeqCst) == 0 || rounds == 0 {
-            assert_eq!(answers(&fleet, Cut::Full).await, whole);
+            assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
             rounds += 1;
         }
     };
@@ -105,7 +105,7 @@ async fn rebuilt(redundancy: &str, drives: usize, lost: &[usize], then: &[usize]
     assert!(report.rebuilt >= shards && report.bytes_read == report.bytes_least && report.bytes_written > 0, "{report}");
     // They are used again.
     assert!(fleet.status().await.unwrap().iter().all(|drive| drive.error.is_none()));
-    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
     let scrubbed = fleet.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap();
     assert!(scrubbed.damaged == 0 && scrubbed.skipped.is_empty() && scrubbed.unverified == 0, "{scrubbed}");
     drop(fleet);
@@ -117,7 +117,7 @@ async fn rebuilt(redundancy: &str, drives: usize, lost: &[usize], then: &[usize]
         lose(dir.path(), &[*other]);
     }
     let fleet = open(dir.path(), drives, "none").await.unwrap();
-    assert_eq!(answers(&fleet, Cut::Full).await, whole, "{redundancy} with {lost:?} replaced, without {then:?}");
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole, "{redundancy} with {lost:?} replaced, without {then:?}");
     assert_eq!(value(&fleet, WIDE).await.unwrap(), of_wide);
     drop(fleet);
     then.iter().for_each(|other| bring_back(dir.path(), &[*other]));
@@ -128,7 +128,7 @@ async fn rebuilt(redundancy: &str, drives: usize, lost: &[usize], then: &[usize]
     let fleet = open(dir.path(), drives, "none").await.unwrap();
     let status = fleet.status().await.unwrap();
     assert!(status[old].error.as_ref().is_some_and(|e| e.contains("another drive took its place")), "{status:?}");
-    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
     drop(fleet);
     lose(dir.path(), &[old]);
     fs::rename(&now, dir_of(dir.path(), old)).unwrap();
@@ -159,7 +159,7 @@ async fn a_repair_that_is_cut_off_goes_on_where_it_was() {
     for n in 0..3 {
         ingest(&fleet, &format!("lab.more{n}"), &batches(4, 1000), false).await.unwrap();
     }
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     drop(fleet);
     let before = parts(dir.path(), 2);
     lose(dir.path(), &[2]);
@@ -179,7 +179,7 @@ async fn a_repair_that_is_cut_off_goes_on_where_it_was() {
             () = told.1.notified() => {}
             done = fleet.repair(&options, &tell) => panic!("{}: done at once: {done:?}", round),
         }
-        assert_eq!(query(&fleet, "SELECT count(*) FROM lab.t", Cut::Full).await.unwrap(), ["6000"]);
+        assert_eq!(query(&fleet, "SELECT count(*) FROM lab.t", Pushdown::Full).await.unwrap(), ["6000"]);
         drop(fleet);
         let own = Drive::open(&dir_of(dir.path(), 2), None, DriveOptions::default()).unwrap();
         let keys = own.store().usage().unwrap().keys;
@@ -190,7 +190,7 @@ async fn a_repair_that_is_cut_off_goes_on_where_it_was() {
         let fleet = open(dir.path(), 4, "none").await.unwrap();
         let status = fleet.status().await.unwrap();
         assert!(status[2].error.as_ref().is_some_and(|e| e.contains("it is blank")) && status[2].usage.is_some(), "{status:?}");
-        assert_eq!(answers(&fleet, Cut::Full).await, whole);
+        assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
     }
     let fleet = open(dir.path(), 4, "none").await.unwrap();
     let report = repair(&fleet, RepairOptions::default()).await;
@@ -201,7 +201,7 @@ async fn a_repair_that_is_cut_off_goes_on_where_it_was() {
     assert!(parts(dir.path(), 2) == before);
     lose(dir.path(), &[0]);
     let fleet = open(dir.path(), 4, "none").await.unwrap();
-    assert_eq!(answers(&fleet, Cut::Full).await, whole);
+    assert_eq!(answers(&fleet, Pushdown::Full).await, whole);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -294,8 +294,8 @@ async fn what_is_not_to_be_repaired_is_refused_and_what_is_lost_is_told() {
     let report = repair(&fleet, replacing(&[3])).await;
     assert!(report.left.len() == 1 && report.left[0].contains("lab/bare/") && report.left[0].contains("was on drive-3 alone"), "{report}");
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "6000");
-    let error = query(&fleet, "SELECT sum(n) FROM lab.bare", Cut::Full).await.unwrap_err();
-    assert!(matches!(error.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unavailable), "{}", error.full_text());
+    let error = query(&fleet, "SELECT sum(n) FROM lab.bare", Pushdown::Full).await.unwrap_err();
+    assert!(matches!(error.kind(), Kind::NotFound | Kind::Corrupt | Kind::Unavailable), "{}", error.report());
 }
 
 /// What the making of a drive leaves that is killed before its end.
@@ -322,19 +322,19 @@ async fn served_drives_are_replaced_at_their_address_and_at_another() {
     let options = IngestOptions { redundancy: Some("ec:2+1".parse().unwrap()), ..IngestOptions::default() };
     fleet.ingest_table(&name("lab.t"), rows[0].schema(), rows.iter().cloned().map(Ok), options).await.unwrap();
     let sql = "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t GROUP BY grp ORDER BY grp";
-    let whole = query(&fleet, sql, Cut::Full).await.unwrap();
+    let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
     let ids = crate::served::ids(&fleet).await;
     // At its own address, while the host runs: the host finds out by itself that it is another.
     let address = drives[2].address.clone();
     drives[2].kill();
-    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
     drives[2] = blank_at(&address, &dir.path().join("new-2"), 2, ids[2]);
     let told = AtomicU64::new(0);
-    let report = fleet.repair(&RepairOptions::default(), &|_| _ = told.fetch_add(1, Ordering::SeqCst)).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    let report = fleet.repair(&RepairOptions::default(), &|_| _ = told.fetch_add(1, Ordering::SeqCst)).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(report.drives == ["drive-2"] && report.left.is_empty() && report.lost.is_empty() && report.bytes_read == report.bytes_least, "{report}");
     assert!(told.into_inner() > 0);
     let checked = async |what: &str| {
-        assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole, "{what}");
+        assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole, "{what}");
         let status = fleet.status().await.unwrap();
         assert!(status.iter().all(|drive| drive.error.is_none()), "{what}: {status:?}");
         let report = fleet.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap();
@@ -348,7 +348,7 @@ async fn served_drives_are_replaced_at_their_address_and_at_another() {
     let others: Vec<_> = (1..4).map(|n| &drives[n]).collect();
     let _host = crate::served::serve_host_over(&at, &others);
     crate::redundancy::reached(&fleet).await;
-    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
     let wrong = blank_at("127.0.0.1:0", &dir.path().join("wrong"), 0, uuid::Uuid::new_v4());
     let with = |address: &str| RepairOptions { drives: vec!["drive-0".into()], address: Some(address.to_owned()), ..RepairOptions::default() };
     let error = fleet.repair(&with(&wrong.address), &|_| ()).await.unwrap_err();
@@ -360,7 +360,7 @@ async fn served_drives_are_replaced_at_their_address_and_at_another() {
     assert!(report.drives == ["drive-0"] && report.left.is_empty(), "{report}");
     checked("at another address").await;
     drives[3].kill();
-    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
     drives[3] = serve_drive_at("127.0.0.1:0", dir.path(), 3);
 }
 

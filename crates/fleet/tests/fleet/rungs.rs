@@ -7,13 +7,13 @@ use std::sync::Arc;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use skytether_adapt::message::{Rung, Up};
+use skytether_adapt::message::{PushdownLevel, Up};
 use skytether_adapt::query::Policy;
 use skytether_common::Result;
 use skytether_device::session::Message;
 use skytether_device::{Cse, CseInfo, Layer, OpenReply, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
-use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions};
+use skytether_fleet::{AdaptiveMode, DatasetKind, HostOptions, Placement, QueryOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 
@@ -25,7 +25,7 @@ use crate::util::{batches, drive_over, lines, name};
 #[derive(Debug)]
 struct Overheard {
     drive: Arc<Drive>,
-    ended: Arc<Mutex<BTreeSet<Rung>>>,
+    ended: Arc<Mutex<BTreeSet<PushdownLevel>>>,
 }
 
 impl Layer for Overheard {
@@ -67,12 +67,12 @@ async fn full_filter_and_raw_of_one_query_meet_in_one_merge() {
         [options.clone(), options, busy].into_iter().enumerate().map(|(n, options)| drive_over(n, Arc::new(MemoryStore::new()), options)).collect();
     let others = MemoryConsumer::new("somebody else").register(drives[1].memory());
     others.grow(MEMORY.1);
-    let ended: Vec<Arc<Mutex<BTreeSet<Rung>>>> = drives.iter().map(|_| Arc::default()).collect();
+    let ended: Vec<Arc<Mutex<BTreeSet<PushdownLevel>>>> = drives.iter().map(|_| Arc::default()).collect();
     let overheard = drives.iter().zip(&ended).map(|(drive, ended)| {
         let overheard = Overheard { drive: Arc::clone(drive), ended: Arc::clone(ended) };
         Arc::new(overheard) as Arc<dyn Cse>
     });
-    let mut options = HostOptions { moving: Moving::Always(Policy::Static(Rung::Full)), threads: 2, ..HostOptions::default() };
+    let mut options = HostOptions { moving: AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)), threads: 2, ..HostOptions::default() };
     options.slices.target_bytes = 8 << 10;
     let host = Host::join(overheard.collect(), options, Founding::EmptyDrives).await.unwrap().0;
     let rows = batches(30, 1000);
@@ -87,26 +87,26 @@ async fn full_filter_and_raw_of_one_query_meet_in_one_merge() {
         (
             "SELECT grp, n % 7, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.plain WHERE n > -50 GROUP BY grp, n % 7 ORDER BY 1, 2",
             true,
-            [Rung::Full, Rung::Filter, Rung::Raw],
+            [PushdownLevel::Full, PushdownLevel::Filter, PushdownLevel::Raw],
         ),
-        ("SELECT id, upper(name), x * 2 + n FROM lab.plain WHERE n % 5 = 3", false, [Rung::Full, Rung::Full, Rung::Raw]),
+        ("SELECT id, upper(name), x * 2 + n FROM lab.plain WHERE n % 5 = 3", false, [PushdownLevel::Full, PushdownLevel::Full, PushdownLevel::Raw]),
     ];
     for (sql, ordered, rungs) in queries {
         let query = host.sql(sql, &QueryOptions::default()).await.unwrap();
         let receipt = query.receipt.clone();
-        let given = lines(&query.collect().await.unwrap_or_else(|e| panic!("{sql}: {}", e.full_text())));
+        let given = lines(&query.collect().await.unwrap_or_else(|e| panic!("{sql}: {}", e.report())));
         assert_as_reference(&rows, (sql, ordered), given, "three rungs").await;
         let receipt = receipt.receipt();
         assert_each_once(&receipt, slices, sql);
         assert_eq!(receipt.drives.iter().map(|drive| drive.rung).collect::<Vec<_>>(), rungs.map(Some), "{sql}: {receipt}");
         let said: Vec<_> = ended.iter().map(|ended| std::mem::take(&mut *ended.lock()).into_iter().collect::<Vec<_>>()).collect();
-        assert_eq!(said, [vec![Rung::Full], vec![Rung::Filter], vec![]], "{sql}: the rungs at which drives ended epochs");
+        assert_eq!(said, [vec![PushdownLevel::Full], vec![PushdownLevel::Filter], vec![]], "{sql}: the rungs at which drives ended epochs");
         let [full, filter, raw] = &receipt.drives[..] else { panic!("{receipt}") };
         assert!(full.slices > 2 && full.above.is_none() && full.reason.is_none(), "{full:?}");
         assert!(filter.slices > 2 && filter.above.slices == 0, "{filter:?}");
         assert!(raw.slices == 0 && raw.above.slices > 2 && raw.above.rows_read > 0, "{raw:?}");
         assert!(raw.reason.as_ref().is_some_and(|reason| reason.contains("slices were handed to the host")), "{raw:?}");
-        if rungs.contains(&Rung::Filter) {
+        if rungs.contains(&PushdownLevel::Filter) {
             // Its rows were aggregated above, beside the first one's states and the third one's slices.
             assert!(filter.above.seconds > 0.0 && filter.rows_out > full.rows_out, "{filter:?}");
             assert!(filter.reason.as_ref().is_some_and(|reason| reason.contains("slices were filtered here")), "{filter:?}");

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use skytether_common::{Key, Kind, PartitionName};
 use skytether_drive::Drive;
-use skytether_fleet::{Cut, Fleet, IngestOptions, ScrubOptions, ScrubReport};
+use skytether_fleet::{Fleet, IngestOptions, Pushdown, ScrubOptions, ScrubReport};
 use skytether_redundancy::map::{CodeMap, Shard};
 use skytether_store::{Expect, Op};
 
@@ -17,7 +17,7 @@ use crate::redundancy::{QUERIES, answers, bring_back, dir_of, fill, lose, open};
 use crate::util::{Random, batch, batches, ingest, name, query, value};
 
 async fn scrub(fleet: &Fleet, options: ScrubOptions) -> ScrubReport {
-    fleet.scrub(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.full_text()))
+    fleet.scrub(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 
 pub(crate) async fn all(fleet: &Fleet) -> ScrubReport {
@@ -66,7 +66,7 @@ async fn survives(dir: &Path, drives: usize, whole: &[Vec<String>]) {
         lose(dir, &[n]);
         let fleet = open(dir, drives, "none").await.unwrap();
         for (sql, whole) in QUERIES.iter().zip(whole).step_by(3) {
-            assert_eq!(&query(&fleet, sql, Cut::Full).await.unwrap_or_else(|e| panic!("without {n}: {}", e.full_text())), whole, "without {n}: {sql}");
+            assert_eq!(&query(&fleet, sql, Pushdown::Full).await.unwrap_or_else(|e| panic!("without {n}: {}", e.report())), whole, "without {n}: {sql}");
         }
         drop(fleet);
         bring_back(dir, &[n]);
@@ -122,7 +122,7 @@ async fn any_flipped_bit_is_found_and_mended() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     let random = &mut Random(1);
     let mut kinds = BTreeSet::new();
     for round in 0..40 {
@@ -166,7 +166,7 @@ async fn whatever_one_drive_has_damaged_truncated_lost_swapped_or_stale_is_mende
     fill(&fleet).await;
     // An older generation, of which a stale slice may come.
     ingest(&fleet, "lab.old", &batches(3, 900), false).await.unwrap();
-    let whole = answers(&fleet, Cut::Full).await;
+    let whole = answers(&fleet, Pushdown::Full).await;
     drop(fleet);
     let random = &mut Random(2);
     let old: Vec<Vec<(Key, Bytes)>> =
@@ -236,7 +236,7 @@ async fn whatever_one_drive_has_damaged_truncated_lost_swapped_or_stale_is_mende
                 "all"
             }
         };
-        let fleet = open(dir.path(), 4, "none").await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        let fleet = open(dir.path(), 4, "none").await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         let report = mended(&fleet, what).await;
         if what == "all" {
             assert!(report.damaged as usize >= mine.len(), "{report}");
@@ -257,7 +257,7 @@ async fn random_damage_up_to_what_groups_survive_is_mended() {
         let dir = tempfile::tempdir().unwrap();
         let fleet = open(dir.path(), drives, redundancy).await.unwrap();
         fill(&fleet).await;
-        let whole = answers(&fleet, Cut::Full).await;
+        let whole = answers(&fleet, Pushdown::Full).await;
         drop(fleet);
         let before: Vec<_> = (0..drives).map(|n| values(dir.path(), n)).collect();
         for seed in 0..4 {
@@ -348,8 +348,8 @@ async fn what_can_not_be_mended_is_told_by_name_and_nothing_gets_worse() {
     let again = all(&fleet).await;
     assert!(again.damaged == report.left() && again.mended == 0, "{again}");
     // Its rows are not told wrong.
-    let error = query(&fleet, "SELECT sum(n), max(name), min(x) FROM lab.t", Cut::Full).await.unwrap_err();
-    assert!(matches!(error.kind(), Kind::Corrupt | Kind::Unavailable), "{}", error.full_text());
+    let error = query(&fleet, "SELECT sum(n), max(name), min(x) FROM lab.t", Pushdown::Full).await.unwrap_err();
+    assert!(matches!(error.kind(), Kind::Corrupt | Kind::Unavailable), "{}", error.report());
 }
 
 /// As [`values`], those that can be read.
@@ -365,7 +365,7 @@ async fn parities_of_other_data_are_told_by_digests_and_made_anew() {
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 1000), false).await.unwrap();
     let sql = "SELECT count(*), sum(n), min(x), max(name) FROM lab.t";
-    let whole = query(&fleet, sql, Cut::Full).await.unwrap();
+    let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
     drop(fleet);
     // A parity and its checksum in the code map, both of something else: no checksum tells.
     let all_values: Vec<_> = (0..4).map(|n| values(dir.path(), n)).collect();
@@ -401,7 +401,7 @@ async fn parities_of_other_data_are_told_by_digests_and_made_anew() {
     for n in 0..4 {
         lose(dir.path(), &[n]);
         let fleet = open(dir.path(), 4, "none").await.unwrap();
-        assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole, "without {n}");
+        assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole, "without {n}");
         drop(fleet);
         bring_back(dir.path(), &[n]);
     }
@@ -499,7 +499,7 @@ async fn served_drives_are_scrubbed_through_their_host() {
     fleet.ingest_table(&name("lab.t"), rows[0].schema(), rows.iter().cloned().map(Ok), options).await.unwrap();
     // All columns, so that it meets damage wherever that is.
     let sql = "SELECT grp, count(*), sum(n), sum(id), min(x), max(name) FROM lab.t GROUP BY grp ORDER BY grp";
-    let whole = query(&fleet, sql, Cut::Full).await.unwrap();
+    let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
     let slices = |n: usize| -> Vec<PathBuf> {
         let mut files = Vec::new();
         for below in fs::read_dir(dir.path().join(n.to_string()).join("slices")).unwrap() {
@@ -516,7 +516,7 @@ async fn served_drives_are_scrubbed_through_their_host() {
         fs::write(file, bytes).unwrap();
     }
     // A query decodes around what it meets, and the status tells of it.
-    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
     let status = fleet.status().await.unwrap();
     assert!(status.iter().enumerate().all(|(n, drive)| (drive.damaged > 0) == (n == 2)), "{status:?}");
     let told = Mutex::new(Vec::new());
@@ -529,5 +529,5 @@ async fn served_drives_are_scrubbed_through_their_host() {
     drives[1].kill();
     let report = all(&fleet).await;
     assert!(report.skipped.keys().eq(["drive-1"]) && report.unverified > 0 && report.damaged == 0, "{report}");
-    assert_eq!(query(&fleet, sql, Cut::Full).await.unwrap(), whole);
+    assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
 }

@@ -109,7 +109,7 @@ async fn two_batches_are_under_way_and_end_together() {
 
     way.fails.store(batches + 2, Ordering::SeqCst);
     let error = store(&host, "lab.t", 60_000).await.unwrap_err();
-    assert!(error.full_text().contains("drive-0 could not store slices") && error.full_text().contains("no room"), "{}", error.full_text());
+    assert!(error.report().contains("drive-0 could not store slices") && error.report().contains("no room"), "{}", error.report());
     assert_eq!((way.under_way.load(Ordering::SeqCst), way.two_at_most()), (0, true), "one is under way still, and nobody will know of it");
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_000));
 
@@ -118,7 +118,7 @@ async fn two_batches_are_under_way_and_end_together() {
     let forget = Op::Delete { key: Key::new("skytether-fleet-host").unwrap(), expect: Expect::Any };
     memory.apply(vec![forget]).unwrap();
     assert_eq!(way.refused.load(Ordering::SeqCst), 0);
-    store(&host, "lab.t", 60_001).await.unwrap_or_else(|e| panic!("{}", e.full_text()));
+    store(&host, "lab.t", 60_001).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert_eq!(way.refused.load(Ordering::SeqCst), 2);
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_001));
 

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use skytether_common::{Detail, Kind, Result};
 use skytether_device::{CseInfo, DeliveryStream, Layer, OpenReply, Storage, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions};
-use skytether_fleet::{Cut, DatasetKind, Fleet, HostOptions, Moving, Placement, QueryOptions};
+use skytether_fleet::{AdaptiveMode, DatasetKind, Fleet, HostOptions, Placement, Pushdown, QueryOptions};
 use skytether_flight_drive::{ConnectOptions, FlightCse};
 use skytether_host::{Founding, Host};
 use skytether_store::disk::DriveIdentity;
@@ -81,20 +81,20 @@ pub(crate) async fn serve(dir: &Path) -> (Vec<Server>, Server, Fleet) {
 
 /// A host over `drives`.
 pub(crate) fn serve_host(address: &str, drives: &[Server]) -> Server {
-    serve_host_with(address, drives, Moving::default())
+    serve_host_with(address, drives, AdaptiveMode::default())
 }
 
 /// A host over `drives` whose work moves as `moving` says.
-pub(crate) fn serve_host_with(address: &str, drives: &[Server], moving: Moving) -> Server {
+pub(crate) fn serve_host_with(address: &str, drives: &[Server], moving: AdaptiveMode) -> Server {
     serve_host_at(address, drives.iter().map(|d| d.address.clone()).collect(), moving)
 }
 
 /// A host over some of the drives of a fleet.
 pub(crate) fn serve_host_over(address: &str, drives: &[&Server]) -> Server {
-    serve_host_at(address, drives.iter().map(|d| d.address.clone()).collect(), Moving::default())
+    serve_host_at(address, drives.iter().map(|d| d.address.clone()).collect(), AdaptiveMode::default())
 }
 
-fn serve_host_at(address: &str, addresses: Vec<String>, moving: Moving) -> Server {
+fn serve_host_at(address: &str, addresses: Vec<String>, moving: AdaptiveMode) -> Server {
     Server::start_at(address, move |listener| async move {
         let options = ConnectOptions { idle_timeout: Duration::from_secs(20), ..ConnectOptions::default() };
         let mut connected: Vec<Arc<dyn Cse>> = Vec::new();
@@ -156,12 +156,12 @@ async fn served_and_embedded_fleets_answer_alike() {
         ("SELECT nothing FROM blood.tiny.obs", Kind::Invalid, Detail::MissingColumn { column: "nothing".into() }),
     ] {
         for fleet in [&served, &embedded] {
-            let error = crate::util::query(fleet, sql, Cut::Full).await.unwrap_err();
+            let error = crate::util::query(fleet, sql, Pushdown::Full).await.unwrap_err();
             assert_eq!((error.kind(), error.detail()), (kind, Some(&detail)), "{sql}: {error}");
         }
     }
     // What is there under that name, and is used otherwise than it can be, is not missing.
-    let error = crate::util::query(&served, "WITH t AS (SELECT 1 AS a) SELECT * FROM t AS x(a, b)", Cut::Full).await.unwrap_err();
+    let error = crate::util::query(&served, "WITH t AS (SELECT 1 AS a) SELECT * FROM t AS x(a, b)", Pushdown::Full).await.unwrap_err();
     assert_eq!(error.detail(), None, "{error}");
 }
 
@@ -177,7 +177,7 @@ async fn a_dead_drive_is_named() {
     let at_home = skytether_host::rendezvous(home.name.root_key().as_str(), ids(&fleet).await.iter()).unwrap();
     let dead = (at_home + 1) % 4;
     drives[dead].kill();
-    let error = query(&fleet, "SELECT sum(n) FROM lab.t", Cut::Full).await.unwrap_err();
+    let error = query(&fleet, "SELECT sum(n) FROM lab.t", Pushdown::Full).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.to_string().contains(&format!("drive-{dead}")), "{error}");
     let status = fleet.status().await.unwrap();
@@ -197,7 +197,7 @@ async fn a_dead_host_and_wrong_addresses_are_told() {
     ingest(&fleet, "lab.t", &batches(1, 10), false).await.unwrap();
     let address = host.address.clone();
     host.kill();
-    let error = query(&fleet, "SELECT 1 FROM lab.t", Cut::Full).await.unwrap_err();
+    let error = query(&fleet, "SELECT 1 FROM lab.t", Pushdown::Full).await.unwrap_err();
     assert!(error.kind() == Kind::Unavailable && error.to_string().contains(&address), "{error}");
     let error = Fleet::connect(&format!("grpc://{address}")).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
@@ -276,7 +276,7 @@ async fn the_parts_of_a_receipt_add_up_over_sockets_too() {
     ingest(&fleet, "lab.u", &batches(3, 200), false).await.unwrap();
     let tables = [slices(&fleet, "lab.t").await, slices(&fleet, "lab.u").await];
     for (sql, reads) in ADDED {
-        for cut in [Cut::Full, Cut::Raw] {
+        for cut in [Pushdown::Full, Pushdown::Raw] {
             assert_adds_up(&receipt(&fleet, sql, cut).await, tables[0] * reads[0] + tables[1] * reads[1], &format!("{sql} ({cut})"));
         }
     }

@@ -21,7 +21,7 @@ use arrow::record_batch::RecordBatch;
 use skytether_common::{DatasetName, Error, Kind, PartitionName, Result};
 use skytether_device::{Capabilities, CseInfo};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage};
-use skytether_fleet::{Cut, DatasetKind, HostOptions, Placement, QueryOptions, RepairOptions, ScrubOptions};
+use skytether_fleet::{DatasetKind, HostOptions, Placement, Pushdown, QueryOptions, RepairOptions, ScrubOptions};
 use skytether_host::Membership;
 use skytether_host::{Founding, Host, Ids};
 use skytether_store::SliceStore;
@@ -214,7 +214,7 @@ impl Storm {
         loop {
             let members = self.members();
             match self.host().await {
-                Err(e) if e.kind() == Kind::Conflict && e.full_text().contains("start it again") && tries < 3 => tries += 1,
+                Err(e) if e.kind() == Kind::Conflict && e.report().contains("start it again") && tries < 3 => tries += 1,
                 Err(e) if matches!(e.kind(), Kind::Conflict | Kind::Invalid) && members != self.members() && tries < 3 => tries += 1,
                 begun => return begun,
             }
@@ -281,7 +281,7 @@ impl Storm {
     /// What a data set holds; nothing where there is none.
     async fn holds(host: &Host, name: &str) -> Result<Option<String>> {
         let sql = format!("SELECT count(*), min(version), max(version), sum(id), sum(noise) FROM {name}");
-        let asked = async { host.sql(&sql, &QueryOptions { cut: Cut::Full, ..QueryOptions::default() }).await?.collect().await };
+        let asked = async { host.sql(&sql, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?.collect().await };
         match asked.await {
             Ok(rows) => Ok(Some(lines(&rows).remove(0))),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
@@ -307,7 +307,7 @@ impl Storm {
 
     /// That `name` is as one of `may` says, which it is taken for from now on.
     async fn settle(&mut self, host: &Host, name: &'static str, may: &[Option<usize>]) {
-        let holds = Self::holds(host, name).await.unwrap_or_else(|e| panic!("{}\n{name}: {}", self.log.join("\n"), e.full_text()));
+        let holds = Self::holds(host, name).await.unwrap_or_else(|e| panic!("{}\n{name}: {}", self.log.join("\n"), e.report()));
         if may.len() == 1 && may[0] != self.known.get(name).copied() {
             // A change that was acknowledged, which drives that are away have missed.
             self.pending.remove(name);
@@ -361,10 +361,10 @@ impl Storm {
         }
         self.calm(true, WORK[0]);
         self.damaged = None;
-        let host = self.started().await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.full_text()));
+        let host = self.started().await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.report()));
         self.weather.catch_up(u64::MAX).await;
         if self.blank.take().is_some() {
-            let report = host.host.repair(&RepairOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.full_text()));
+            let report = host.host.repair(&RepairOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.report()));
             assert!(report.left.is_empty() && report.lost.is_empty() && report.drives.len() == 1, "{}\n{report}\n{:?}", self.log.join("\n"), report.left);
         }
         for name in NAMES {

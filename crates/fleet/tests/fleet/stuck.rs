@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use skytether_adapt::message::Rung;
+use skytether_adapt::message::PushdownLevel;
 use skytether_adapt::query::{Limits, Policy};
-use skytether_branch::Branch;
+use skytether_branch::Aggregator;
 use skytether_common::{Key, Kind, PartitionName, Result};
 use skytether_device::Cse;
-use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
+use skytether_fleet::{AdaptiveMode, DatasetKind, HostOptions, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::SliceStore;
 use skytether_store::StoreLayer;
@@ -96,8 +96,14 @@ impl Stores {
 fn options(policy: Policy, redundancy: &str) -> HostOptions {
     let limits = Limits { silence: 1.5, pause: 0.01, ..Limits::default() };
     let redundancy = redundancy.parse().unwrap();
-    let mut options =
-        HostOptions { moving: Moving::Always(policy), redundancy, limits, threads: 2, storage_deadline: Duration::from_secs(30), ..HostOptions::default() };
+    let mut options = HostOptions {
+        moving: AdaptiveMode::Always(policy),
+        redundancy,
+        limits,
+        threads: 2,
+        storage_deadline: Duration::from_secs(30),
+        ..HostOptions::default()
+    };
     options.slices.target_bytes = 8 << 10;
     options
 }
@@ -121,7 +127,7 @@ async fn answer(host: &Host) -> Result<(Vec<String>, Receipt)> {
     tokio::time::timeout(Duration::from_secs(120), work).await.expect("the query hangs")
 }
 
-const POLICIES: [Policy; 3] = [Policy::Static(Rung::Full), Policy::Static(Rung::Filter), Policy::Adaptive];
+const POLICIES: [Policy; 3] = [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter), Policy::Adaptive];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_with_redundancy_does_without_a_drive_that_stands_still() {
@@ -134,7 +140,7 @@ async fn a_fleet_with_redundancy_does_without_a_drive_that_stands_still() {
         drop(host);
         let host = Host::join(stores.drives(), options(policy, "ec:2+1"), Founding::EmptyDrives).await.unwrap().0;
         stores.0[1].arm();
-        let (rows, receipt) = answer(&host).await.unwrap_or_else(|e| panic!("{policy:?}: {}", e.full_text()));
+        let (rows, receipt) = answer(&host).await.unwrap_or_else(|e| panic!("{policy:?}: {}", e.report()));
         assert_eq!(rows, whole, "{policy:?}");
         let why = receipt.drives.iter().find(|drive| drive.name == "drive-1").and_then(|drive| drive.served_by_fallback.clone());
         // What was to be handed out as it is stored is waited for by the storage's own clock; all else was found to stand still.
@@ -148,7 +154,7 @@ async fn a_fleet_with_redundancy_does_without_a_drive_that_stands_still() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_that_stands_still_is_blamed_where_nobody_stands_for_it() {
-    for (at, policy) in [Policy::Static(Rung::Full), Policy::Static(Rung::Filter)].into_iter().enumerate() {
+    for (at, policy) in [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter)].into_iter().enumerate() {
         let stores = Stores::new(3);
         let host = Host::join(stores.drives(), options(policy, "none"), Founding::EmptyDrives).await.unwrap().0;
         fill(&host).await;
@@ -157,7 +163,7 @@ async fn a_drive_that_stands_still_is_blamed_where_nobody_stands_for_it() {
         let host = Host::join(stores.drives(), options(policy, "none"), Founding::EmptyDrives).await.unwrap().0;
         stores.0[at].arm();
         let error = answer(&host).await.unwrap_err();
-        let text = error.full_text();
+        let text = error.report();
         assert_eq!(error.kind(), Kind::Unavailable, "{text}");
         assert!(text.contains(&format!("drive-{at}")) && text.contains("has done nothing for"), "{text}");
         // Asked again after pauses, and not for ever.
@@ -170,11 +176,11 @@ async fn a_drive_that_stands_still_is_blamed_where_nobody_stands_for_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_of_a_branch_that_stands_still_is_blamed_by_name() {
     let stores = Stores::new(3);
-    let full = options(Policy::Static(Rung::Full), "none");
+    let full = options(Policy::Static(PushdownLevel::Full), "none");
     let join = async || {
         let mut drives = stores.drives();
         let alone = drives.pop().unwrap();
-        let branch = Branch::open("branch", drives, full.clone(), Founding::EmptyDrives, None).await.unwrap();
+        let branch = Aggregator::open("branch", drives, full.clone(), Founding::EmptyDrives, None).await.unwrap();
         Host::join(vec![branch, alone], full.clone(), Founding::EmptyDrives).await.unwrap().0
     };
     let host = join().await;
@@ -184,7 +190,7 @@ async fn a_drive_of_a_branch_that_stands_still_is_blamed_by_name() {
     let host = join().await;
     stores.0[1].arm();
     let error = answer(&host).await.unwrap_err();
-    let text = error.full_text();
+    let text = error.report();
     // The branch has time to find that out by itself, and says so.
     assert!(error.kind() == Kind::Unavailable && text.contains("drive-1") && text.contains("has done nothing for"), "{text}");
     assert!(stores.0[1].release() >= 3);

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use skytether_common::{Detail, Kind};
-use skytether_fleet::{Cut, Fleet, HostOptions, OpenOptions};
+use skytether_fleet::{Fleet, HostOptions, OpenOptions, Pushdown};
 
 use crate::util::{CUTS, batches, ingest, lines, name, open, query, value};
 
@@ -111,10 +111,10 @@ async fn names_that_sql_would_fold_are_reached_in_quotes() {
     }
     assert_eq!(value(&fleet, r#"SELECT count(*) FROM "Lab-1"."My-Table""#).await.unwrap(), "10");
     assert_eq!(value(&fleet, r#"SELECT count(*) FROM "Lab-1"."My-Table" a JOIN lab.data b ON a.id = b.id"#).await.unwrap(), "10");
-    let error = query(&fleet, "SELECT 1 FROM lab.dat", Cut::Full).await.unwrap_err();
+    let error = query(&fleet, "SELECT 1 FROM lab.dat", Pushdown::Full).await.unwrap_err();
     assert_eq!((error.kind(), error.detail()), (Kind::NotFound, Some(&Detail::MissingDataset { dataset: name("lab.dat") })));
     assert!(error.to_string().contains("did you mean lab.data?"), "{error}");
-    let error = query(&fleet, "SELECT 1 FROM nothing.like_it", Cut::Full).await.unwrap_err();
+    let error = query(&fleet, "SELECT 1 FROM nothing.like_it", Pushdown::Full).await.unwrap_err();
     assert!(error.to_string().contains(r#""Lab-1"."My-Table""#), "{error}");
 }
 
@@ -131,15 +131,15 @@ async fn what_is_no_query_is_refused_in_plain_words() {
         "COPY lab.plain TO 'x.csv'",
         "SET a = 1",
     ] {
-        let error = query(&fleet, sql, Cut::Full).await.unwrap_err();
+        let error = query(&fleet, sql, Pushdown::Full).await.unwrap_err();
         assert!(matches!(error.kind(), Kind::Unsupported | Kind::Invalid), "{sql}: {error:?}");
         assert!(error.to_string().contains("no query"), "{sql}: {error}");
     }
     for (sql, word) in [("SELEC 1", "SELEC"), ("SELECT nix FROM lab.plain", "nix"), ("SELECT 1; SELECT 2", "single"), ("", "")] {
-        let error = query(&fleet, sql, Cut::Full).await.unwrap_err();
+        let error = query(&fleet, sql, Pushdown::Full).await.unwrap_err();
         assert!(error.to_string().to_lowercase().contains(&word.to_lowercase()), "{sql}: {error}");
     }
-    let error = query(&fleet, "SELECT * FROM plain", Cut::Full).await.unwrap_err();
+    let error = query(&fleet, "SELECT * FROM plain", Pushdown::Full).await.unwrap_err();
     assert!(error.to_string().contains("domain.dataset"), "{error}");
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.plain").await.unwrap(), "10");
 }
@@ -174,7 +174,7 @@ async fn files_of_every_format_hold_the_same_table() {
     let expected = reference(&rows, &format!("{sum}plain")).await;
     for ending in ["parquet", "feather", "arrows", "csv", "jsonl"] {
         fleet.ingest_files(&name(&format!("lab.{ending}")), &[path(ending)], false).await.unwrap();
-        assert_eq!(query(&fleet, &format!("{sum}{ending}"), Cut::Full).await.unwrap(), expected, "{ending}");
+        assert_eq!(query(&fleet, &format!("{sum}{ending}"), Pushdown::Full).await.unwrap(), expected, "{ending}");
     }
     fleet.ingest_files(&name("lab.twice"), &[path("parquet"), path("feather")], false).await.unwrap();
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.twice").await.unwrap(), "1200");
@@ -192,7 +192,7 @@ async fn what_memory_can_not_hold_is_bounded_on_disk_and_leaves_nothing_there() 
     let sql = "SELECT id, x, name, grp FROM lab.many ORDER BY x, id";
     let fleet = Fleet::open_with(dir.path(), &options, host(10 << 30)).await.unwrap();
     ingest(&fleet, "lab.many", &batches(100, 2000), false).await.unwrap();
-    assert_eq!(query(&fleet, sql, Cut::Filter).await.unwrap().len(), 200_000);
+    assert_eq!(query(&fleet, sql, Pushdown::Filter).await.unwrap().len(), 200_000);
     drop(fleet);
     assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0);
 
@@ -202,7 +202,7 @@ async fn what_memory_can_not_hold_is_bounded_on_disk_and_leaves_nothing_there() 
     std::fs::write(spill.join("skytether-spill-1-a.lock"), "").unwrap();
     let fleet = Fleet::open_with(dir.path(), &options, host(1 << 20)).await.unwrap();
     assert!(!spill.join("skytether-spill-1-a").exists());
-    let error = query(&fleet, sql, Cut::Filter).await.unwrap_err();
+    let error = query(&fleet, sql, Pushdown::Filter).await.unwrap_err();
     assert!(error.kind() == Kind::Exhausted && error.to_string().contains("1.00 MiB") && error.to_string().contains("spill limit"), "{error}");
     assert_eq!(error.detail(), Some(&Detail::SpillExhausted { limit: 1 << 20 }));
     // The room is given back: what fits is answered.

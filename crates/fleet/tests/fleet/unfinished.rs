@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use skytether_adapt::message::{Completed, EpochId, Rung, SliceId, Up};
+use skytether_adapt::message::{Completed, EpochId, PushdownLevel, SliceId, Up};
 use skytether_adapt::query::{Limits, Policy};
 use skytether_common::{Error, Key, PartitionName, Result};
 use skytether_device::session::Message;
 use skytether_device::{Cse, CseInfo, Layer, OpenReply, Session, Storage, SubPlan};
 use skytether_drive::{Drive, DriveOptions};
-use skytether_fleet::{DatasetKind, HostOptions, Moving, Placement, QueryOptions, Receipt};
+use skytether_fleet::{AdaptiveMode, DatasetKind, HostOptions, Placement, QueryOptions, Receipt};
 use skytether_host::{Founding, Host};
 use skytether_store::SliceStore;
 use skytether_store::StoreLayer;
@@ -271,7 +271,8 @@ async fn host(stores: &[Arc<Noting>], policy: Policy, redundancy: &str, fails: O
     let silence = if matches!(fails, Some((Fate::Silent, ..))) { SILENCE } else { Limits::default().silence };
     // Without room for what waits each epoch is a slice, whatever its rows are expected to be.
     let limits = Limits { pause: 0.01, memory: 1, silence, ..Limits::default() };
-    let mut options = HostOptions { moving: Moving::Always(policy), redundancy: redundancy.parse().unwrap(), limits, threads: 2, ..HostOptions::default() };
+    let mut options =
+        HostOptions { moving: AdaptiveMode::Always(policy), redundancy: redundancy.parse().unwrap(), limits, threads: 2, ..HostOptions::default() };
     options.slices.target_bytes = 8 << 10;
     Host::join(drives.collect(), options, Founding::EmptyDrives).await.unwrap().0
 }
@@ -285,16 +286,16 @@ async fn answer(host: &Host, sql: &str) -> Result<(Vec<String>, Receipt)> {
 }
 
 /// Rows that drives give as they are, and such as are aggregated above.
-const QUERIES: [(&str, Rung); 2] = [
-    ("SELECT id, name FROM lab.t WHERE n % 5 = 3", Rung::Full),
-    ("SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.t WHERE n > -50 GROUP BY grp", Rung::Filter),
+const QUERIES: [(&str, PushdownLevel); 2] = [
+    ("SELECT id, name FROM lab.t WHERE n % 5 = 3", PushdownLevel::Full),
+    ("SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.t WHERE n > -50 GROUP BY grp", PushdownLevel::Filter),
 ];
 
 /// Lets this befall a drive after each of so many epochs, in fleets with and without redundancy.
 async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
     for redundancy in ["none", "ec:2+1"] {
         let stores: Vec<Arc<Noting>> = (0..DRIVES).map(|_| Arc::default()).collect();
-        let whole = host(&stores, Policy::Static(Rung::Full), redundancy, None).await;
+        let whole = host(&stores, Policy::Static(PushdownLevel::Full), redundancy, None).await;
         let rows = batches(32, 1000);
         let mut writer = whole.writer(&name("lab.t"), DatasetKind::Table, false).await.unwrap();
         writer.write_table("data", Placement::Spread, rows[0].schema(), rows.into_iter().map(Ok)).await.unwrap();
@@ -310,7 +311,7 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
             *stores[AT].read.lock() = None;
             let told: Arc<Mutex<Told>> = Arc::default();
             let host = host(&stores, Policy::Static(rung), redundancy, Some((fate, after, &told))).await;
-            let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+            let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!(rows, expected, "{what}");
             let told = told.lock();
             // Garbage waits for a message that it can be.

@@ -9,12 +9,12 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use skytether_common::{DatasetName, Result};
 use skytether_device::{Capabilities, CseInfo};
 use skytether_drive::{Drive, DriveOptions};
-use skytether_fleet::{Cut, Fleet, HostOptions, IngestReport, OpenOptions, QueryOptions};
+use skytether_fleet::{Fleet, HostOptions, IngestReport, OpenOptions, Pushdown, QueryOptions};
 use skytether_slice::SliceOptions;
 use skytether_store::SliceStore;
 use uuid::Uuid;
 
-pub(crate) const CUTS: [Cut; 4] = [Cut::Adaptive, Cut::Full, Cut::Filter, Cut::Raw];
+pub(crate) const CUTS: [Pushdown; 4] = [Pushdown::Adaptive, Pushdown::Full, Pushdown::Filter, Pushdown::Raw];
 
 pub(crate) fn name(text: &str) -> DatasetName {
     text.parse().unwrap()
@@ -87,14 +87,14 @@ pub(crate) fn lines(batches: &[RecordBatch]) -> Vec<String> {
     lines
 }
 
-pub(crate) async fn query(fleet: &Fleet, sql: &str, cut: Cut) -> Result<Vec<String>> {
+pub(crate) async fn query(fleet: &Fleet, sql: &str, cut: Pushdown) -> Result<Vec<String>> {
     let query = fleet.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await?;
     Ok(lines(&query.collect().await?))
 }
 
 /// The single value of a query.
 pub(crate) async fn value(fleet: &Fleet, sql: &str) -> Result<String> {
-    let lines = query(fleet, sql, Cut::Full).await?;
+    let lines = query(fleet, sql, Pushdown::Full).await?;
     assert_eq!(lines.len(), 1, "{sql}: {lines:?}");
     Ok(lines[0].clone())
 }

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray, TimestampMic
 use arrow::record_batch::RecordBatch;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
-use skytether_fleet::{Cut, Fleet, QueryOptions};
+use skytether_fleet::{Fleet, Pushdown, QueryOptions};
 
 use crate::util::{ingest, lines, open, query};
 
@@ -90,7 +90,7 @@ async fn queries_over_few_of_many_columns_give_what_one_engine_gives() {
             lines
         };
         let expected = in_order(&frame.collect().await.unwrap());
-        for cut in [Cut::Adaptive, Cut::Raw] {
+        for cut in [Pushdown::Adaptive, Pushdown::Raw] {
             let result = fleet.sql(sql, &QueryOptions { cut, ..QueryOptions::default() }).await.unwrap();
             let found: Vec<String> = result.schema.fields().iter().map(|f| unqualified(f.name())).collect();
             assert_eq!(found, names, "{cut}: {sql}");
@@ -114,14 +114,14 @@ async fn what_can_not_be_planned_says_so_as_it_does_over_whole_tables() {
             Err(e) => e,
         };
         let expected = expected.strip_backtrace();
-        let error = query(&fleet, sql, Cut::Adaptive).await.unwrap_err().to_string();
+        let error = query(&fleet, sql, Pushdown::Adaptive).await.unwrap_err().to_string();
         assert!(error.contains(word), "{sql}: {error}");
         // The engine's own text, whose first words tell its kind.
         let (_, told) = expected.split_once(": ").unwrap();
         assert!(unqualified(&error).to_lowercase().contains(&told.lines().next().unwrap().to_lowercase()), "{sql}: {error}\nwhere the engine says\n{expected}");
     }
     // The engine calls this a bug of its own.
-    let error = query(&fleet, "SELECT sum(word) FROM lab.wide", Cut::Adaptive).await.unwrap_err().to_string();
+    let error = query(&fleet, "SELECT sum(word) FROM lab.wide", Pushdown::Adaptive).await.unwrap_err().to_string();
     assert!(error.contains("sum does not take arguments of these types: sum(Utf8)"), "{error}");
 }
 
@@ -130,7 +130,7 @@ async fn plans_and_receipts_are_those_of_whole_tables() {
     let (_dir, fleet, _) = two(2).await;
     let options = QueryOptions::default();
     // What is read once and remembered.
-    query(&fleet, "SELECT min(word) FROM lab.wide", Cut::Adaptive).await.unwrap();
+    query(&fleet, "SELECT min(word) FROM lab.wide", Pushdown::Adaptive).await.unwrap();
     for (few, whole) in [
         ("SELECT c7, id FROM lab.wide WHERE c9 > 3", "SELECT c7, id FROM (SELECT * FROM lab.wide) WHERE c9 > 3"),
         ("SELECT word, sum(c7) FROM lab.wide GROUP BY word", "SELECT word, sum(c7) FROM (SELECT * FROM lab.wide) GROUP BY word"),

@@ -73,7 +73,7 @@ pub async fn decode_expressions(bytes: &[u8], table: &Schema, state: &SessionSta
     if bytes.len() > MAX_BYTES {
         return Err(Error::invalid(format!("an expression of {} bytes is more than the {MAX_BYTES} that are accepted", bytes.len())));
     }
-    let message = ExtendedExpression::decode(bytes).map_err(|e| Error::invalid("the bytes are no substrait expression").because(e))?;
+    let message = ExtendedExpression::decode(bytes).map_err(|e| Error::invalid("the bytes are no substrait expression").with_source(e))?;
     let base = message.base_schema.as_ref().ok_or_else(|| Error::invalid("the expression does not say over which columns it is"))?;
     let columns = columns(base, table)?;
     let mut writer = Rewriter { functions: functions(&message)?, columns: &columns };

@@ -81,7 +81,7 @@ pub async fn decode(bytes: &[u8], state: &SessionState) -> Result<LogicalPlan> {
         return Err(Error::invalid(format!("a plan of {} bytes is more than the {MAX_BYTES} that are accepted", bytes.len())));
     }
     // The protobuf reader itself stops at a hundred nested messages.
-    let plan = Plan::decode(bytes).map_err(|e| Error::invalid("the bytes are no substrait plan").because(e))?;
+    let plan = Plan::decode(bytes).map_err(|e| Error::invalid("the bytes are no substrait plan").with_source(e))?;
     let functions = validate::plan(&plan, state)?;
     let extensions = Extensions { functions, ..Extensions::try_from(&plan.extensions).map_err(from_datafusion)? };
     let Some(plan_rel::RelType::Root(root)) = plan.relations.first().and_then(|r| r.rel_type.as_ref()) else {

@@ -57,7 +57,7 @@ impl ImportedPlan {
         if bytes.len() > limits.bytes {
             return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {}", bytes.len(), limits.bytes)));
         }
-        let plan = Plan::decode(bytes).map_err(|e| Error::invalid("the bytes are no substrait plan").because(e))?;
+        let plan = Plan::decode(bytes).map_err(|e| Error::invalid("the bytes are no substrait plan").with_source(e))?;
         validate::enhancement(plan.advanced_extensions.as_ref())?;
         if !plan.parameter_bindings.is_empty() {
             return Err(Error::unsupported("the plan binds parameters itself, which is not supported: bind them where it is run"));
@@ -121,5 +121,5 @@ impl ImportedPlan {
 /// What DataFusion takes for a defect of its own while it works on a stranger's plan is the plan's: nobody checked its types before.
 #[must_use]
 pub fn blame(error: Error) -> Error {
-    if error.kind() == Kind::Internal { Error::unsupported("the plan can't be run by this engine").because(error) } else { error }
+    if error.kind() == Kind::Internal { Error::unsupported("the plan can't be run by this engine").with_source(error) } else { error }
 }

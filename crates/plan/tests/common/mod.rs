@@ -19,7 +19,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::expr::Alias;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScanBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use skytether_plan::{ByKey, Cut, CutPlan, DriveScan, Partitioning, Placement, Tables, broadcast_join, codec, cut, partial, super_plan};
+use skytether_plan::{ByKey, CutPlan, DriveScan, Partitioning, Placement, Pushdown, Tables, broadcast_join, codec, cut, partial, super_plan};
 use uuid::Uuid;
 
 pub struct Placed;
@@ -218,7 +218,7 @@ pub async fn optimized(context: &SessionContext, sql: &str) -> LogicalPlan {
     context.sql(sql).await.unwrap_or_else(|e| panic!("{sql}: {e}")).into_optimized_plan().unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
-pub fn cut_with(context: &SessionContext, plan: LogicalPlan, policy: Cut) -> CutPlan {
+pub fn cut_with(context: &SessionContext, plan: LogicalPlan, policy: Pushdown) -> CutPlan {
     cut(plan, policy, &Placed, &context.state()).unwrap()
 }
 

@@ -5,7 +5,7 @@ use datafusion::arrow::array::{Array, AsArray};
 use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::arrow::util::display::array_value_to_string;
-use skytether_plan::{Cut, explain_text};
+use skytether_plan::{Pushdown, explain_text};
 
 const QUERIES: &[&str] = &[
     "SELECT * FROM t",
@@ -199,7 +199,7 @@ async fn every_cut_gives_the_same_answer() {
         let plan = optimized(&host, sql).await;
         let expected = collect(&host, plan.clone()).await;
         let ordered = sql.contains("ORDER BY total") || sql.contains("ORDER BY n, k") || sql.contains("ORDER BY u DESC LIMIT");
-        for policy in [Cut::Adaptive, Cut::Full, Cut::Filter, Cut::Raw] {
+        for policy in [Pushdown::Adaptive, Pushdown::Full, Pushdown::Filter, Pushdown::Raw] {
             let cut = cut_with(&host, plan.clone(), policy);
             let (a, b) = (plan.schema(), cut.super_plan.schema());
             assert_eq!(
@@ -229,9 +229,9 @@ async fn cutting_a_cut_plan_changes_nothing() {
     let host = whole();
     for sql in QUERIES {
         let plan = optimized(&host, sql).await;
-        for policy in [Cut::Full, Cut::Filter, Cut::Raw] {
+        for policy in [Pushdown::Full, Pushdown::Filter, Pushdown::Raw] {
             let once = cut_with(&host, plan.clone(), policy);
-            for again in [Cut::Full, Cut::Filter, Cut::Raw] {
+            for again in [Pushdown::Full, Pushdown::Filter, Pushdown::Raw] {
                 let twice = cut_with(&host, once.super_plan.clone(), again);
                 assert_eq!(once.super_plan, twice.super_plan, "{sql}");
                 assert_eq!(once.scans, twice.scans, "{sql}");

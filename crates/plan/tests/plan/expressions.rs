@@ -124,5 +124,5 @@ async fn comparisons_within_comparisons_are_bounded() {
     let nested = |n: usize| (0..n).fold(col("x"), |e, _| cast(e.lt(col("y")), DataType::Float64));
     decoded(&nested(3)).await.unwrap();
     let error = decoded(&nested(15)).await.unwrap_err();
-    assert!(error.kind() == Kind::Unsupported && error.full_text().contains("within one another"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Unsupported && error.report().contains("within one another"), "{}", error.report());
 }

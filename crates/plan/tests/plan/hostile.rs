@@ -7,7 +7,7 @@ use datafusion_substrait::substrait::proto::rel::RelType;
 use datafusion_substrait::substrait::proto::{Plan, Rel, RelRoot, plan_rel};
 use prost::Message;
 use skytether_common::Kind;
-use skytether_plan::{Cut, codec};
+use skytether_plan::{Pushdown, codec};
 
 const QUERIES: &[&str] = &[
     "SELECT k, sum(i), stddev(f) FILTER (WHERE b) FROM t WHERE s LIKE 'a%' AND k IN (1, 2, 3) GROUP BY k",
@@ -22,7 +22,7 @@ async fn plans() -> Vec<Vec<u8>> {
     let host = whole();
     let mut plans = vec![];
     for sql in QUERIES {
-        for policy in [Cut::Full, Cut::Filter] {
+        for policy in [Pushdown::Full, Pushdown::Filter] {
             let cut = cut_with(&host, optimized(&host, sql).await, policy);
             plans.extend(cut.scans.iter().map(|s| codec::encode(&s.sub_plan, &host.state()).unwrap().to_vec()));
         }
@@ -185,7 +185,7 @@ async fn window_frames_of_strangers_are_checked() {
     use datafusion_substrait::substrait::proto::expression::{RexType, WindowFunction};
     let host = whole();
     let sql = "SELECT sum(i) OVER (PARTITION BY k ORDER BY u ROWS BETWEEN 3 PRECEDING AND 2 FOLLOWING) FROM facts";
-    let cut = cut_with(&host, optimized(&host, sql).await, Cut::Full);
+    let cut = cut_with(&host, optimized(&host, sql).await, Pushdown::Full);
     let plan = Plan::decode(codec::encode(&cut.scans[0].sub_plan, &host.state()).unwrap()).unwrap();
     fn call(rel: &mut Rel) -> Option<&mut WindowFunction> {
         let Some(RelType::Project(project)) = rel.rel_type.as_mut() else { return None };

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::common::*;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::record_batch::RecordBatch;
-use skytether_plan::{Cut, DriveScan, codec, partial};
+use skytether_plan::{DriveScan, Pushdown, codec, partial};
 
 async fn scan_of(sql: &str) -> (DriveScan, usize) {
     let host = whole();
-    let cut = cut_with(&host, optimized(&host, sql).await, Cut::Full);
+    let cut = cut_with(&host, optimized(&host, sql).await, Pushdown::Full);
     let bytes = codec::encode(&cut.scans[0].sub_plan, &host.state()).unwrap();
     codec::decode(&bytes, &host.state()).await.unwrap();
     (cut.scans[0].clone(), cut.notes.len())
@@ -38,7 +38,7 @@ async fn a_column_of_a_wide_table_takes_a_small_plan() {
     let fields: Vec<Field> =
         (0..20_000).map(|i| Field::new(format!("column{i}"), if i % 2 == 0 { DataType::Decimal64(9, 2) } else { DataType::Int32 }, true)).collect();
     register(&host, "t", RecordBatch::new_empty(Arc::new(Schema::new(fields))));
-    let cut = cut_with(&host, optimized(&host, "SELECT sum(column777) FROM t WHERE column13 > 4").await, Cut::Full);
+    let cut = cut_with(&host, optimized(&host, "SELECT sum(column777) FROM t WHERE column13 > 4").await, Pushdown::Full);
     let bytes = codec::encode(&cut.scans[0].sub_plan, &host.state()).unwrap();
     assert!(bytes.len() < 600, "{} bytes", bytes.len());
     codec::decode(&bytes, &host.state()).await.unwrap();
@@ -50,7 +50,7 @@ async fn equal_plans_have_equal_bytes() {
     let sql = "SELECT k, sum(i), avg(f), max(upper(s)) FROM t WHERE i > 3 AND f < 8 AND NOT b GROUP BY k";
     let mut seen = std::collections::HashSet::new();
     for _ in 0..8 {
-        let cut = cut_with(&host, optimized(&host, sql).await, Cut::Full);
+        let cut = cut_with(&host, optimized(&host, sql).await, Pushdown::Full);
         seen.insert(codec::encode(&cut.scans[0].sub_plan, &host.state()).unwrap());
     }
     assert_eq!(seen.len(), 1);

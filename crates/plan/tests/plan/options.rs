@@ -97,7 +97,7 @@ async fn what_is_accepted_is_done() {
         ("concat_ws:str_str", &[DASH, TEXT, MISSING, TEXT], "null_handling", "IGNORE_NULLS", "aB-aB"),
         ("upper:str", &[TEXT], "char_set", "UTF8", "AB"),
     ] {
-        let got = session.value(function, columns, option, &[preference]).await.unwrap_or_else(|e| panic!("{function} {option}: {}", e.full_text()));
+        let got = session.value(function, columns, option, &[preference]).await.unwrap_or_else(|e| panic!("{function} {option}: {}", e.report()));
         assert_eq!(got, value, "{function} {option} {preference}");
     }
     // These are errors when the plan is run, as it wants.
@@ -110,7 +110,7 @@ async fn what_is_accepted_is_done() {
         ("sqrt:fp64", &[NEGATIVE], "on_domain_error"),
     ] {
         let error = session.value(function, columns, option, &["ERROR"]).await.unwrap_err();
-        assert!(!error.full_text().contains("does not do"), "{function} {option}: {}", error.full_text());
+        assert!(!error.report().contains("does not do"), "{function} {option}: {}", error.report());
     }
 }
 
@@ -134,7 +134,7 @@ async fn what_is_not_done_is_refused_by_name() {
     ] {
         let error = session.value(function, columns, option, &[preference]).await.unwrap_err();
         let name = function.split(':').next().unwrap();
-        let text = error.full_text();
+        let text = error.report();
         assert_eq!(error.kind(), Kind::Unsupported, "{function} {option}: {text}");
         assert!(text.contains(&format!("{name:?}")) && text.contains(&format!("{option} = {preference}")), "{text}");
     }

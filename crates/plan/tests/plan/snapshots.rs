@@ -2,9 +2,9 @@
 
 use crate::common::*;
 use datafusion::arrow::record_batch::RecordBatch;
-use skytether_plan::{Cut, broadcast_join, codec, explain_text};
+use skytether_plan::{Pushdown, broadcast_join, codec, explain_text};
 
-async fn shapes(sql: &str, policy: Cut) -> String {
+async fn shapes(sql: &str, policy: Pushdown) -> String {
     let host = whole();
     let plan = optimized(&host, sql).await;
     let cut = cut_with(&host, plan.clone(), policy);
@@ -31,7 +31,7 @@ macro_rules! shapes {
     ($($name:ident: $sql:expr, $policy:ident;)*) => {$(
         #[tokio::test]
         async fn $name() {
-            insta::assert_snapshot!(stringify!($name), shapes($sql, Cut::$policy).await);
+            insta::assert_snapshot!(stringify!($name), shapes($sql, Pushdown::$policy).await);
         }
     )*};
 }

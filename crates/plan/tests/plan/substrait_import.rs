@@ -51,7 +51,7 @@ impl Tpch {
 
     async fn refused(&self, plan: &Plan) -> (Kind, String) {
         let error = self.read(&plan.encode_to_vec()).await.unwrap_err();
-        (error.kind(), error.full_text())
+        (error.kind(), error.report())
     }
 }
 
@@ -98,7 +98,7 @@ async fn mutated_plans_never_panic() {
         match tables.read(&bytes).await {
             Ok(()) => good += 1,
             Err(e) => {
-                assert!(matches!(e.kind(), Kind::Invalid | Kind::Unsupported | Kind::NotFound), "{:?}: {}", e.kind(), e.full_text());
+                assert!(matches!(e.kind(), Kind::Invalid | Kind::Unsupported | Kind::NotFound), "{:?}: {}", e.kind(), e.report());
                 bad += 1;
             }
         }
@@ -162,7 +162,7 @@ async fn options_are_done_or_refused() {
         set_options(root(&mut changed), &options);
         match tables.read(&changed.encode_to_vec()).await {
             Ok(()) => assert!(good, "{preference:?}"),
-            Err(e) => assert!(!good && e.kind() == Kind::Unsupported && e.full_text().contains("SATURATE"), "{preference:?}: {}", e.full_text()),
+            Err(e) => assert!(!good && e.kind() == Kind::Unsupported && e.report().contains("SATURATE"), "{preference:?}: {}", e.report()),
         }
     }
 }
@@ -230,7 +230,7 @@ async fn enhancements_are_refused_and_columns_are_checked() {
     let mut renamed = bytes.clone();
     renamed[at..at + 10].copy_from_slice(b"L_NEVERDAT");
     let error = tables.read(&renamed).await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.full_text().contains("L_NEVERDAT"), "{}", error.full_text());
+    assert!(error.kind() == Kind::Invalid && error.report().contains("L_NEVERDAT"), "{}", error.report());
     let mut cased = bytes.clone();
     cased[at..at + 10].copy_from_slice(b"l_ShipDate");
     tables.read(&cased).await.unwrap();

@@ -41,8 +41,8 @@ async fn logical(plan: &Plan) -> Result<LogicalPlan> {
 
 async fn refused(plan: &Plan) -> String {
     let error = logical(plan).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{}", error.full_text());
-    error.full_text()
+    assert_eq!(error.kind(), Kind::Invalid, "{}", error.report());
+    error.report()
 }
 
 fn depth(expr: &Expr) -> usize {
@@ -124,7 +124,7 @@ async fn set_relations_of_many_inputs_become_flat() {
                 let (_, operators) = levels(&made);
                 assert!(operators < 60, "{op}: {operators} operators below one another");
             }
-            Err(e) => assert_eq!(e.kind(), Kind::Unsupported, "{op}: {}", e.full_text()),
+            Err(e) => assert_eq!(e.kind(), Kind::Unsupported, "{op}: {}", e.report()),
         }
     }
 }
@@ -163,5 +163,5 @@ async fn grouping_sets_keep_their_order_and_number() {
     let text = made.display_indent().to_string();
     assert!(text.contains("GROUPING SETS ((t_0.i, t_0.s), (t_0.s), ())"), "{text}");
     let twice = plan(&["sum:i64"], vec![], aggregate(t(), vec![field(0), field(2)], vec![vec![0, 1], vec![1, 0]], vec![]));
-    assert!(logical(&twice).await.unwrap_err().full_text().contains("same grouping set twice"));
+    assert!(logical(&twice).await.unwrap_err().report().contains("same grouping set twice"));
 }

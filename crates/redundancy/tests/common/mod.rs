@@ -4,7 +4,7 @@
 
 use fastrand::Rng;
 use skytether_redundancy::Code;
-use skytether_redundancy::groups::{Grouper, Placed, default_window};
+use skytether_redundancy::groups::{Grouper, PlacedShard, default_window};
 use skytether_redundancy::map::Shard;
 
 /// A length of a slice, 600 to 1,000 KiB.
@@ -20,7 +20,7 @@ pub(crate) fn ingested(code: Code, drives: usize, slices: usize, seed: u64, mut 
     let mut grouper = Grouper::new(code, drives, default_window(code), seed).unwrap();
     let mut formed = Vec::new();
     for at in 0..slices {
-        formed.extend(grouper.push(Placed { drive: (at % drives) as u32, id: (at / drives) as u32, len: len() }).unwrap());
+        formed.extend(grouper.push(PlacedShard { drive: (at % drives) as u32, id: (at / drives) as u32, len: len() }).unwrap());
     }
     formed.extend(grouper.finish());
     let mut numbers = vec![0; drives];

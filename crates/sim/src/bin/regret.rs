@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use skytether_sim::calibration::calibrate;
 use skytether_sim::chaos;
 use skytether_sim::equal::curve;
-use skytether_sim::grid::{Ground, Load, OVERLOAD_BESIDE, Point, Row, beside, changes, measure, measure_all, points, summary};
+use skytether_sim::grid::{Load, OVERLOAD_BESIDE, Point, Row, Scenario, beside, changes, measure, measure_all, points, summary};
 use skytether_sim::real::compare;
 use skytether_sim::skyhook::{self, GBIT, MHZ, SERVERS, clocks, links};
 use skytether_sim::workload::grid;
@@ -50,8 +50,8 @@ fn run(arguments: &[String]) -> Result<String, String> {
     match word {
         "grid" | "csv" => {
             let every = number(arguments, 1, 1_usize)?.max(1);
-            let known = Ground::default();
-            let ground = Ground {
+            let known = Scenario::default();
+            let ground = Scenario {
                 seed: number(arguments, 2, known.seed)?,
                 host_gbit: number(arguments, 3, known.host_gbit)?,
                 host_cores: number(arguments, 4, known.host_cores)?,
@@ -62,7 +62,7 @@ fn run(arguments: &[String]) -> Result<String, String> {
             Ok(if word == "csv" { csv(&rows) } else { table(rows) })
         }
         "beside" | "beside_csv" => {
-            let ground = Ground { seed: number(arguments, 1, 1)?, overload: OVERLOAD_BESIDE, ..Ground::default() };
+            let ground = Scenario { seed: number(arguments, 1, 1)?, overload: OVERLOAD_BESIDE, ..Scenario::default() };
             let rows = measure_all(&beside(), &ground);
             Ok(if word == "beside_csv" { csv(&rows) } else { table(rows) })
         }
@@ -77,7 +77,7 @@ fn run(arguments: &[String]) -> Result<String, String> {
             Ok(lines.join("\n"))
         }
         "point" => {
-            let ground = Ground { seed: number(arguments, 2, 1)?, links: number(arguments, 3, 1.0)?, ..Ground::default() };
+            let ground = Scenario { seed: number(arguments, 2, 1)?, links: number(arguments, 3, 1.0)?, ..Scenario::default() };
             let wanted = arguments.get(1).ok_or(USAGE)?;
             let point = points().into_iter().find(|point| name(point) == *wanted).ok_or_else(|| format!("there is no point {wanted}\n{USAGE}"))?;
             Ok(line(&measure(&point, &ground, true)))
@@ -87,7 +87,7 @@ fn run(arguments: &[String]) -> Result<String, String> {
             let work = grid().into_iter().find(|work| work.name == wanted).ok_or_else(|| format!("there is no query {wanted}\n{USAGE}"))?;
             let profile = arguments.get(2).map_or("envoy", String::as_str);
             let mut text = "drives,one_core_s,host_s,full_s,raw_s,adaptive_s".to_owned();
-            for at in curve(&work, profile, &Ground::default()).map_err(|error| error.to_string())? {
+            for at in curve(&work, profile, &Scenario::default()).map_err(|error| error.to_string())? {
                 let _ = write!(text, "\n{},{:.4},{:.4},{:.4},{:.4},{:.4}", at.drives, at.one_core, at.host, at.full, at.raw, at.adaptive);
             }
             Ok(text)
@@ -109,8 +109,8 @@ fn run(arguments: &[String]) -> Result<String, String> {
         "real" => {
             let path = arguments.get(1).ok_or(USAGE)?;
             let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
-            let known = Ground::default();
-            let ground = Ground { host_gbit: number(arguments, 2, known.host_gbit)?, host_cores: number(arguments, 3, known.host_cores)?, ..known };
+            let known = Scenario::default();
+            let ground = Scenario { host_gbit: number(arguments, 2, known.host_gbit)?, host_cores: number(arguments, 3, known.host_cores)?, ..known };
             let (header, rows) = compare(&text, &ground).map_err(|error| format!("{path}: {error}"))?;
             let mut text = format!("{header},simulated_s,deviation");
             for row in &rows {
@@ -136,9 +136,9 @@ fn run(arguments: &[String]) -> Result<String, String> {
     }
 }
 
-fn skyhooks(arguments: &[String]) -> Result<Ground, String> {
-    let known = Ground::default();
-    Ok(Ground { slices: number(arguments, 1, skyhook::SLICES)?.max(1), seed: number(arguments, 2, known.seed)?, ..known })
+fn skyhooks(arguments: &[String]) -> Result<Scenario, String> {
+    let known = Scenario::default();
+    Ok(Scenario { slices: number(arguments, 1, skyhook::SLICES)?.max(1), seed: number(arguments, 2, known.seed)?, ..known })
 }
 
 fn name(point: &Point) -> String {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skytether_adapt::cost::distinct;
 use skytether_adapt::drive::{Drive, Effect, Meters, Next, Totals};
-use skytether_adapt::message::{CseId, Down, EpochId, Rung, SliceCost, SliceId, Up};
+use skytether_adapt::message::{CseId, Down, EpochId, PushdownLevel, SliceCost, SliceId, Up};
 use skytether_adapt::query::Event;
 use skytether_adapt::work::PRIORS;
 
@@ -147,7 +147,7 @@ impl DriveSim {
                 Effect::Begin { epoch, rung } => {
                     let lanes = vec![(0.0, false); world.fleet.drives[self.at].is.cores as usize];
                     self.running.insert(epoch, Execution { lanes, ..Execution::default() });
-                    if rung == Rung::Raw {
+                    if rung == PushdownLevel::Raw {
                         while let Next::Slice(slice) = self.machine.next(world.now, epoch) {
                             if self.cached.contains(&slice) {
                                 self.sends.push_back((epoch, slice));
@@ -213,9 +213,9 @@ impl DriveSim {
             }
             let Next::Slice(begun) = self.machine.next(world.now, epoch) else { break };
             self.cached.remove(&begun);
-            let rung = self.machine.rung(epoch).unwrap_or(Rung::Full);
+            let rung = self.machine.rung(epoch).unwrap_or(PushdownLevel::Full);
             let rows = f64::from(world.work.rows);
-            let per_row = world.lower + if rung == Rung::Full { world.upper } else { 0.0 };
+            let per_row = world.lower + if rung == PushdownLevel::Full { world.upper } else { 0.0 };
             let (warm, slower) = world.fleet.warm_up;
             let warm_up = if self.begun < warm { slower } else { 1.0 };
             self.begun += 1;
@@ -244,14 +244,14 @@ impl DriveSim {
             let Some(run) = self.running.get_mut(&epoch) else { continue };
             // Each lane has states of its own.
             let states: Vec<(f64, f64)> = match (rung, world.work.truth.states) {
-                (Some(Rung::Full), Some((groups, bytes))) => {
+                (Some(PushdownLevel::Full), Some((groups, bytes))) => {
                     let rows = run.lanes.iter().filter(|lane| lane.0 > 0.0).map(|lane| distinct(groups, lane.0 * world.work.truth.selected));
                     rows.map(|rows| (rows, rows * bytes)).collect()
                 }
                 _ => vec![],
             };
             run.emitting = Some(states.len().max(1));
-            if rung == Some(Rung::Raw) {
+            if rung == Some(PushdownLevel::Raw) {
                 self.finish(world, epoch);
                 continue;
             }
@@ -293,7 +293,7 @@ impl DriveSim {
         if let Some(mut up) = self.machine.finished(world.now, epoch, run.totals) {
             if let Up::EpochDone(end) = &mut up
                 && self.garbled > 0
-                && end.rung != Rung::Raw
+                && end.rung != PushdownLevel::Raw
             {
                 self.garbled -= 1;
                 end.slices.push(NO_SLICE);
@@ -344,20 +344,20 @@ impl DriveSim {
     }
 
     fn slice_done(&mut self, world: &mut World<'_>, epoch: EpochId, slice: SliceId, work: f64) {
-        let rung = self.machine.rung(epoch).unwrap_or(Rung::Full);
+        let rung = self.machine.rung(epoch).unwrap_or(PushdownLevel::Full);
         let real = world.real[slice.0 as usize];
         let (rows, bytes) = streams(world, rung);
         let Some(run) = self.running.get_mut(&epoch) else { return };
         run.totals.bytes_read += world.work.bytes;
-        if rung == Rung::Full {
+        if rung == PushdownLevel::Full {
             let entry = run.state.entry(real.group).or_default();
             *entry = (entry.0 + real.value, entry.1 + 1);
         }
-        if world.work.truth.states.is_none() && rung == Rung::Full {
+        if world.work.truth.states.is_none() && rung == PushdownLevel::Full {
             // Results of a slice go up at once.
             let state = std::mem::take(&mut run.state);
             self.batch(epoch, rows, bytes, Payload::States(state.into_iter().map(|(group, (sum, count))| (group, sum, count)).collect()));
-        } else if rung == Rung::Filter {
+        } else if rung == PushdownLevel::Filter {
             self.batch(epoch, rows, bytes, Payload::Rows(vec![(real.group, real.value)]));
         }
         let cpu = work / world.fleet.drives[self.at].is.speed_per_core;
@@ -407,7 +407,7 @@ impl DriveSim {
         let every = world.fleet.limits.heartbeat;
         let meter = self.meter(world);
         for up in self.machine.beat(world.now, every, &meter) {
-            let raw = matches!(&up, Up::Progress { epoch, .. } if self.machine.rung(*epoch) == Some(Rung::Raw));
+            let raw = matches!(&up, Up::Progress { epoch, .. } if self.machine.rung(*epoch) == Some(PushdownLevel::Raw));
             if !raw {
                 self.say(world, up);
             }
@@ -473,13 +473,13 @@ impl DriveSim {
 }
 
 /// Rows and bytes that a slice gives at `rung` before the end of its epoch.
-fn streams(world: &World<'_>, rung: Rung) -> (f64, f64) {
+fn streams(world: &World<'_>, rung: PushdownLevel) -> (f64, f64) {
     let truth = world.work.truth;
     let rows = f64::from(world.work.rows);
     match rung {
-        Rung::Raw => (0.0, world.work.bytes as f64),
-        Rung::Filter => (rows * truth.selected, rows * truth.selected * truth.row_bytes),
-        Rung::Full if truth.states.is_none() => (rows * truth.selected, rows * truth.result_bytes),
-        Rung::Full => (0.0, 0.0),
+        PushdownLevel::Raw => (0.0, world.work.bytes as f64),
+        PushdownLevel::Filter => (rows * truth.selected, rows * truth.selected * truth.row_bytes),
+        PushdownLevel::Full if truth.states.is_none() => (rows * truth.selected, rows * truth.result_bytes),
+        PushdownLevel::Full => (0.0, 0.0),
     }
 }

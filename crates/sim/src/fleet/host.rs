@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skytether_adapt::cost::distinct;
 use skytether_adapt::ledger::Dropped;
-use skytether_adapt::message::{CseId, EpochId, Rung, Slice, SliceId, Up};
+use skytether_adapt::message::{CseId, EpochId, PushdownLevel, Slice, SliceId, Up};
 use skytether_adapt::profile::Profile;
 use skytether_adapt::query::{Action, Event, Query};
 use skytether_adapt::work::PRIORS;
@@ -35,7 +35,7 @@ pub(super) struct HostSim {
     jobs: BTreeMap<EpochId, Job>,
     tick_at: f64,
     answer: Answer,
-    slices: BTreeMap<Rung, usize>,
+    slices: BTreeMap<PushdownLevel, usize>,
     counted: usize,
     dropped: usize,
     told: Told,
@@ -98,7 +98,7 @@ impl HostSim {
     }
 
     #[allow(clippy::type_complexity)]
-    pub(super) fn result(&self) -> (Option<Answer>, Option<(CseId, Option<SliceId>)>, BTreeMap<Rung, usize>, (usize, usize)) {
+    pub(super) fn result(&self) -> (Option<Answer>, Option<(CseId, Option<SliceId>)>, BTreeMap<PushdownLevel, usize>, (usize, usize)) {
         ((self.failed.is_none() && self.finished).then(|| self.answer.clone()), self.failed, self.slices.clone(), (self.counted, self.dropped))
     }
 
@@ -131,7 +131,7 @@ impl HostSim {
     pub(super) fn handle(&mut self, world: &mut World<'_>, event: Event<Payload>) {
         let stored = match &event {
             Event::Batch { batch, .. } => matches!(batch, Payload::Stored(_)),
-            Event::Up { up: Up::EpochDone(end), .. } => end.rung == Rung::Raw,
+            Event::Up { up: Up::EpochDone(end), .. } => end.rung == PushdownLevel::Raw,
             Event::Up { .. } => false,
             _ => true,
         };
@@ -204,7 +204,7 @@ impl HostSim {
     }
 
     /// Puts what came into the queue of the cores: slices one by one, rows and states in as many parts as there are cores.
-    fn count(&mut self, world: &mut World<'_>, epoch: EpochId, cse: CseId, rung: Rung, slices: &[SliceId], batches: Vec<Payload>) {
+    fn count(&mut self, world: &mut World<'_>, epoch: EpochId, cse: CseId, rung: PushdownLevel, slices: &[SliceId], batches: Vec<Payload>) {
         self.counted += 1;
         *self.slices.entry(rung).or_default() += slices.len();
         let truth = world.work.truth;
@@ -213,27 +213,28 @@ impl HostSim {
         let cost = |slice: &SliceId| world.real[slice.0 as usize].cost;
         let n = slices.len() as f64;
         let parts: Vec<f64> = match rung {
-            Rung::Raw => slices.iter().map(|slice| rows * (world.lower + world.upper) * cost(slice) + world.work.bytes as f64 * transfer).collect(),
-            Rung::Filter | Rung::Full => {
+            PushdownLevel::Raw => slices.iter().map(|slice| rows * (world.lower + world.upper) * cost(slice) + world.work.bytes as f64 * transfer).collect(),
+            PushdownLevel::Filter | PushdownLevel::Full => {
                 let total = match (rung, truth.states) {
-                    (Rung::Full, Some((groups, bytes))) => {
+                    (PushdownLevel::Full, Some((groups, bytes))) => {
                         let states = distinct(groups, n * rows * truth.selected);
                         states * (truth.merge + bytes * transfer)
                     }
-                    (Rung::Full, None) => n * rows * truth.result_bytes * transfer,
+                    (PushdownLevel::Full, None) => n * rows * truth.result_bytes * transfer,
                     _ => slices.iter().map(|slice| rows * world.upper * cost(slice)).sum::<f64>() + n * rows * truth.selected * truth.row_bytes * transfer,
                 };
                 vec![total / f64::from(self.profile.cores); self.profile.cores as usize]
             }
         };
         let out = n * rows * truth.selected;
-        let filtered = (rung == Rung::Raw).then_some((out as u64, (out * truth.row_bytes) as u64));
+        let filtered = (rung == PushdownLevel::Raw).then_some((out as u64, (out * truth.row_bytes) as u64));
         let mut parts = if parts.is_empty() { vec![0.0] } else { parts };
-        if rung != Rung::Full && self.begun.insert(cse) {
+        if rung != PushdownLevel::Full && self.begun.insert(cse) {
             parts[0] += PRIORS.begin_above_s;
         }
         let given = if world.work.believed.upper.is_empty() { out * truth.row_bytes } else { 0.0 };
-        self.jobs.insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, out: given, rows: if rung == Rung::Full { 0.0 } else { n * rows }, batches });
+        self.jobs
+            .insert(epoch, Job { left: parts.len(), cpu: 0.0, filtered, out: given, rows: if rung == PushdownLevel::Full { 0.0 } else { n * rows }, batches });
         self.queue.extend(parts.into_iter().map(|part| (epoch, part / self.profile.speed_per_core)));
         self.start(world);
     }

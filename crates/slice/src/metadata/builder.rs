@@ -64,7 +64,7 @@ impl Chunks {
 
 fn concat(arrays: &[&ArrayRef]) -> Result<ArrayRef> {
     let arrays: Vec<&dyn Array> = arrays.iter().map(|a| a.as_ref()).collect();
-    compute::concat(&arrays).map_err(|e| Error::internal("cannot join bounds").because(e))
+    compute::concat(&arrays).map_err(|e| Error::internal("cannot join bounds").with_source(e))
 }
 
 impl MetadataBuilder {

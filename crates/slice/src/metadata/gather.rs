@@ -74,5 +74,5 @@ impl Metadata {
 fn picked<'a, M>(of: &'a [M], stripes: &[(usize, usize)], array: impl Fn(&'a M) -> Option<&'a dyn Array>) -> Result<ArrayRef> {
     let missing = || Error::invalid("a partition lacks statistics that another one of its table has");
     let arrays: Vec<&dyn Array> = of.iter().map(|from| array(from).ok_or_else(missing)).collect::<Result<_>>()?;
-    interleave(&arrays, stripes).map_err(|e| Error::invalid("statistics of partitions can't be put together").because(e))
+    interleave(&arrays, stripes).map_err(|e| Error::invalid("statistics of partitions can't be put together").with_source(e))
 }

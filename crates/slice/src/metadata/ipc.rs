@@ -18,7 +18,7 @@ use crate::guard::{corrupt_arrow, guarded};
 /// # Errors
 /// Invalid where Arrow can't write such a schema.
 pub fn write(schema: &Schema, batch: Option<&RecordBatch>) -> Result<Vec<u8>> {
-    let refused = |e: arrow::error::ArrowError| Error::invalid("this schema cannot be written as an Arrow stream").because(e);
+    let refused = |e: arrow::error::ArrowError| Error::invalid("this schema cannot be written as an Arrow stream").with_source(e);
     let mut writer = StreamWriter::try_new(Vec::new(), schema).map_err(refused)?;
     if let Some(batch) = batch {
         writer.write(batch).map_err(refused)?;
@@ -71,7 +71,7 @@ fn check(mut bytes: &[u8], accepted: Option<Accepted>) -> Result<()> {
 /// # Errors
 /// Corrupt for a header that is none or has such a part, and for what is not accepted.
 pub fn check_message(header: &[u8], there: usize, accepted: Option<Accepted>) -> Result<usize> {
-    let message = root_as_message(header).map_err(|e| broken("has a message that cannot be read").because(e.to_string()))?;
+    let message = root_as_message(header).map_err(|e| broken("has a message that cannot be read").with_source(e.to_string()))?;
     let body = usize::try_from(message.bodyLength()).ok().filter(|&n| n <= there).ok_or_else(|| broken("is cut short"))?;
     if let Some(schema) = message.header_as_schema() {
         check_schema(&schema, header.len())?;

@@ -223,7 +223,7 @@ impl SparseSlicer {
                 both
             }
         };
-        let bytes = write(&self.rows, schema, properties, self.size.bytes()).map_err(|e| Error::internal("cannot write a sparse slice").because(e))?;
+        let bytes = write(&self.rows, schema, properties, self.size.bytes()).map_err(|e| Error::internal("cannot write a sparse slice").with_source(e))?;
         let stats = stats(&self.rows);
         self.rows.clear();
         self.size = Size::new(self.value);
@@ -232,7 +232,8 @@ impl SparseSlicer {
 }
 
 fn form(value: ValueType) -> Result<Form> {
-    let schema = ArrowSchemaConverter::new().convert(&sparse_schema(value)).map_err(|e| Error::internal("the sparse schema has no Parquet form").because(e))?;
+    let schema =
+        ArrowSchemaConverter::new().convert(&sparse_schema(value)).map_err(|e| Error::internal("the sparse schema has no Parquet form").with_source(e))?;
     let mut properties = WriterProperties::builder()
         .set_created_by("skytether".into())
         .set_writer_version(WriterVersion::PARQUET_2_0)

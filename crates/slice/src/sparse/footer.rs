@@ -47,7 +47,7 @@ fn form(value: ValueType) -> Option<&'static Form> {
 impl Form {
     fn of(value: ValueType) -> Result<Self> {
         let schema =
-            ArrowSchemaConverter::new().convert(&sparse_schema(value)).map_err(|e| Error::internal("the sparse schema has no Parquet form").because(e))?;
+            ArrowSchemaConverter::new().convert(&sparse_schema(value)).map_err(|e| Error::internal("the sparse schema has no Parquet form").with_source(e))?;
         let schema = SchemaDescPtr::new(schema);
         // Their numbers of rows differ in the first byte, and nothing before that does.
         let (one, many) = (of_rows(1, value)?, of_rows(300, value)?);

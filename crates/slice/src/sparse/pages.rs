@@ -174,7 +174,7 @@ impl Pages {
                 return Err(Error::internal(format!("list column {c} was not decoded")));
             };
             let list = ListArray::try_new(Arc::clone(field), offsets.clone(), Arc::clone(values), None);
-            Ok(Arc::new(list.map_err(|e| Error::corrupt("lists do not fit their values").because(e))?))
+            Ok(Arc::new(list.map_err(|e| Error::corrupt("lists do not fit their values").with_source(e))?))
         };
         let missing = |c: usize| Error::internal(format!("column {c} was not decoded"));
         let columns = projection
@@ -195,7 +195,7 @@ impl Pages {
         let options = RecordBatchOptions::new().with_row_count(Some(to - from));
         RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
             .map(Some)
-            .map_err(|e| Error::internal("columns do not fit together").because(e))
+            .map_err(|e| Error::internal("columns do not fit together").with_source(e))
     }
 }
 

@@ -47,7 +47,7 @@ impl SparseBatches {
     /// the lists is found when their batch is made. `Invalid` for a layout that is not sparse or a column that does not exist.
     pub fn open(bytes: Bytes, layout: &Layout, projection: &[usize], rows: usize, values: usize) -> Result<Self> {
         let limits = Limits::of(layout)?;
-        let schema = sparse_schema(limits.value).project(projection).map_err(|e| Error::invalid("sparse slices have seven columns").because(e))?;
+        let schema = sparse_schema(limits.value).project(projection).map_err(|e| Error::invalid("sparse slices have seven columns").with_source(e))?;
         let source = guarded("a sparse slice", || match Pages::open(&bytes, limits, projection)? {
             Some(pages) => Ok(SparseSource::Pages(Box::new(pages))),
             None => Ok(SparseSource::Whole(decode_slow(&bytes, limits, projection)?, 0)),
@@ -109,10 +109,10 @@ fn decode_slow(bytes: &Bytes, limits: Limits, projection: &[usize]) -> Result<Re
     wanted.extend(needs(projection));
     // In small steps, so that lists that unpack to too much are noticed on the way.
     let batches = TableBatches::open(bytes.clone().into(), &schema, &wanted, SLOW_ROWS, None)?.collect::<Result<Vec<_>>>()?;
-    let wide = Arc::new(schema.project(&wanted).map_err(|e| Error::invalid("no such column").because(e))?);
-    let batch = compute::concat_batches(&wide, &batches).map_err(|e| Error::corrupt("cannot join a slice's batches").because(e))?;
+    let wide = Arc::new(schema.project(&wanted).map_err(|e| Error::invalid("no such column").with_source(e))?);
+    let batch = compute::concat_batches(&wide, &batches).map_err(|e| Error::corrupt("cannot join a slice's batches").with_source(e))?;
     validate(&batch, &wanted, limits)?;
-    batch.project(&(0..projection.len()).collect::<Vec<_>>()).map_err(|e| Error::internal("cannot drop columns").because(e))
+    batch.project(&(0..projection.len()).collect::<Vec<_>>()).map_err(|e| Error::internal("cannot drop columns").with_source(e))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ struct AnyFormat {
 /// The text of `drive.json`.
 pub(super) fn encode_identity(identity: &DriveIdentity) -> Result<Vec<u8>> {
     let file = IdentityFile { format: FORMAT, identity: identity.clone() };
-    let mut text = serde_json::to_vec(&file).map_err(|e| Error::internal("cannot write drive.json").because(e))?;
+    let mut text = serde_json::to_vec(&file).map_err(|e| Error::internal("cannot write drive.json").with_source(e))?;
     text.push(b'\n');
     Ok(text)
 }
@@ -57,7 +57,7 @@ pub(super) fn read_identity(path: &Path) -> Result<Option<(Vec<u8>, DriveIdentit
     };
     let mut bytes = Vec::new();
     file.take(MAX_IDENTITY).read_to_end(&mut bytes).map_err(|e| Error::io("read", path, e))?;
-    let damaged = |e| Error::corrupt(format!("{} is damaged: restore it or the drive from elsewhere", path.display())).because(e);
+    let damaged = |e| Error::corrupt(format!("{} is damaged: restore it or the drive from elsewhere", path.display())).with_source(e);
     // The number first: what a newer version writes beside it is its own business.
     let found = serde_json::from_slice::<AnyFormat>(&bytes).map_err(damaged)?.format;
     if found != u64::from(FORMAT) {

@@ -122,7 +122,7 @@ impl Files {
         self.hook.before(Step::WriteValue).map_err(|e| Error::io("link", path, e))?;
         match fs::hard_link(&from, path) {
             Ok(()) => Ok(None),
-            Err(e) if e.kind() == ErrorKind::NotFound => Err(Error::not_found(format!("{} is missing, and can't be linked", from.display())).because(e)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(Error::not_found(format!("{} is missing, and can't be linked", from.display())).with_source(e)),
             Err(_) => {
                 fs::copy(&from, path).map_err(|e| Error::io("copy", path, e))?;
                 File::open(path).map(Some).map_err(|e| Error::io("open", path, e))
@@ -291,7 +291,7 @@ pub(super) fn sync_directory(path: &Path, hook: &Hook) -> Result<()> {
 /// What is the matter with a value's file that the system can't read. Where the medium gives an input/output error (`EIO`), this value is damaged, and not the drive away: others can be read, and this one mended.
 fn unread(path: &Path, e: std::io::Error) -> Error {
     match e.raw_os_error() {
-        Some(EIO) if cfg!(unix) => Error::corrupt(format!("the disk can't read {}", path.display())).because(e),
+        Some(EIO) if cfg!(unix) => Error::corrupt(format!("the disk can't read {}", path.display())).with_source(e),
         _ => Error::io("read", path, e),
     }
 }

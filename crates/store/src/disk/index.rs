@@ -357,8 +357,8 @@ impl Index {
             | E::TableTypeMismatch { .. }
             | E::TableDoesNotExist(_)
             | E::TableIsMultimap(_)
-            | E::TypeDefinitionChanged { .. } => corrupt(&self.path, "is damaged").because(error),
-            other => Error::internal(format!("the index {} failed", self.path.display())).because(other),
+            | E::TypeDefinitionChanged { .. } => corrupt(&self.path, "is damaged").with_source(error),
+            other => Error::internal(format!("the index {} failed", self.path.display())).with_source(other),
         }
     }
 

@@ -78,11 +78,11 @@ fn record(dir: &Path, mut holds: Holds, runs: &[usize]) -> Vec<Noted> {
 fn opens_whole(image: &Image, holds: Holds, what: &str) -> usize {
     let dir = tempfile::tempdir().unwrap();
     image.write(dir.path());
-    let store = DiskStore::open(dir.path(), options(Sync::None)).unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+    let store = DiskStore::open(dir.path(), options(Sync::None)).unwrap_or_else(|e| panic!("{what}: {}", e.report()));
     assert_eq!(store.recovery().damaged, [], "{what}");
     let held = held(&everything(&store), holds, what);
     assert_no_leaks(dir.path(), &store);
-    let versions = store.apply(batch(held)).unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+    let versions = store.apply(batch(held)).unwrap_or_else(|e| panic!("{what}: {}", e.report()));
     assert!(versions[0] > holds.newest, "{what}: version {} comes again", versions[0]);
     assert_eq!(everything(&store), state(held + 1), "{what}");
     assert_no_leaks(dir.path(), &store);
@@ -247,8 +247,8 @@ fn found_out(image: &Image, most: usize, what: &str) -> Found {
     let store = match DiskStore::open(dir.path(), options(Sync::None)) {
         Ok(store) => store,
         Err(e) => {
-            assert_eq!(e.kind(), Kind::Corrupt, "{what}: {}", e.full_text());
-            assert!(e.full_text().contains(dir.path().to_str().unwrap()), "{what}: {}", e.full_text());
+            assert_eq!(e.kind(), Kind::Corrupt, "{what}: {}", e.report());
+            assert!(e.report().contains(dir.path().to_str().unwrap()), "{what}: {}", e.report());
             return Found::Refused;
         }
     };

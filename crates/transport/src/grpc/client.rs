@@ -65,7 +65,7 @@ pub async fn connect(at: &Endpoint, credentials: &Credentials, options: &Channel
     };
     // The connector knows about TLS; the scheme here only becomes a header of HTTP/2.
     let mut endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", at.authority()))
-        .map_err(|e| Error::invalid(format!("{:?} is no address: write host:port", at.authority())).because(e))?
+        .map_err(|e| Error::invalid(format!("{:?} is no address: write host:port", at.authority())).with_source(e))?
         .connect_timeout(options.connect_timeout);
     if let Some((stream, connection)) = options.windows {
         endpoint = endpoint.initial_stream_window_size(Some(stream)).initial_connection_window_size(Some(connection));

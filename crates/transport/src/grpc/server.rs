@@ -63,7 +63,7 @@ pub fn serve(listener: Listener, routes: Routes, context: ServeContext) -> BoxFu
             tokio::time::sleep(grace).await;
         };
         tokio::select! {
-            ended = server => ended.map_err(|e| Error::unavailable("the port can't be served").because(e)),
+            ended = server => ended.map_err(|e| Error::unavailable("the port can't be served").with_source(e)),
             () = patience => Ok(()),
         }
     })

@@ -49,12 +49,12 @@ impl Credentials {
         };
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(|e| Error::internal("TLS 1.2 and 1.3 can't be configured").because(e))?
+            .map_err(|e| Error::internal("TLS 1.2 and 1.3 can't be configured").with_source(e))?
             .with_root_certificates(roots);
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => builder.with_client_auth_cert(certificates(cert)?, private_key(key)?).map_err(|e| {
-                Error::invalid(format!("{} and {} can't be used together; name a certificate and its own key", cert.display(), key.display())).because(e)
+                Error::invalid(format!("{} and {} can't be used together; name a certificate and its own key", cert.display(), key.display())).with_source(e)
             })?,
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -94,14 +94,14 @@ impl Connector {
 
     pub(crate) async fn connect(self) -> Result<Box<dyn Stream>> {
         let (host, port) = self.endpoint.socket()?;
-        let failed = |e: io::Error| Error::unavailable(format!("{e}")).because(e);
+        let failed = |e: io::Error| Error::unavailable(format!("{e}")).with_source(e);
         let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         if self.endpoint.scheme() != TLS_SCHEME {
             return Ok(Box::new(stream));
         }
         let name = host.split('%').next().unwrap_or(host).to_owned();
-        let name = ServerName::try_from(name).map_err(|e| Error::invalid(format!("{host:?} can't be the name in a certificate")).because(e))?;
+        let name = ServerName::try_from(name).map_err(|e| Error::invalid(format!("{host:?} can't be the name in a certificate")).with_source(e))?;
         let config = self.credentials.config()?;
         match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
@@ -134,7 +134,7 @@ fn of_handshake(error: io::Error) -> Error {
         }
         _ => "the TLS handshake failed",
     };
-    Error::invalid(text).because(error)
+    Error::invalid(text).with_source(error)
 }
 
 /// Alerts with which a server refuses a client's certificate, or asks for one.

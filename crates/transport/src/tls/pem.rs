@@ -32,7 +32,7 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
 fn unreadable(path: &Path, what: &str, cause: rustls::pki_types::pem::Error) -> Error {
     match cause {
         rustls::pki_types::pem::Error::Io(cause) => Error::io("read", path, cause),
-        cause => Error::invalid(format!("{}: it can't be read as PEM with {what}", path.display())).because(cause),
+        cause => Error::invalid(format!("{}: it can't be read as PEM with {what}", path.display())).with_source(cause),
     }
 }
 
@@ -40,7 +40,7 @@ fn unreadable(path: &Path, what: &str, cause: rustls::pki_types::pem::Error) -> 
 pub(super) fn authorities(path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|e| Error::invalid(format!("{}: it holds what is no certificate of an authority", path.display())).because(e))?;
+        roots.add(certificate).map_err(|e| Error::invalid(format!("{}: it holds what is no certificate of an authority", path.display())).with_source(e))?;
     }
     Ok(roots)
 }

@@ -132,18 +132,19 @@ fn read(files: &TlsFiles) -> Result<Configs> {
     warn_of_dates(&files.cert, &chain);
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-        .map_err(|e| Error::internal("TLS 1.2 and 1.3 can't be configured").because(e))?;
+        .map_err(|e| Error::internal("TLS 1.2 and 1.3 can't be configured").with_source(e))?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(ca)?), provider());
             let verifier = if files.client_cert_optional { verifier.allow_unauthenticated() } else { verifier };
-            let verifier = verifier.build().map_err(|e| Error::invalid(format!("{}: it can't verify client certificates", ca.display())).because(e))?;
+            let verifier = verifier.build().map_err(|e| Error::invalid(format!("{}: it can't verify client certificates", ca.display())).with_source(e))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
     let bare = builder.with_single_cert(chain, key).map_err(|e| {
-        Error::invalid(format!("{} and {} can't be used together; name a certificate and its own key", files.cert.display(), files.key.display())).because(e)
+        Error::invalid(format!("{} and {} can't be used together; name a certificate and its own key", files.cert.display(), files.key.display()))
+            .with_source(e)
     });
     let bare = bare.context(|| "TLS can't be set up")?;
     let mut http2 = bare.clone();

@@ -13,7 +13,7 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 use skytether_common::{DatasetName, Error, Generation, PartitionName, Result};
-use skytether_device::{Annotation, Capabilities, CseInfo, DeliveryStream, Program, ResultMessage, Rung, SubPlan};
+use skytether_device::{Annotation, Capabilities, CseInfo, DeliveryStream, Program, PushdownLevel, ResultMessage, SubPlan};
 use skytether_drive::{Cse, Drive, DriveOptions};
 use skytether_expression::CellSource;
 use skytether_slice::{Encoded, Layout, Metadata, MetadataBuilder, SliceOptions, SparseSlicer, TableSlicer, ValueType, Values, sparse_schema};
@@ -215,7 +215,7 @@ pub async fn sub_plan(sql: &str) -> SubPlan {
         partitions: of.1.iter().map(|table| ((*table).to_owned(), partition(&name, table))).collect(),
         dataset: name,
         with: std::collections::BTreeMap::new(),
-        rung: Rung::Full,
+        rung: PushdownLevel::Full,
         program: Program::Substrait(bytes),
         filters: std::collections::BTreeMap::new(),
         tables: std::collections::BTreeMap::new(),

@@ -103,7 +103,7 @@ impl Fleet {
         };
         let drives = self.disks.iter().enumerate().map(way).collect();
         let joined = Host::join(drives, options(self.redundancy), Founding::KnownList).await;
-        joined.unwrap_or_else(|e| panic!("{what}: the fleet can't be opened: {}", e.full_text())).0
+        joined.unwrap_or_else(|e| panic!("{what}: the fleet can't be opened: {}", e.report())).0
     }
 
     /// Drive `at` loses its power, and is there again.
@@ -130,7 +130,7 @@ async fn held(host: &Host, dataset: &str) -> Result<Option<String>> {
     match rows(host, dataset).await {
         Ok(held) => Ok(Some(held)),
         // A part that is missing is told by the drive that has it no more.
-        Err(e) if e.kind() == Kind::NotFound && !e.full_text().contains("drive-") => Ok(None),
+        Err(e) if e.kind() == Kind::NotFound && !e.report().contains("drive-") => Ok(None),
         Err(e) => Err(e),
     }
 }
@@ -155,7 +155,7 @@ impl Scene {
         let what = format!("{}, {:?}, drive-{at} forgets {batches} batches, {host}", self.redundancy, self.change);
         let mut fleet = Fleet::new(self.redundancy, &self.fleet);
         let host = fleet.host(&what).await;
-        self.change.make(&host).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text()));
+        self.change.make(&host).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         fleet.forgets(at, batches);
         let host = if same { host } else { fleet.host(&what).await };
         (what, fleet, host)
@@ -169,7 +169,7 @@ impl Scene {
         for round in 0..3 {
             // Nobody keeps that there was a data set: one that a home has again is one again, of which the others have deleted what they had.
             if let (Change::Drop, Err(e)) = (self.change, held(host, VICTIM).await) {
-                if e.kind() != Kind::Corrupt || !e.full_text().contains(&format!("drop {VICTIM}")) || became == Became::DroppedAgain {
+                if e.kind() != Kind::Corrupt || !e.report().contains(&format!("drop {VICTIM}")) || became == Became::DroppedAgain {
                     return Err(e);
                 }
                 host.catalog().drop_dataset(&name(VICTIM)).await?;
@@ -210,7 +210,7 @@ async fn survives(redundancy: &'static str, change: Change, forgotten: &[(usize,
         for (batches, same) in forgotten.iter().copied() {
             let tried = tokio::time::timeout(LIMIT, async {
                 let (what, fleet, host) = scene.after(at, batches, same).await;
-                let whole = scene.is_whole(&host, same).await.map_err(|e| format!("{what}: {}", e.full_text()))?;
+                let whole = scene.is_whole(&host, same).await.map_err(|e| format!("{what}: {}", e.report()))?;
                 drop(host);
                 // Whoever opens it next collects what the drive has again of what was deleted.
                 let host = fleet.host(&what).await;
@@ -273,12 +273,12 @@ async fn without_redundancy_what_a_drive_forgets_is_old_or_new_or_missing_by_nam
                     Ok(held) if held == before => old += 1,
                     Ok(held) => panic!("{what}: {VICTIM} holds {held:?}, and never did"),
                     Err(e) => {
-                        println!("{what}: {}", e.full_text());
-                        assert!(e.full_text().contains("drive-"), "{what}: the error names no drive: {}", e.full_text());
+                        println!("{what}: {}", e.report());
+                        assert!(e.report().contains("drive-"), "{what}: the error names no drive: {}", e.report());
                         told += 1;
                     }
                 }
-                assert_eq!(held(&host, BYSTANDER).await.unwrap_or_else(|e| panic!("{what}: {}", e.full_text())), Some(holds(OTHER)), "{what}");
+                assert_eq!(held(&host, BYSTANDER).await.unwrap_or_else(|e| panic!("{what}: {}", e.report())), Some(holds(OTHER)), "{what}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use skytether_common::{Error, Kind, Result};
-use skytether_fleet::{GrowthOptions, GrowthReport, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use skytether_fleet::{RepairOptions, RepairReport, ResizeOptions, ResizeReport, ScrubOptions, ScrubReport};
 use skytether_store::SliceStore;
 
 use super::{FLEET, Living, NAMES, Storm, WORK};
@@ -41,8 +41,8 @@ impl Storm {
         let begun = if early { self.host().await } else { self.started().await };
         match begun {
             Err(e) => {
-                assert!(early, "{}\na host can't begin: {}", self.log.join("\n"), e.full_text());
-                self.note(e.full_text());
+                assert!(early, "{}\na host can't begin: {}", self.log.join("\n"), e.report());
+                self.note(e.report());
             }
             Ok(host) => {
                 if !early {
@@ -52,14 +52,14 @@ impl Storm {
                     0..=4 => match Self::store(&host, name, one).await {
                         Ok(()) => may = vec![Some(one)],
                         Err(e) => {
-                            self.note(e.full_text());
+                            self.note(e.report());
                             may.push(Some(one));
                         }
                     },
                     5 => match Self::remove(&host, name).await {
                         Ok(()) => may = vec![None],
                         Err(e) => {
-                            self.note(e.full_text());
+                            self.note(e.report());
                             may.push(None);
                         }
                     },
@@ -88,7 +88,7 @@ impl Storm {
                                     self.damaged = None;
                                 }
                             }
-                            Err(e) => self.note(e.full_text()),
+                            Err(e) => self.note(e.report()),
                         }
                     }
                     _ => {
@@ -104,7 +104,7 @@ impl Storm {
         }
         let back = self.random.below(3) > 0;
         self.calm(back, work);
-        let host = self.started().await.unwrap_or_else(|e| panic!("{}\nno host can begin: {}", self.log.join("\n"), e.full_text()));
+        let host = self.started().await.unwrap_or_else(|e| panic!("{}\nno host can begin: {}", self.log.join("\n"), e.report()));
         self.settle(&host.host, name, &may).await;
         for other in NAMES.iter().filter(|other| **other != name) {
             let known = self.known.get(other).copied();
@@ -188,14 +188,14 @@ impl Storm {
                 self.log.push(format!("  {} come, {retire:?} leave", new.len()));
                 retires = new.is_empty();
                 let to = (self.hosts > 0 && !retires).then(|| self.box_of(self.founders));
-                let options = GrowthOptions { retire, host: to, ..GrowthOptions::default() };
-                let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| GrowthReport { seconds: 0.0, ..report }.to_string()) };
+                let options = ResizeOptions { retire, host: to, ..ResizeOptions::default() };
+                let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| ResizeReport { seconds: 0.0, ..report }.to_string()) };
                 host.lives(resized).await
             }
         };
         match told {
             Ok(report) => self.note(report.lines().last().unwrap_or_default()),
-            Err(e) => self.note(e.full_text()),
+            Err(e) => self.note(e.report()),
         }
         retires
     }
@@ -204,7 +204,7 @@ impl Storm {
     fn won(&mut self, done: &(Result<()>, Result<()>), (one, other): (usize, usize), may: &mut Vec<Option<usize>>) {
         for result in [&done.0, &done.1] {
             if let Err(e) = result {
-                self.note(e.full_text());
+                self.note(e.report());
             }
         }
         let unknown = |result: &Result<()>| matches!(result, Err(e) if e.kind() != Kind::Conflict);
