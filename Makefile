@@ -110,8 +110,10 @@ $(VENV)/.benchmarked: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml | $(VENV)/.d
 	@$(BIN)/maturin develop -q --profile bench
 	@touch $@
 
+# nextest does not run the examples in documentation; crates that have none say `doctest = false` (crates/house checks that).
 test-rust: setup $(VENV)/.dev
 	$(NEXTEST) run $(WORKSPACE)
+	cargo test -q --doc $(WORKSPACE)
 
 # A file's tests share what they set up, so a file stays with one process.
 test-python: setup $(VENV)/.dev

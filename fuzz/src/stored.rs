@@ -187,7 +187,7 @@ pub(crate) fn dumps() -> Vec<Vec<u8>> {
 /// A dump of raw particles, read in batches: an error, or a finite row for every record.
 pub(crate) fn vpic_read(data: &[u8]) -> bool {
     let batches: Result<Vec<_>, _> = Records::new("dump.vpic", data, 1 + data.len() % 7).collect();
-    assert!(data.len() % RECORD == 0 || batches.is_err());
+    assert!(data.len().is_multiple_of(RECORD) || batches.is_err());
     let Ok(batches) = batches else { return false };
     assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), data.len() / RECORD);
     let floats = batches.iter().flat_map(|batch| &batch.columns()[1..]).flat_map(|column| column.as_primitive::<Float32Type>().values().iter());

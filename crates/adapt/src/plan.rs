@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn what_is_not_begun_is_begun_where_that_pays() {
         let few = Part { slices: 12, ..part(4e-3, 1e3) };
-        let plan = divide(&ABOVE, &[few.clone()], None, false);
+        let plan = divide(&ABOVE, std::slice::from_ref(&few), None, false);
         assert!(plan.shares[0].raw > 4, "{plan:?}");
         // The drive alone takes 24 ms. To begin above takes 30 of a core; or 12 of the 16 that four have until all could be done together.
         let plan = divide(&ABOVE, &[Part { begin_above: 30e-3, ..few.clone() }], None, false);

@@ -94,6 +94,7 @@ impl ScrubReport {
         self.damaged.saturating_sub(self.mended)
     }
 
+    /// Counts a finding. Some are kept, those that are left damaged first.
     pub fn tell(&mut self, finding: Finding) {
         self.damaged += 1;
         self.mended += u64::from(finding.mended);

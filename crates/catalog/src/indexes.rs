@@ -3,6 +3,7 @@
 use crate::records::index::IndexRecord;
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -197,8 +198,8 @@ impl Catalog {
                         IndexInfo { dataset: name.clone(), index: index.clone(), state: String::new(), done: 0.0, rows: 0, bytes: 0, drives: BTreeMap::new() };
                     let (mut stripes, mut phases, mut silent) = ((0u64, 0u64), Vec::new(), false);
                     for (at, slot) in self.parts(&record, index)? {
-                        if !told.contains_key(&at) {
-                            told.insert(at, self.ask(at, "list its indexes", self.drives()[at].indexes()).await);
+                        if let Entry::Vacant(place) = told.entry(at) {
+                            place.insert(self.ask(at, "list its indexes", self.drives()[at].indexes()).await);
                         }
                         let of = record.partition(&index.table, slot);
                         let state = match told.get(&at) {

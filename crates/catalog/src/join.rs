@@ -72,6 +72,7 @@ impl Catalog {
 /// What a drive knows of its fleet, beside what it holds.
 pub const NOTES: [&str; 2] = [MEMBERSHIP_KEY, COORDINATOR_KEY];
 
+/// Whether `key` is one of [`NOTES`].
 pub fn is_note(key: &Key) -> bool {
     NOTES.contains(&key.as_str())
 }

@@ -129,6 +129,10 @@ impl Catalog {
         rendezvous(&format!("{name}.{table}"), ids.iter()).unwrap_or(0)
     }
 
+    /// What `work` at drive `drive` gives, or an error that names the drive and `what` was asked.
+    ///
+    /// # Errors
+    /// `Unavailable` after [`Self::deadline`]; those of `work`.
     pub async fn ask<T>(&self, drive: usize, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         within(self.deadline, &self.drives[drive].info().name, what, work).await
     }

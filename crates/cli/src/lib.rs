@@ -1,7 +1,13 @@
 //! The `skytether` command. One crate, reached as a binary and through the Python wheel's entry point.
 //!
-//! Arguments are parsed low ([`args`]) and resolved high ([`run`]), each command in a file of its own ([`commands`]). Results on stdout, everything else on stderr; exit status 0 done, 1 the work failed, 2 the
-//! call was wrong, 130 Ctrl-C was pressed.
+//! [`main_with`] parses arguments (`args`), resolves them (`run`) and runs a command; each has a file in `commands`.
+//! `serving` and `shutdown` are for the commands that serve; `output`, `listing` and `progress` write for people.
+//!
+//! Invariants: results go to stdout, everything else to stderr. Exit status 0 means done, 1 that the work failed, 2
+//! that the call was wrong, 130 that Ctrl-C was pressed. Commands hold no logic of their own: `skytether_fleet` does
+//! the work.
+//!
+//! See also `skytether --help` and `docs/storage.md`.
 
 mod args;
 mod commands;

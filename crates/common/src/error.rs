@@ -89,6 +89,7 @@ impl<'de> Deserialize<'de> for Kind {
 /// The result of everything that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The cause of an error: another error, or a text.
 pub type Source = Box<dyn StdError + Send + Sync + 'static>;
 
 /// What went wrong: see [`Kind`]. Texts are lower case, without a full stop, and name the object.

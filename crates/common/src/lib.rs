@@ -1,6 +1,31 @@
-//! What every layer of Skytether shares: errors, names and keys, checksums, work on several threads.
+//! What every layer of Skytether shares.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`error`], [`detail`] | [`Error`]: a kind and a detail for programs, a text for people, a cause |
+//! | [`names`] | [`DatasetName`], [`PartitionName`], [`Key`], [`Generation`]: names and the keys made of them |
+//! | [`pushdown`] | [`Pushdown`]: how much of a query drives run |
+//! | [`checksum`] | CRC-32C |
+//! | [`parallel`] | work on several threads, in order |
+//! | [`memory`] | settings of the allocator |
+//! | [`units`], [`operator_stats`], [`plan_words`] | numbers, statistics and plans as text |
 //!
 //! Nothing here does I/O, reads a clock or draws a random number: those come in as parameters from the layers above.
+//!
+//! ```
+//! use skytether_common::{DatasetName, Generation, Kind, PartitionName};
+//!
+//! let dataset: DatasetName = "taxi.trips".parse()?;
+//! let partition = PartitionName { dataset, generation: Generation(1), table: "data".to_owned(), slot: 0 };
+//! let key = partition.slice_key(7)?;
+//! assert_eq!(PartitionName::parse(&key), Some((partition, Some(7))));
+//!
+//! let error = "no data set".parse::<DatasetName>().unwrap_err();
+//! assert_eq!(error.kind(), Kind::Invalid);
+//! # Ok::<(), skytether_common::Error>(())
+//! ```
+//!
+//! See also `docs/internals/formats/keys.md`.
 
 pub mod checksum;
 pub mod detail;

@@ -9,6 +9,45 @@
 //!
 //! Invariant: a door never binds a port itself, so that the rule about loopback and TLS holds for all of them
 //! ([`Listener::bind`]).
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use futures::future::BoxFuture;
+//! use skytether_common::Result;
+//! use skytether_device::{Cse, StorageOnly};
+//! use skytether_doors::{ConnectOptions, Connector, Connectors};
+//! use skytether_transport::Endpoint;
+//! use uuid::Uuid;
+//!
+//! /// Drives in memory, named by their address.
+//! #[derive(Debug)]
+//! struct Memory;
+//!
+//! impl Connector for Memory {
+//!     fn scheme(&self) -> &'static str {
+//!         "memory"
+//!     }
+//!
+//!     fn connect<'a>(&'a self, at: &'a Endpoint, _: &'a ConnectOptions) -> BoxFuture<'a, Result<Arc<dyn Cse>>> {
+//!         let drive: Arc<dyn Cse> = Arc::new(StorageOnly::in_memory(Uuid::from_u128(1), at.authority()));
+//!         Box::pin(async move { Ok(drive) })
+//!     }
+//! }
+//!
+//! let mut connectors = Connectors::new("an address of a drive");
+//! connectors.register("memory", Arc::new(Memory));
+//! let at: Endpoint = "memory://drive-0".parse()?;
+//! let drive = futures::executor::block_on(connectors.get(&at)?.connect(&at, &ConnectOptions::default()))?;
+//! assert_eq!(drive.info().name, "drive-0");
+//!
+//! // An unknown scheme is refused, and the error lists those that are known.
+//! let error = connectors.get(&"smoke://signal".parse()?).unwrap_err();
+//! assert!(error.message().contains("memory"));
+//! # Ok::<(), skytether_common::Error>(())
+//! ```
+//!
+//! See also `docs/security.md` and ARCHITECTURE.md, section 9.
 
 mod options;
 

@@ -1,15 +1,21 @@
 //! A drive: a compute-storage engine over one store of slices.
 //!
-//! [`Drive`] offers its store ([`Storage`]) and runs programs next to it ([`Cse`]): Substrait plans by [`skytether_engine`], and those of other [`Executor`]s, in this process or, by [`serve`], for others over Arrow Flight.
-//! It knows nothing of hosts, data sets or placement: a sub-plan's ticket names the partitions that it may read.
+//! [`Drive`] offers its store ([`Storage`]) and runs programs next to it ([`Cse`]). [`skytether_engine`] runs Substrait
+//! plans; other kinds of programs have an [`Executor`] each. [`serve`] offers a drive to others over Arrow Flight.
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | [`drive`] | the drive itself |
 //! | [`executor`] | what it runs: an executor for each kind of program |
 //! | `indexes` | the indexes that it builds over its own slices |
-//! | `shared_reads` | slices that its sub-plans and somebody else read at the same time |
-//! | [`throttle`] | the device that it is to be like: which one, its disk, its link |
+//! | `shared_reads` | slices that its sub-plans and others read at the same time |
+//! | [`throttle`] | the device that it emulates: which one, its disk, its link |
+//!
+//! Invariants: a batch is atomic (I6); a sub-plan sees the partitions of its ticket and nothing else (I9); an index
+//! only leaves out what does not match (I14). A drive knows nothing of hosts, data sets or placement.
+//!
+//! `skytether_host` has an example of drives under a host. See also `docs/internals/formats/drive-directory.md`,
+//! `docs/internals/indexes.md` and `docs/internals/device-emulation.md`.
 
 pub mod drive;
 pub mod executor;

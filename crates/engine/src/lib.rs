@@ -1,7 +1,7 @@
 //! The engine: runs sub-plans over slices, wherever they come from.
 //!
-//! A drive runs it over its own store; a host runs it over slices that drives send as they are stored. It knows nothing of hosts,
-//! data sets or placement: a sub-plan's ticket names the partitions that it may read.
+//! A drive runs it over its own store; a host runs it over slices that drives send as they are stored. It knows nothing
+//! of hosts, data sets or placement: a sub-plan's ticket names the partitions that it may read.
 //!
 //! | room | subject |
 //! |---|---|
@@ -22,6 +22,10 @@
 //! | [`meter`], `throttle` | how long work takes; operators on tasks of their own, at the speed of a device |
 //! | `plan_cache` | the operators of a sub-plan, which the drives of a process may share |
 //! | [`execute`], `batches`, `annotate` | running a sub-plan, delivering, reporting what happened |
+//!
+//! Invariants: no byte reaches a decoder unverified (I5); a sub-plan sees the partitions of its ticket and nothing else
+//! (I9); a slice counts once (I4). `skytether_host` has an example. See also `docs/internals/planning.md`, section "How
+//! a drive optimises", and `docs/internals/adaptive-execution.md`.
 
 mod annotate;
 mod batches;

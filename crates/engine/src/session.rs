@@ -282,7 +282,6 @@ impl Shared {
             memory_used: self.sessions.engine.memory(),
             memory_limit: self.sessions.memory_limit,
             relief: self.sessions.relief(),
-            ..Pressure::NONE
         }
     }
 

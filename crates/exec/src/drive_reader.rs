@@ -45,8 +45,11 @@ fn missing_of(error: &Error, plan: &SubPlan) -> Option<(DatasetName, Generation)
 
 /// One drive's annotation in the receipt: the host's own figures until the drive sends its own.
 pub struct ProfileEntry {
+    /// Gathers the receipt of the query.
     pub collector: Arc<Collector>,
+    /// The number of the scan in the receipt.
     pub scan: usize,
+    /// The number of the annotation within the scan.
     pub number: usize,
 }
 
@@ -84,10 +87,15 @@ impl WireCounters {
 
 /// One drive's part of a scan: what is known of it, and whom errors are to name.
 pub struct DriveStream {
+    /// The drive.
     pub drive: Arc<dyn Cse>,
+    /// The columns that it is to send.
     pub schema: SchemaRef,
+    /// Where its figures go.
     pub note: ProfileEntry,
+    /// Rows and time, as DataFusion counts them.
     pub metrics: BaselineMetrics,
+    /// How long it may be silent.
     pub patience: Timeouts,
     /// What knows of data sets, to tell what a missing part means.
     pub catalog: Option<Catalog>,

@@ -46,6 +46,7 @@ impl Running {
 }
 
 impl Collector {
+    /// A collector of a query that began at `started` and is cut as `cut` says.
     pub fn new(started: Instant, cut: Pushdown) -> Self {
         Self { started, cut, state: Mutex::new(State::default()) }
     }
@@ -60,10 +61,12 @@ impl Collector {
         self.lock().receipt.bytes_metadata += bytes;
     }
 
+    /// A table of `bytes` is read from: bytes as stored, on all drives.
     pub fn stored(&self, bytes: u64) {
         self.lock().receipt.bytes_stored += bytes;
     }
 
+    /// A line for people; the same text counts once.
     pub fn note(&self, note: String) {
         let notes = &mut self.lock().receipt.notes;
         if !notes.contains(&note) {
@@ -127,10 +130,13 @@ impl Collector {
         }
     }
 
+    /// The physical plan is about to run. `reasons` and `scans` are of its operators from the root down: why each is on
+    /// the host, and the number of the sub-plan whose rows it reads. `memory` records the peak.
     pub fn plan(&self, plan: Arc<dyn ExecutionPlan>, reasons: Vec<Option<String>>, scans: Vec<Option<u32>>, memory: Arc<PeakRecordingPool>) {
         self.lock().plan = Some(Running { plan, reasons, scans, memory });
     }
 
+    /// `rows` more of the result were delivered.
     pub fn rows(&self, rows: u64) {
         self.lock().receipt.rows += rows;
     }

@@ -51,11 +51,13 @@ const PREFETCH: usize = 4;
 /// A drive that takes part in a scan, with what it may see.
 #[derive(Clone)]
 pub struct Target {
+    /// The drive.
     pub drive: Arc<dyn Cse>,
     /// Receives reports of what is wrong with it.
     pub faults: Arc<dyn FaultReporter>,
     /// Its place among the host's drives.
     pub at: usize,
+    /// Its partitions of the data set that is scanned, by the names of their tables.
     pub partitions: BTreeMap<String, PartitionName>,
     /// Its partitions of other data sets, which the sub-plan joins with those.
     pub with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>>,
@@ -64,10 +66,15 @@ pub struct Target {
 /// What the scans of one query share.
 #[derive(Debug, Clone)]
 pub struct QueryContext {
+    /// The id of the query, which its sub-plans have as well.
     pub query: Uuid,
+    /// Gathers the receipt.
     pub collector: Arc<Collector>,
+    /// How long drives may be silent.
     pub patience: Timeouts,
+    /// Rows of a batch, at most.
     pub batch_rows: u32,
+    /// What knows of data sets, to tell what a missing part means.
     pub catalog: Catalog,
 }
 
@@ -93,14 +100,19 @@ pub struct DriveScanExec {
 
 /// What a scan whose work moves starts from.
 pub struct Moves {
+    /// What the sub-plan does, by kinds of operators, rows and bytes.
     pub work: Work,
+    /// Whether the cost model decides where work runs, or all of it stays at one rung.
     pub policy: Policy,
     /// Whether that follows from what is estimated.
     pub estimated: bool,
+    /// The device that this host is.
     pub host: Profile,
+    /// The devices of the targets, in their order.
     pub profiles: Vec<Profile>,
     /// How far kinds of operators are from their priors at each of them, as queries before have shown.
     pub kinds: Vec<Kinds>,
+    /// Memory and numbers of what may be under way.
     pub limits: Limits,
     /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns that are read, if all are alike.
     pub parts: Vec<(u32, u64, u64)>,
@@ -128,14 +140,21 @@ impl Moves {
 pub struct ScanParts {
     /// Its number in the cut.
     pub of_cut: Option<usize>,
+    /// The data set that is scanned.
     pub dataset: DatasetName,
+    /// The table of it, as receipts name it.
     pub table: String,
+    /// How much of the sub-plan drives run where nothing moves.
     pub rung: PushdownLevel,
+    /// The sub-plan as text, for receipts and explanations.
     pub text: String,
+    /// The sub-plan.
     pub plan: Outgoing,
+    /// The drives that are asked.
     pub targets: Vec<Target>,
     /// What is said of drives that have a part of the table and are not asked, as nothing there can match.
     pub unasked: Vec<Annotation>,
+    /// The columns of what each drive sends.
     pub schema: SchemaRef,
     /// About what all drives give together.
     pub given: Given,
@@ -148,6 +167,7 @@ pub struct ScanParts {
 }
 
 impl DriveScanExec {
+    /// The scan; the query's receipt knows it from here on.
     pub fn new(context: QueryContext, parts: ScanParts) -> Self {
         let ScanParts { of_cut, dataset, table, rung, text, plan, targets, unasked, schema, given, beside, order, moves } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));

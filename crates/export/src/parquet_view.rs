@@ -225,7 +225,7 @@ impl ParquetView {
         for (slot, drives) in homes {
             let partition = record.partition(&stored, slot);
             let key = partition.key()?;
-            let bytes = self.from_any(&name, record.generation, &drives, "read a table's metadata", |drive| {
+            let bytes = self.ask_any(&name, record.generation, &drives, "read a table's metadata", |drive| {
                 let key = key.clone();
                 async move { drive.get(&key).await }
             });
@@ -238,7 +238,7 @@ impl ParquetView {
     }
 
     /// What the first of `drives` gives that can. Something is missing only if all of them say so.
-    async fn from_any<T, F: Future<Output = Result<T>>>(
+    async fn ask_any<T, F: Future<Output = Result<T>>>(
         &self,
         name: &DatasetName,
         generation: Generation,
@@ -280,7 +280,7 @@ impl ParquetView {
     async fn whole(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice) -> Result<Bytes> {
         let part = &parts[slice.part];
         let (key, entry) = (slice.key(parts)?, slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?);
-        let bytes = self.from_any(name, generation, &part.drives, "read a slice", |drive| get(drive, key.clone())).await?;
+        let bytes = self.ask_any(name, generation, &part.drives, "read a slice", |drive| get(drive, key.clone())).await?;
         if bytes.len() as u64 != entry.len || crc32c(&bytes) != entry.crc32c {
             return Err(Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop {name} and ingest it again")));
         }
@@ -298,7 +298,7 @@ impl ParquetView {
 
     async fn ranges(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let key = slice.key(parts)?;
-        self.from_any(name, generation, &parts[slice.part].drives, "read parts of a slice", |drive| {
+        self.ask_any(name, generation, &parts[slice.part].drives, "read parts of a slice", |drive| {
             let (key, ranges) = (key.clone(), ranges.to_vec());
             async move { drive.get_ranges_unverified(&key, &ranges).await }
         })
@@ -334,7 +334,7 @@ impl ParquetView {
         let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
         let mut from = entry.len.saturating_sub(LIKELY_TAIL);
         loop {
-            let read = self.ranges(name, generation, parts, slice, &[from..entry.len]).await?;
+            let read = self.ranges(name, generation, parts, slice, std::slice::from_ref(&(from..entry.len))).await?;
             let bytes = read.into_iter().next().unwrap_or_default();
             let Some(start) = tail_length(&bytes).and_then(|length| entry.len.checked_sub(length)) else { return Ok(None) };
             if start >= from {

@@ -1,7 +1,8 @@
-//! Differential expression as plain query operators: groups of cells, grouped moments, t-tests and the ranking of genes.
+//! Differential expression as plain query operators: groups of cells, grouped moments, t-tests and the ranking of
+//! genes.
 //!
-//! Nothing here does I/O. What a level must know about cells (their names, their obs columns, their totals) comes in through
-//! [`CellSource`]; everything else arrives in the rows of a query.
+//! Nothing here does I/O. What a level must know about cells (their names, their obs columns, their totals) comes in
+//! through [`CellSource`]; everything else arrives in the rows of a query.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -23,6 +24,23 @@
 //! | [`rank`] | genes ranked per group, as scanpy's `rank_genes_groups` |
 //! | [`udf`] | the scalar function `t_test` and [`register`] |
 //! | `df_error` | our errors as DataFusion's |
+//!
+//! Invariants: moments merge in any order to the same ranking, and results equal scanpy's within the bounds that its
+//! tests name.
+//!
+//! ```
+//! use skytether_expression::ttest::{GroupMoments, Method, t_test};
+//!
+//! // Five cells with the values 1, 2, 3, 4, 5, and five with 2, 4, 6, 8, 10.
+//! let group = GroupMoments::of_sums(5, 5, 15.0, 55.0);
+//! let reference = GroupMoments::of_sums(5, 5, 30.0, 220.0);
+//! let test = t_test(Method::Student, &group, &reference, "B", "rest")?;
+//! assert!((test.t + 1.897_366_596_1).abs() < 1e-9);
+//! assert_eq!(group.merged(&reference).mean, 4.5);
+//! # Ok::<(), skytether_common::Error>(())
+//! ```
+//!
+//! See also `docs/internals/grouped-moments.md` and `docs/internals/formats/expression-tables.md`.
 
 mod aggregate;
 pub mod cell_moments;

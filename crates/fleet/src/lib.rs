@@ -1,6 +1,20 @@
-//! Puts a fleet together: directories, drives and a host in one process, or a connection to a host elsewhere.
+//! One set of calls for an embedded fleet or a connection to a host elsewhere.
 //!
-//! [`Fleet`] is what the command line and the Python packages stand on: the same calls, whichever it is.
+//! [`Fleet`] is what the command line and the Python packages build on. [`Fleet::open`] puts drives and a host together
+//! in this process, over one directory. [`Fleet::connect`] connects to a host that is served.
+//!
+//! | part | subject |
+//! |---|---|
+//! | [`Fleet`], [`OpenOptions`], [`IngestOptions`] | queries, ingest, export, maintenance, and how a fleet is opened |
+//! | [`address`] | directories and URLs |
+//! | [`files`], [`storable`] | readers of file formats, and types that can be stored |
+//! | [`generate`] | files of made-up particles |
+//! | [`calibrate`](mod@calibrate), [`Profiles`] | measured device profiles |
+//!
+//! Invariants: an embedded fleet locks its directory, so one process at a time has it. A call means the same over
+//! either kind of fleet. What a stopped ingest or export left is garbage, and the next open deletes it.
+//!
+//! `skytether_host` has an example of the calls below this crate. See also README.md and `docs/storage.md`.
 
 pub mod address;
 mod aside;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use arrow_flight::FlightData;
 use datafusion::common::ScalarValue;
 use futures::Stream;
 use futures::stream::BoxStream;
+use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Error, Result};
 use tokio::sync::oneshot;
 use tonic::Status;
@@ -53,7 +54,7 @@ impl Prepared {
 
     /// The statements that are not forgotten by `now`.
     fn current(&self, now: Instant) -> MutexGuard<'_, HashMap<Uuid, Statement>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.retain(|_, s| now.saturating_duration_since(s.used) < self.limits.idle);
         known
     }
@@ -125,7 +126,7 @@ pub(crate) struct Running(Arc<Mutex<Senders>>);
 
 impl Running {
     fn senders(&self) -> MutexGuard<'_, Senders> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Says that a query of `id` begins.

@@ -1,12 +1,44 @@
 //! The host: a facade over the drives of a fleet, with queries, ingest, export and maintenance.
 //!
-//! A host owns nothing durable. It reads what it knows of data sets from root records on the drives, and what it writes
-//! becomes visible by one compare-and-set. Drives are anything that implements [`skytether_device::Cse`], in this process or
-//! behind a wire.
+//! [`Host`] joins crates: `cluster` (the drives and what is known of them), `query` (from SQL or Substrait to rows),
+//! `ingest`, `export`, and `maintenance` (scrub, repair, resize). Faces such as `flight` and `flight-sql` build on it.
+//! The types of its calls are exported here again.
 //!
-//! The parts are crates of their own, and this one joins them: `cluster` (the drives and what is known of them), `query`
-//! (from SQL or Substrait to rows), `ingest`, `export`, and `maintenance` (scrub, repair, resize). Faces such as `flight` and
-//! `flight-sql` build on this crate.
+//! Invariants: a host owns nothing durable. It reads what it knows of data sets from root records on the drives, and
+//! what it writes becomes visible by one compare-and-set (I1). Drives are anything that implements
+//! [`Cse`](skytether_device::Cse), in this process or behind a wire. A host never depends on crate `drive`.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+//! use arrow::datatypes::Int64Type;
+//! use skytether_device::{Cse, StorageOnly};
+//! use skytether_host::{DatasetKind, Founding, Host, HostOptions, Placement, QueryOptions};
+//! use uuid::Uuid;
+//!
+//! // These drives only store, so that the host runs their sub-plans. A drive of crate `drive` runs them itself.
+//! let drives: Vec<Arc<dyn Cse>> =
+//!     (0..2).map(|n| Arc::new(StorageOnly::in_memory(Uuid::from_u128(n + 1), format!("drive-{n}"))) as _).collect();
+//! let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
+//! let rows = RecordBatch::try_from_iter([("id", ids)])?;
+//! tokio::runtime::Runtime::new()?.block_on(async {
+//!     let (host, _) = Host::join(drives, HostOptions::default(), Founding::EmptyDrives).await?;
+//!     let mut writer = host.writer(&"lab.runs".parse()?, DatasetKind::Table, false).await?;
+//!     writer.write_table("data", Placement::Spread, rows.schema(), [Ok(rows)].into_iter()).await?;
+//!     writer.commit().await?;
+//!
+//!     let query = host.sql("SELECT sum(id) FROM lab.runs", &QueryOptions::default()).await?;
+//!     let receipt = query.receipt.clone();
+//!     let answer = query.collect().await?;
+//!     assert_eq!(answer[0].column(0).as_primitive::<Int64Type>().value(0), 4950);
+//!     assert!(receipt.receipt().finished);
+//!     Ok::<_, skytether_common::Error>(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! See also ARCHITECTURE.md, sections 5 and 6.
 
 mod host;
 

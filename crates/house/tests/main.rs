@@ -5,6 +5,7 @@ mod circles;
 mod crate_graph;
 mod declared;
 mod error_texts;
+mod examples;
 mod imports;
 mod storage_crates;
 mod workspace;

@@ -21,6 +21,8 @@ pub(crate) struct Member {
     pub(crate) roots: Vec<String>,
     /// The root files of all its targets, those of tests, examples and benchmarks as well, relative to `directory`.
     pub(crate) all_roots: Vec<String>,
+    /// Whether `cargo test --doc` looks at its library.
+    pub(crate) doctest: bool,
 }
 
 /// The directory of the workspace.
@@ -80,7 +82,8 @@ fn member(package: &Value) -> Option<Member> {
     let targets = package["targets"].as_array()?;
     let roots = targets.iter().filter(is_root).filter_map(file).collect();
     let all_roots = targets.iter().filter_map(file).collect();
-    Some(Member { name, directory, dependencies, roots, all_roots })
+    let doctest = targets.iter().any(|target| target["doctest"] == true);
+    Some(Member { name, directory, dependencies, roots, all_roots, doctest })
 }
 
 fn ours(name: &Value) -> Option<String> {

@@ -1,14 +1,32 @@
 //! Indexes that drives build over their own slices: pure, without I/O.
 //!
-//! An index finds rows by ranges of some columns of a table, several at once. It is made of *segments*, each of the rows of some stripes that follow one another; a segment of *pages* of some thousand rows that lie near one
-//! another in all of the columns, and a *head* that has the bounds of each page. See docs/internals/indexes.md.
+//! An index finds rows by ranges of some columns of a table, several at once. It is made of *segments*, each for the
+//! rows of some consecutive stripes. A segment has *pages* of some thousand rows that are close to one another in all
+//! columns, and a *head* with the bounds of each page.
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | [`order`] | values of any column as numbers in their order |
 //! | [`page`] | rows with their numbers, packed |
 //! | [`segment`] | how pages are made, and found again |
 //! | [`lean`] | batches without values of other rows |
+//!
+//! Invariant: an index only leaves out what does not match (I14). `skytether_drive` builds and keeps indexes;
+//! `skytether_engine` asks them.
+//!
+//! ```
+//! use skytether_common::{Generation, PartitionName};
+//!
+//! let dataset = "lab.runs".parse()?;
+//! let of = PartitionName { dataset, generation: Generation(1), table: "data".to_owned(), slot: 0 };
+//! // An index lies in a partition of its own, beside the one that it is of.
+//! let index = skytether_index::partition(&of, "by-id");
+//! assert_eq!(skytether_index::of_partition(&index), Some((of, "by-id".to_owned())));
+//! assert!(skytether_index::check_name("a/b").is_err());
+//! # Ok::<(), skytether_common::Error>(())
+//! ```
+//!
+//! See also `docs/internals/indexes.md`.
 
 pub mod lean;
 pub mod order;

@@ -129,9 +129,9 @@ mod tests {
         let leaves = 7;
         let mut pieces = Vec::new();
         for group in 0..200u32 {
-            let drives: [u32; 3] = if group % 2 == 0 { [0, 2, 7] } else { [1, 3, 4] };
+            let drives: [u32; 3] = if group.is_multiple_of(2) { [0, 2, 7] } else { [1, 3, 4] };
             for (n, at) in drives.into_iter().enumerate() {
-                let role = if (n as u32 + group / 2) % 3 == 0 { Role::Parity } else { Role::Data };
+                let role = if (n as u32 + group / 2).is_multiple_of(3) { Role::Parity } else { Role::Data };
                 pieces.push(Piece { role, at, len: 1000, groups: vec![group] });
             }
         }

@@ -9,6 +9,27 @@
 //! [`mtx`] and [`tsv`] read Matrix Market and the gene and barcode lists beside it.
 //!
 //! What this crate is not: it knows no HDF5, no AnnData and no slices; the caller moves buffers in and rows out.
+//!
+//! ```
+//! use skytether_matrix::{TransposeOptions, Transposer};
+//!
+//! let (cells, genes) = (2, 3);
+//! let mut transposer = Transposer::new(cells, genes, TransposeOptions::default())?;
+//! // Cell 0 has 5 of gene 2 and 1 of gene 0; cell 1 has 7 of gene 2.
+//! transposer.push_triplets(&[2, 0, 2], &[0, 0, 1], &[5u32, 1, 7])?;
+//! let matrix = transposer.finish()?;
+//! assert_eq!((matrix.nnz_per_gene(), matrix.totals()), ([1, 0, 2].as_slice(), [6.0, 7.0].as_slice()));
+//!
+//! let mut rows = Vec::new();
+//! matrix.rows(0..genes, &mut |gene, _block, cells, _values| {
+//!     rows.push((gene, cells.to_vec()));
+//!     Ok(())
+//! })?;
+//! assert_eq!(rows, [(0, vec![0]), (1, vec![]), (2, vec![0, 1])]);
+//! # Ok::<(), skytether_common::Error>(())
+//! ```
+//!
+//! See also `docs/internals/formats/expression-tables.md`.
 
 pub mod mtx;
 mod numbers;

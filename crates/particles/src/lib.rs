@@ -1,6 +1,21 @@
-//! Particles of plasma simulations, as VPIC dumps them: the raw records ([`vpic`]), and made-up particles of which as many are energetic as were published ([`generate`]).
+//! Particles of plasma simulations, as VPIC writes them.
 //!
-//! Both have one table, [`schema`]. This crate does no I/O but through readers and writers that it is given.
+//! [`vpic`] reads and writes the raw records. [`generate`] makes up particles with the published distribution of
+//! energies. Both have one table, [`schema`]. Particles follow from a seed, and this crate does no I/O but through
+//! readers and writers that it is given. `skytether_fleet` (module `files`) makes data sets of them.
+//!
+//! ```
+//! use skytether_particles::{Particles, Records};
+//!
+//! let particles = Particles::new(1000, 7);
+//! let dump = particles.records(0..10)?;
+//! let read: Vec<_> = Records::new("dump.vpic", dump.as_slice(), 4).collect::<Result<_, _>>()?;
+//! assert_eq!(read.iter().map(|batch| batch.num_rows()).collect::<Vec<_>>(), [4, 4, 2]);
+//! assert_eq!(read[0].schema(), skytether_particles::schema());
+//! # Ok::<(), skytether_common::Error>(())
+//! ```
+//!
+//! See also `docs/physicists.md`.
 
 pub mod generate;
 pub mod vpic;

@@ -1,9 +1,9 @@
 //! The planner: what of a query goes down to the drives, and how it travels.
 //!
-//! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the *super-plan*, in
-//! which each maximal part that can go down is one [`DriveScan`], fed only by small tables that travel with it. [`codec`]
-//! turns the *sub-plans* of these scans into Substrait and back. [`partial`] holds the forms of the aggregates that make it
-//! possible to aggregate below and merge above.
+//! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the
+//! *super-plan*, in which each maximal part that can go down is one [`DriveScan`], fed only by small tables that travel
+//! with it. [`codec`] turns the *sub-plans* of these scans into Substrait and back. [`partial`] holds the forms of the
+//! aggregates that make it possible to aggregate below and merge above.
 //!
 //! | room | subject |
 //! |---|---|
@@ -32,6 +32,10 @@
 //! | [`explain_text`] | plans as text |
 //! | [`operator_metrics`] | what a physical operator did |
 //! | [`error`] | DataFusion's errors and ours |
+//!
+//! Invariants: every cut gives the answer of one engine (I8); bytes from outside give a plan or an error within bounded
+//! memory (I15). This crate sends nothing: `skytether_query` calls it, and `skytether_host` has an example. See also
+//! `docs/internals/planning.md`, `docs/internals/joins.md` and `docs/internals/substrait-import.md`.
 
 pub mod broadcast_join;
 pub mod classify;

@@ -378,6 +378,7 @@ impl PyFleet {
     }
 
     /// Stores the rows of an Arrow stream as a plain table; the report as JSON.
+    #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn ingest_stream(
         &self,
         py: Python<'_>,

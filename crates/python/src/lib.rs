@@ -1,7 +1,7 @@
 //! The Python module `skytether._internal`: Skytether's Rust side for `python/skytether` and `python/msgexpress`.
 //!
-//! Thin by intent: it converts arguments, releases Python's lock while Rust works, lets ctrl-C interrupt, and turns errors into the
-//! exceptions of `skytether.errors`. What it offers is described in `python/skytether/_internal.pyi`.
+//! Thin by intent: it converts arguments, releases Python's lock while Rust works, lets ctrl-C interrupt, and turns
+//! errors into the exceptions of `skytether.errors`. What it offers is described in `python/skytether/_internal.pyi`.
 //!
 //! | room | subject |
 //! |---|---|
@@ -16,6 +16,8 @@
 //! | [`files`] | Matrix Market and the lists beside it |
 //! | [`expression`] | what a pyarrow expression consists of |
 //! | [`rank`] | specs of grouped moments, and genes ranked from them |
+//!
+//! See also `docs/biologists.md` and `docs/arrow.md`, which show the packages from outside.
 
 // pyo3's functions are public for Python, not for Rust.
 #![allow(unreachable_pub)]

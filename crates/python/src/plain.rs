@@ -87,6 +87,7 @@ impl PyPlainFile {
 
 /// Writes made-up particles to a file; its bytes.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
 pub(crate) fn generate_particles(
     py: Python<'_>,
     to: PathBuf,

@@ -171,9 +171,9 @@ impl PyMatrixWriter {
         let transposer = self.transposer.lock().take().ok_or_else(over).or_raise()?;
         let (shared, name) = (Arc::clone(&self.shared), self.name.clone());
         let totals = block(py, async move {
-            let mut matrix = tokio::task::block_in_place(|| transposer.finish())?;
+            let matrix = tokio::task::block_in_place(|| transposer.finish())?;
             let mut guard = shared.lock().await;
-            guard.as_mut().ok_or_else(over)?.write_matrix(&name, &mut matrix).await?;
+            guard.as_mut().ok_or_else(over)?.write_matrix(&name, &matrix).await?;
             Ok(Float32Array::from(matrix.totals().to_vec()))
         })?;
         let schema = Arc::new(Schema::new(vec![Field::new("total", DataType::Float32, false)]));

@@ -90,6 +90,7 @@ struct Logical {
 pub struct Planned {
     pub(crate) optimised: LogicalPlan,
     pub(crate) cut: CutPlan,
+    /// The physical plan of the host's part, whose leaves read from drives.
     pub physical: Arc<dyn ExecutionPlan>,
     pub(crate) state: SessionState,
     pub(crate) collector: Arc<Collector>,
@@ -139,6 +140,10 @@ impl Planner {
         Box::pin(async move { self.run(self.plan_asked(asked, options, Vec::new()).await?) })
     }
 
+    /// Starts what was planned.
+    ///
+    /// # Errors
+    /// Those of operators that can not start.
     pub fn run(&self, planned: Planned) -> Result<Query> {
         let Planned { physical, state, collector, cut, running, .. } = planned;
         // Of the memory that all queries share, what this one takes.

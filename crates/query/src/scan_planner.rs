@@ -159,10 +159,10 @@ impl ScanPlanner {
             limits: Limits { memory: options.limits.memory.min((options.memory_limit / 4) as u64), ..options.limits },
             engines,
         };
-        if let (AdaptiveMode::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy) {
-            if prefer_host(redundancy.scheme, &lost, read, &moves) {
-                moves.policy = Policy::Static(PushdownLevel::Raw);
-            }
+        if let (AdaptiveMode::AsNeeded, Policy::Adaptive, Some(redundancy)) = (options.moving, policy, &table.redundancy)
+            && prefer_host(redundancy.scheme, &lost, read, &moves)
+        {
+            moves.policy = Policy::Static(PushdownLevel::Raw);
         }
         Ok(Some(moves))
     }

@@ -61,6 +61,7 @@ pub struct MissingDrive {
 }
 
 impl MissingDrive {
+    /// In the place of drive `id`, known as `name`, which is not there: `why` is for people.
     pub fn new(id: Uuid, name: &str, why: String) -> Self {
         Self {
             info: CseInfo { id, name: name.to_owned(), format: 1, memory_limit: 256 << 20, profile: None, device: None, capabilities: Capabilities::default() },

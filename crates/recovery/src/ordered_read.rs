@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::stream::StreamExt;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use skytether_redundancy::map::{self, Role};

@@ -9,7 +9,6 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures::stream::StreamExt;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
 use tokio::sync::oneshot;

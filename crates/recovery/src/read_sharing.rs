@@ -109,7 +109,7 @@ impl Shared {
     ///
     /// # Errors
     /// As `read`.
-    pub async fn once(self: &Arc<Self>, at: usize, key: &Key, reader: Reader, again: bool, read: impl AsyncFnOnce() -> Result<Bytes>) -> Result<Bytes> {
+    pub(crate) async fn once(self: &Arc<Self>, at: usize, key: &Key, reader: Reader, again: bool, read: impl AsyncFnOnce() -> Result<Bytes>) -> Result<Bytes> {
         let slice = (at, key.clone());
         let (cell, own_turn) = {
             let mut state = self.state();
@@ -156,7 +156,7 @@ impl Shared {
     }
 
     /// A query is at slice `number` of a partition.
-    pub fn goes_on(&self, at: usize, partition: &PartitionName, number: u32) {
+    pub(crate) fn goes_on(&self, at: usize, partition: &PartitionName, number: u32) {
         let mut state = self.state();
         if state.queries.len() >= FOLLOWED {
             state.queries.clear();

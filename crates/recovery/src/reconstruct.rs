@@ -53,6 +53,7 @@ pub struct RecoveryOptions {
 pub struct Reconstructor {
     /// As they are, uncovered.
     pub drives: Arc<AppendVec<Arc<dyn Cse>>>,
+    /// Which of them are here.
     pub health: Arc<DriveHealth>,
     pub(crate) deadline: Duration,
     threads: Threads,
@@ -102,6 +103,7 @@ impl Reconstructor {
         0..self.drives.len()
     }
 
+    /// The name of drive `at`, `?` where there is none.
     pub fn name(&self, at: usize) -> &str {
         self.drives.get(at).map_or("?", |drive| drive.info().name.as_str())
     }

@@ -23,7 +23,7 @@ impl Reconstructor {
     }
 
     /// The value of `key` at drive `at`. Who waited for somebody else to read it is told if the drive is lost since.
-    async fn from_drive(&self, at: usize, what: &str, key: &Key) -> Result<Bytes> {
+    async fn ask_drive(&self, at: usize, what: &str, key: &Key) -> Result<Bytes> {
         self.is_here(at)?;
         self.ask(at, what, self.drives[at].get(key)).await
     }
@@ -39,7 +39,7 @@ impl Reconstructor {
     /// As the drive's storage; Unavailable where it is lost.
     pub(crate) async fn for_query(&self, at: usize, key: &Key) -> Result<Bytes> {
         self.is_here(at)?;
-        let read = || self.from_drive(at, "read a value", key);
+        let read = || self.ask_drive(at, "read a value", key);
         match PartitionName::parse(key) {
             Some((partition, Some(number))) if self.is_wanted_twice(&partition, number) => {
                 let reading = self.shared.once(at, key, Reader::Query, self.is_wanted_more(), read);
@@ -57,7 +57,7 @@ impl Reconstructor {
     /// # Errors
     /// As the drive's storage; Unavailable where it is lost.
     pub(crate) async fn for_decoding(&self, at: usize, key: &Key) -> Result<Bytes> {
-        let read = || self.from_drive(at, "read a shard", key);
+        let read = || self.ask_drive(at, "read a shard", key);
         match PartitionName::parse(key) {
             // No query reads a parity.
             Some((partition, Some(_))) if Part::parse(&partition).0 == Part::Slice && self.shared.is_read(&partition) => {

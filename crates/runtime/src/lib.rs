@@ -16,6 +16,9 @@
 //! assert_eq!(runtime.block_on(threads.run(|| Ok(6 * 7)))?, 42);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Invariants: blocking work holds no thread of the async runtime; an element of an [`AppendVec`] stays where it is for
+//! as long as the list. See also ARCHITECTURE.md, section 3.
 
 pub mod append_vec;
 pub mod deadline;

@@ -1,4 +1,5 @@
-//! A discrete-event simulator of a host and its drives that runs the decisions of `skytether-adapt` on a simulated clock.
+//! A discrete-event simulator of a host and its drives that runs the decisions of `skytether-adapt` on a simulated
+//! clock.
 //!
 //! - [`calibration`]: what queries really cost, as measured;
 //! - [`workload`]: queries: what the planner believes of them, and what is true;
@@ -10,9 +11,20 @@
 //! - [`skyhook`]: how slow the processors of storage servers may be, and what a thinner network costs;
 //! - [`parallel`]: independent runs on all processors;
 //! - [`real`]: points measured in real time beside the same simulated;
-//! - [`chaos`]: seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering, whose answers are checked.
+//! - [`chaos`]: seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering,
+//!   whose answers are checked.
 //!
 //! Everything follows from a seed. Nothing depends on this crate.
+//!
+//! ```
+//! // A run with faults ends with the right answer, and the same seed gives the same run.
+//! let run = skytether_sim::chaos::check(7, false)?;
+//! let again = skytether_sim::chaos::check(7, false)?;
+//! assert_eq!(run.end, again.end);
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! See also `docs/internals/adaptive-execution.md`, `docs/internals/cost-model.md` and `docs/figures.md`.
 
 pub mod calibration;
 pub mod chaos;

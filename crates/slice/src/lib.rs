@@ -1,18 +1,38 @@
-//! Slices: the self-contained pieces that tables are stored in, and the metadata slice that describes a partition's slices.
+//! Slices: the self-contained files that tables are stored in, and the metadata slice that describes a partition's
+//! slices.
 //!
-//! - [`table`] cuts record batches into slices of whole rows; [`sparse`] does the same for the rows of expression matrices,
-//!   and reads them back several times faster than a general Parquet reader can.
-//! - [`decode`] reads a slice of any layout; [`metadata`] writes and reads metadata slices.
-//! - [`Picked`] says which parts of a slice to read for some of its columns, and verifies them; [`decode`] takes such parts as well.
+//! - [`table`] cuts record batches into slices of whole rows; [`sparse`] does the same for the rows of expression
+//!   matrices, and reads them back several times faster than a general Parquet reader can.
+//! - [`decode`](mod@decode) reads a slice of any layout; [`metadata`] writes and reads metadata slices.
+//! - [`Picked`] says which parts of a slice to read for some of its columns, and verifies them; [`decode()`] takes such
+//!   parts as well.
 //! - [`groups`]: a stripe of rows is one slice, or of wide tables one for each group of columns.
 //! - [`plain`]: slices put together as one Parquet file.
 //!
-//! A slice is a Parquet file, so that any other tool can read it. This crate does no I/O: it turns batches into bytes and back.
-//! Bytes that come in may be anything; wrong ones give [`skytether_common::Kind::Corrupt`] or, where every length and count agrees by chance,
-//! some table of the right shape. Damage is recognised by the store, which keeps a checksum of every slice,
-//! or by [`Picked::verify`] where parts of slices are read.
+//! Invariants: a slice is a Parquet file, so any other tool can read it. This crate does no I/O: it turns batches into
+//! bytes and back. Bytes that come in may be anything (I15): wrong ones give [`skytether_common::Kind::Corrupt`] or,
+//! where every length and count agrees by chance, some table of the right shape. Damage is found by the store, which
+//! keeps a checksum of every slice, or by [`Picked::verify`] where parts of slices are read.
 //!
-//! The bytes are described in docs/internals/formats/slice.md and docs/internals/formats/metadata-slice.md.
+//! ```
+//! use std::sync::Arc;
+//!
+//! use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+//! use skytether_slice::{Layout, SliceOptions, TableSlicer, decode};
+//!
+//! let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
+//! let rows = RecordBatch::try_from_iter([("id", ids)])?;
+//! let mut slicer = TableSlicer::new(rows.schema(), SliceOptions::default());
+//! let mut stripes = slicer.push(&rows)?;
+//! stripes.extend(slicer.finish()?);
+//! assert_eq!((stripes.len(), stripes[0].stats.rows), (1, 100));
+//!
+//! let back = decode(stripes[0].bytes.clone(), &Layout::Table, &rows.schema(), &[0], 1000)?;
+//! assert_eq!(back.collect::<Result<Vec<_>, _>>()?, [rows]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! See also `docs/internals/formats/slice.md` and `docs/internals/formats/metadata-slice.md`.
 
 mod batches;
 pub mod decode;

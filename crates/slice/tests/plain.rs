@@ -115,7 +115,7 @@ fn footers_alone_make_the_same_file() {
         let picked = metadata.pick(n, &[]).unwrap();
         let ends = metadata.section_ends(n).unwrap();
         assert_eq!((ends.len(), ends.last()), (23, Some(&(bytes.len() as u64))));
-        assert_eq!(picked.ranges(), [ends[21]..ends[22]]);
+        assert_eq!(picked.ranges(), std::slice::from_ref(&(ends[21]..ends[22])));
         picked.verify(&[bytes.slice(ends[21] as usize..)]).unwrap()
     };
     assert_eq!(file(&metadata, &slices, picked).unwrap(), file(&metadata, &slices, whole).unwrap());
@@ -165,7 +165,7 @@ fn chunks_of_wide_tables_come_from_several_slices() {
         })
         .collect();
     let batch = RecordBatch::try_from_iter_with_nullable(columns.iter().map(|(name, array)| (name, Arc::clone(array), true))).unwrap();
-    let slices = slices_of(&[batch.clone()], 100_000);
+    let slices = slices_of(std::slice::from_ref(&batch), 100_000);
     assert!(slices.len() > 2 && slices[0].more.len() == 2);
     let metadata = described(Layout::Table, batch.schema(), &slices);
     let file = file(&metadata, &slices, whole).unwrap();

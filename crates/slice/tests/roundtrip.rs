@@ -78,7 +78,7 @@ fn every_type(seed: &[Option<i64>]) -> RecordBatch {
 fn a_column_that_is_never_null_stays_so() {
     let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int32, false)]));
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int32Array::from(vec![1, 2, 3]))]).unwrap();
-    let slices = slice_table(&[batch.clone()], 1 << 20);
+    let slices = slice_table(std::slice::from_ref(&batch), 1 << 20);
     assert_eq!(
         decode(slices[0].bytes.clone(), &Layout::Table, &schema, &[0], 2).unwrap().map(Result::unwrap).collect::<Vec<_>>(),
         [batch.slice(0, 2), batch.slice(2, 1)]
@@ -90,7 +90,7 @@ fn a_column_that_is_never_null_stays_so() {
 #[test]
 fn a_slice_of_another_table_is_refused() {
     let batch = every_type(&[Some(1)]);
-    let slice = slice_table(&[batch.clone()], 1 << 20).remove(0);
+    let slice = slice_table(std::slice::from_ref(&batch), 1 << 20).remove(0);
     let mut fields: Vec<_> = batch.schema().fields().to_vec();
     fields[3] = Arc::new(Field::new("i64", DataType::Int32, true));
     let other = Arc::new(Schema::new(fields));
@@ -147,7 +147,7 @@ proptest! {
         let read = concat_batches(&expected.schema(), &read).unwrap();
         // Compared as text, because NaN is unequal to itself.
         prop_assert_eq!(format!("{:?}", read.schema()), format!("{:?}", expected.schema()));
-        let text = |b: &RecordBatch| arrow::util::pretty::pretty_format_batches(&[b.clone()]).unwrap().to_string();
+        let text = |b: &RecordBatch| arrow::util::pretty::pretty_format_batches(std::slice::from_ref(b)).unwrap().to_string();
         prop_assert_eq!(text(&read), text(&expected));
         let metadata = metadata.finish().unwrap();
         prop_assert_eq!(metadata.rows, seed.len() as u64);
@@ -206,7 +206,7 @@ proptest! {
         let mut wanted: Vec<usize> = wanted.iter().map(|i| i.index(columns)).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let (mut at, text) = (0, |b: &RecordBatch| arrow::util::pretty::pretty_format_batches(&[b.clone()]).unwrap().to_string());
+        let (mut at, text) = (0, |b: &RecordBatch| arrow::util::pretty::pretty_format_batches(std::slice::from_ref(b)).unwrap().to_string());
         for stripe in 0..metadata.stripes() {
             let rows = metadata.stripe_rows(stripe).unwrap() as usize;
             let expected = batch.slice(at, rows);

@@ -1,8 +1,30 @@
 //! The store of one drive: a flat namespace of immutable, checksummed values.
 //!
 //! One trait, [`SliceStore`], and three implementations: [`memory::MemoryStore`], [`disk::DiskStore`] and
-//! [`fault::FaultStore`], which wraps another and makes it fail on purpose. A [`StoreLayer`] is a store that does some things
-//! differently from the one that it wraps. One contract suite (`contract.rs`) runs against all.
+//! [`fault::FaultStore`], which wraps another and makes it fail on purpose. A [`StoreLayer`] is a store that does some
+//! things differently from the one that it wraps.
+//!
+//! Invariant: a batch of changes is atomic, and durable when it is acknowledged (I6). One contract suite
+//! (`contract.rs`) runs against all implementations; a new one must pass it. A store knows nothing of tables, slices or
+//! networks.
+//!
+//! ```
+//! use skytether_common::{Key, Kind};
+//! use skytether_store::memory::MemoryStore;
+//! use skytether_store::{Expect, Op, SliceStore};
+//!
+//! let (store, key) = (MemoryStore::new(), Key::new("a/b")?);
+//! let put = |value: &'static str, expect| vec![Op::Put { key: key.clone(), value: value.into(), expect }];
+//! let first = store.apply(put("first", Expect::Absent))?[0];
+//! store.apply(put("second", Expect::Version(first)))?;
+//!
+//! // Another writer that knows the first version only changes nothing.
+//! let error = store.apply(put("third", Expect::Version(first))).unwrap_err();
+//! assert_eq!((error.kind(), store.get(&key)?), (Kind::Conflict, "second".into()));
+//! # Ok::<(), skytether_common::Error>(())
+//! ```
+//!
+//! See also `docs/internals/formats/drive-directory.md`.
 
 mod batch;
 #[doc(hidden)]

@@ -34,6 +34,8 @@
 //! # })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! See also `docs/security.md`. `skytether_doors` has what implements protocols over this crate.
 
 pub mod auth;
 pub mod connection;

@@ -10,11 +10,12 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use skytether_common::{Context, Error, Kind, Result};
@@ -239,7 +240,7 @@ impl TokenStore {
     /// The tokens as they are now, read again only where the file has changed.
     fn checked(&self) -> Result<Arc<Checked>> {
         let stamp = Stamp::of([self.path.as_path()]);
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         if let Some((of, checked)) = cache.as_ref()
             && *of == stamp
         {

@@ -143,15 +143,18 @@ pub fn parity_of(partition: &PartitionName, slot: u32) -> PartitionName {
 pub struct Within {
     /// The host of each drive.
     pub hosts: Vec<u32>,
+    /// The groups within hosts.
     pub map: CodeMap,
 }
 
 /// A code map, and what else it takes to find the shards that it names.
 #[derive(Debug)]
 pub struct StoredMap {
+    /// The drives that the table was written over; groups name them by their places here.
     pub drives: Vec<Uuid>,
     /// On two levels that across hosts.
     pub map: CodeMap,
+    /// On two levels that within hosts.
     pub within: Option<Within>,
 }
 
@@ -217,6 +220,7 @@ impl StoredMap {
 /// One level of the code groups of a table.
 #[derive(Debug, Clone)]
 pub struct Level {
+    /// The record that has the level.
     pub stored: Arc<StoredMap>,
     /// Whether it is that within hosts.
     within: bool,
@@ -238,6 +242,7 @@ impl Level {
         Self::within(stored).into_iter().chain([Self::across(stored)]).collect()
     }
 
+    /// Whether its groups are within hosts, and not across them.
     pub fn is_within(&self) -> bool {
         self.within
     }
@@ -247,6 +252,7 @@ impl Level {
         self.stored.within.is_some()
     }
 
+    /// Its groups.
     pub fn map(&self) -> &CodeMap {
         match &self.stored.within {
             Some(within) if self.within => &within.map,
@@ -299,6 +305,7 @@ pub fn code(scheme: Scheme, drives: usize) -> Result<Option<Code>> {
 
 /// Over which drives a table is written.
 pub struct StripeLayout {
+    /// The redundancy that it gets.
     pub scheme: Scheme,
     /// The host's drives; partitions are numbered by their places in this.
     pub drives: Vec<usize>,

@@ -123,6 +123,10 @@ pub enum Founding {
 }
 
 impl Membership {
+    /// The record in `bytes`, which `drive` (its name, for errors) has.
+    ///
+    /// # Errors
+    /// `Unsupported` for a record of a newer version, `Corrupt` for bytes that are none.
     pub fn decode(drive: &str, bytes: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Head {

@@ -159,7 +159,11 @@ impl Shared {
     pub(super) fn make_room(&self, why: &str) -> bool {
         let has = |entry: &Entry| entry.bytes > 0 || entry.phase == Phase::Building;
         let all: Vec<PartitionName> = self.state().all.iter().filter(|(_, entry)| has(entry)).map(|(at, _)| at.clone()).collect();
-        all.iter().fold(false, |any, at| self.drop_for_space(at, why) || any)
+        let mut any = false;
+        for at in &all {
+            any |= self.drop_for_space(at, why);
+        }
+        any
     }
 
     /// Changes what is known of an index, if there still is one.

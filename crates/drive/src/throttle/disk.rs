@@ -221,7 +221,8 @@ mod tests {
         // A queue is not endless: two that go on side by side move it to and fro.
         let later = MS(2000);
         for n in 0..64 {
-            (book(100 + n, later), book(300 + n, later));
+            book(100 + n, later);
+            book(300 + n, later);
         }
         let seeks = disk.accounted().1 - 4;
         assert!((4..=12).contains(&seeks), "{seeks}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use skytether_common::{Key, Kind, Result};
-use skytether_device::{Cse, Storage};
+use skytether_device::Cse;
 use skytether_doors::DriveDoor;
 use skytether_drive::{Drive, DriveOptions};
 use skytether_flight_drive::ConnectOptions;

@@ -23,17 +23,21 @@ pub type Output = mpsc::Sender<DfResult<RecordBatch>>;
 
 /// A drive that takes part.
 pub struct Member {
+    /// The drive, its schema, its figures and its deadlines.
     pub reading: DriveStream,
+    /// What it is to run.
     pub plan: SubPlan,
     /// Receives reports of what is wrong with the drive.
     pub faults: Arc<dyn FaultReporter>,
     /// What works off what it hands out.
     pub engine: Arc<LocalExecutor>,
+    /// Where its rows go.
     pub output: Output,
 }
 
 /// What a scan starts from.
 pub struct Start {
+    /// The drives that take part, by their numbers in the scan.
     pub members: Vec<Member>,
     /// What the machine starts from.
     pub setup: Setup,
@@ -45,6 +49,7 @@ pub struct Start {
     pub source: Option<Arc<dyn SliceSource>>,
     /// Where rows wait.
     pub runtime: Arc<RuntimeEnv>,
+    /// Counts rows and bytes that wait on disk.
     pub spills: SpillMetrics,
 }
 

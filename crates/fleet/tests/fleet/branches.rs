@@ -48,7 +48,7 @@ async fn tree(dir: &Path, above: AdaptiveMode, below: AdaptiveMode) -> Host {
 
 async fn fill(host: &Host, rows: &[RecordBatch]) {
     let mut writer = host.writer(&name("lab.plain"), DatasetKind::Table, true).await.unwrap();
-    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.to_vec().into_iter().map(Ok)).await.unwrap();
+    writer.write_table("data", Placement::Spread, rows[0].schema(), rows.iter().cloned().map(Ok)).await.unwrap();
     writer.commit().await.unwrap();
 }
 

@@ -67,7 +67,7 @@ fn mixed(n: u64) -> u64 {
 /// Columns of most types, with NULLs, NaNs, both zeros, and texts that begin alike.
 fn anything(rows: u64, from: u64) -> RecordBatch {
     let all = || (from..from + rows).map(mixed);
-    let some = |m: u64, every: u64| m % every != 0;
+    let some = |m: u64, every: u64| !m.is_multiple_of(every);
     let floats = |m: u64| match m % 23 {
         0 => f32::NAN,
         1 => -0.0,
@@ -121,7 +121,7 @@ fn condition(seed: u64) -> String {
             _ => format!("abs(i) < {b} AND i < 500"),
         }
     };
-    if mixed(seed ^ 77) % 2 == 0 { part(seed) } else { format!("{} AND {}", part(seed), part(seed ^ 123_456)) }
+    if mixed(seed ^ 77).is_multiple_of(2) { part(seed) } else { format!("{} AND {}", part(seed), part(seed ^ 123_456)) }
 }
 
 #[tokio::test(flavor = "multi_thread")]

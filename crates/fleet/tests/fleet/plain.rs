@@ -101,7 +101,8 @@ async fn check(fleet: &Fleet, dir: &Path) -> Vec<Bytes> {
     ids.sort_unstable();
     assert_eq!(ids, (0..6000).collect::<Vec<_>>());
     let mut sorted = (lines(&[keyed]), lines(&[rows]));
-    (sorted.0.sort(), sorted.1.sort());
+    sorted.0.sort();
+    sorted.1.sort();
     assert_eq!(sorted.0, sorted.1);
     for file in &files[3..5] {
         let empty = read(file);

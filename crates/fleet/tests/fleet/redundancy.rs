@@ -574,7 +574,7 @@ async fn a_lost_drives_values_are_those_that_it_had_whole_and_in_parts() {
             for (range, part) in ranges.iter().zip(parts) {
                 assert_eq!(part, value.slice(range.start as usize..range.end as usize), "{redundancy}, {key}, {range:?}");
             }
-            assert_eq!(drive.get_ranges_unverified(&key, &[0..len + 1]).await.unwrap_err().kind(), Kind::Invalid);
+            assert_eq!(drive.get_ranges_unverified(&key, std::slice::from_ref(&(0..len + 1))).await.unwrap_err().kind(), Kind::Invalid);
             assert_eq!(drive.get(&key).await.unwrap(), value, "{redundancy}, {key}");
         }
         let key = Key::new("lab/t/0000000000000000.data.0;00000000").unwrap();

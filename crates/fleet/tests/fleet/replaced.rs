@@ -110,8 +110,8 @@ async fn rebuilt(redundancy: &str, drives: usize, lost: &[usize], then: &[usize]
     assert!(scrubbed.damaged == 0 && scrubbed.skipped.is_empty() && scrubbed.unverified == 0, "{scrubbed}");
     drop(fleet);
     // Byte for byte what it was, so that placement is, too.
-    for n in 0..drives {
-        assert!(parts(dir.path(), n) == before[n], "{redundancy}: drive {n}");
+    for (n, before) in before.iter().enumerate() {
+        assert!(parts(dir.path(), n) == *before, "{redundancy}: drive {n}");
     }
     for other in then {
         lose(dir.path(), &[*other]);
@@ -169,7 +169,7 @@ async fn a_repair_that_is_cut_off_goes_on_where_it_was() {
         let told = (AtomicU64::new(0), tokio::sync::Notify::new());
         let tell = |_: &_| {
             // Something more than the last time has been written.
-            if told.0.fetch_add(1, Ordering::SeqCst) + 1 >= 1 + u64::from(round > 2) {
+            if told.0.fetch_add(1, Ordering::SeqCst) >= u64::from(round > 2) {
                 told.1.notify_one();
             }
         };

@@ -156,7 +156,7 @@ impl Storm {
     }
 
     fn drive(seed: u64, n: usize, sky: &Arc<Sky>) -> Arc<Drive> {
-        let id = uuid::Uuid::from_u128(u128::from(seed) << 16 | n as u128 + 1);
+        let id = uuid::Uuid::from_u128((u128::from(seed) << 16) | (n as u128 + 1));
         let info =
             CseInfo { id, name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None, device: None, capabilities: Capabilities::default() };
         Drive::new(Arc::clone(sky) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
@@ -355,8 +355,8 @@ impl Storm {
         }
         for step in 0..STEPS {
             // Of its own: what became of the steps before changes nothing of what is drawn in this one.
-            self.random = Random(self.seed << 20 | step as u64 + 1);
-            self.weather.draw_from(self.seed << 20 | step as u64 + 1);
+            self.random = Random((self.seed << 20) | (step as u64 + 1));
+            self.weather.draw_from((self.seed << 20) | (step as u64 + 1));
             self.step().await;
         }
         self.calm(true, WORK[0]);

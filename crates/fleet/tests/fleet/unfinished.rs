@@ -196,9 +196,8 @@ impl Listening {
         match &message {
             // What it says after garbage is not listened to.
             message if self.first && self.stage != Stage::Over => {
-                if told.first(message, self.after) {
-                    self.stage = Stage::Due;
-                }
+                let due = told.first(message, self.after);
+                self.stage = if due { Stage::Due } else { self.stage };
             }
             Message::Up(Up::Progress { done, .. }) if !self.first => told.again.extend(done.iter().flat_map(|cost| stripes(cost.slice.0))),
             _ => {}

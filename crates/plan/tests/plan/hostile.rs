@@ -4,7 +4,7 @@ use crate::common::mutation::{Dice, count_panics, panics};
 use crate::common::*;
 use datafusion_substrait::substrait::proto::extensions::AdvancedExtension;
 use datafusion_substrait::substrait::proto::rel::RelType;
-use datafusion_substrait::substrait::proto::{Plan, Rel, RelRoot, WriteRel, plan_rel};
+use datafusion_substrait::substrait::proto::{Plan, Rel, RelRoot, plan_rel};
 use prost::Message;
 use skytether_common::Kind;
 use skytether_plan::{Pushdown, codec};
@@ -134,7 +134,7 @@ async fn what_is_unknown_is_refused_by_name() {
     assert!(text.contains("launch_missiles"), "{text}");
 
     let mut plan = example().await;
-    root(&mut plan).input = Some(Rel { rel_type: Some(RelType::Write(Box::new(WriteRel::default()))) });
+    root(&mut plan).input = Some(Rel { rel_type: Some(RelType::Write(Box::default())) });
     let (kind, text) = refused(&plan).await;
     assert_eq!(kind, Kind::Unsupported);
     assert!(text.contains("Write"), "{text}");

@@ -12,7 +12,7 @@ use datafusion_substrait::substrait::proto::extensions::simple_extension_declara
 use datafusion_substrait::substrait::proto::read_rel::{LocalFiles, ReadType};
 use datafusion_substrait::substrait::proto::rel::RelType;
 use datafusion_substrait::substrait::proto::{
-    CrossRel, ExtensionLeafRel, FunctionOption, Plan, PlanRel, ReadRel, ReferenceRel, Rel, RelRoot, SetRel, WriteRel, expression, plan_rel,
+    CrossRel, ExtensionLeafRel, FunctionOption, Plan, PlanRel, ReadRel, ReferenceRel, Rel, RelRoot, SetRel, expression, plan_rel,
 };
 use prost::Message;
 use skytether_common::{Error, Kind, Result};
@@ -128,7 +128,7 @@ async fn what_is_unknown_is_refused_by_name() {
     let tables = Tpch::new().await;
     let files = ReadRel { read_type: Some(ReadType::LocalFiles(LocalFiles::default())), ..ReadRel::default() };
     for (kind, name) in [
-        (RelType::Write(Box::new(WriteRel::default())), "Write"),
+        (RelType::Write(Box::default()), "Write"),
         (RelType::Expand(Default::default()), "Expand"),
         (RelType::HashJoin(Default::default()), "HashJoin"),
         (RelType::ExtensionLeaf(ExtensionLeafRel::default()), "extension relation"),
