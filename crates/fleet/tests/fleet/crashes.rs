@@ -10,10 +10,10 @@ use skytether_fleet::{Fleet, Pushdown, RepairOptions};
 use skytether_host::Scheme;
 use skytether_store::disk::DriveIdentity;
 
+use crate::drive_replacement::{parts, repair};
 use crate::growth::{clean, no_leaks, reopen};
-use crate::killed::{BATCHES, Job, MANY, ROWS, VICTIM, killed_at};
+use crate::killed_processes::{BATCHES, Job, MANY, ROWS, VICTIM, killed_at};
 use crate::redundancy::{dir_of, open};
-use crate::replaced::{parts, repair};
 use crate::scrub::{all, files, mended, values};
 use crate::util::{batches, ingest, name, query, usage, value};
 

@@ -2,7 +2,7 @@
 //!
 //! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of them where there are many (`SKYTETHER_FAULTS=all` tries each).
 
-mod forgets;
+mod lost_writes;
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::RwLock;
 
-use crate::mended::{FLEET, holds, options, rows, store};
+use crate::repair::{FLEET, holds, options, rows, store};
 use crate::util::{name, small_drive};
 
 const DRIVES: usize = 4;

@@ -11,7 +11,7 @@ use skytether_fleet::{Fleet, GrowthOptions, GrowthReport, HostOptions, IngestOpt
 use skytether_host::{PartitionRecord, RedundancyRecord};
 use skytether_host::{RootRecord, Scheme};
 
-use crate::killed::{Job, MANY, killed_at};
+use crate::killed_processes::{Job, MANY, killed_at};
 use crate::redundancy::{answers, bring_back, dir_of, fill, lose};
 use crate::scrub::values;
 use crate::util::{batches, ingest, name, query, usage, value};
@@ -369,7 +369,7 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     refused(retiring(&[7]), Kind::Invalid, "there is no drive").await;
     refused(GrowthOptions { addresses: vec!["127.0.0.1:1".into()], ..GrowthOptions::default() }, Kind::Invalid, "below it").await;
     // With one more there is one to take the place; with two gone there is not. Where the making of a drive was cut off, one is made.
-    crate::replaced::cut_off(&dir_of(dir.path(), 3));
+    crate::drive_replacement::cut_off(&dir_of(dir.path(), 3));
     assert_eq!(resize(&fleet, &adding(2)).await.added, ["drive-3", "drive-4"]);
     resize(&fleet, &retiring(&[0])).await;
     resize(&fleet, &adding(1)).await;
@@ -409,7 +409,7 @@ async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
     drop(fleet);
     lose(dir.path(), &[1]);
     let fleet = reopen(dir.path()).await;
-    let options = RepairOptions { bytes_per_s: Some(rate), ..crate::replaced::replacing(&[1]) };
+    let options = RepairOptions { bytes_per_s: Some(rate), ..crate::drive_replacement::replacing(&[1]) };
     let report = fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     kept(report.seconds, report.bytes_read);
     clean(&fleet, "at a rate").await;
@@ -420,8 +420,8 @@ async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
     let first = tempfile::tempdir().unwrap();
     let scheme = redundancy.parse::<Scheme>().unwrap();
     let levels = scheme.inner().is_some();
-    let (drives, homes) = if levels { (crate::levels::DRIVES, 4) } else { (3, scheme.tolerates() + 1) };
-    let fleet = if levels { crate::levels::open(first.path()).await.unwrap() } else { open(first.path(), drives, redundancy).await };
+    let (drives, homes) = if levels { (crate::two_level::DRIVES, 4) } else { (3, scheme.tolerates() + 1) };
+    let fleet = if levels { crate::two_level::open(first.path()).await.unwrap() } else { open(first.path(), drives, redundancy).await };
     ingest(&fleet, "lab.a", &batches(3, 500), false).await.unwrap();
     ingest(&fleet, "lab.b", &batches(2, 400), false).await.unwrap();
     let leave = job == Job::Retire;
@@ -481,12 +481,12 @@ async fn a_retirement_with_redundancy_that_is_killed_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_growth_on_two_levels_that_is_killed_goes_on() {
-    killed_everywhere(crate::levels::SCHEME, Job::Grow, 13).await;
+    killed_everywhere(crate::two_level::SCHEME, Job::Grow, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retirement_on_two_levels_that_is_killed_goes_on() {
-    killed_everywhere(crate::levels::SCHEME, Job::Retire, 13).await;
+    killed_everywhere(crate::two_level::SCHEME, Job::Retire, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use skytether_fleet::{DatasetKind, Placement, QueryOptions, ScrubOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::{batches, lines, name, small_drive};
 
 /// A drive of which only the storage is offered.

@@ -17,7 +17,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, Version};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::{name, small_drive};
 
 /// Where somebody waits, who says so, and goes on when told.

@@ -7,10 +7,10 @@ use skytether_common::Kind;
 use skytether_fleet::{Fleet, Pushdown, RepairOptions};
 use uuid::Uuid;
 
+use crate::drive_replacement::{parts, repair, replacing};
 use crate::growth::{clean, no_leaks, reopen};
-use crate::killed::{closed, copy_all};
+use crate::killed_processes::{closed, copy_all};
 use crate::redundancy::{dir_of, lose, open};
-use crate::replaced::{parts, repair, replacing};
 use crate::util::{Random, batches, ingest, query};
 
 const QUERIES: [&str; 3] = [

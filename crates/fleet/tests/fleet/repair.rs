@@ -310,7 +310,7 @@ async fn a_drive_that_missed_a_take_over_is_not_relied_on() {
     }
 }
 
-/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and all know the same afterwards (seed 5277 of the storms).
+/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and all know the same afterwards (seed 5277 of `dst`).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_that_alone_says_that_it_was_away_is_taken_in() {
     let drives = Drives::new(4);

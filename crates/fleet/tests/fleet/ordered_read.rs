@@ -17,7 +17,7 @@ use skytether_fleet::{AdaptiveMode, HostOptions, Pushdown, QueryOptions, RepairO
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 
-use crate::mended::{options, store};
+use crate::repair::{options, store};
 use crate::util::{lines, small_drive};
 
 /// A way to a drive that notes which slices are asked for, and after so many of them does not answer any more.

@@ -14,7 +14,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, SliceStore, StoreLayer, Version};
 
 use super::{BYSTANDER, Change, DRIVES, LIMIT, OLD, OTHER, VICTIM, Values, values};
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::{name, small_drive};
 
 /// How many batches of changes it forgets, and whether the host goes on or another one begins.

@@ -7,8 +7,8 @@ use skytether_common::Kind;
 use skytether_fleet::{Fleet, GrowthOptions, IngestOptions, Pushdown};
 
 use crate::growth::{adding, balanced, clean, no_leaks, reopen, resize, retiring, settled};
-use crate::levels::{DRIVES, SCHEME, open, open_with};
 use crate::redundancy::{answers, bring_back, dir_of, fill, lose};
+use crate::two_level::{DRIVES, SCHEME, open, open_with};
 use crate::util::{CUTS, batches, ingest, name, query, value};
 
 /// On how many drives a root record lies: two of each of two hosts.

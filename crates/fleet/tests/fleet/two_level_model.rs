@@ -6,8 +6,8 @@ use bytes::Bytes;
 use skytether_common::Key;
 use skytether_redundancy::map::CodeMap;
 
-use crate::levels::{DRIVES, had, maps, open};
 use crate::redundancy::dir_of;
+use crate::two_level::{DRIVES, had, maps, open};
 use crate::util::Random;
 use crate::util::{batches, ingest, name};
 

@@ -174,7 +174,7 @@ async fn child() {
 fn run_and_kill(dir: &Path, job: Job, stop: usize) -> String {
     let mut errors = tempfile::tempfile().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "killed::child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "killed_processes::child", "--nocapture", "--test-threads=1"])
         .env(DIR, dir)
         .env(JOB, format!("{job:?}"))
         .env(STOP, stop.to_string())

@@ -14,7 +14,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Notify;
 
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::small_drive;
 
 /// Values that only batches of slices write so many of.

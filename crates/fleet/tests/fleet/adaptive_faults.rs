@@ -299,7 +299,7 @@ const ALONE: &str = "SKYTETHER_TEST_ALONE";
 #[test]
 fn queries_that_fail_or_are_dropped_leave_nothing_behind() {
     let ran = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "moving_faults::what_leaves_nothing_behind", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "adaptive_faults::what_leaves_nothing_behind", "--nocapture", "--test-threads=1"])
         .env(ALONE, "1")
         .output()
         .unwrap();

@@ -124,7 +124,7 @@ async fn one_of_a_fleets_drives_in_the_place_of_another_that_is_missing_is_used(
     assert!(lost(&status) == [0] && why(&status[0]).contains("drives/1"), "{status:?}");
     assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
     // A blank one is made where there is room.
-    let report = crate::replaced::repair(&fleet, crate::replaced::replacing(&[0])).await;
+    let report = crate::drive_replacement::repair(&fleet, crate::drive_replacement::replacing(&[0])).await;
     assert!(report.left.is_empty() && report.lost.is_empty() && report.drives == ["drive-0"], "{report}");
     drop(fleet);
     let fleet = open(dir.path(), 3, "none").await.unwrap();
@@ -147,7 +147,7 @@ async fn a_drive_that_is_not_of_the_fleet_is_named_and_left_alone() {
     }
     assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
     // It is not overwritten either.
-    let error = fleet.repair(&crate::replaced::replacing(&[1]), &|_| ()).await.unwrap_err();
+    let error = fleet.repair(&crate::drive_replacement::replacing(&[1]), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("is not empty"), "{error}");
     drop(fleet);
     fs::rename(dir_of(one.path(), 1), dir_of(two.path(), 1)).unwrap();

@@ -12,8 +12,8 @@ use skytether_common::{Key, Kind, PartitionName, Result};
 use skytether_fleet::{AdaptiveMode, Fleet, HostOptions, IngestOptions, OpenOptions, Pushdown, ScrubOptions};
 use skytether_redundancy::map::CodeMap;
 
+use crate::drive_replacement::{WIDE, parts, repair, replacing, wide};
 use crate::redundancy::{QUERIES, answers, bring_back, dir_of, fill, lose, receipt};
-use crate::replaced::{WIDE, parts, repair, replacing, wide};
 use crate::scrub::{all, files, put, values};
 use crate::util::{CUTS, Random, batches, ingest, name, query, usage, value};
 
@@ -157,7 +157,7 @@ async fn every_value_of_lost_drives_is_what_it_was_whole_and_in_parts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
-    use crate::dying::{QUERIES, answer, filled, host_over};
+    use crate::crash_mid_query::{QUERIES, answer, filled, host_over};
 
     let dir = tempfile::tempdir().unwrap();
     let fleet = async |breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving| host_over(dir.path(), (DRIVES, Some(3)), SCHEME, breaths, moving).await.unwrap();

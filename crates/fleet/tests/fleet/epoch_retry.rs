@@ -20,7 +20,7 @@ use skytether_store::SliceStore;
 use skytether_store::StoreLayer;
 use skytether_store::memory::MemoryStore;
 
-use crate::garbage::Garbage;
+use crate::corrupt_reply::Garbage;
 use crate::util::{batches, drive_over, lines, name};
 
 /// A store that notes which slices of `data` are read, once the drive over it has failed.

@@ -1,4 +1,4 @@
-//! Drives that give garbage: where others have what they store, these give what is left of it, and garbage never counts. What a drive gave before it did, `unfinished` looks at.
+//! Drives that give garbage: where others have what they store, these give what is left of it, and garbage never counts. What a drive gave before it did, `epoch_retry` checks.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
