@@ -51,7 +51,7 @@ def in_the_shell(text: str) -> str:
     return done.stdout
 
 
-def test_the_examples_for_biologists_run_after_those_of_the_readme(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_for_biologists_run_after_the_readme(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for document in ("README.md", "docs/biologists.md"):
         run_the_examples(document, place, capsys)
 

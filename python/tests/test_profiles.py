@@ -37,7 +37,7 @@ def profiles(fleet: skytether.Fleet) -> list[str | None]:
         ("unlimited", [None] * 3),
     ],
 )
-def test_profiles_are_given_in_several_ways_and_answers_stay_the_same(tmp_path, given, expected):
+def test_every_form_of_profiles_leaves_answers_unchanged(tmp_path, given, expected):
     with skytether.open(tmp_path / "fleet", drives=3, slice_rows=100) as fleet:
         fleet.ingest(TABLE, "d.t")
         answer = fleet.sql(QUERY).to_arrow()

@@ -190,7 +190,7 @@ def test_ttest_equals_scipy(db, equal_var):
         assert res.params["transform"] is None
 
 
-def test_sets_with_cells_in_common_are_refused_unless_that_is_meant(db):
+def test_overlapping_sets_are_refused_unless_allowed(db):
     ds = db.ingest(normalised(rich()), "t/x")
     n = np.arange(60)
     with pytest.raises(skytether.InvalidError, match=r"10 cells of t/x are in both sets \('cell-20' is the first\).*overlap=True"):
@@ -261,7 +261,7 @@ SCORES = """
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_sql_over_the_dense_view_gives_the_scores_of_rank_genes_groups(pbmc3k_fleet, method):
+def test_sql_over_the_dense_view_equals_rank_genes_groups(pbmc3k_fleet, method):
     with msgexpress.open(pbmc3k_fleet) as db:
         ranked = db["blood/pbmc3k"].rank_genes_groups("cell_type", method, transform="log1p_cp10k", groups=["B"]).to_df("B").set_index("names")
         result = db.fleet.sql(SCORES.format(method=method))

@@ -492,7 +492,7 @@ def test_a_lost_drive_changes_no_answer(tmp_path):
     assert [table.sort_by(keys) for table in rows] == [table.sort_by(keys) for table in whole]
 
 
-def test_a_lost_host_and_a_drive_of_each_other_one_change_no_answer(tmp_path):
+def test_loss_of_a_node_and_a_drive_each_changes_no_answer(tmp_path):
     with skytether.open(tmp_path / "fleet", drives=9, hosts=3, redundancy="ec:2+1/2+1", slice_rows=100) as fleet:
         fleet.ingest(TABLE, "d.kept")
         whole = fleet.sql("SELECT * FROM d.kept").to_arrow()

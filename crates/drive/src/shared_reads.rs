@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_store_like_any_other() {
+    fn store_contract_holds() {
         skytether_store::contract::check(|| Box::new(SharedReads::new(Arc::new(MemoryStore::new()), 1 << 20)));
     }
 }

@@ -244,17 +244,18 @@ async fn a_fleet_of_copies_grows_by_two_and_loses_one_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coded_fleet_grows_by_one_and_shrinks_again() {
+async fn fleet_with_parity_grows_by_one_and_shrinks_again() {
     grown("ec:2+1", 4, 1, &[1], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coded_fleet_grows_by_two_and_lets_two_lost_ones_go() {
+async fn fleet_with_parity_grows_by_two_and_retires_two_lost_ones() {
     grown("ec:3+2", 6, 2, &[], &[1, 4]).await;
 }
 
+/// Over data sets of many slices and of one, without redundancy, with copies and with parity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drives_are_balanced_within_five_per_cent_and_no_more_is_moved_than_has_to_be() {
+async fn growth_balances_drives_within_5_percent_by_minimal_moves() {
     for redundancy in ["none", "replicas:2", "ec:2+1"] {
         let dir = tempfile::tempdir().unwrap();
         let fleet = open(dir.path(), 4, redundancy).await;
@@ -284,7 +285,7 @@ async fn drives_are_balanced_within_five_per_cent_and_no_more_is_moved_than_has_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queries_and_ingests_go_on_beside() {
+async fn queries_and_ingests_continue_during_a_resize() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await;
     for n in 0..5 {
@@ -354,7 +355,7 @@ async fn queries_and_ingests_go_on_beside() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_done_is_refused_and_changes_nothing() {
+async fn impossible_resize_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3, "ec:2+1").await;
     let rows = batches(6, 1000);
@@ -394,7 +395,7 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
+async fn resize_and_repair_keep_a_rate_limit() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await;
     ingest(&fleet, "lab.t", &batches(24, 1500), false).await.unwrap();
@@ -460,32 +461,32 @@ async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_growth_that_is_killed_goes_on() {
+async fn killed_growth_resumes() {
     killed_everywhere("none", Job::Grow, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_growth_with_redundancy_that_is_killed_goes_on() {
+async fn killed_growth_with_parity_resumes() {
     killed_everywhere("replicas:2", Job::Grow, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retirement_that_is_killed_goes_on() {
+async fn killed_retirement_resumes() {
     killed_everywhere("none", Job::Retire, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retirement_with_redundancy_that_is_killed_goes_on() {
+async fn killed_retirement_with_parity_resumes() {
     killed_everywhere("replicas:2", Job::Retire, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_growth_on_two_levels_that_is_killed_goes_on() {
+async fn killed_growth_on_two_levels_resumes() {
     killed_everywhere(crate::two_level::SCHEME, Job::Grow, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retirement_on_two_levels_that_is_killed_goes_on() {
+async fn killed_retirement_on_two_levels_resumes() {
     killed_everywhere(crate::two_level::SCHEME, Job::Retire, 13).await;
 }
 

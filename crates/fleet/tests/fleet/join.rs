@@ -84,8 +84,9 @@ impl Layer for Way {
     }
 }
 
+/// A writer reads the list of drives while one joins. It does not record that drive as lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
+async fn joining_drive_does_not_count_as_lost() {
     let ways: Vec<_> = (0..4).map(Way::blank).collect();
     let way = |n: usize| Arc::clone(&ways[n]) as Arc<dyn Cse>;
     let (host, _) = Host::join((0..3).map(way).collect(), options("ec:2+1"), Founding::EmptyDrives).await.unwrap();

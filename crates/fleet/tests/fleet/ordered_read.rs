@@ -104,7 +104,7 @@ async fn filled(redundancy: &str, drives: &Drives) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rebuild_reads_drives_along() {
+async fn rebuild_reads_drives_in_storage_order() {
     let mut drives = Drives::new(5);
     let due = filled("ec:4+1", &drives).await;
     drives.0[2] = Drives::blank(2);
@@ -124,7 +124,7 @@ async fn a_rebuild_reads_drives_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_query_reads_and_decoding_takes_is_read_once() {
+async fn slice_for_query_and_decoding_is_read_once() {
     let mut drives = Drives::new(5);
     let due = filled("ec:4+1", &drives).await;
     drives.0.remove(2);
@@ -160,7 +160,7 @@ async fn read_twice(drives: &Drives, due: &[String]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_is_lost_in_the_middle_holds_nobody_up() {
+async fn drive_lost_during_a_rebuild_delays_no_other() {
     for after in [0, 1, 20, 60] {
         let mut drives = Drives::new(6);
         let due = filled("ec:3+2", &drives).await;

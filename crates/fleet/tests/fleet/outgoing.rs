@@ -94,7 +94,7 @@ impl Layer for Waiting {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_batches_are_under_way_and_end_together() {
+async fn two_batches_are_in_flight_and_end_together() {
     let memory = Arc::new(MemoryStore::default());
     let drive = small_drive(0, Arc::clone(&memory) as _);
     let way = Waiting { drive, begun: 0.into(), under_way: 0.into(), most: 0.into(), fails: 0.into(), refused: 0.into(), moved: Notify::new() };

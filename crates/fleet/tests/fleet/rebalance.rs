@@ -247,8 +247,10 @@ fn is_root(key: &Key) -> bool {
     key.as_str().split('/').count() == 2
 }
 
+/// A data set with redundancy raises the number of homes. A drive fails at any copy, and every later host finds all
+/// records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn root_records_lie_on_more_drives_before_they_are_looked_for_there() {
+async fn root_records_are_copied_before_their_homes_change() {
     let names: Vec<String> = (0..6).map(|n| format!("lab.t{n}")).collect();
     let mut cut_off = 0;
     let ways = (0..3).flat_map(|at| [(at, false, 0), (at, true, 0), (at, false, 1)]);
@@ -292,7 +294,7 @@ async fn root_records_lie_on_more_drives_before_they_are_looked_for_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_falls_into_that_is_made_at_all_homes() {
+async fn commit_during_a_change_of_homes_reaches_all_homes() {
     let watched = WatchedDrives::new(3);
     let host = watched.host(3, "none").await;
     for dataset in ["lab.a", "lab.b", "lab.c"] {
@@ -318,7 +320,7 @@ async fn a_commit_that_falls_into_that_is_made_at_all_homes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_left_to_a_drive_that_is_gone_by_then() {
+async fn growth_that_loses_a_drive_undoes_its_copies() {
     for (count, redundancy) in [(3, "none"), (4, "ec:2+1")] {
         for victim in [None, Some(count)] {
             let what = format!("{redundancy}, {victim:?}");
@@ -346,7 +348,7 @@ async fn nothing_is_left_to_a_drive_that_is_gone_by_then() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_replaced_goes_also_where_the_rest_can_not_be_moved() {
+async fn replaced_generation_is_deleted_although_a_move_fails() {
     let watched = WatchedDrives::new(4);
     let host = watched.host(3, "none").await;
     for dataset in ["lab.a", "lab.b", "lab.c"] {
@@ -371,7 +373,7 @@ async fn what_was_replaced_goes_also_where_the_rest_can_not_be_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_of_which_the_answer_is_lost_is_one_all_the_same() {
+async fn commit_with_a_lost_answer_counts() {
     let watched = WatchedDrives::new(4);
     let host = watched.host(3, "none").await;
     store(&host, "lab.a", 700).await.unwrap();
@@ -384,7 +386,7 @@ async fn a_commit_of_which_the_answer_is_lost_is_one_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
+async fn ingest_during_which_a_drive_leaves_leaks_nothing() {
     let watched = WatchedDrives::new(4);
     let host = watched.host(4, "none").await;
     store(&host, "lab.a", 300).await.unwrap();
@@ -418,7 +420,7 @@ async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_was_rebuilt_in_part_is_blank_when_it_has_left() {
+async fn partly_rebuilt_drive_is_blank_after_it_leaves() {
     let watched = WatchedDrives::new(4);
     let host = watched.host(4, "ec:2+1").await;
     store(&host, "lab.a", 700).await.unwrap();
@@ -434,7 +436,7 @@ async fn a_drive_that_was_rebuilt_in_part_is_blank_when_it_has_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_that_are_still_under_way_are_undone_as_well() {
+async fn links_still_in_flight_are_undone_too() {
     let watched = WatchedDrives::new(3);
     let host = watched.host(2, "none").await;
     store(&host, "lab.a", 700).await.unwrap();
@@ -456,7 +458,7 @@ async fn links_that_are_still_under_way_are_undone_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_read_is_left_and_all_else_is_moved() {
+async fn unreadable_slices_stay_and_all_others_move() {
     for (count, redundancy) in [(3, "none"), (4, "ec:2+1")] {
         let watched = WatchedDrives::new(count + 1);
         let host = watched.host(count, redundancy).await;
@@ -486,7 +488,7 @@ async fn what_can_not_be_read_is_left_and_all_else_is_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_moves_in_the_middle_of_its_drop_is_dropped() {
+async fn data_set_dropped_while_it_moves_is_gone() {
     let watched = WatchedDrives::new(4);
     let host = watched.host(3, "none").await;
     store(&host, "lab.a", 700).await.unwrap();
@@ -505,7 +507,7 @@ async fn what_moves_in_the_middle_of_its_drop_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_replaced_drive_had_of_an_ingest_is_not_committed() {
+async fn ingest_with_slices_on_a_replaced_drive_is_not_committed() {
     for redundancy in ["ec:2+1", "none"] {
         let watched = WatchedDrives::new(4);
         let host = watched.host(4, "ec:2+1").await;
@@ -526,7 +528,7 @@ async fn what_a_replaced_drive_had_of_an_ingest_is_not_committed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scrub_verifies_drives_that_come_in_its_middle() {
+async fn scrub_verifies_drives_that_join_meanwhile() {
     let watched = WatchedDrives::new(4);
     let host = watched.host(3, "none").await;
     for dataset in ["lab.a", "lab.b"] {
@@ -546,7 +548,7 @@ async fn a_scrub_verifies_drives_that_come_in_its_middle() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_whose_coming_was_cut_off_stays_in_the_list() {
+async fn drive_whose_join_was_cut_off_stays_listed() {
     let watched = WatchedDrives::new(4);
     let host = watched.host(3, "none").await;
     store(&host, "lab.a", 300).await.unwrap();

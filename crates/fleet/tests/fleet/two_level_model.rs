@@ -67,7 +67,7 @@ impl Model {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_gone_what_the_groups_give_comes_back_and_nothing_else() {
+async fn random_losses_recover_exactly_what_the_groups_allow() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     ingest(&fleet, "lab.t", &batches(10, 1000), false).await.unwrap();

@@ -242,25 +242,26 @@ async fn leaks(host: &Host, fleet: &Fleet) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_drive_forgets_of_an_ingest_others_have() {
+async fn lost_writes_of_an_ingest_are_recovered_from_peers() {
     survives("ec:2+1", Change::Ingest, &FORGOTTEN).await;
     survives("replicas:2", Change::Ingest, &FORGOTTEN[2..4]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_drive_forgets_of_a_replacement_others_have() {
+async fn lost_writes_of_a_replacement_are_recovered_from_peers() {
     survives("ec:2+1", Change::Replace, &FORGOTTEN).await;
     survives("replicas:2", Change::Replace, &FORGOTTEN[2..4]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_drive_forgets_of_a_drop_others_know() {
+async fn lost_writes_of_a_drop_are_recovered_from_peers() {
     survives("ec:2+1", Change::Drop, &FORGOTTEN).await;
     survives("replicas:2", Change::Drop, &FORGOTTEN[2..4]).await;
 }
 
+/// The data set is old or new, or an error names the drive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_redundancy_what_a_drive_forgets_is_old_or_new_or_missing_by_name() {
+async fn lost_writes_without_redundancy_are_old_new_or_named() {
     let (mut kept, mut old, mut told) = (0, 0, 0);
     for change in [Change::Ingest, Change::Replace, Change::Drop] {
         let scene = Scene::new("none", change).await;
