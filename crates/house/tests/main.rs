@@ -7,4 +7,5 @@ mod declared;
 mod error_texts;
 mod imports;
 mod storage_crates;
+mod test_names;
 mod workspace;
