@@ -247,7 +247,7 @@ def test_integer_and_float_comparisons_are_exact_or_raise(fleet):
     assert pushed > 200
 
 
-def test_reasons_are_told_of_values_that_python_does_not_have(fleet, memory):
+def test_values_without_a_python_form_have_a_reason(fleet, memory):
     far = pa.scalar(2**44, pa.timestamp("s"))
     for condition in (f("t_ns") < far, f("t_s") < far, f("t_s").isin(pa.array([2**40, 2**44], pa.timestamp("s"))), f("t_s").isin(pa.array([2**40], pa.timestamp("s")))):
         try:
@@ -266,7 +266,7 @@ def moved(receipt: skytether.Receipt) -> int:
     return receipt.to_dict()["bytes_moved"]
 
 
-def test_only_the_parts_that_cannot_travel_are_done_here(fleet, memory):
+def test_only_unsupported_parts_of_a_filter_run_locally(fleet, memory):
     both = (f("i8") > 40) & (pc.utf8_upper(f("text")) == "A")
     scan = fleet.dataset("d.typed").scanner(["n", "f64"], both)
     assert_same(scan.to_table(), pads.dataset(memory).to_table(["n", "f64"], both), False, "both")

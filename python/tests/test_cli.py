@@ -308,7 +308,7 @@ def test_names_in_either_spelling(fleet, tmp_path):
     assert wrong.returncode == 2 and wrong.stderr.count("is no data set name") == 1, wrong.stderr
 
 
-def test_a_call_without_a_transform_is_wrong_whatever_is_there(fleet, tmp_path):
+def test_call_without_a_transform_is_always_wrong(fleet, tmp_path):
     for name, where in (("t/nope", fleet), ("t/x", tmp_path / "none"), ("t/x", "127.0.0.1:1")):
         done = command("de", name, "--groupby", "g", "--fleet", where)
         assert done.returncode == 2 and done.stderr.startswith("msgx: say --transform log1p_cp10k") and done.stderr.count("\n") == 1, done.stderr

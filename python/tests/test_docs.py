@@ -121,7 +121,7 @@ def assert_begins(printed: str, shown: str) -> None:
     assert len(printed.splitlines()) >= len(lines) > 1
 
 
-def test_what_the_readme_says_the_demo_prints(place: Path) -> None:
+def test_readme_shows_the_output_of_the_demo(place: Path) -> None:
     """The table of marker genes, and the receipt but for times. An ellipsis stands for lines left out."""
     (_, shown), *more = [(language, text) for language, text in blocks("README.md") if text.startswith("cell type ")]
     assert not more

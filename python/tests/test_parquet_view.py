@@ -98,7 +98,7 @@ def same(found: pa.Table, given: pa.Table, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_pyarrow_reads_what_was_ingested(fleet, name, tmp_path):
+def test_pyarrow_reads_the_ingested_rows(fleet, name, tmp_path):
     given = TABLES[name]()
     told = []
     report = fleet.export(name, tmp_path / "t.parquet", progress=lambda done, total: told.append((done, total)))
@@ -133,7 +133,7 @@ def test_the_file_where_it_is_is_the_exported_one_byte_for_byte(fleet, name, tmp
 
 
 @pytest.mark.parametrize("name", ["lab.events", "lab.wide", "lab.none", "lab.keyed"])
-def test_duckdb_reads_what_was_ingested(fleet, name, tmp_path):
+def test_duckdb_reads_the_ingested_rows(fleet, name, tmp_path):
     given = TABLES[name]()
     fleet.export(name, tmp_path / "t.parquet")
     with duckdb.connect() as db:
@@ -168,7 +168,7 @@ def test_duckdb_reads_every_type_that_it_has(fleet, tmp_path):
         assert a == b, name
 
 
-def test_readers_skip_row_groups_by_what_the_footer_tells(fleet, tmp_path):
+def test_readers_skip_row_groups_by_the_footer(fleet, tmp_path):
     fleet.export("lab.events", tmp_path / "t.parquet")
     metadata = pq.read_metadata(tmp_path / "t.parquet")
     names = metadata.schema.names
@@ -195,7 +195,7 @@ def test_pandas_and_arrow_datasets_take_the_address(fleet):
     same(pq.read_table("fsspec+" + url(fleet, "lab.events")), events(), "lab.events")
 
 
-def test_a_column_costs_little_of_what_the_file_has(tmp_path):
+def test_reading_one_column_moves_little_of_the_file(tmp_path):
     """Bytes that come from the drives: those of the column's sections and the footers."""
     with skytether.open(tmp_path / "fleet", drives=2) as fleet:
         rows = 200_000
@@ -211,7 +211,7 @@ def test_a_column_costs_little_of_what_the_file_has(tmp_path):
         assert found.num_rows == rows and sum(read) < 0.2 * fs.info("lab.t")["size"]
 
 
-def test_a_file_system_lists_and_tells_what_is_not_there(fleet):
+def test_file_system_lists_files_and_names_missing_ones(fleet):
     fs = fsspec.filesystem("skytether")
     at = url(fleet, "x").rsplit("/", 1)[0]
     bare = at.removeprefix("skytether://")

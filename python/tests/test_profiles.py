@@ -77,7 +77,7 @@ def test_a_profile_is_a_file_and_a_list_says_how_many_drives(tmp_path):
         ([None, "envoy"], ["no device profile"]),
     ],
 )
-def test_what_is_no_profile_is_told_and_makes_nothing(tmp_path, given, says):
+def test_invalid_profile_is_refused_and_creates_nothing(tmp_path, given, says):
     for text in says:
         with pytest.raises(skytether.InvalidError, match=text):
             skytether.open(tmp_path / "fleet", drives=2, profile=given)

@@ -228,7 +228,7 @@ def test_a_gene_of_zeros_is_no_difference(db):
     assert (gene["scores"], gene["logfoldchanges"], gene["pvals"], gene["pvals_adj"], gene["pct_nz_group"]) == (0, 0, 1, 1, 0)
 
 
-def test_the_receipt_says_what_ran_where(pbmc3k_fleet):
+def test_receipt_names_where_each_slice_ran(pbmc3k_fleet):
     with msgexpress.open(pbmc3k_fleet) as db:
         res = db["blood/pbmc3k"].rank_genes_groups("cell_type", transform="log1p_cp10k")
     receipt = res.receipt.to_dict()
@@ -347,7 +347,7 @@ def test_nothing_to_rank(db):
         db.ingest(no_genes, "t/genes").rank_genes_groups("g", transform=None)
 
 
-def test_an_obs_column_whose_name_sql_needs_itself(db):
+def test_obs_column_named_like_a_sql_keyword(db):
     """`cell` is the cells' names in SQL, and the column of that name is called otherwise there."""
     adata = rich()
     adata.obs["cell"] = pd.Categorical(adata.obs["type"], categories=["NK", "T", "B"])

@@ -189,7 +189,7 @@ async fn paused_reader_delays_no_other_query() {
 }
 
 #[tokio::test]
-async fn the_annotation_tells_what_ran() {
+async fn annotation_names_the_operators_that_ran() {
     let mut plan = sub_plan("SELECT kind, count(*) AS n FROM shop.sales.data WHERE id < 10000 GROUP BY kind").await;
     plan.query = uuid::Uuid::from_u128(99);
     let received = plan.program.bytes().len() as u64;
@@ -237,7 +237,7 @@ async fn dense_aggregates_equal_a_model() {
 }
 
 #[tokio::test]
-async fn filters_on_the_dense_view_read_only_what_can_match() {
+async fn filters_on_the_dense_view_read_only_possible_matches() {
     let drive = drive();
     let (_, whole) = ask(drive.as_ref(), "SELECT sum(value) AS s FROM blood.tiny.x").await;
     let (rows, gene) = ask(drive.as_ref(), "SELECT sum(value) AS s FROM blood.tiny.x WHERE gene = 'GENE-4'").await;

@@ -82,7 +82,7 @@ fn scrubbed_line(line: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ran_where() {
+async fn receipt_tree_after_execution() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.points", &batches(8, 3000), false).await.unwrap();

@@ -152,7 +152,7 @@ async fn early_end_of_a_query_has_an_exact_receipt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_shows_the_cut_and_analyze_what_happened() {
+async fn explain_shows_the_plan_and_analyze_the_execution() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(4, 500), false).await.unwrap();
