@@ -1,4 +1,4 @@
-//! Work that moves between drives and host while a query runs: whoever runs what, the answer is the same.
+//! Adaptive execution: whichever drive or host runs a slice, the answer is the same.
 
 use std::path::Path;
 use std::sync::Arc;

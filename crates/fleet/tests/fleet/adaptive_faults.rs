@@ -1,4 +1,5 @@
-//! Drives whose messages get lost, come twice, late or garbled, and drives that die or hang in the middle: what is unfinished counts for nothing, and the answer is right.
+//! Messages are lost, duplicated, late or garbled, and drives die or hang: incomplete epochs count for nothing, and the
+//! answer is right.
 
 use futures::future::BoxFuture;
 use std::collections::VecDeque;

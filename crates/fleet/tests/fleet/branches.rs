@@ -1,4 +1,5 @@
-//! Trees of drives: hosts that are drives of other hosts. Whatever the tree, the answer is the same, and receipts show every level.
+//! Trees of drives: hosts that are drives of other hosts. Every tree gives the same answer, and receipts show every
+//! level.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A data set is replaced at once or not at all, and of two writers one wins.
+//! A replacement is atomic, and one of two writers wins.
 
 use futures::StreamExt;
 use skytether_common::{Error, Kind};

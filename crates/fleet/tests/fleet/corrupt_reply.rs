@@ -1,4 +1,5 @@
-//! Drives that give garbage: where others have what they store, these give what is left of it, and garbage never counts. What a drive gave before it did, `epoch_retry` checks.
+//! Drives that send corrupt replies: their peers take over, and nothing corrupt counts. `epoch_retry` tests what was
+//! complete before.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;

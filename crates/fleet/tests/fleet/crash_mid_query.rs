@@ -1,4 +1,4 @@
-//! Drives of a fleet with redundancy that die while they work: the answer is what it would have been.
+//! Drives with redundancy crash in the middle of a query or an ingest: the answer is right.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Killed before any change that it makes on a drive, whatever works on a fleet leaves data sets absent, old or whole, and done again it comes to its end; nothing leaks.
+//! Processes that are killed before any change on a drive leave data sets absent, old or whole. Repeated jobs complete,
+//! and nothing leaks.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! What drives and a fleet keep of themselves (`index.redb`, `drive.json`, `fleet.json`), damaged, cut off or gone: the drive is lost as a whole and made anew, or what to do is said; no answer is wrong.
+//! Damaged, truncated or lost `index.redb`, `drive.json` and `fleet.json`: the drive counts as lost and is rebuilt, or
+//! the error says what to do. No answer is wrong.
 
 use std::fs;
 use std::path::Path;

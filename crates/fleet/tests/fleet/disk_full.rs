@@ -1,4 +1,4 @@
-//! Drives that are full: what is written comes before indexes, which can be built again.
+//! Full drives: writes come before indexes, which can be built again.
 
 use std::path::Path;
 use std::time::Duration;

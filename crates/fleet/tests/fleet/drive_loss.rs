@@ -1,4 +1,4 @@
-//! Drives that are lost, are back, or have another drive in their place.
+//! Drives are lost, return, or another drive is in their place.
 
 use skytether_common::Kind;
 use skytether_fleet::{DriveStatus, Fleet, Pushdown};

@@ -1,4 +1,4 @@
-//! Lost drives are rebuilt on blank ones: with the same bytes, while the fleet works, and also after a crash.
+//! Lost drives are rebuilt on blank ones with the same bytes, while the fleet works and after a crash.
 
 use std::collections::BTreeMap;
 use std::fs;

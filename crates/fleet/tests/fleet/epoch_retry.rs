@@ -1,4 +1,5 @@
-//! What a drive costs that breaks, falls silent or gives garbage in the middle of a query: epochs that were complete count, and no slice of theirs is read or worked off once more.
+//! A drive disconnects, falls silent or sends corrupt replies in the middle of a query: complete epochs count, and no
+//! slice of theirs runs again.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};

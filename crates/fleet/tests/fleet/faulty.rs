@@ -1,4 +1,5 @@
-//! A drive that fails or is full at any operation of a change: the change is made, or an error names the drive; whichever it is, every data set is old or new and whole, and once the drive is well again a scrub leaves nothing damaged and nothing is left behind.
+//! A drive fails or is full at any operation of a change. The change is made, or an error names the drive. Every data
+//! set is old or new and whole. Once the drive is well, a scrub repairs the rest and nothing leaks.
 //!
 //! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of them where there are many (`SKYTETHER_FAULTS=all` tries each).
 

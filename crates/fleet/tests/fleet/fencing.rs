@@ -1,4 +1,4 @@
-//! Two hosts over the same drives: the one that began last changes them, the other one changes nothing any more, wherever it was.
+//! Two hosts over the same drives: the later one may change them, the older one is fenced on every drive.
 
 use std::path::Path;
 use std::sync::Arc;

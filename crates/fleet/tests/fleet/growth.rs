@@ -1,4 +1,5 @@
-//! Fleets that grow and shrink: the same answers, balanced drives, no more moved than has to, while they work, and after a crash at any change.
+//! Fleets grow and shrink: the answers stay, drives are balanced, moves are minimal, also under load and after a crash
+//! at any change.
 
 use std::collections::BTreeMap;
 use std::fs;

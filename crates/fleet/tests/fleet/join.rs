@@ -1,4 +1,4 @@
-//! Drives that come to a fleet while others look around in it.
+//! Drives join a fleet while other tasks read the list of drives.
 
 use futures::future::BoxFuture;
 use std::mem::take;

@@ -1,4 +1,4 @@
-//! Real processes that work on a fleet and are killed before a change that they make on a drive: what the tests of crashes share.
+//! Processes that work on a fleet and are killed before a change on a drive: helpers of the crash tests.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! How the loss of drives is told: which are missing, blank, or not of the fleet, and what to do about it.
+//! Reports of lost drives: which are missing, blank or foreign, and what to do.
 
 use std::fs;
 use std::path::Path;

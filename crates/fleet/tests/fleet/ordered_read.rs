@@ -1,4 +1,5 @@
-//! Rebuilds read drives along as slices lie there, although groups take them in another order, and a drive that falls silent meanwhile holds nobody up; what a query and decoding both want is read once.
+//! Rebuilds read each drive in the order of storage. A drive that falls silent delays no other, and a slice for a query
+//! and for decoding is read once.
 
 use futures::future::BoxFuture;
 use std::collections::HashSet;

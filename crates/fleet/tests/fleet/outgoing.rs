@@ -1,4 +1,5 @@
-//! Slices go to a drive in batches, two of which are under way at a time: one is stored while the next comes. Where one of them fails, nothing is said before the other has ended.
+//! Slices go to a drive in batches, two of them in flight: one is stored while the next arrives. If one fails, the
+//! error waits for the end of the other.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Tables as plain Parquet files: what is exported, and what is read where it is.
+//! Tables as Parquet files: exported, and read in place.
 
 use std::fs;
 use std::path::Path;

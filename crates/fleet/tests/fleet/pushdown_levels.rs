@@ -1,4 +1,4 @@
-//! One query at several rungs at the same time: what comes of them meets in one merge.
+//! One query at several pushdown levels at the same time: all results meet in one merge.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;

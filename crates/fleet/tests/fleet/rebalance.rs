@@ -1,4 +1,5 @@
-//! What moves, or is copied, while drives come and go: nothing that is stored is lost over it, nothing is left behind, and nobody is told a wrong reason.
+//! Moves and copies while drives join and leave: nothing stored is lost, nothing leaks, and errors name the right
+//! reason.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;

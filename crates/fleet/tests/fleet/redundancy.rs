@@ -1,4 +1,4 @@
-//! Fleets that lose drives: the same answers over what is left, and nothing stale when they are back.
+//! Fleets lose drives: the answers over the rest are the same, and returning drives hold nothing stale.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Changes of a fleet that are cut off by a drive that fails: what some know counts, the next one finishes it, and nothing that was stored or dropped is wrong afterwards.
+//! Changes of a fleet that a failing drive interrupts: the next host completes them, and nothing stored or dropped is
+//! wrong afterwards.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;

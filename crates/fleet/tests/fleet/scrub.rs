@@ -1,4 +1,4 @@
-//! Scrubs: what is damaged is found and mended, whatever it is, and next to nothing moves.
+//! Scrubs find and repair damage of any kind, and move next to nothing.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Drives that give signs of life and stand still: a read of their store that never returns, in the middle of a query.
+//! Drives that send heartbeats while a read of their store never returns, in the middle of a query.
 
 use std::sync::Arc;
 use std::time::Duration;

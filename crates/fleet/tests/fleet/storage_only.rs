@@ -1,4 +1,4 @@
-//! Drives that store and run nothing, as doors to other storage will be: sub-plans run on the host over what they store.
+//! Drives that only store: sub-plans run on the host over their slices.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Redundancy on two levels: any host may be lost, and a drive of each of the others; what is lost within a host is made from that host's drives alone.
+//! Redundancy on two levels: any node may be lost, and one drive of each other node. A loss within a node is repaired
+//! from its own drives.
 
 use std::collections::BTreeMap;
 use std::path::Path;

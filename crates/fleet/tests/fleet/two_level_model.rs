@@ -1,4 +1,4 @@
-//! Redundancy on two levels against its model: of values that are gone at random, those come back that the groups give.
+//! Redundancy on two levels against its model: after random losses exactly the values come back that the groups allow.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Fleets that know their hosts grow and shrink: what is on two levels stays on its hosts, and survives all that it did before.
+//! Fleets on two levels grow and shrink: shards stay on their node, and the fleet survives what it did before.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! A drive whose disk lies: it acknowledges changes, and when its power goes it is back as it was some changes before, so quickly that nobody notes it as away. What was acknowledged is there all the same where others have it, a scrub mends the drive, and nothing is left behind.
+//! A drive loses acknowledged writes: its power fails, and it returns as it was some batches before, so fast that no
+//! host notices its absence. Peers have what it lost, a scrub repairs it, and nothing leaks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
