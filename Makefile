@@ -40,8 +40,8 @@ figures: setup ## the papers' figures into figures-out/, with the published valu
 # All but the Python extension, which is tested from Python.
 WORKSPACE := --workspace --exclude skytether-python
 NEXTEST := $(BIN)/cargo-nextest nextest
-# What `make soak` repeats: it reads SKYTETHER_SOAK (and storms SKYTETHER_STORMS=FROM..TO, faults SKYTETHER_FAULTS=all).
-SOAK := test(/^storms::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) | (package(skytether-store) & kind(test))
+# What `make soak` repeats: it reads SKYTETHER_SOAK (and dst SKYTETHER_STORMS=FROM..TO, faulty SKYTETHER_FAULTS=all).
+SOAK := test(/^dst::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) | (package(skytether-store) & kind(test))
 
 # All targets of fuzz/, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. Findings stay in $(FUZZ_DIR).
 FUZZ_SECONDS ?= 20

@@ -127,7 +127,7 @@ def measured(part: str, quick: bool) -> None:
         case "storms":
             seeds = storms.SEEDS // 10 if quick else storms.SEEDS
             took, told = storms.run(0, seeds)
-            line(f"{seeds} storms: nothing lost, nothing left behind", f"{took:.0f} s", told, "all", True)
+            line(f"{seeds} simulations of a fleet: nothing lost, nothing left behind", f"{took:.0f} s", told, "all", True)
         case "regret":
             regret.compare(40 if quick else 1, 1, line)
         case "moving":

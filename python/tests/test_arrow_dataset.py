@@ -214,7 +214,8 @@ def test_filters_that_stay(fleet, memory, condition):
     assert scan.count_rows() == memory.filter(condition).num_rows
 
 
-def test_whole_numbers_beside_floats_are_compared_exactly_or_not_at_all(fleet):
+def test_integer_and_float_comparisons_are_exact_or_raise(fleet):
+    """They raise only where pyarrow raises as well."""
     # Each column has all that is odd about it in rows of its own: pyarrow raises for a column that does not fit a float.
     whole = {
         "i64": (pa.int64(), [2**53, 2**53 + 1, 2**62, 2**62 + 1, BIG - 511, BIG, -BIG - 1, 5]),
@@ -246,7 +247,7 @@ def test_whole_numbers_beside_floats_are_compared_exactly_or_not_at_all(fleet):
     assert pushed > 200
 
 
-def test_reasons_are_told_of_values_that_python_does_not_have(fleet, memory):
+def test_values_without_a_python_form_have_a_reason(fleet, memory):
     far = pa.scalar(2**44, pa.timestamp("s"))
     for condition in (f("t_ns") < far, f("t_s") < far, f("t_s").isin(pa.array([2**40, 2**44], pa.timestamp("s"))), f("t_s").isin(pa.array([2**40], pa.timestamp("s")))):
         try:
@@ -265,7 +266,7 @@ def moved(receipt: skytether.Receipt) -> int:
     return receipt.to_dict()["bytes_moved"]
 
 
-def test_only_the_parts_that_cannot_travel_are_done_here(fleet, memory):
+def test_only_unsupported_parts_of_a_filter_run_locally(fleet, memory):
     both = (f("i8") > 40) & (pc.utf8_upper(f("text")) == "A")
     scan = fleet.dataset("d.typed").scanner(["n", "f64"], both)
     assert_same(scan.to_table(), pads.dataset(memory).to_table(["n", "f64"], both), False, "both")
@@ -303,7 +304,7 @@ def test_columns_and_expressions(fleet, memory, columns, condition):
         assert field.type == (dataset.schema.field("view").type if field.name == "view" else theirs.type)
 
 
-def test_what_a_filter_leaves_out_is_neither_moved_nor_read(fleet):
+def test_filtered_rows_are_neither_moved_nor_read(fleet):
     dataset = fleet.dataset("d.long")
     dataset.to_table()
     whole = dataset.receipt.to_dict()
@@ -336,7 +337,8 @@ def test_each_run_is_one_of_its_own(fleet):
     assert sum(tagged.record_batch.num_rows for tagged in scan.scan_batches()) == 300_000
 
 
-def test_a_table_that_was_replaced_is_not_taken_for_the_one_before(fleet):
+def test_dataset_raises_after_a_replacement_by_other_columns(fleet):
+    """After a replacement by other rows of the same columns, the data set reads these rows."""
     first = pa.table({"k": pa.array([1, 2, 3], pa.int32()), "t": ["a", "b", "c"], "gone": [1.5, 2.5, 3.5]})
     fleet.ingest(first, "d.changing")
     dataset = fleet.dataset("d.changing")
@@ -362,7 +364,7 @@ def test_a_table_that_was_replaced_is_not_taken_for_the_one_before(fleet):
     assert fleet.dataset("d.changing").to_table(["new"]).num_rows == 3
 
 
-def test_what_files_have_and_tables_have_not_is_refused_by_name(fleet):
+def test_calls_that_only_files_support_are_refused_by_name(fleet):
     dataset = fleet.dataset("d.mixed")
     for columns, condition in ((["u", "__filename"], None), ({"at": f("__fragment_index")}, None), (["u"], f("__last_in_fragment"))):
         with pytest.raises(skytether.UnsupportedError, match="^__(filename|fragment_index|last_in_fragment) "):
@@ -394,7 +396,7 @@ def test_it_is_a_dataset_in_all_its_parts(fleet):
     assert dataset.replace_schema(dataset.schema) is dataset and str(dataset.partition_expression) == "true"
 
 
-def test_what_it_does_not_do_is_said(fleet, tmp_path):
+def test_unsupported_calls_are_refused_by_name(fleet, tmp_path):
     dataset = fleet.dataset("d.mixed")
     with pytest.raises(skytether.UnsupportedError, match="no fixed order"):
         dataset.take([0, 5])

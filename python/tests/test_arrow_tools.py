@@ -151,7 +151,7 @@ def test_datafusion(dataset, fleet, whole):
     assert context.from_arrow(result, "result").count() == 10
 
 
-def test_datafusion_is_told_what_to_do_about_capsules(fleet):
+def test_datafusion_error_says_what_to_do_about_capsules(fleet):
     with pytest.raises(skytether.UnsupportedError) as told:
         fleet.sql("SELECT id FROM taxi.rides").__datafusion_table_provider__()
     text = str(told.value)
@@ -191,7 +191,7 @@ def test_errors_are_those_of_the_host(fleet):
 # ---------------------------------------------------------------------------------------------------------------- the C stream of a result
 
 
-def test_a_stream_can_be_taken_again_and_beside_another(fleet):
+def test_stream_can_be_taken_again_and_twice_at_a_time(fleet):
     result = fleet.sql("SELECT id FROM taxi.rides WHERE id < 50000")
     streams = [pa.RecordBatchReader.from_stream(result) for _ in range(3)]
     sums = [0, 0, 0]

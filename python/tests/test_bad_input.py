@@ -37,7 +37,7 @@ def h5ad(tmp_path) -> Path:
     return path
 
 
-def test_a_truncated_h5ad_is_corrupt_and_what_was_there_stays(db, h5ad, tmp_path):
+def test_truncated_h5ad_is_corrupt_and_keeps_the_old_data_set(db, h5ad, tmp_path):
     db.ingest(h5ad, "t/x")
     whole = h5ad.read_bytes()
     for share in (0.02, 0.3, 0.6, 0.99):
@@ -224,7 +224,7 @@ def test_a_value_given_twice(db, tmp_path):
         db.ingest(path, "t/x")
 
 
-def test_questions_about_what_is_not_there(db):
+def test_unknown_names_are_refused(db):
     ds = db.ingest(rich(), "t/x")
     with pytest.raises(skytether.NotFoundError, match="no data set t/nope; there are t/x"):
         db["t/nope"]

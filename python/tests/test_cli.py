@@ -86,7 +86,7 @@ def test_volcanoes(fleet, tmp_path):
     ("target", "groups", "says"),
     [("none/b.png", ["B"], "no directory .*none"), ("b.xyz", ["B"], r"end in one of .*\.png"), ("plots.v2", [], "put / behind it"), ("file", [], "file is a file"), ("b.png", ["B", "T"], "2 groups")],
 )
-def test_a_volcano_that_cannot_be_drawn_is_refused_before_any_work(tmp_path, target, groups, says):
+def test_impossible_volcano_is_refused_before_any_work(tmp_path, target, groups, says):
     # What is on the disk makes it wrong, or the call alone.
     status = 1 if target in ("none/b.png", "file") else 2
     (tmp_path / "file").write_text("a")
@@ -169,7 +169,7 @@ def test_an_ingest_of_nothing_makes_no_fleet(tmp_path):
     assert not (tmp_path / "fleet").exists()
 
 
-def test_a_data_set_that_cannot_be_read_is_listed_with_the_others(fleet, monkeypatch):
+def test_unreadable_data_set_is_listed_with_the_others(fleet, monkeypatch):
     from msgexpress import _source
 
     with msgexpress.open(fleet) as db, monkeypatch.context() as patched:
@@ -245,7 +245,7 @@ def test_a_bar_on_a_terminal_only(tmp_path):
     assert "ingesting t/x [" in seen and "100%" in seen and "60 cells x 40 genes" in seen
 
 
-def test_a_table_on_a_terminal_is_as_wide_as_that_and_has_the_best_genes_only(fleet):
+def test_terminal_table_fits_and_shows_the_best_genes_only(fleet):
     def lines(*more, columns=100):
         return on_a_terminal("de", "t/x", "--groupby", "type", "--transform", "log1p_cp10k", "--fleet", fleet, *more, stream="stdout", columns=columns).splitlines()
 
@@ -308,7 +308,7 @@ def test_names_in_either_spelling(fleet, tmp_path):
     assert wrong.returncode == 2 and wrong.stderr.count("is no data set name") == 1, wrong.stderr
 
 
-def test_a_call_without_a_transform_is_wrong_whatever_is_there(fleet, tmp_path):
+def test_call_without_a_transform_is_always_wrong(fleet, tmp_path):
     for name, where in (("t/nope", fleet), ("t/x", tmp_path / "none"), ("t/x", "127.0.0.1:1")):
         done = command("de", name, "--groupby", "g", "--fleet", where)
         assert done.returncode == 2 and done.stderr.startswith("msgx: say --transform log1p_cp10k") and done.stderr.count("\n") == 1, done.stderr
@@ -320,7 +320,7 @@ def test_a_matrix_is_not_for_skytether_ingest(fleet, tmp_path):
     assert done.returncode == 1 and "msgx ingest" in done.stderr
 
 
-def test_a_demo_of_a_file_without_cell_types_is_refused_before_any_work(tmp_path):
+def test_demo_without_cell_types_is_refused_before_any_work(tmp_path):
     rich().write_h5ad(tmp_path / "a.h5ad")
     done = command("demo", "--data", tmp_path / "a.h5ad", "--out", tmp_path / "out")
     assert done.returncode == 1 and "cell_type" in done.stderr and not (tmp_path / "out").exists()

@@ -125,7 +125,7 @@ def test_the_parameters_say_where_the_matrix_is_in_anndata(db, main):
 # ---------------------------------------------------------------------------------------------------------------- labels
 
 
-def test_layers_called_raw_and_x_are_told_from_raw_and_x(db):
+def test_layers_called_raw_and_x_differ_from_raw_and_x(db):
     adata = rich()
     adata.raw = adata.copy()
     adata.layers["raw"], adata.layers["X"], adata.layers["layers/X"] = adata.X * 2, adata.X * 3, adata.X * 5
@@ -181,7 +181,7 @@ def test_layers_of_all_names(db):
 # ---------------------------------------------------------------------------------------------------------------- copies
 
 
-def test_what_is_given_may_be_changed(db):
+def test_returned_objects_may_be_changed(db):
     adata = rich()
     adata.raw = adata.copy()
     ds = db.ingest(adata, "t/x")

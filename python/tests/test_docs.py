@@ -51,7 +51,7 @@ def in_the_shell(text: str) -> str:
     return done.stdout
 
 
-def test_the_examples_for_biologists_run_after_those_of_the_readme(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_for_biologists_run_after_the_readme(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for document in ("README.md", "docs/biologists.md"):
         run_the_examples(document, place, capsys)
 
@@ -121,7 +121,7 @@ def assert_begins(printed: str, shown: str) -> None:
     assert len(printed.splitlines()) >= len(lines) > 1
 
 
-def test_what_the_readme_says_the_demo_prints(place: Path) -> None:
+def test_readme_shows_the_output_of_the_demo(place: Path) -> None:
     """The table of marker genes, and the receipt but for times. An ellipsis stands for lines left out."""
     (_, shown), *more = [(language, text) for language, text in blocks("README.md") if text.startswith("cell type ")]
     assert not more

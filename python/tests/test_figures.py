@@ -43,7 +43,7 @@ def read(out, name):
         return list(csv.DictReader(file))
 
 
-def test_tables_have_our_figures_beside_the_published_ones(out):
+def test_tables_have_our_figures_next_to_published_ones(out):
     overhead = {row["what"]: row for row in read(out, "figure5_overhead")}
     assert round(float(overhead["the prototype, drive: aggregate alone"]["times"]), 1) == 8.8
     assert all(float(row["times"]) > 0 for row in overhead.values())
@@ -63,7 +63,7 @@ def test_tables_have_our_figures_beside_the_published_ones(out):
     assert all(float(row["projection"]) > 0 and float(row["MB of both"]) < float(row["MB of projection"]) for row in read(out, "figure7"))
 
 
-def test_the_simulated_ones_say_what_the_papers_asked(out):
+def test_simulated_figures_name_the_papers_parameters(out):
     enough = {int(row["servers"]): row for row in read(out, "skyhook_enough")}
     assert [float(enough[n]["published, MHz"]) for n in (1, 8, 16)] == [2000, 1100, 800]
     assert float(enough[16]["ours, MHz (of those tried)"]) < float(enough[8]["ours, MHz (of those tried)"]) < 1100

@@ -97,7 +97,7 @@ def killed(args: list[str], after: float, begun: Path | None = None) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_killed_goes_on(tmp_path: Path, seed: int) -> None:
+def test_killed_growth_resumes(tmp_path: Path, seed: int) -> None:
     """A growth and a retirement, killed at random times and begun again, until they are done: everything is whole each time."""
     path = make(tmp_path / "fleet", "ec:2+1")
     draw, kills = random.Random(seed), 0

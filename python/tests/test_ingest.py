@@ -237,7 +237,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_told_with_its_place(one, tmp_path, what):
+def test_wrong_values_are_reported_with_their_place(one, tmp_path, what):
     files, kind, says = WRONG[what]
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)

@@ -135,7 +135,7 @@ class Doing(threading.Thread):
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_drive_that_is_killed_during_an_ingest_leaves_the_old_or_the_new(tmp_path: Path, replace: bool) -> None:
+def test_ingest_with_a_killed_drive_leaves_old_or_new(tmp_path: Path, replace: bool) -> None:
     old, failed = IS_OLD if replace else None, 0
     with victims(tmp_path) as served:
         for n, at in enumerate((500, 9_000, NEW.num_rows)):
@@ -166,7 +166,7 @@ def test_a_drive_that_is_killed_during_an_ingest_leaves_the_old_or_the_new(tmp_p
     assert failed > 0, "no ingest heard of it"
 
 
-def test_a_drive_that_is_killed_during_a_drop_leaves_all_or_nothing(tmp_path: Path) -> None:
+def test_drop_with_a_killed_drive_leaves_all_or_nothing(tmp_path: Path) -> None:
     with victims(tmp_path) as served:
         for n in range(DRIVES):
             with skytether.connect(served.url) as fleet:
@@ -198,7 +198,7 @@ def damage(drive: Path, count: int) -> None:
         file.write_bytes(bytes_)
 
 
-def test_a_drive_that_is_killed_during_a_scrub_is_mended_by_the_next_one(tmp_path: Path) -> None:
+def test_scrub_with_a_killed_drive_is_completed_by_the_next(tmp_path: Path) -> None:
     struck = 0
     with victims(tmp_path) as served:
         with skytether.connect(served.url) as fleet:
@@ -226,7 +226,8 @@ def test_a_drive_that_is_killed_during_a_scrub_is_mended_by_the_next_one(tmp_pat
     assert struck > 0, "all scrubs were over before"
 
 
-def test_a_repair_goes_on_when_the_new_drive_or_another_one_was_killed(tmp_path: Path) -> None:
+def test_repair_resumes_after_a_drive_was_killed(tmp_path: Path) -> None:
+    """The new drive is killed, and then another one."""
     struck = 0
     with victims(tmp_path) as served:
         with skytether.connect(served.url) as fleet:
@@ -258,7 +259,7 @@ def test_a_repair_goes_on_when_the_new_drive_or_another_one_was_killed(tmp_path:
         assert after(served) == IS_NEW
 
 
-def test_a_host_that_is_killed_during_an_ingest_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+def test_ingest_with_a_killed_host_leaves_old_or_new(tmp_path: Path) -> None:
     with victims(tmp_path) as served:
 
         def another() -> None:
@@ -318,7 +319,7 @@ print("done", flush=True)
 """
 
 
-def test_a_program_that_is_killed_while_it_ingests_leaves_the_old(tmp_path: Path) -> None:
+def test_killed_client_of_an_ingest_leaves_the_old(tmp_path: Path) -> None:
     file = tmp_path / "new.arrow"
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, NEW.schema) as writer:
         writer.write_table(NEW)

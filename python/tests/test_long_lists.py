@@ -60,7 +60,7 @@ def rows(answer):
 
 
 @pytest.mark.parametrize("title", LISTS)
-def test_long_lists_are_what_duckdb_gives_at_first_and_again(fleet, table, title):
+def test_long_lists_equal_duckdb_at_first_and_again(fleet, table, title):
     found, rest = LISTS[title]
     with duckdb.connect() as db:
         db.register("t", table)
@@ -84,7 +84,7 @@ def test_a_condition_of_a_long_list_leaves_slices_out(fleet):
     assert sum(drive["slices_pruned"] for drive in drives) == 5 * sum(drive["slices"] for drive in drives) > 0
 
 
-def test_what_is_wrong_in_a_long_list_is_named(fleet):
+def test_errors_in_a_long_list_are_named(fleet):
     found = results("sum(c{n}) AS a{n}")
     for wrong, told in ((f"{found}, sum(nix)", "nix"), (f"{found}, c1", "c1"), (f"{found}, sum(c1) AS a3", "a3")):
         with pytest.raises(skytether.SkytetherError, match=told):

@@ -41,7 +41,7 @@ def damage(path: Path, drive: int) -> int:
     return len(files)
 
 
-def test_damage_is_told_and_mended(fleet: Path) -> None:
+def test_damage_is_reported_and_repaired(fleet: Path) -> None:
     before = total(fleet)
     damaged = damage(fleet, 2)
     assert damaged > 3

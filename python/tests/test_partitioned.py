@@ -79,7 +79,7 @@ def test_an_empty_table_and_one_key_alone_are_partitioned_too(tmp_path: Path) ->
         assert fleet.sql("SELECT * FROM p.empty").to_arrow().num_rows == 0
 
 
-def test_what_can_not_be_a_key_is_refused_by_name(tmp_path: Path) -> None:
+def test_unsupported_keys_are_refused_by_name(tmp_path: Path) -> None:
     with skytether.open(tmp_path / "fleet", drives=2) as fleet:
         table = keyed().append_column("list", pa.array([[1]] * ROWS))
         for by, words in [("f", ["\"f\"", "fraction"]), ("list", ["\"list\"", "plain values"]), ("nothing", ["\"nothing\"", "k, s, d"]), (["k", "k"], ["twice"])]:

@@ -169,7 +169,7 @@ def test_it_runs_on_the_drives(fleet, line):
 
 
 @pytest.mark.parametrize("line", ABOVE)
-def test_what_stays_on_the_host_says_why(fleet, line):
+def test_work_on_the_host_has_its_reason(fleet, line):
     operator, query = parted(line)
     notes = fleet.explain(query).to_dict()["notes"]
     reasons = [note["reason"] for note in notes if note["operator"].endswith(operator)]

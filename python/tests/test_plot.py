@@ -28,7 +28,8 @@ def heights(ax, marker: str) -> np.ndarray:
     return np.concatenate([np.asarray(c.get_offsets())[:, 1] for c in of_it]) if of_it else np.zeros(0)
 
 
-def test_a_p_value_too_small_for_a_double_has_a_marker_of_its_own_and_no_invented_height(tmp_path):
+def test_underflowed_p_value_has_its_own_marker(tmp_path):
+    """It gets a triangle at the top instead of an invented height."""
     ax = drawn([3.0, 2.0, -2.0, 0.1], [0.0, 1e-40, 1e-30, 0.9], tmp_path)
     (top,) = heights(ax, "^")
     assert top >= 308 and top <= ax.get_ylim()[1]
@@ -61,7 +62,7 @@ def test_infinite_fold_changes_are_at_the_edge(tmp_path):
     assert len(heights(ax, "D")) == 2 and ax.get_xlim()[1] > 2
 
 
-def test_the_line_of_significance_is_on_the_plot_where_no_gene_is_significant(tmp_path):
+def test_significance_line_is_shown_without_significant_genes(tmp_path):
     ax = drawn([0.5, -0.3, 2.0], [1.0, 1.0, 0.8], tmp_path)
     assert ax.get_ylim()[1] > -np.log10(0.05)
 

@@ -37,7 +37,7 @@ def profiles(fleet: skytether.Fleet) -> list[str | None]:
         ("unlimited", [None] * 3),
     ],
 )
-def test_profiles_are_given_in_several_ways_and_answers_stay_the_same(tmp_path, given, expected):
+def test_every_form_of_profiles_leaves_answers_unchanged(tmp_path, given, expected):
     with skytether.open(tmp_path / "fleet", drives=3, slice_rows=100) as fleet:
         fleet.ingest(TABLE, "d.t")
         answer = fleet.sql(QUERY).to_arrow()
@@ -77,7 +77,7 @@ def test_a_profile_is_a_file_and_a_list_says_how_many_drives(tmp_path):
         ([None, "envoy"], ["no device profile"]),
     ],
 )
-def test_what_is_no_profile_is_told_and_makes_nothing(tmp_path, given, says):
+def test_invalid_profile_is_refused_and_creates_nothing(tmp_path, given, says):
     for text in says:
         with pytest.raises(skytether.InvalidError, match=text):
             skytether.open(tmp_path / "fleet", drives=2, profile=given)

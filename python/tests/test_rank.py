@@ -190,7 +190,7 @@ def test_ttest_equals_scipy(db, equal_var):
         assert res.params["transform"] is None
 
 
-def test_sets_with_cells_in_common_are_refused_unless_that_is_meant(db):
+def test_overlapping_sets_are_refused_unless_allowed(db):
     ds = db.ingest(normalised(rich()), "t/x")
     n = np.arange(60)
     with pytest.raises(skytether.InvalidError, match=r"10 cells of t/x are in both sets \('cell-20' is the first\).*overlap=True"):
@@ -228,7 +228,7 @@ def test_a_gene_of_zeros_is_no_difference(db):
     assert (gene["scores"], gene["logfoldchanges"], gene["pvals"], gene["pvals_adj"], gene["pct_nz_group"]) == (0, 0, 1, 1, 0)
 
 
-def test_the_receipt_says_what_ran_where(pbmc3k_fleet):
+def test_receipt_names_where_each_slice_ran(pbmc3k_fleet):
     with msgexpress.open(pbmc3k_fleet) as db:
         res = db["blood/pbmc3k"].rank_genes_groups("cell_type", transform="log1p_cp10k")
     receipt = res.receipt.to_dict()
@@ -261,7 +261,7 @@ SCORES = """
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_sql_over_the_dense_view_gives_the_scores_of_rank_genes_groups(pbmc3k_fleet, method):
+def test_sql_over_the_dense_view_equals_rank_genes_groups(pbmc3k_fleet, method):
     with msgexpress.open(pbmc3k_fleet) as db:
         ranked = db["blood/pbmc3k"].rank_genes_groups("cell_type", method, transform="log1p_cp10k", groups=["B"]).to_df("B").set_index("names")
         result = db.fleet.sql(SCORES.format(method=method))
@@ -347,7 +347,7 @@ def test_nothing_to_rank(db):
         db.ingest(no_genes, "t/genes").rank_genes_groups("g", transform=None)
 
 
-def test_an_obs_column_whose_name_sql_needs_itself(db):
+def test_obs_column_named_like_a_sql_keyword(db):
     """`cell` is the cells' names in SQL, and the column of that name is called otherwise there."""
     adata = rich()
     adata.obs["cell"] = pd.Categorical(adata.obs["type"], categories=["NK", "T", "B"])

@@ -71,7 +71,7 @@ def dangling(name: str, text: str, known: set[str], read: Callable[[str], str]) 
                 yield number, target
 
 
-def test_references_name_what_exists() -> None:
+def test_references_name_existing_files() -> None:
     files = tracked()
     known = with_directories(files)
     looked_at = [name for name in files if name.endswith(TEXTS) and name != os.path.relpath(__file__, ROOT)]

@@ -102,7 +102,7 @@ def test_adbc_refuses_an_unknown_authority(secure: Secure, tmp_path: Path) -> No
         total(connection)
 
 
-def test_pyarrow_logs_in_and_is_told_unauthenticated(secure: Secure) -> None:
+def test_pyarrow_logs_in_and_gets_unauthenticated_errors(secure: Secure) -> None:
     with secure.flight() as client:
         with pytest.raises(pa.flight.FlightUnauthenticatedError):
             list(client.do_action("list"))

@@ -290,7 +290,7 @@ except KeyboardInterrupt:
     assert said == "interrupted\n"
 
 
-def test_a_closed_fleet_is_closed_whatever_is_left_of_it(tmp_path):
+def test_closed_fleet_is_closed_despite_open_results(tmp_path):
     with skytether.open(tmp_path / "f", drives=2) as fleet:
         fleet.ingest(TABLE, "d.t")
         read, unread = fleet.sql("SELECT count(*) AS n FROM d.t"), fleet.sql("SELECT v FROM d.t")
@@ -330,7 +330,7 @@ def test_a_result_is_a_source(fleet):
     assert fleet.sql("SELECT count(*) AS n FROM d.part").to_arrow().to_pydict() == {"n": [100]}
 
 
-def test_what_does_not_fit_on_disk_either(tmp_path):
+def test_queries_beyond_memory_and_disk_are_refused(tmp_path):
     with with_threads(tmp_path / "f", 1, 64 << 20, 0, 2) as fleet:
         fleet.ingest(TABLE, "d.t")
         # Nine million groups.
@@ -379,7 +379,7 @@ def test_directories_and_patterns_leave_hidden_files_out(fleet, tmp_path):
             fleet.ingest(tmp_path / nothing, "d.nothing")
 
 
-def test_what_seems_wrong_with_a_file_is_told(fleet, tmp_path):
+def test_suspicious_files_give_a_warning(fleet, tmp_path):
     (tmp_path / "semi.csv").write_text("a;b\n1;2\n")
     with pytest.warns(UserWarning, match="semi.csv has one column.*separated by ';'") as told:
         fleet.ingest(tmp_path / "semi.csv", "d.semi")
@@ -411,7 +411,7 @@ def test_importing_is_light():
     assert done.stdout.strip() == "[]", done
 
 
-def test_metadata_answers_what_it_knows(tmp_path):
+def test_metadata_answers_counts_and_bounds(tmp_path):
     days = pa.array([1, 9, None, 4], pa.int32()).cast(pa.date32())
     rows = pa.table(
         {
@@ -492,7 +492,7 @@ def test_a_lost_drive_changes_no_answer(tmp_path):
     assert [table.sort_by(keys) for table in rows] == [table.sort_by(keys) for table in whole]
 
 
-def test_a_lost_host_and_a_drive_of_each_other_one_change_no_answer(tmp_path):
+def test_loss_of_a_node_and_a_drive_each_changes_no_answer(tmp_path):
     with skytether.open(tmp_path / "fleet", drives=9, hosts=3, redundancy="ec:2+1/2+1", slice_rows=100) as fleet:
         fleet.ingest(TABLE, "d.kept")
         whole = fleet.sql("SELECT * FROM d.kept").to_arrow()

@@ -246,7 +246,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_known_is_refused_by_name(fleet, adbc, case):
+def test_unknown_features_are_refused_by_name(fleet, adbc, case):
     build, named = REFUSED[case]
     plan = build().to_plan().SerializeToString()
     with pytest.raises(skytether.UnsupportedError, match=named):
@@ -256,7 +256,7 @@ def test_what_is_not_known_is_refused_by_name(fleet, adbc, case):
         cursor.adbc_statement.execute_query()
 
 
-def test_what_is_no_plan_is_an_error(fleet, served):
+def test_bytes_that_are_no_plan_are_an_error(fleet, served):
     for wrong in ("SELECT 1", 7, None):
         with pytest.raises(skytether.InvalidError, match="Substrait"):
             fleet.substrait(wrong)

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart_whatever_they_had_together() {
+    fn kinds_are_distinguished_although_their_sum_is_as_expected() {
         // Together they take just what was thought.
         let lower = DECODE.seconds_per_row(&PRIORS);
         let upper = AGGREGATE.seconds_per_row(&PRIORS);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_query_is_believed_by_half_and_what_changes_is_followed() {
+    fn one_query_counts_by_half_and_changes_are_followed() {
         let once = query(Kinds::default(), [4.0, 4.0], 1e6);
         assert!((once.of(Kind::Decode) - 2.0).abs() < 1e-9 && (once.of(AGGREGATE.kind) - 2.0).abs() < 1e-9, "{once:?}");
         let mut known = once;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_learnt_and_nothing_goes_beyond_all_bounds() {
+    fn nonsense_is_not_learnt_and_factors_are_bounded() {
         let had = |rows, share| Had { operator: DECODE, rows, share };
         for (factor, told) in [
             (f64::NAN, had(1.0, 1.0)),

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_runs_is_believed_until_it_is_done() {
+    fn running_slices_count_until_they_are_done() {
         let mut factor = Robust::default();
         factor.at_least(4.0);
         assert_eq!(factor.value(), Some(2.0), "by half, during the warm-up");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_follows_what_comes() {
+    fn rate_follows_measurements() {
         let mut rate = Rate::default();
         for at in 0..100 {
             rate.add(f64::from(at) * 0.01, 5.0);

@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_works_to_save_next_to_nothing_of_the_link() {
+    fn drive_runs_no_slice_to_save_next_to_no_link_time() {
         for (bytes, works) in [(0.992e6, false), (0.9e6, true)] {
             let plan = divide(&ABOVE, &[Part { link: 1e7, ..part(4e-3, bytes) }], None, false);
             assert_eq!(plan.shares[0].below > 500, works, "{bytes}: {plan:?}");
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_begun_is_begun_where_that_pays() {
+    fn side_without_slices_starts_only_where_that_pays() {
         let few = Part { slices: 12, ..part(4e-3, 1e3) };
         let plan = divide(&ABOVE, std::slice::from_ref(&few), None, false);
         assert!(plan.shares[0].raw > 4, "{plan:?}");
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_commits_himself_for_little() {
+    fn lane_that_commits_is_chosen_only_for_a_clear_gain() {
         let mut one = part(4e-3, 0.0);
         one.lanes.push(LevelCost { rung: PushdownLevel::Filter, ..one.lanes[0] });
         for (above, commits, expected) in [(0.1e-3, false, 0), (0.1e-3, true, 1), (2e-3, true, 0)] {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_hand_out_works_off() {
+    fn drive_that_may_not_send_raw_runs_all_slices() {
         let mut alone = part(4e-3, 1e3);
         alone.may_raw = false;
         let plan = divide(&ABOVE, &[alone.clone()], None, false);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back_the_same() {
+    fn printed_profile_reads_back_equal() {
         for name in ["envoy", "newport", "server", "unlimited"] {
             let profile = Profile::shipped(name).unwrap();
             assert_eq!(Profile::parse(name, &profile.print().unwrap()).unwrap(), profile);

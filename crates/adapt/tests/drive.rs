@@ -75,7 +75,7 @@ fn orders_are_applied_in_order_and_once() {
 
 /// A drive that was away for a moment may have missed an order in the middle: what it works off for nobody must end all the same.
 #[test]
-fn what_is_cancelled_ends_whatever_was_lost_before() {
+fn cancel_ends_an_epoch_despite_lost_orders() {
     let mut drive = Drive::new();
     tell(&mut drive, 0, open(&[4, 5], CloseAfter::TOLD));
     assert_eq!(drive.next(0.0, EPOCH), Next::Slice(SliceId(4)));
@@ -91,7 +91,7 @@ fn what_is_cancelled_ends_whatever_was_lost_before() {
 }
 
 #[test]
-fn what_was_begun_is_not_given_back() {
+fn begun_slices_are_not_returned() {
     let mut drive = Drive::new();
     tell(&mut drive, 0, open(&[4, 5, 6], CloseAfter::TOLD));
     drive.next(0.0, EPOCH);
@@ -116,7 +116,7 @@ fn epochs_close_by_slices_and_by_time() {
 }
 
 #[test]
-fn who_is_short_of_something_names_what_is_possible() {
+fn refusal_under_pressure_names_the_possible_level() {
     let calm = Pressure { max_epochs: 2, memory_limit: 1000, max_load: 4.0, ..Pressure::NONE };
     let refuse = |accepts, why| Answer::Refuse { accepts, again: 0.1, why };
     assert_eq!(admit(PushdownLevel::Full, 800, &calm), Answer::Accept);
@@ -131,7 +131,7 @@ fn who_is_short_of_something_names_what_is_possible() {
 }
 
 #[test]
-fn under_pressure_what_runs_stops_and_gives_back_the_rest() {
+fn epoch_under_pressure_stops_and_returns_the_rest() {
     let mut drive = Drive::new();
     tell(&mut drive, 0, open(&[1, 2, 3], CloseAfter::TOLD));
     drive.next(0.0, EPOCH);

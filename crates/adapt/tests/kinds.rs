@@ -31,8 +31,10 @@ fn had(operator: Operator, share: f64) -> Had {
     Had { operator, rows: f64::from(ROWS), share }
 }
 
+/// Aggregates of a drive take three times the prior. Another query expects that of its aggregates there, and not of its
+/// scans.
 #[test]
-fn what_an_aggregate_takes_is_known_of_that_drive_for_any_other_query_and_says_nothing_of_its_scans() {
+fn aggregate_cost_of_a_drive_serves_other_queries_not_scans() {
     let mut known = [Kinds::default(); 2];
     // Hash tables are three times as slow there as a prior says; all else is as it says.
     let seconds = |operator: Operator| f64::from(ROWS) * operator.seconds_per_row(&PRIORS);
@@ -56,7 +58,7 @@ fn what_an_aggregate_takes_is_known_of_that_drive_for_any_other_query_and_says_n
 }
 
 #[test]
-fn what_is_known_beforehand_is_not_counted_twice() {
+fn costs_known_beforehand_are_not_counted_twice() {
     let known = [Kinds::default(), Kinds::default().learnt(&PRIORS, 9.0, &[had(DECODE, 1.0)])].map(|kinds| [kinds; 2]);
     let after = known.map(|known| {
         let mut query = model(&[DECODE], &[], &known);
@@ -74,7 +76,7 @@ fn what_is_known_beforehand_is_not_counted_twice() {
 }
 
 #[test]
-fn too_few_slices_say_nothing() {
+fn too_few_slices_teach_nothing() {
     let mut query = model(&[DECODE], &[AGGREGATE], &[]);
     let slice = Slice { id: SliceId(0), rows: ROWS, bytes: SLICE.1 as u64, readers: vec![] };
     (0..5).for_each(|_| query.measured(0, PushdownLevel::Full, &slice, &SliceCost { slice: SliceId(0), cpu: 1.0, rows_out: 0, bytes_out: 0 }));

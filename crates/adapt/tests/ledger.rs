@@ -150,7 +150,7 @@ fn every_interleaving_of_two_drives_and_three_slices() {
 }
 
 #[test]
-fn the_same_slices_twice_count_once_whoever_is_first() {
+fn same_slices_twice_count_once_in_either_order() {
     let epochs = [Epoch { cse: 0, slices: vec![0, 1, 2], batches: 1 }, Epoch { cse: 1, slices: vec![0, 1, 2], batches: 2 }];
     let messages = [
         Message::Batch(0, 0),
@@ -202,7 +202,7 @@ fn random_interleavings_of_larger_instances() {
 }
 
 #[test]
-fn what_is_not_as_agreed_is_dropped_whole() {
+fn epoch_that_differs_from_its_order_is_dropped_whole() {
     let epochs = || [Epoch { cse: 0, slices: vec![0, 1], batches: 1 }];
     let fresh = || State::new(3, &epochs());
     let end = |cse: u32, epoch: u32, rung, slices: &[u32], batches| fresh().ledger.end(CseId(cse), EpochId(epoch), rung, &ids(slices), batches);

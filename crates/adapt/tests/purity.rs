@@ -46,7 +46,7 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn no_code_looks_at_anything_but_what_it_is_given() {
+fn decisions_use_only_their_arguments() {
     let sources = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     assert!(sources.iter().any(|path| path.ends_with("query/decide.rs")) && sources.len() > 10, "{sources:?}");
     for path in sources {
@@ -56,7 +56,7 @@ fn no_code_looks_at_anything_but_what_it_is_given() {
 }
 
 #[test]
-fn what_looks_outside_is_found() {
+fn impure_code_is_found() {
     for line in [
         "use std::time::Instant;",
         "let now = std::time::SystemTime::now();",
@@ -77,7 +77,7 @@ fn what_looks_outside_is_found() {
 }
 
 #[test]
-fn nothing_that_it_depends_on_does() {
+fn dependencies_are_pure_too() {
     let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
     let manifest: toml::Table = manifest.parse().unwrap();
     let mut crates: Vec<&str> = manifest["dependencies"].as_table().unwrap().keys().map(String::as_str).collect();

@@ -73,7 +73,7 @@ fn end(epoch: EpochId, rung: PushdownLevel, slices: &[u32]) -> Up {
 }
 
 #[test]
-fn a_static_choice_is_kept_and_the_end_is_told_once() {
+fn static_policy_keeps_its_level_and_ends_once() {
     for rung in [PushdownLevel::Full, PushdownLevel::Filter, PushdownLevel::Raw] {
         let (mut query, mut actions) = query(Policy::Static(rung), 3, &[None], 2, THIN);
         let mut finished = 0;
@@ -92,8 +92,9 @@ fn a_static_choice_is_kept_and_the_end_is_told_once() {
     }
 }
 
+/// Nothing else is opened at full pushdown until the number of groups is known.
 #[test]
-fn how_many_groups_there_are_is_found_out_with_one_slice_for_each_core() {
+fn probe_for_the_number_of_groups_takes_one_slice_per_core() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, 0.1 * THIN);
     let [(0, epoch, PushdownLevel::Full, slices)] = &opened(&actions)[..] else { panic!("{actions:?}") };
     assert_eq!(slices.len(), 1);
@@ -105,8 +106,10 @@ fn how_many_groups_there_are_is_found_out_with_one_slice_for_each_core() {
     assert!(opened(&actions).iter().any(|(_, _, rung, more)| *rung == PushdownLevel::Full && more.len() > 1), "{actions:?}");
 }
 
+/// One drive has reported its number of groups. The probe of another one is cancelled if states are as many as rows,
+/// and goes on if they are few.
 #[test]
-fn who_is_to_find_out_what_another_has_found_out_stops_where_that_gains_time() {
+fn second_probe_is_cancelled_where_that_saves_time() {
     for (states, stops) in [(10, false), (ROWS, true)] {
         let (mut query, actions) = query(Policy::Adaptive, 100, &[None, None], 2, 0.1 * THIN);
         let [(first, epoch, PushdownLevel::Full, slices), (other, its, PushdownLevel::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
@@ -135,7 +138,7 @@ fn who_is_to_find_out_what_another_has_found_out_stops_where_that_gains_time() {
 }
 
 #[test]
-fn a_refusal_names_the_rung_that_is_asked_next() {
+fn refusal_names_the_next_pushdown_level() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
     let first = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung == PushdownLevel::Full).unwrap();
     let mut actions = query.handle(0.02, up(0, Up::Refused { epoch: first.1, accepts: Some(PushdownLevel::Filter), again: 0.5, why: Why::Memory }));
@@ -165,7 +168,7 @@ fn a_refusal_names_the_rung_that_is_asked_next() {
 }
 
 #[test]
-fn a_fixed_rung_that_is_refused_gives_way_to_the_one_that_is_taken() {
+fn refused_static_level_falls_back_to_the_accepted_one() {
     let (mut query, mut actions) = query(Policy::Static(PushdownLevel::Full), 4, &[None], 2, THIN);
     for (now, asked, takes) in [(0.02, PushdownLevel::Full, PushdownLevel::Filter), (0.12, PushdownLevel::Filter, PushdownLevel::Raw)] {
         let (_, epoch, rung, slices) = opened(&actions)[0].clone();
@@ -177,8 +180,9 @@ fn a_fixed_rung_that_is_refused_gives_way_to_the_one_that_is_taken() {
     }
 }
 
+/// The load of one drive of two rises by twenty and falls again. Slices are revoked from it, and later given to it.
 #[test]
-fn a_drive_that_gets_busy_has_work_taken_away_and_gets_more_when_it_is_not_any_more() {
+fn busy_drive_loses_work_and_regains_it_when_idle() {
     let (mut query, mut actions) = query(Policy::Adaptive, 400, &[None, None], 2, 3e9);
     let mut queues: BTreeMap<u32, (EpochId, VecDeque<u32>)> = BTreeMap::new();
     let (mut taken, mut done) = ([0; 3], [0; 3]);
@@ -224,7 +228,7 @@ fn a_drive_that_gets_busy_has_work_taken_away_and_gets_more_when_it_is_not_any_m
 }
 
 #[test]
-fn who_refuses_everything_for_too_long_is_given_up() {
+fn drive_that_refuses_everything_for_long_is_given_up() {
     let (mut query, mut actions) = query(Policy::Adaptive, 2, &[None], 2, THIN);
     let mut now = 0.01;
     while !query.ended() {
@@ -240,8 +244,9 @@ fn who_refuses_everything_for_too_long_is_given_up() {
     assert!(actions.iter().any(|action| matches!(action, Action::Fail { cse: CseId(0), .. })), "{actions:?}");
 }
 
+/// The copy runs the slices of the silent drive. An end that the drive sends afterwards counts for nothing.
 #[test]
-fn slices_of_a_silent_drive_go_to_their_copy_and_what_comes_late_is_dropped() {
+fn silent_drive_fails_over_to_its_copy_and_late_ends_drop() {
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[Some(1), None], 0, THIN);
     let first = opened(&actions);
     let (_, epoch, _, slices) = first.iter().find(|(cse, ..)| *cse == 0).unwrap().clone();
@@ -257,7 +262,7 @@ fn slices_of_a_silent_drive_go_to_their_copy_and_what_comes_late_is_dropped() {
 }
 
 #[test]
-fn without_a_copy_the_query_fails_and_names_the_drive() {
+fn silent_drive_without_copy_fails_the_query_by_name() {
     let (mut query, _) = query(Policy::Adaptive, 2, &[None, None], 0, THIN);
     let actions = query.handle(0.1, Event::Lost { cse: CseId(1), again: false });
     assert!(actions.iter().any(|action| matches!(action, Action::Fail { cse: CseId(1), slice: Some(SliceId(100..)) })), "{actions:?}");
@@ -265,7 +270,7 @@ fn without_a_copy_the_query_fails_and_names_the_drive() {
 }
 
 #[test]
-fn a_drive_that_comes_back_is_asked_again() {
+fn drive_that_returns_is_asked_again() {
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 1, THIN);
     let first = opened(&actions);
     assert_eq!(opened(&query.handle(0.02, Event::Lost { cse: CseId(0), again: true })), [], "not at once");
@@ -275,7 +280,7 @@ fn a_drive_that_comes_back_is_asked_again() {
 }
 
 #[test]
-fn garbage_costs_the_epoch_and_a_strike() {
+fn corrupt_message_costs_the_epoch_and_a_strike() {
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 1, THIN);
     let (_, epoch, rung, slices) = opened(&actions)[0].clone();
     let actions = query.handle(0.02, up(0, end(epoch, rung, &[77])));
@@ -287,7 +292,7 @@ fn garbage_costs_the_epoch_and_a_strike() {
 }
 
 #[test]
-fn who_stops_gives_back_what_it_had_not_begun() {
+fn stopped_epoch_returns_slices_that_it_had_not_begun() {
     let (mut query, actions) = query(Policy::Adaptive, 100, &[None], 2, THIN);
     let (_, probe, rung, slices) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > PushdownLevel::Raw).unwrap();
     let mut actions = query.handle(0.012, up(0, end(probe, rung, &slices)));
@@ -304,7 +309,7 @@ fn who_stops_gives_back_what_it_had_not_begun() {
 }
 
 #[test]
-fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
+fn last_slices_of_a_stalled_drive_are_hedged() {
     let (mut query, mut actions) = query(Policy::Adaptive, 100, &[None], 2, 1e9);
     let (_, epoch, rung, _) = opened(&actions).into_iter().find(|(_, _, rung, _)| *rung > PushdownLevel::Raw).unwrap();
     let mut now = 0.01;
@@ -347,7 +352,7 @@ fn the_last_slices_are_done_again_where_a_drive_is_stuck() {
 }
 
 #[test]
-fn who_does_not_listen_misses_nothing_and_gives_no_orders() {
+fn paused_parent_misses_no_message_and_sends_no_order() {
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 0, THIN);
     let [(0, epoch, PushdownLevel::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
     // For three times as long as anybody may be silent. One strike would be the end.
@@ -367,7 +372,7 @@ fn who_does_not_listen_misses_nothing_and_gives_no_orders() {
 }
 
 #[test]
-fn slices_that_wait_for_their_turn_are_not_taken_for_lost() {
+fn slices_that_wait_for_their_turn_do_not_count_as_lost() {
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Raw), 6, &[None], 0, 0.6 * THIN);
     let first = opened(&actions);
     assert!(first.len() > 1 && first.iter().all(|open| open.2 == PushdownLevel::Raw), "{actions:?}");
@@ -430,8 +435,9 @@ fn first_and_the_other_done(query: &mut Query<u32>, actions: &[Action<u32>]) -> 
     first.unwrap()
 }
 
+/// With a copy its slices move there. Without one the query fails within two seconds.
 #[test]
-fn a_drive_that_stands_still_is_given_up_however_often_it_gives_signs_of_life() {
+fn stalled_drive_is_given_up_despite_heartbeats() {
     for policy in [Policy::Static(PushdownLevel::Full), Policy::Adaptive] {
         let (mut query, actions) = query(policy, 2, &[Some(1), None], 2, THIN);
         let (_, epoch, _, slices) = first_and_the_other_done(&mut query, &actions);
@@ -448,7 +454,7 @@ fn a_drive_that_stands_still_is_given_up_however_often_it_gives_signs_of_life() 
 }
 
 #[test]
-fn who_works_or_waits_for_its_turn_does_not_stand_still() {
+fn drive_that_works_or_waits_for_its_turn_is_not_stalled() {
     let first = || {
         let (query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 0, THIN);
         let (_, epoch, _, slices) = opened(&actions)[0].clone();
@@ -475,8 +481,10 @@ fn who_works_or_waits_for_its_turn_does_not_stand_still() {
     assert!(stuck.is_some_and(|at| at > 11.0 && at < 12.0), "{stuck:?}");
 }
 
+/// Two epochs of one drive share its stream. While rows of one arrive, the other one makes no progress and is not
+/// blamed.
 #[test]
-fn lanes_whose_rows_wait_behind_those_of_others_do_not_stand_still() {
+fn lanes_blocked_behind_rows_of_other_lanes_are_not_stalled() {
     // Two epochs of one drive: of one rows come, the other waits.
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Filter), 400, &[None], 0, 1e9);
     let mut open = opened(&actions);
@@ -511,8 +519,9 @@ fn lanes_whose_rows_wait_behind_those_of_others_do_not_stand_still() {
     assert!(stuck.is_some_and(|after| after > 10.0 && after < 20.0), "{stuck:?}");
 }
 
+/// The end of an epoch announces more batches than arrive. After more than 20 seconds the copy runs its slices.
 #[test]
-fn a_batch_that_was_promised_and_never_comes_is_not_waited_for_for_ever() {
+fn announced_batch_that_never_arrives_times_out() {
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[Some(1), None], 2, THIN);
     let (_, epoch, rung, slices) = first_and_the_other_done(&mut query, &actions);
     let done = slices.iter().map(|slice| SliceCost { slice: SliceId(*slice), cpu: 0.001, rows_out: 0, bytes_out: 0 }).collect();
@@ -526,8 +535,9 @@ fn a_batch_that_was_promised_and_never_comes_is_not_waited_for_for_ever() {
     assert!(opened(&actions).iter().any(|(cse, _, _, moved)| *cse == 1 && moved.contains(&slices[0])), "{actions:?}");
 }
 
+/// It refuses or stops the very level that it names as accepted. It is asked fewer than twenty times.
 #[test]
-fn who_refuses_what_it_says_that_it_accepts_is_soon_asked_no_more() {
+fn drive_that_refuses_what_it_accepts_is_dropped_soon() {
     for stops in [false, true] {
         let (mut query, mut actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 2, THIN);
         let (mut now, mut asked) = (0.01, Vec::new());
@@ -555,8 +565,9 @@ fn who_refuses_what_it_says_that_it_accepts_is_soon_asked_no_more() {
     }
 }
 
+/// It names a lower level with each refusal, and finishes no slice.
 #[test]
-fn who_accepts_less_again_and_again_and_does_nothing_is_given_up_in_the_end() {
+fn drive_that_only_lowers_its_level_is_given_up_in_the_end() {
     // It names a lower rung each time, as it must, and gets nothing done in half a minute.
     let (mut query, mut actions) = query(Policy::Adaptive, 2, &[None], 2, 0.001 * THIN);
     let (mut now, mut refused) = (0.01, 0);
@@ -576,7 +587,7 @@ fn who_accepts_less_again_and_again_and_does_nothing_is_given_up_in_the_end() {
 }
 
 #[test]
-fn breaks_that_were_got_over_are_forgiven() {
+fn recovered_disconnects_are_forgiven() {
     let (mut query, mut actions) = query(Policy::Static(PushdownLevel::Full), 60, &[None], 2, THIN);
     let (mut now, mut breaks) = (0.01, 0);
     while !query.ended() {

@@ -327,8 +327,10 @@ mod tests {
         Tree(receipt).to_string().lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
+    /// Drives with equal operators are one branch of the tree, with sums. A drive with another plan has a branch of its
+    /// own.
     #[test]
-    fn drives_of_the_same_operators_are_added_up_and_the_others_told_apart() {
+    fn tree_sums_drives_with_equal_operators_and_lists_the_rest() {
         let plain = |rows, seconds| vec![note("AggregateExec", 0, 2, 0.001), note("SliceScanExec", 1, rows, seconds)];
         let other = vec![note("AggregateExec", 0, 2, 0.001), note("CoalescePartitionsExec", 1, 7, 0.0), note("SliceScanExec", 2, 7, 0.001)];
         let scan = ScanReceipt {
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_people() {
+    fn operators_have_readable_names() {
         for (name, text) in [("HashJoinExec", "Hash join"), ("BoundedWindowAggExec", "Window"), ("SliceScanExec", "Scan"), ("Strange", "Strange")] {
             assert_eq!(title(name, ""), text);
         }

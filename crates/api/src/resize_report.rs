@@ -109,8 +109,10 @@ impl fmt::Display for ResizeReport {
 mod tests {
     use super::*;
 
+    /// Slices cannot be divided, so fewer bytes may move than the computed minimum. Then the report leaves the minimum
+    /// out.
     #[test]
-    fn a_report_tells_what_moved_and_no_bound_that_slices_can_not_keep() {
+    fn report_names_moved_bytes_and_no_unreachable_bound() {
         // Long slices: fewer bytes moved than would have if slices could be divided.
         let report =
             ResizeReport { datasets: 1, bytes_moved: 5 << 20, bytes_least: 21 << 18, linked: 3, added: vec!["drive-4".into()], ..ResizeReport::default() };

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_apart() {
+    fn full_disk_has_its_own_kind() {
         let full = Error::io("write", "/x", std::io::Error::from(std::io::ErrorKind::StorageFull));
         assert_eq!(full.kind(), Kind::Exhausted);
     }

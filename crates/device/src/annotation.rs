@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hostile_drive_says_is_bounded() {
+    fn annotations_of_hostile_drives_are_bounded() {
         let operator = OperatorNote { name: "x".repeat(10_000), detail: "\u{1b}[31m".repeat(5000), depth: u32::MAX, seconds: -1.0, ..OperatorNote::default() };
         let hostile = Annotation {
             cse: "drive-9".into(),

@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_fields_mean_what_older_drives_do() {
+    fn missing_fields_mean_the_behaviour_of_older_drives() {
         let none: Capabilities = serde_json::from_str("{}").unwrap();
         assert_eq!(none, Capabilities::default());
         assert!(none.is_usual() && Capabilities { remote: true, heartbeats: true, ..none }.is_usual());
     }
 
     #[test]
-    fn kinds_of_newer_drives_are_passed_over() {
+    fn unknown_kinds_of_newer_drives_are_ignored() {
         let newer: Capabilities = serde_json::from_str(r#"{"link": false, "programs": ["substrait", "quantum"], "telepathy": true}"#).unwrap();
         assert_eq!(newer, Capabilities { link: false, ..Capabilities::default() });
         assert!(!newer.is_usual() && newer.runs(ProgramKind::Substrait));

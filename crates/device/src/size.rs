@@ -58,7 +58,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_slice_counts_as_what_it_covers() {
+    fn sliced_array_counts_only_its_range() {
         let numbers: ArrayRef = Arc::new(Float64Array::from_iter_values((0..1000).map(f64::from)));
         assert_eq!(array_bytes(&numbers), 8000);
         assert_eq!(array_bytes(&numbers.slice(10, 5)), 40);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn views_count_what_they_refer_to() {
+    fn views_count_the_bytes_that_they_refer_to() {
         let views = StringViewArray::from(vec!["short", "a text of more than twelve bytes", "short"]);
         assert_eq!(array_bytes(&views), 48 + 32);
         assert_eq!(array_bytes(&views.slice(2, 1)), 16);

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_and_answered_comes_back_and_is_small() {
+    fn verify_requests_and_answers_round_trip_and_are_small() {
         let asked = asked();
         let bytes = asked.encode();
         assert_eq!(Verify::decode(&bytes).unwrap(), asked);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_judged_by_what_they_should_be() {
+    fn values_are_compared_with_their_expected_checksums() {
         let value = Bytes::from_static(b"some bytes");
         let right = Expected { len: 10, crc32c: crc32c(&value) };
         let item = |expected, sum| Item { key: Key::new("a/b").unwrap(), expected, summed: Some(Summed { sum, turn: 3 }) };

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_read_side_by_side_is_read_once_and_in_rows() {
+    fn two_interleaved_readers_share_reads_in_runs() {
         let (disk, shared) = stored(1 << 20);
         for number in 0..SLICES {
             own(&shared, 0, number);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_are_far_apart_read_rows_of_their_own() {
+    fn two_distant_readers_read_runs_of_their_own() {
         let (disk, shared) = stored(1 << 20);
         for number in 0..SLICES {
             let key = at(0).slice_key(number).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_alone_is_left_alone() {
+    fn single_reader_is_unaffected() {
         let (disk, shared) = stored(1 << 20);
         for number in 0..SLICES {
             other(&shared, 0, number);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_may_be_and_nothing_that_was_changed() {
+    fn cache_is_bounded_and_keeps_no_changed_value() {
         let (_, shared) = stored(50_000);
         own(&shared, 0, 0);
         for number in 0..SLICES {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_store_like_any_other() {
+    fn store_contract_holds() {
         skytether_store::contract::check(|| Box::new(SharedReads::new(Arc::new(MemoryStore::new()), 1 << 20)));
     }
 }

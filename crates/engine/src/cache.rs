@@ -66,7 +66,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn what_is_used_stays_and_the_weight_is_bounded() {
+    fn used_entries_stay_and_the_weight_is_bounded() {
         let cache = Cache::new(10);
         cache.put(0, 0, 4);
         for n in 1..100 {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_heavy_is_not_kept_and_throws_nothing_out() {
+    fn too_heavy_entry_is_not_kept_and_evicts_nothing() {
         let cache = Cache::new(10);
         cache.put("a", 1, 9);
         assert_eq!(cache.put("b", 2, 11), 2);

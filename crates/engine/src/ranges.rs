@@ -153,8 +153,9 @@ mod tests {
 
     use super::*;
 
+    /// A contradiction has no box. An `OR` with a part that is not understood bounds nothing.
     #[test]
-    fn filters_become_boxes_and_what_is_not_understood_bounds_nothing() {
+    fn filters_become_boxes_and_unknown_expressions_bound_nothing() {
         let (float, int) = (Order::of(&DataType::Float32, None).unwrap(), Order::of(&DataType::Int64, None).unwrap());
         let columns = Columns(vec![("ke", &DataType::Float32, &float), ("id", &DataType::Int64, &int)]);
         let id = |n: i64| (n as u64) ^ (1 << 63);

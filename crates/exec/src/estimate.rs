@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filtered_counts_for_less_and_never_for_nothing() {
+    fn filtered_rows_count_for_less_and_never_for_zero() {
         assert_eq!(of(scan("unknown")).rows, 1000);
         let (equal, range) = (col("a").eq(lit(1i64)), col("a").gt(lit(1i64)));
         let both = filtered("unknown", range.clone().and(col("b").eq(lit("x"))));

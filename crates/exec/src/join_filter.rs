@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_never_holds_a_row_back() {
+    fn unknown_expressions_never_filter_a_row() {
         let (a, b) = (col("a", &schema()).unwrap(), col("b", &schema()).unwrap());
         let strange = binary(Arc::clone(&a), Operator::NotEq, value(1i64));
         let known = among("b", [1].into_iter());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sub_plans_do_not_carry_or_compare_is_left_out() {
+    fn types_that_sub_plans_cannot_compare_are_left_out() {
         let schema = Schema::new(vec![Field::new("a", DataType::Int64, true), Field::new("d", DataType::Duration(TimeUnit::Second), true)]);
         let (a, d) = (col("a", &schema).unwrap(), col("d", &schema).unwrap());
         let duration = value(ScalarValue::DurationSecond(Some(3)));

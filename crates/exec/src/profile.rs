@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drives_handed_out_is_the_hosts_work_and_is_counted_once() {
+    fn slices_sent_raw_count_once_and_as_work_of_the_host() {
         let collector = Collector::new(Instant::now(), Pushdown::Adaptive);
         let scan = collector.scan("a.b".into(), PushdownLevel::Full, "TableScan".into(), Some(0));
         let above = ParentWork { slices: 7, rows_read: 70, bytes_read: 600, seconds: 0.25 };
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_for_a_drive_is_told_as_it_was() {
+    fn receipt_tells_how_a_lost_drive_was_served() {
         for (slices, bytes, says) in [
             (3, 2048, "3 slices decoded from 2.00 KiB of other drives, because"),
             (3, 0, "3 slices decoded, from what was read of other drives before, because"),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn time_stands_still_once_the_query_is_over() {
+    fn time_stops_once_the_query_is_over() {
         let collector = Collector::new(Instant::now(), Pushdown::Full);
         collector.finish(true);
         let first = collector.receipt().seconds;

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dead_hosts_left_is_deleted_and_nothing_else() {
+    fn spill_files_of_dead_hosts_are_deleted_and_no_others() {
         let dir = tempfile::tempdir().unwrap();
         let parent = dir.path().join("below");
         let alive = SpillDirectory::make(&parent).unwrap();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_groups_in_json_is_kept() {
+    fn errors_of_groups_in_json_are_kept() {
         let dataset: DatasetName = "d.s".parse().unwrap();
         let of = Some((&dataset, "x"));
         for (of, text, why) in [

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_resolved_holds_for_the_very_same_column() {
+    fn resolved_groups_hold_for_the_identical_column_only() {
         let column = || Arc::new(StringArray::from(vec!["a", "b", "a"])) as ArrayRef;
         let cells = Cells(Mutex::new(Some(column())), Arc::default());
         let of = |groups: Groups| MomentsSpec { dataset: "a.b".parse().unwrap(), matrix: "x".into(), groups, transform: None, squares: Default::default() };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_grouping_is_refused_by_name() {
+    fn unsupported_groupings_are_refused_by_name() {
         let many = Int64Array::from_iter_values(0..=MAX_GROUPS as i64);
         let error = of_column("barcode", &(Arc::new(many) as ArrayRef)).unwrap_err();
         assert!(error.to_string().contains("\"barcode\"") && error.to_string().contains("65534"), "{error}");

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_states_are_refused() {
         let value = 1f32.to_le_bytes();
         let of = |head: &[u8], n: &[u64]| unpacked(&[head, &value].concat(), n);
         assert!(of(&[1, SINGLE], &[5]).is_ok());

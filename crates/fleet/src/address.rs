@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_told_from_directories() {
+    fn hosts_are_distinguished_from_directories() {
         for text in ["grpc://127.0.0.1:5300", "http://a", "127.0.0.1:1", "localhost:5300", "my_host-2.example:0", "[::1]:5300", "[fe80::1%eth0]:1"] {
             assert!(is_host(text), "{text}");
         }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_there_whole_or_not_at_all() {
+    fn file_is_whole_or_absent() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("a.bin");
         let mut file = AtomicFile::begin(&to, false).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_meanwhile_is_not_written_over() {
+    fn file_created_meanwhile_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("a.bin");
         let file = AtomicFile::begin(&to, false).unwrap();
@@ -198,7 +198,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn others_may_read_what_is_written_as_of_any_file() {
+    fn new_file_has_the_usual_permissions() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("usual"), b"").unwrap();

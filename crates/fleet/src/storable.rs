@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_plain_form_is_refused_by_name() {
+    fn types_without_a_stored_form_are_refused_by_name() {
         let given = Arc::new(Schema::new(vec![Field::new("how long", DataType::Interval(IntervalUnit::MonthDayNano), true)]));
         let error = schema(&"a.b".parse().unwrap(), &given).unwrap_err().to_string();
         assert!(error.contains("how long") && error.contains("a.b") && error.contains("duration"), "{error}");

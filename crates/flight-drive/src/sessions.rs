@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn messages_round_trip() {
         let slice_manifest = vec![Stripe { stripe: 4, rows: 10, bytes: 100 }];
         let (mut encoder, mut sent) = SessionEncoder::new(slice_manifest.clone(), &rows(0).schema(), Some(&words().schema()), 7).unwrap();
         let long = rows(3 << 20);

@@ -224,7 +224,7 @@ async fn storage_that_hangs_is_named_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_is_what_no_root_record_names_and_nothing_else() {
+async fn cleanup_deletes_only_what_no_root_record_names() {
     let (host, drives, _) = fleet().await;
     let count = || drives.iter().map(|d| d.store.usage().unwrap().keys).sum::<u64>();
     let whole = count();
@@ -270,7 +270,7 @@ fn slices_of(drives: &[Arc<TestDrive>], prefix: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_stops_waiting_for_a_commit_does_not_stop_it() {
+async fn dropped_wait_does_not_stop_a_commit() {
     let (host, drives, _) = fleet_with(Duration::from_secs(60)).await;
     let name: DatasetName = "lab.left".parse().unwrap();
     let (begun, leave) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
@@ -332,8 +332,9 @@ fn another(id: u128, name: &str) -> Arc<TestDrive> {
     })
 }
 
+/// The error names the drive that is missing, or that is of no use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_few_and_too_many_drives_are_refused_and_nothing_is_deleted() {
+async fn wrong_number_of_drives_is_refused_and_deletes_nothing() {
     let (_, drives, name) = fleet().await;
     let whole = slices_of(&drives, "");
     let join = |drives: Vec<Arc<dyn Cse>>| Host::join(drives, HostOptions::default(), Founding::EmptyDrives);
@@ -423,7 +424,7 @@ fn the_deepest_query_fits_the_stack_of_a_host() {
 
 /// The same for plans of strangers: whatever a plan of a megabyte says, it is planned or refused, on the stack that a host has.
 #[test]
-fn no_plan_of_a_stranger_overflows_the_stack_of_a_host() {
+fn foreign_plans_do_not_overflow_the_stack_of_a_host() {
     use prost::Message;
     use proto::{I64_TYPE, aggregate, call, field, number, plan, project, read, set, shared, text};
 

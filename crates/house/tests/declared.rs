@@ -1,26 +1,36 @@
 //! Each source file belongs to a target. A test in a file that no `mod` declares would never run, without any message.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use crate::imports::{Sources, undeclared};
-use crate::workspace::{members, read_sources, root};
+use crate::workspace::{Member, members, read_sources, root};
 
 /// Directories of a crate that cargo compiles from.
 const DIRECTORIES: &[&str] = &["src", "tests", "examples", "benches"];
 
+/// The directory of a crate, relative to the workspace's.
+fn below(workspace: &Path, member: &Member) -> String {
+    member.directory.strip_prefix(workspace).unwrap().to_str().unwrap().replace(std::path::MAIN_SEPARATOR, "/")
+}
+
+/// The Rust sources of all targets of `members`, named relative to `workspace`.
+pub(crate) fn sources(workspace: &Path, members: &[Member]) -> Sources {
+    let mut sources = Sources::new();
+    for member in members {
+        for directory in DIRECTORIES.iter().map(|name| member.directory.join(name)).filter(|directory| directory.is_dir()) {
+            read_sources(workspace, &directory, &mut sources);
+        }
+    }
+    sources
+}
+
 #[test]
 fn each_source_file_is_declared() {
-    let workspace = root();
-    let (mut sources, mut roots) = (Sources::new(), Vec::new());
     let members = members();
-    for member in &members {
-        for directory in DIRECTORIES.iter().map(|name| member.directory.join(name)).filter(|directory| directory.is_dir()) {
-            read_sources(&workspace, &directory, &mut sources);
-        }
-        let below = member.directory.strip_prefix(&workspace).unwrap().to_str().unwrap().replace(std::path::MAIN_SEPARATOR, "/");
-        roots.extend(member.all_roots.iter().map(|root| format!("{below}/{root}")));
-    }
-    for known in ["crates/house/tests/declared.rs", "crates/fleet/tests/fleet/storms.rs", "fuzz/tests/replay.rs"] {
+    let sources = sources(&root(), &members);
+    let roots: Vec<String> = members.iter().flat_map(|member| member.all_roots.iter().map(move |file| format!("{}/{file}", below(&root(), member)))).collect();
+    for known in ["crates/house/tests/declared.rs", "crates/fleet/tests/fleet/dst.rs", "fuzz/tests/replay.rs"] {
         assert!(sources.contains_key(known), "{known} is not among the {} files that this test looks at", sources.len());
     }
     let found = undeclared(&sources, &roots).unwrap_or_else(|e| panic!("{e}"));

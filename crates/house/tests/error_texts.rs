@@ -248,7 +248,7 @@ fn decisions_by_text_are_found_in_rust() {
 }
 
 #[test]
-fn what_only_passes_texts_on_is_not_found_in_rust() {
+fn code_that_passes_texts_on_is_not_found_in_rust() {
     for code in [
         r#"fn f() { log(e.report()); Err(Error::invalid(format!("x: {}", e.message()))) }"#,
         r#"fn f() { let text = e.report(); Error::corrupt(text) }"#,

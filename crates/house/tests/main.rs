@@ -8,4 +8,5 @@ mod error_texts;
 mod examples;
 mod imports;
 mod storage_crates;
+mod test_names;
 mod workspace;

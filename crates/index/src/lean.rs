@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_row_refers_to_is_left_out_at_any_depth() {
+    fn unreferenced_values_are_left_out_at_any_depth() {
         let views: ArrayRef = Arc::new((0..10_000).map(|n| (n % 7 != 0).then(|| long(n))).collect::<StringViewArray>());
         let words = StringArray::from_iter_values((0..1000).map(long));
         let keys = Int32Array::from_iter((0..10_000).map(|n| (n % 3 != 0).then_some(n % 1000)));

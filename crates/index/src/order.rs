@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_told_apart_behind_what_all_begin_with() {
+    fn texts_are_ordered_behind_their_common_prefix() {
         let order = Order::of(&DataType::Utf8, Some((b"particle-1", b"particle-9z"))).unwrap();
         let column: ArrayRef = Arc::new(StringArray::from(vec!["a", "particle", "particle-", "particle-1", "particle-12", "particle-9", "q"]));
         let got = order.numbers(&column).unwrap();

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_stays_on_its_host_no_group_meets_itself_and_each_host_is_even() {
+    fn layout_keeps_nodes_separates_groups_and_balances_each_node() {
         // Two hosts of three drives, of which the second of the first leaves, and one more for each.
         let on = [0, 1, 0, 1, 1, 0, 1, 0];
         let leaves = 7;

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_unsigned_integer_becomes_the_narrowest_float() {
+    fn other_numbers_become_the_narrowest_float() {
         assert_eq!(form(&[-1i8]).0, Form::F32);
         assert_eq!(form(&[-16_777_217i32]).0, Form::F64);
         assert_eq!(form(&[1u64 << 40]).0, Form::F32);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_float_holds_is_named() {
+    fn numbers_that_no_float_holds_are_named() {
         let mut chunk = Chunk::new();
         assert_eq!(i64::convert(&[1, (1 << 53) + 1], &mut chunk).unwrap_err().at, 1);
         assert_eq!(u64::convert(&[u64::MAX], &mut chunk).unwrap_err().at, 0);

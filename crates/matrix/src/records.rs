@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_backwards_and_repetitions_are_told() {
+    fn backward_jumps_and_repetitions_are_reported() {
         let (mut bytes, mut record) = (Vec::new(), [0; RECORD]);
         for (next, cell, back) in [(0, 4_000_000_000, false), (4_000_000_001, 0, true), (1, 0, true), (1, 1, false)] {
             let (n, told) = put(&mut record, next, cell, IntCode(300));

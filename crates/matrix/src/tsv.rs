@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn short_lines_count_for_what_they_take() {
+    fn short_lines_count_their_bytes() {
         let read = |most| {
             let mut n = 0;
             each_line(Lines::new(Box::new(std::io::Cursor::new(b"a\n".repeat(1000))), "genes.tsv".into()).unwrap(), "gene", most, |_| n += 1).map(|()| n)

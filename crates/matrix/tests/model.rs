@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_goes_in_comes_out(
+    fn matrix_round_trips(
         seed: u64,
         n_cells in prop_oneof![1u32..300, 1000u32..9000, 65_530u32..65_545, 100_000u32..200_000],
         n_genes in prop_oneof![1u32..6, 6u32..60],

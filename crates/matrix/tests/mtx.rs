@@ -77,7 +77,7 @@ fn whole_numbers_are_exact_or_refused() {
 }
 
 #[test]
-fn what_is_not_supported_is_said() {
+fn unsupported_headers_are_named() {
     for banner in ["matrix array real general", "matrix coordinate complex general", "matrix coordinate real symmetric", "vector coordinate real general"] {
         fails(
             &format!("%%MatrixMarket {banner}\n1 1 1\n1 1 1\n"),
@@ -113,7 +113,7 @@ fn damage_is_named_by_file_and_line() {
 }
 
 #[test]
-fn truncated_and_damaged_gzip_is_told() {
+fn truncated_and_damaged_gzip_is_reported() {
     let body: String = (1..=5000).map(|i| format!("{} 1 {}\n", i, i * 7919 % 1013)).collect();
     let whole = gzip(format!("%%MatrixMarket matrix coordinate integer general\n5000 1 5000\n{body}").as_bytes());
     assert_eq!(read_by(&whole, 1000).unwrap().1.len(), 5000);

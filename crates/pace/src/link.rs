@@ -231,8 +231,9 @@ mod tests {
         assert_eq!((link.accounted(Direction::Up).jobs, link.accounted(Direction::Up).busy), (3, MS(21)));
     }
 
+    /// A large message is delayed by the bytes of the small ones, and by no more.
     #[test]
-    fn small_messages_go_between_the_frames_of_large_ones_and_cost_them_their_bytes() {
+    fn small_messages_interleave_with_frames_of_large_ones() {
         // A second for the large one, a millisecond for a small one, 16.384 for a frame.
         let link = link(8e6, 0.0);
         let frame = takes(FRAME as f64, 1e6);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overtakes_is_paid_for_at_once_and_by_nobody_later() {
+    fn overtaking_messages_are_paid_for_at_once_and_only_once() {
         // While a second's worth is under way, half as much overtakes it.
         let link = link(8e6, 0.0);
         let large = link.send(Direction::Up, MS(1000), 1_000_000);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_leaves_than_the_link_moves() {
+    fn link_sends_no_more_than_its_rate() {
         // Whatever is sent when: of each moment's messages, those that have left by then had the time for it.
         let mut random = fastrand::Rng::with_seed(7);
         let mut draw = |below: u64| random.u64(..below);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_has_nothing_yet_does_not_hold_up_what_is_under_way() {
+    async fn idle_stream_does_not_delay_messages_in_flight() {
         let link = link(1e9, 0.001);
         let (sender, receiver) = futures::channel::mpsc::unbounded();
         let mut passing = link.stream(Direction::Down, receiver, |_: &u8| 100);

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn work_may_be_paid_by_somebody_else_after_what_it_read() {
+    fn deferred_work_is_paid_after_the_read_it_waits_for() {
         let processor = device(1, 0.5);
         let read = Instant::now() + Duration::from_secs(3600);
         let (spent, due) = deferred(|| {

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nobody_wakes_too_early_and_all_wake() {
+    async fn no_sleeper_wakes_early_and_all_wake() {
         let start = Instant::now();
         let sleeps = (0..50u64).rev().map(|n| async move {
             let until = start + Duration::from_micros(n * 100);

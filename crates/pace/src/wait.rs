@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_owed_is_waited_for_or_told() {
+    fn owed_time_is_waited_for_or_returned() {
         let now = Instant::now();
         let (far, near) = (now + Duration::from_secs(86_400), now + Duration::from_millis(1));
         let (done, until) = deferred(|| {

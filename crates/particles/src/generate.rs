@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distribution_is_what_its_text_says() {
+    fn distribution_matches_its_documentation() {
         for (t, share) in PUBLISHED {
             assert!((f64::from(energy_above(share)) - t).abs() < 1e-6, "{t}");
         }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gathered_is_in_few_bricks_and_else_anywhere() {
+    fn clustered_particles_are_in_few_bricks_and_others_anywhere() {
         let hits = |gathered: f64| -> (u64, u64) {
             let particles = Particles::new(RANK * 64, 5).gathered(gathered).unwrap();
             let energetic: Vec<u64> = (0..RANK * 64).filter(|row| particles.energy(*row) > 0.3).collect();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn every_id_is_there_once_and_they_are_in_no_order() {
+    fn every_id_occurs_once_in_random_order() {
         for rows in [0, 1, 2, 3, 100, 4096, 4097, 100_000] {
             let batch = Particles::new(rows, 11).batch(0..rows).unwrap();
             let ids = columns(&batch).unwrap().0;
@@ -281,8 +281,9 @@ mod tests {
         }
     }
 
+    /// The first row is pinned, so that a change of the data is noticed.
     #[test]
-    fn rows_are_the_same_in_batches_of_any_size_and_others_from_another_seed() {
+    fn rows_depend_on_the_seed_and_not_on_batch_sizes() {
         let particles = Particles::new(70_000, 3);
         let whole = particles.batch(0..70_000).unwrap();
         let parts: Vec<_> = particles.batches(9_999).map(Result::unwrap).collect();

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_dumps_are_told_with_what_is_left() {
+    fn truncated_dumps_are_reported_with_the_rest() {
         let bytes = dump(20);
         for cut in [1, 47, 49, 20 * RECORD - 1] {
             let mut all = Records::new("run.vpic", &bytes[..cut], 8);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_are_told_with_their_record() {
+    fn invalid_numbers_are_reported_with_their_record() {
         for (what, at, value) in [("x", 16, f32::NAN), ("z", 24, f32::INFINITY), ("ke", 44, f32::NEG_INFINITY)] {
             let mut bytes = dump(30);
             bytes[17 * RECORD + at..][..4].copy_from_slice(&value.to_le_bytes());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_fails_with_is_passed_on() {
+    fn reader_errors_are_passed_on() {
         struct Broken;
         impl Read for Broken {
             fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {

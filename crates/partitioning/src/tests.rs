@@ -101,7 +101,7 @@ fn a_batch_is_split_without_loss_and_in_order() {
 }
 
 #[test]
-fn what_can_not_be_a_key_is_refused_by_name() {
+fn unsupported_keys_are_refused_by_name() {
     let fields = [
         Field::new("id", DataType::Int64, true),
         Field::new("price", DataType::Float64, true),

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_comes_back_from_every_wrapping() {
+    fn wrapped_errors_are_unwrapped_to_ours() {
         let ours = || to_datafusion(Error::corrupt("slice 7 of drive-2 is damaged"));
         let wrapped = [
             ours(),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_say_what_to_do() {
+    fn kinds_follow_the_remedy() {
         for (error, kind) in [
             (DataFusionError::ResourcesExhausted("pool".into()), Kind::Exhausted),
             (DataFusionError::Plan("No field named x.".into()), Kind::Invalid),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_filter_drops_is_not_computed() {
+    async fn dropped_rows_are_not_computed() {
         assert_eq!(run("SELECT k * 10, i / j FROM t WHERE k <= 3").await, "103 20-3 30-4");
         assert_eq!(run("SELECT k, i / j AS q FROM t WHERE k <= 3 ORDER BY k DESC").await, "3-4 2-3 13");
         assert_eq!(run("SELECT j, (i + k) / j AS q FROM t WHERE j <> 0").await, "24 2-2 -2-5");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_filter_over_what_is_computed_stays_where_it_is() {
+    async fn filter_over_a_computed_column_stays_in_place() {
         assert_eq!(run("SELECT q FROM (SELECT DISTINCT i - j AS q FROM t) WHERE q > 5").await, "10");
         assert_eq!(run("SELECT i - j AS q FROM t WHERE i - j > 5").await, "10");
     }

@@ -51,7 +51,7 @@ mod tests {
     use datafusion::prelude::SessionContext;
 
     #[tokio::test]
-    async fn an_operator_tells_what_it_was_to_do_and_what_it_did() {
+    async fn operator_shows_its_plan_and_its_metrics() {
         let context = SessionContext::new();
         let sql = "SELECT k % 3, count(*) FROM (SELECT a.value AS k FROM range(100) a JOIN range(50) b ON a.value = b.value) GROUP BY k % 3";
         let frame = context.sql(sql).await.unwrap();

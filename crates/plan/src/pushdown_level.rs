@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_groups_is_above_what_filters() {
+    async fn grouping_is_split_above_filtering() {
         let whole = plan("SELECT a, sum(b + 1) AS s FROM t WHERE c > 3 GROUP BY a").await;
         let SplitSubPlan { lower, upper } = split(&whole).unwrap().unwrap();
         assert_eq!(lower.display_indent().to_string(), "Projection: t.a, t.b\n  Filter: t.c > Int64(3)\n    TableScan: t");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rows_that_nothing_is_wanted_of_travel_with_one_column() {
+    async fn rows_without_wanted_columns_travel_with_one() {
         let SplitSubPlan { lower, .. } = split(&plan("SELECT count(*) FROM t WHERE c > 3").await).unwrap().unwrap();
         assert_eq!(lower.schema().fields().len(), 1);
     }

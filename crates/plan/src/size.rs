@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_computed_may_be_of_any_length() {
+    async fn computed_texts_have_no_bound() {
         for sql in [
             "SELECT repeat(text, 1000) FROM t",
             "SELECT max(text) FROM t",

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_ambiguous_is_refused_as_by_datafusion() {
+    fn unknown_and_ambiguous_names_fail_as_in_datafusion() {
         for wrong in [ident("c35"), ident("nix"), col("b.right.c1")] {
             let all: Vec<Expr> = columns().into_iter().chain([wrong]).collect();
             let (ours, whole) = (projection(all.clone(), input()).unwrap_err(), Projection::try_new(all, input()).unwrap_err());

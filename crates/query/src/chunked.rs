@@ -267,7 +267,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_parts_can_not_tell_is_planned_whole() {
+    async fn unsplittable_queries_are_planned_whole() {
         let state = context().state();
         for sql in [
             "SELECT sum(c1) FROM t".to_owned(),

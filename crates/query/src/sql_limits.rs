@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_and_comments_are_told_apart() {
+    fn quotes_and_comments_are_distinguished() {
         assert_eq!(unquoted("a 'it''s' b"), 4);
         assert_eq!(unquoted("a -- it's\n'b' c"), 4);
         assert_eq!(unquoted("a /* it's */ b"), 4);

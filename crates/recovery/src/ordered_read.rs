@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_unless_one_behind_it_is_waited_for() {
+    fn pending_reads_are_bounded_unless_a_later_one_is_wanted() {
         let shards: Vec<Shard> = (0..20).map(|n| shard(Part::Slice, n, n as usize)).collect();
         let reading = OrderedReader::new(&shards, 4 * MIB);
         let mut held = VecDeque::new();

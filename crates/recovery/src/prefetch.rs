@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded_for_all_tables_together() {
+    fn prefetched_shards_are_bounded_over_all_tables() {
         let shard = |table: &str, n: usize| (n % 3, Key::new(format!("d/{table}.{n}")).unwrap());
         let mut shards = Shards::default();
         let begun = |shards: &mut Shards, table: &str| (0..10).filter(|n| shards.add(&shard(table, *n), 10, 155).is_some()).count();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_in_a_row_is_read_ahead_once() {
+    fn sequential_slices_are_read_ahead_once() {
         let ahead = Prefetcher::default();
         let partition = |slot| PartitionName { dataset: "lab.t".parse().unwrap(), generation: Generation(1), table: "data".into(), slot };
         assert_eq!(ahead.follow(&partition(0), Kind::Slices, 0, 8), Some(0));

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_readers_have_a_slice_for_one_reading_and_nothing_is_kept_then() {
+    async fn query_and_decoder_share_one_read_and_nothing_is_kept() {
         let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
         let get = |n: usize, reader| {
             let (shared, drive) = (&shared, &drive);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_comes_for_is_bounded_and_let_go_of() {
+    async fn unclaimed_slices_are_bounded_and_released() {
         let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
         for n in 0..30 {
             shared.once(0, &key(n), Reader::Query, false, || drive.read()).await.unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_or_a_reader_who_goes_away_is_nothing_to_the_other() {
+    async fn error_or_end_of_one_reader_does_not_affect_the_other() {
         let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
         let fails = || async {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_one_who_decodes_has_it_too() {
+    async fn several_decoders_share_one_read() {
         let (shared, drive) = (Shared::new(1000), Drive(AtomicUsize::new(0)));
         for reader in [Reader::Query, Reader::Decoder, Reader::Decoder, Reader::Query] {
             shared.once(0, &key(0), reader, true, || drive.read()).await.unwrap();
@@ -345,8 +345,9 @@ mod tests {
         PartitionName { dataset: "lab.t".parse().unwrap(), generation: Generation(1), table: "data".into(), slot }
     }
 
+    /// It waits for a query that will soon read the same slice, and not for one that is past it or far away.
     #[tokio::test]
-    async fn who_decodes_waits_for_a_query_that_comes_there_and_for_no_other() {
+    async fn decoder_waits_only_for_a_query_that_reads_ahead_of_it() {
         let shared = Shared::new(1000);
         let slice = |n: u32| partition(1).slice_key(n).unwrap();
         let waits = async |n: u32| tokio::time::timeout(RECENT / 5, shared.expect(0, &slice(n))).await.is_err();
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_decodes_waits_neither_for_silence_nor_for_one_who_does_not_go_on() {
+    async fn decoder_waits_for_no_silent_or_stalled_query() {
         let shared = Shared::new(1000);
         let slice = partition(1).slice_key(9).unwrap();
         shared.goes_on(0, &partition(1), 5);

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_values_go_where_more_are_made_than_there_is_room_for() {
+    fn full_cache_evicts_the_oldest_values() {
         let key = |n: usize| Key::new(format!("d/t.{n}")).unwrap();
         let mut values = Values::default();
         for n in 0..100 {

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_say_what_is_survived_and_what_it_takes() {
+    fn scheme_texts_name_tolerated_losses_and_overhead() {
         for (text, tolerates, hosts, drives, stored) in [
             ("none", 0, 0, 1, 1.0),
             ("replicas:2", 1, 0, 2, 2.0),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_schemes_are_refused_with_a_reason() {
         for (text, why) in [
             ("", "there is no ':'"),
             ("raid5", "there is no ':'"),

@@ -100,7 +100,7 @@ fn the_largest_code_decodes() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn shards_that_do_not_fit_are_refused() {
     let code = Code::new(4, 2).unwrap();
     let data = [filled(100, 1), filled(90, 2), filled(80, 3)];
     let parity = encode(code, &data).unwrap();

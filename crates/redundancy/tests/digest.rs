@@ -93,8 +93,9 @@ fn two_and_three_blocks_never_cancel_and_four_hardly_ever() {
     }
 }
 
+/// Blocks that are wrong by the same bit could cancel in a weak digest.
 #[test]
-fn few_blocks_that_are_wrong_by_the_same_bit_do_not_hide_in_thousands_of_tries() {
+fn few_blocks_with_one_bit_flipped_are_found_in_all_tries() {
     let mut random = Rng::with_seed(8);
     let code = Code::new(2, 1).unwrap();
     let zeros = vec![0u8; 1 << 16];
@@ -113,8 +114,9 @@ fn few_blocks_that_are_wrong_by_the_same_bit_do_not_hide_in_thousands_of_tries()
     }
 }
 
+/// Shards are stale, truncated or exchanged.
 #[test]
-fn pages_lost_or_exchanged_and_shards_stale_truncated_or_exchanged_are_found() {
+fn lost_or_exchanged_pages_and_bad_shards_are_found() {
     let mut random = Rng::with_seed(3);
     for (code, count, shards) in groups(&mut random) {
         let mut tries: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
@@ -165,7 +167,7 @@ fn pages_lost_or_exchanged_and_shards_stale_truncated_or_exchanged_are_found() {
 }
 
 #[test]
-fn the_one_that_is_damaged_is_named_where_that_can_be_known() {
+fn damaged_shard_is_named_where_the_code_can_tell() {
     let mut random = Rng::with_seed(4);
     for (code, count, mut shards) in groups(&mut random) {
         let digesting = Digesting::new(random.u64(..));
@@ -181,7 +183,7 @@ fn the_one_that_is_damaged_is_named_where_that_can_be_known() {
 }
 
 #[test]
-fn digests_travel_and_others_are_refused() {
+fn digests_round_trip_and_malformed_ones_are_refused() {
     let digesting = Digesting::new(7);
     let digest = digesting.digest(b"some bytes");
     let bytes = digest.to_bytes();
@@ -236,7 +238,7 @@ fn shards_longer_than_the_columns_are_digested_as_well() {
 }
 
 #[test]
-fn sums_of_groups_are_whole_where_all_groups_are_and_tell_damage_of_any() {
+fn summed_digests_of_groups_find_damage_in_any_group() {
     let random = &mut Rng::with_seed(77);
     for (k, m) in CODES {
         let code = Code::new(k, m).unwrap();
@@ -278,7 +280,7 @@ fn sums_of_groups_are_whole_where_all_groups_are_and_tell_damage_of_any() {
 }
 
 #[test]
-fn turned_digests_go_round() {
+fn rotated_digests_wrap_around() {
     let digesting = Digesting::new(3);
     let mut blocks = vec![0u8; (1 << 16) * BLOCK];
     // Each block alone in the shard: one bucket of each row has it, and which, the turn shifts.

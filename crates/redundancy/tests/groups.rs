@@ -70,7 +70,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, rng_seed: RngSeed::Fixed(5), ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_each_slice_is_in_one_group_on_distinct_drives(
+    fn every_slice_is_in_one_group_on_distinct_drives(
         (k, m) in (1usize..=8, 1usize..=4),
         more in 0usize..8,
         window in 0usize..60,
@@ -112,7 +112,7 @@ fn fleets() -> impl Iterator<Item = (Code, usize)> {
 }
 
 #[test]
-fn waste_is_below_one_per_cent_and_parities_are_balanced_within_five() {
+fn waste_is_below_1_and_parity_imbalance_below_5_percent() {
     for (code, drives) in fleets() {
         for odd in [0, 2] {
             let mut random = Rng::with_seed(code.data() as u64 * 1000 + drives as u64);

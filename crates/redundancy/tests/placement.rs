@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn growth_and_retirement_keep_groups_apart_and_move_no_more_than_they_must(
+    fn growth_and_retirement_keep_groups_apart_by_minimal_moves(
         (k, m) in prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 1)), Just((4, 1)), Just((4, 2)), Just((8, 3))],
         more in 0usize..6, slices in 1usize..900, added in 0usize..4, retired in 0usize..3, seed in any::<u64>(),
     ) {
@@ -223,7 +223,7 @@ fn a_fleet_of_the_fewest_drives_grows_by_one_and_shrinks_again() {
 }
 
 #[test]
-fn what_is_lost_for_good_is_said_and_the_rest_is_mended() {
+fn shards_lost_for_good_are_named_and_the_rest_repaired() {
     let map = ingested(Code::new(2, 1).unwrap(), 6, 60, Lens::Equal, 4);
     let mut drives = vec![Drive::Here; 7];
     drives[0] = Drive::Lost;
@@ -236,7 +236,7 @@ fn what_is_lost_for_good_is_said_and_the_rest_is_mended() {
 }
 
 #[test]
-fn where_no_shard_may_go_the_straight_way_others_make_room() {
+fn other_shards_make_room_where_no_direct_move_is_allowed() {
     // Drive 2 has no data, but parities of all that drive 0 has.
     let shard = |drive, number| Shard { drive, home: drive, number, len: 1000, crc32c: 0 };
     let groups: Vec<([Shard; 1], [Shard; 1])> = (0..60).map(|n| if n < 40 { ([shard(0, n)], [shard(2, n)]) } else { ([shard(1, n)], [shard(0, n)]) }).collect();
@@ -267,8 +267,9 @@ fn shards_are_decoded_where_no_drive_is_left_to_write_to() {
     assert!(reads(&map, &drives, &wanted).unwrap().groups.is_empty());
 }
 
+/// Single slices even out what such stripes leave uneven.
 #[test]
-fn what_is_several_slices_stays_together_and_what_is_one_evens_out_with_others() {
+fn stripes_of_several_slices_stay_together_in_balance() {
     // Stripes of three slices, each in a group of its own with a parity elsewhere.
     let mut units = Units::default();
     for stripe in 0..120u32 {
@@ -309,7 +310,7 @@ fn what_is_several_slices_stays_together_and_what_is_one_evens_out_with_others()
 }
 
 #[test]
-fn groups_that_leave_no_choice_beside_others_that_are_uneven_stay_apart() {
+fn groups_without_choice_stay_apart_next_to_uneven_ones() {
     for seed in 0..3000 {
         let mut random = Rng::with_seed(seed);
         let mut below = |n: u64| random.u64(..n);

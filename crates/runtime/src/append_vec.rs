@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_stays_and_nothing_is_lost() {
+    fn references_stay_valid_and_no_item_is_lost() {
         let list = AppendVec::new(vec![0]);
         let before: &[i32] = &list;
         std::thread::scope(|scope| {

@@ -42,7 +42,7 @@ impl Ids {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014). Not a library's: one atomic addition draws it, and the storms of the tests pin seeds of it.
+/// SplitMix64 (Steele, Lea, Flood 2014). Not a library's: one atomic addition draws it, and the simulated fleets of the tests pin seeds of it.
 fn drawn(state: &AtomicU64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let x = state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);

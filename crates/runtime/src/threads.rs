@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_at_once_and_panics_are_errors() {
+    async fn threads_are_limited_and_panics_become_errors() {
         let (threads, now, most) = (Threads::new(3), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let runs = (0..12).map(|n| {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));

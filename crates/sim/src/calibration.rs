@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_has_all_that_was_measured() {
+    fn stored_calibration_has_all_measurements() {
         assert_eq!(KEPT.lines().next(), Some(HEADER));
         assert_eq!(KEPT.lines().filter(|line| !line.is_empty()).count(), KNOWN.len() + 1, "a row that makes no sense");
         for name in ["filter 0.001%", "filter 1%", "filter 10%", "filter 100%", "10 groups", "1e6 groups"] {

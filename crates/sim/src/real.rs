@@ -167,7 +167,7 @@ mod tests {
     const HEADER: &str = "kind,drives,slower,link_bits_per_s,load,policy,slice_rows,slice_bytes,slices,lower_s_per_row,upper_s_per_row,measured_s,machine";
 
     #[test]
-    fn what_was_measured_stands_beside_what_is_simulated() {
+    fn measured_times_are_listed_next_to_simulated_ones() {
         // A millisecond a slice on the drive's two cores, fifteen times slower; then all four of the host's.
         let text = format!(
             "{HEADER}\n10 groups,1,15,1e10,idle,full,50000,100000,100,1e-8,1e-8,0.7,x\n\n10 groups,1,15,1e10,idle,adaptive,50000,100000,100,1e-8,1e-8,0.1,x\n"
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_better_than_the_grid_has_it_counts() {
+    fn measured_selectivity_and_width_override_the_grid() {
         let text = |columns: &str, values: &str| format!("{HEADER}{columns}\n10 groups,1,15,1e8,idle,filter,50000,100000,100,1e-8,1e-8,0.7,x{values}\n");
         let times = |columns: &str, values: &str| compare(&text(columns, values), &Scenario::default()).unwrap().1[0].simulated;
         let plain = times("", "");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_with_its_line() {
+    fn invalid_rows_are_reported_with_their_line() {
         let good = "10 groups,1,15,1e10,idle,full,50000,100000,100,1e-8,1e-8,0.7,x";
         for (from, to, says) in [
             ("10 groups", "11 groups", "line 2: there is no query 11 groups; there are filter 0.001%"),

@@ -11,8 +11,9 @@ const SOAK: usize = 10_600;
 /// Runs of `make test`, the first of the same seeds.
 const QUICK: usize = 1_000;
 
+/// An error may only blame a drive that never comes back, for a slice that only such drives have.
 #[test]
-fn every_run_ends_with_the_right_answer_but_for_those_whose_slices_died_with_their_drives() {
+fn every_run_answers_right_or_blames_a_doomed_drive() {
     let all = if soak() { SOAK } else { QUICK };
     // What the soak shows at least, for this number of runs; a third less of a sample, which varies.
     let least = |of_soak: usize| if soak() { of_soak } else { of_soak * all / SOAK * 2 / 3 };
@@ -50,7 +51,7 @@ fn every_run_ends_with_the_right_answer_but_for_those_whose_slices_died_with_the
 }
 
 #[test]
-fn a_run_follows_from_its_seed() {
+fn run_follows_from_its_seed() {
     for seed in [3, 77, 4242] {
         assert_eq!(check(seed, false).map(|run| (run.end, run.events, run.epochs)), check(seed, false).map(|run| (run.end, run.events, run.epochs)));
     }

@@ -44,7 +44,7 @@ fn half_of_the_network_costs_no_more_than_twice_the_time() {
 }
 
 #[test]
-fn what_is_documented_is_what_comes_out() {
+fn documented_figures_equal_the_simulated_ones() {
     let text = include_str!("../../../docs/figures.md");
     let digits = |value: f64| {
         if value >= 100.0 {

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn missing_pieces_are_an_error() {
         let pieces = Pieces::new(30, vec![(4, Bytes::from_static(b"efgh")), (8, Bytes::from_static(b"ij")), (20, Bytes::from_static(b"uvwxyzabcd"))]);
         assert_eq!((pieces.len(), pieces.whole()), (30, None));
         for (start, length, due) in

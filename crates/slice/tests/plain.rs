@@ -215,7 +215,7 @@ fn a_table_without_rows_is_a_file_without_row_groups() {
 }
 
 #[test]
-fn slices_of_something_else_are_refused() {
+fn slices_of_other_layouts_are_refused() {
     let batch = types(3000);
     let slices = slices_of(std::slice::from_ref(&batch), 60_000);
     let metadata = described(Layout::Table, batch.schema(), &slices);

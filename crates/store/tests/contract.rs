@@ -174,7 +174,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_store_says_so_and_keeps_what_it_has() {
+fn full_store_is_an_error_and_keeps_its_values() {
     let dir = tempfile::tempdir().unwrap();
     let disk = DiskStore::open(dir.path(), skytether_store::disk::OpenOptions { capacity: Some(1000), ..options(Sync::None) }).unwrap();
     let memory = MemoryStore::with_capacity(1000);

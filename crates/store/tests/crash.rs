@@ -71,7 +71,7 @@ fn open_with(dir: &Path, at: &Arc<At>) -> DiskStore {
 }
 
 #[test]
-fn a_batch_stopped_at_any_step_is_there_whole_or_not_at_all() {
+fn batch_stopped_at_any_step_is_whole_or_absent() {
     let (old, new) = (contents(&[old_batch()]), contents(&[old_batch(), new_batch()]));
     let mut steps = Vec::new();
     let (mut olds, mut news) = (0, 0);
@@ -131,7 +131,7 @@ fn a_batch_stopped_at_any_step_is_there_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_step_that_the_system_refuses_changes_nothing_and_leaves_nothing() {
+fn step_refused_by_the_system_changes_and_leaks_nothing() {
     let (old, new) = (contents(&[old_batch()]), contents(&[old_batch(), new_batch()]));
     for (refusal, kind) in [(ErrorKind::StorageFull, Kind::Exhausted), (ErrorKind::Other, Kind::Unavailable)] {
         let mut unknown = Vec::new();

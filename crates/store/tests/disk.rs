@@ -106,7 +106,7 @@ fn a_damaged_identity_is_named() {
 }
 
 #[test]
-fn a_directory_of_others_is_not_taken() {
+fn foreign_directory_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.tex"), "years of work").unwrap();
     let (kind, text) = fails(dir.path(), options(Sync::Full));
@@ -129,7 +129,7 @@ fn a_creation_that_did_not_end_is_begun_again() {
 }
 
 #[test]
-fn leftovers_go_and_what_is_not_ours_stays() {
+fn leftovers_are_deleted_and_foreign_files_stay() {
     let (dir, store) = filled();
     let before = everything(&store);
     drop(store);
@@ -156,8 +156,9 @@ fn leftovers_go_and_what_is_not_ours_stays() {
     assert!(foreign.iter().all(|path| fs::read(path).unwrap() == b"mine"));
 }
 
+/// The report is made when the store is opened.
 #[test]
-fn missing_and_short_values_are_reported_at_opening_and_named_by_get() {
+fn missing_and_short_values_are_reported_and_named_by_get() {
     let (dir, store) = filled();
     drop(store);
     let paths = files(&dir.path().join("slices"));
@@ -287,7 +288,7 @@ fn a_lock_file_that_takes_no_process_id_still_locks() {
 }
 
 #[test]
-fn the_index_of_another_time_is_found() {
+fn index_of_another_time_is_found() {
     let (dir, store) = filled();
     drop(store);
     let (other, store) = filled();
@@ -301,7 +302,7 @@ fn the_index_of_another_time_is_found() {
 }
 
 #[test]
-fn many_writers_and_readers_keep_out_of_each_others_way() {
+fn concurrent_writers_and_readers_do_not_interfere() {
     let (dir, store) = filled();
     std::thread::scope(|scope| {
         for t in 0..4u64 {

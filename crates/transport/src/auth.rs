@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_verify_is_denied_where_required() {
+    fn invalid_credentials_are_denied_where_required() {
         let (_dir, gate, token) = gate(true);
         let other_name = base64::engine::general_purpose::STANDARD.encode(format!("desktop:{}", token.expose()));
         for header in ["", "Bearer", "Bearer ", "Bearer sky_nothing", "Basic !!!", "Basic YQ==", "Digest x", &format!("Basic {other_name}")] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_verify_is_anonymous_where_not_required() {
+    fn invalid_credentials_are_anonymous_where_optional() {
         let (_dir, gate, token) = gate(false);
         assert_eq!(check(&gate, "Basic YTpi").unwrap().kind, IdentityKind::Anonymous);
         assert_eq!(gate.check(Shown::default()).unwrap().identity.kind, IdentityKind::Anonymous);

@@ -37,8 +37,10 @@ fn priors_go_by_the_speed_of_the_device() {
     assert!(model.slice(0, PushdownLevel::Raw, SLICE).above > filter.above);
 }
 
+/// Measured processor time changes the model of that drive only. Rows and bytes that pass a filter are a property of
+/// the query.
 #[test]
-fn what_is_measured_is_learnt_for_that_drive_and_what_is_selected_for_all() {
+fn costs_are_learnt_per_drive_and_selectivity_for_all_drives() {
     let mut model = model();
     let before = model.slice(1, PushdownLevel::Filter, SLICE);
     let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 1e-3, rows_out: 500, bytes_out: 8000 };
@@ -59,7 +61,7 @@ fn what_is_measured_is_learnt_for_that_drive_and_what_is_selected_for_all() {
 }
 
 #[test]
-fn what_is_known_is_known_again_and_what_was_so_then_is_not() {
+fn known_costs_are_restored_without_the_load_of_that_time() {
     let mut model = model();
     let cost = SliceCost { slice: SliceId(0), cpu: 2.0 * 15.0 * 1e-3, rows_out: 500, bytes_out: 8000 };
     for _ in 0..WARM_UP + 5 {
@@ -108,8 +110,9 @@ fn groups_are_found_from_states() {
     assert_eq!(groups_of(10.0, 10.0), 10_000.0, "all rows differ: nobody knows how many more there are");
 }
 
+/// Two low measurements in a row, of bytes that were ready to be sent, lower the rate. A single one does not.
 #[test]
-fn links_are_only_believed_to_be_slow_where_nothing_else_explains_it() {
+fn link_counts_as_slow_only_where_nothing_else_explains_it() {
     let mut model = model();
     let link = model.link(0);
     model.flowed(0, 0.55 * link, link);

@@ -106,8 +106,9 @@ mod tests {
         assert!(full.end > 90.0 * full.cses[1].slice && full.end > uneven.end, "{full:?}");
     }
 
+    /// One drive is too slow for any slice. The other one is still forecast to run all of its slices at full pushdown.
     #[test]
-    fn a_drive_that_can_not_begin_in_time_does_not_spoil_the_choice_of_another() {
+    fn late_drive_leaves_the_choice_of_other_drives_unchanged() {
         let tardy = Profile {
             speed_per_core: 0.4,
             cores: 1,

@@ -319,7 +319,7 @@ mod tests {
     use skytether_redundancy::map::Shard;
 
     #[test]
-    fn maps_come_back_and_damage_is_told() {
+    fn maps_round_trip_and_damage_is_found() {
         let drives: Vec<_> = (0..3).map(Uuid::from_u128).collect();
         let shard = |drive: u32, len| Shard { drive, home: drive, number: 0, len, crc32c: 7 };
         let (data, parity) = ([shard(0, 100), shard(1, 90)], [shard(2, 128)]);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_survive_what_the_spread_says_and_keep_the_first() {
+    fn homes_survive_the_losses_of_the_spread_and_keep_the_first() {
         let spread = DomainSpread { hosts: 2, drives: 2 };
         let domains = domains(9, 3, Some(spread));
         for turn in 0..200usize {

@@ -50,8 +50,9 @@ mod tests {
         Uuid::from_u128(n)
     }
 
+    /// A drive that joins takes over no record. Records of a drive that leaves go to the drive that has its slot.
     #[test]
-    fn who_comes_takes_no_record_away_and_who_leaves_hands_on_only_its_own() {
+    fn home_slots_move_only_records_of_the_leaving_drive() {
         let seats = |of: &[(u128, u128)], rest: &[u128]| HomeSlots {
             seats: of.iter().map(|(seat, drive)| HomeSlot { id: id(*seat), drive: id(*drive) }).collect(),
             rest: rest.iter().map(|n| id(*n)).collect(),
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn seats_stay_on_their_host_or_go_to_the_one_with_the_fewest() {
+    fn home_slots_stay_on_their_node_or_go_to_the_emptiest() {
         let member = |n: u128, host: &str| Member { id: id(n), name: format!("drive-{n}"), incarnation: 0, host: host.into() };
         let hosts = |of: &[(&str, &[u128])]| of.iter().flat_map(|(host, drives)| drives.iter().map(|n| member(*n, host))).collect::<Vec<_>>();
         let mut fleet: Membership =

@@ -291,7 +291,7 @@ mod tests {
 
     /// The rows are there all the same; only what follows from their places does not.
     #[test]
-    fn what_is_not_known_is_no_partitioning() {
+    fn unknown_hash_or_type_is_no_partitioning() {
         let changed = |change: &dyn Fn(&mut TableRecord)| {
             let mut record = record();
             change(&mut record);

@@ -21,8 +21,9 @@ fn depth(receipt: &str, name: &str) -> usize {
     lines[0].split(name).next().unwrap().chars().count()
 }
 
+/// Answers equal those of an embedded fleet. Receipts list the drives of the aggregator below it.
 #[test]
-fn a_branch_is_one_drive_of_the_host_above_and_receipts_show_what_is_below_it() {
+fn aggregator_is_one_drive_of_its_host_and_shows_its_children() {
     let dir = tempfile::tempdir().unwrap();
     let drive = |n| Served::start(&["drive", "serve", "--data", text(&dir.path().join(format!("drive-{n}"))), "--listen", "127.0.0.1:0"]);
     let drives: Vec<_> = (0..2).map(drive).collect();

@@ -59,7 +59,7 @@ fn help_explains_every_command() {
 }
 
 #[test]
-fn wrong_calls_are_2_and_say_what_is_wrong() {
+fn wrong_calls_exit_with_2_and_say_why() {
     let dir = tempfile::tempdir().unwrap();
     let at = small(dir.path());
     let csv = file(dir.path(), "other.csv", CSV);
@@ -495,7 +495,7 @@ fn status_shows_the_drives_of_a_fleet_that_can_not_be_opened() {
 }
 
 #[test]
-fn what_a_scrub_can_mend_is_no_reason_to_drop_anything() {
+fn repairable_damage_suggests_a_scrub_and_no_drop() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("fleet");
     run(&["init", text(&at), "--drives", "3", "--redundancy", "ec:2+1"]).code(0);

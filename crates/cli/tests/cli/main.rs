@@ -4,7 +4,7 @@
 mod branches;
 mod commands;
 mod index;
-mod plain;
+mod parquet_view;
 mod processes;
 mod profiles;
 mod security;

@@ -14,8 +14,9 @@ fn drive(dir: &Path, n: usize, listen: &str) -> Served {
     Served::start(&["drive", "serve", "--data", text(&dir.join(format!("drive-{n}"))), "--listen", listen])
 }
 
+/// Four processes of drives and one of a host ingest, list, query, explain and drop.
 #[test]
-fn four_drives_and_a_host_answer_as_an_embedded_fleet_and_a_dead_drive_is_named() {
+fn served_fleet_answers_as_embedded_and_names_a_dead_drive() {
     let dir = tempfile::tempdir().unwrap();
     let mut drives: Vec<_> = (0..4).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
     let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
@@ -123,7 +124,7 @@ fn an_embedded_fleet_belongs_to_one_process() {
 }
 
 #[test]
-fn a_taken_port_is_named() {
+fn taken_port_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let first = drive(dir.path(), 0, "127.0.0.1:0");
     let second = dir.path().join("drive-1");
@@ -133,8 +134,9 @@ fn a_taken_port_is_named() {
     first.stop().code(0);
 }
 
+/// It ends before it takes the drives over. A host at the address of a drive is refused as well.
 #[test]
-fn a_host_whose_port_is_taken_leaves_the_drives_to_the_one_that_has_it() {
+fn host_with_a_taken_port_does_not_fence_the_running_host() {
     let dir = tempfile::tempdir().unwrap();
     let drives: Vec<_> = (0..2).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
     let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
@@ -171,7 +173,7 @@ fn a_frozen_drive_is_named_and_comes_back() {
 }
 
 #[test]
-fn another_drive_at_a_drives_address_is_told_by_its_id() {
+fn foreign_drive_at_a_known_address_is_found_by_its_id() {
     let dir = tempfile::tempdir().unwrap();
     let mut drives: Vec<_> = (0..2).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
     let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
@@ -210,8 +212,9 @@ fn another_drive_at_a_drives_address_is_told_by_its_id() {
     assert_eq!(host.stop().code(0).err.matches("is lost: ").count(), 1);
 }
 
+/// With `ec:2+1` a query goes on without the dead drive, and a new host starts without it.
 #[test]
-fn served_drives_with_redundancy_may_die_and_a_host_begins_without_them() {
+fn served_fleet_with_parity_survives_a_dead_drive_and_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut drives: Vec<_> = (0..4).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
     let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");

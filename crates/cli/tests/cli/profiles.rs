@@ -49,8 +49,9 @@ fn an_embedded_fleet_is_served_under_profiles() {
     assert_eq!(status[1]["info"]["device"], "tardy");
 }
 
+/// Both `drive serve` and `host serve` refuse a profile with more than the speed of this machine's cores.
 #[test]
-fn cores_that_are_faster_than_this_machines_are_refused_where_a_drive_is_to_have_them() {
+fn profile_faster_than_this_machine_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let own = file(dir.path(), "swift.toml", &TARDY.replace("0.5", "2"));
     let data = dir.path().join("drive-0");
@@ -67,7 +68,7 @@ fn cores_that_are_faster_than_this_machines_are_refused_where_a_drive_is_to_have
 }
 
 #[test]
-fn a_calibration_that_is_off_prints_its_table_and_fails() {
+fn calibration_that_is_off_prints_its_table_and_fails() {
     let dir = tempfile::tempdir().unwrap();
     // More of a core than there is: off on any machine.
     let own = file(dir.path(), "swift.toml", &TARDY.replace("0.5", "50.0"));

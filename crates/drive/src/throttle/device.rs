@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_told_with_what_there_is() {
+    fn unknown_device_is_refused_with_the_known_ones() {
         let dir = tempfile::tempdir().unwrap();
         let wrong = |given: &str, says: &[&str]| {
             let error = Device::given(given).unwrap_err();

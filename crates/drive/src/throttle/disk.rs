@@ -205,8 +205,9 @@ mod tests {
         reads.iter().enumerate().map(took).collect()
     }
 
+    /// Requests that follow one another on the disk share one seek, in whatever order they arrive.
     #[test]
-    fn what_is_asked_for_while_its_neighbour_waits_is_read_with_that() {
+    fn request_next_to_a_queued_one_is_read_with_it() {
         let slice = |n: u32| PartitionName::parse(&key("d/s/0000000000000001.data.0")).unwrap().0.slice_key(n).unwrap();
         let (disk, one) = (disk(), 0..1000u64);
         let book = |n: u32, now: Duration| disk.book(&slice(n), std::slice::from_ref(&one), now + FOLLOWS) - now;
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_store_like_any_other() {
+    fn store_contract_holds() {
         skytether_store::contract::check(|| {
             let profile = Profile { disk_bytes_per_s: 1e12, ..Profile::shipped("unlimited").unwrap() };
             Box::new(SlowDisk::new(Arc::new(MemoryStore::new()), &profile))

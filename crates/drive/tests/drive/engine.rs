@@ -156,7 +156,7 @@ async fn counting_rows_reads_only_metadata_and_that_once() {
 }
 
 #[tokio::test]
-async fn names_that_are_read_for_a_query_count() {
+async fn gene_names_count_as_bytes_read_of_the_first_query() {
     let drive = drive();
     let sql = "SELECT gene, count(*) AS n FROM blood.tiny.x WHERE gene = 'GENE-4' GROUP BY gene";
     let (_, cold) = ask(drive.as_ref(), sql).await;
@@ -171,7 +171,7 @@ async fn names_that_are_read_for_a_query_count() {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_holds_up_nobody_else() {
+async fn paused_reader_delays_no_other_query() {
     let drive = drive_with(DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
     let unread = drive.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
     let sql = "SELECT count(*) AS n FROM blood.tiny.obs WHERE cell_type = 'B'";
@@ -189,7 +189,7 @@ async fn a_reader_that_does_not_read_holds_up_nobody_else() {
 }
 
 #[tokio::test]
-async fn the_annotation_tells_what_ran() {
+async fn annotation_names_the_operators_that_ran() {
     let mut plan = sub_plan("SELECT kind, count(*) AS n FROM shop.sales.data WHERE id < 10000 GROUP BY kind").await;
     plan.query = uuid::Uuid::from_u128(99);
     let received = plan.program.bytes().len() as u64;
@@ -237,7 +237,7 @@ async fn dense_aggregates_equal_a_model() {
 }
 
 #[tokio::test]
-async fn filters_on_the_dense_view_read_only_what_can_match() {
+async fn filters_on_the_dense_view_read_only_possible_matches() {
     let drive = drive();
     let (_, whole) = ask(drive.as_ref(), "SELECT sum(value) AS s FROM blood.tiny.x").await;
     let (rows, gene) = ask(drive.as_ref(), "SELECT sum(value) AS s FROM blood.tiny.x WHERE gene = 'GENE-4'").await;
@@ -301,7 +301,7 @@ async fn grouped_moments_read_the_drives_own_obs() {
 }
 
 #[tokio::test]
-async fn a_sub_plan_sees_its_tickets_partitions_and_nothing_else() {
+async fn sub_plan_sees_only_partitions_of_its_ticket() {
     let drive = drive();
     let refuse = |plan| async { run(drive.as_ref(), plan).await.unwrap_err() };
     let error = refuse(sub_plan("SELECT cell FROM blood.tiny.secret").await).await;
@@ -331,7 +331,7 @@ async fn a_sub_plan_sees_its_tickets_partitions_and_nothing_else() {
 
 /// A ticket for several data sets: their tables are joined, and what it does not name is not there.
 #[tokio::test]
-async fn a_sub_plan_joins_the_data_sets_of_its_ticket_and_no_others() {
+async fn sub_plan_joins_only_data_sets_of_its_ticket() {
     let drive = drive();
     let (shop, blood) = (dataset("shop.sales"), dataset("blood.tiny"));
     let cell = "concat('AAACATACAACC', lpad(CAST(s.id AS VARCHAR), 6, '0'), '-1')";
@@ -366,7 +366,7 @@ async fn a_sub_plan_joins_the_data_sets_of_its_ticket_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_plan_that_needs_too_much_memory_is_refused_and_the_next_one_runs() {
+async fn plan_beyond_memory_is_refused_and_the_next_one_runs() {
     let drive = drive_with(DriveOptions { memory_limit: 700 << 10, ..DriveOptions::default() });
     let plan = sub_plan("SELECT id, count(*) AS n FROM shop.sales.data GROUP BY id").await;
     let error = run(drive.as_ref(), plan).await.unwrap_err();
@@ -416,7 +416,7 @@ async fn dropping_the_stream_ends_the_work() {
 }
 
 #[tokio::test]
-async fn a_defect_below_is_one_error_and_no_end_of_the_drive() {
+async fn panic_in_the_engine_is_one_error_and_the_drive_goes_on() {
     let spy = Spy::new();
     let drive = drive_over(spy.clone(), DriveOptions::default());
     spy.panic.store(true, Ordering::Relaxed);
@@ -428,7 +428,7 @@ async fn a_defect_below_is_one_error_and_no_end_of_the_drive() {
 }
 
 #[tokio::test]
-async fn a_slice_that_is_not_the_metadatas_is_found() {
+async fn slice_that_differs_from_its_metadata_is_found() {
     let drive = drive();
     let name = partition(&dataset("shop.sales"), "data");
     let (one, two) = (name.slice_key(1).unwrap(), name.slice_key(2).unwrap());
@@ -491,7 +491,7 @@ async fn of_a_wide_table_only_the_slices_with_wanted_columns_are_read() {
 }
 
 #[tokio::test]
-async fn a_slice_of_any_group_that_is_not_the_metadatas_is_named() {
+async fn slice_of_any_column_group_that_differs_is_named() {
     for n in [0, 1, 2, 5] {
         let drive = drive();
         let key = partition(&dataset("shop.wide"), "data").slice_key(n).unwrap();
@@ -508,7 +508,7 @@ async fn a_slice_of_any_group_that_is_not_the_metadatas_is_named() {
 }
 
 #[tokio::test]
-async fn a_replaced_partition_is_read_anew() {
+async fn replaced_partition_is_read_again() {
     let store = Arc::new(MemoryStore::new());
     let name = partition(&dataset("shop.sales"), "data");
     let all = sales();

@@ -157,7 +157,7 @@ async fn errors_in_the_middle_keep_their_kind() {
 }
 
 #[tokio::test]
-async fn storage_works_from_afar() {
+async fn storage_works_over_a_connection() {
     let drive = drive();
     let server = Server::start(drive.clone()).await;
     let remote = server.connect().await;
@@ -186,8 +186,9 @@ async fn storage_works_from_afar() {
     assert!(remote.stat(&key(1)).await.unwrap().is_some(), "nothing of a refused batch happens");
 }
 
+/// A batch above the limit of a message fails as a whole, and nothing of it is stored.
 #[tokio::test]
-async fn the_largest_value_goes_both_ways_and_more_than_a_message_holds_does_not() {
+async fn largest_value_travels_both_ways_and_larger_batches_fail() {
     let server = Server::start(drive()).await;
     let remote = server.connect().await;
     let key = Key::new("big").unwrap();
@@ -202,7 +203,7 @@ async fn the_largest_value_goes_both_ways_and_more_than_a_message_holds_does_not
 }
 
 #[tokio::test]
-async fn whatever_comes_to_the_port_the_server_goes_on() {
+async fn server_survives_any_bytes_at_its_port() {
     let server = Server::start(drive()).await;
     for junk in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
@@ -287,7 +288,7 @@ async fn whatever_comes_to_the_port_the_server_goes_on() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable_and_says_where() {
+async fn closed_port_is_unavailable_and_names_the_address() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
@@ -303,7 +304,7 @@ async fn nobody_there_is_unavailable_and_says_where() {
 }
 
 #[tokio::test]
-async fn somebody_else_at_the_port_is_told_apart() {
+async fn foreign_server_at_the_port_is_recognised() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let other = tokio::spawn(async move {
@@ -440,7 +441,7 @@ async fn a_shutdown_ends_running_sub_plans_and_the_server() {
 }
 
 #[tokio::test]
-async fn the_drives_own_serve_is_this_server() {
+async fn drive_serve_is_this_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -67,7 +67,7 @@ fn anything_goes() -> DriveOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_needs_the_space_of_an_index_gets_it() {
+async fn writes_get_the_space_of_an_index() {
     let dir = tempfile::tempdir().unwrap();
     let used = {
         let store = disk(dir.path(), None);
@@ -106,7 +106,7 @@ async fn what_needs_the_space_of_an_index_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn indexes_leave_free_what_they_must() {
+async fn indexes_leave_the_required_space_free() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path(), Some(64 << 20));
     fill(store.as_ref());
@@ -118,7 +118,7 @@ async fn indexes_leave_free_what_they_must() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_index_of_another_content_is_not_used_and_built_anew() {
+async fn index_of_other_content_is_not_used_and_is_rebuilt() {
     let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
     fill(store.as_ref());
     let drive = drive_over(Arc::clone(&store), DriveOptions::default());
@@ -139,7 +139,7 @@ async fn an_index_of_another_content_is_not_used_and_built_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_written_for_what_is_gone() {
+async fn dropped_partition_gets_no_index() {
     let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
     fill(store.as_ref());
     let before = store.usage().unwrap().keys;
@@ -259,8 +259,9 @@ async fn ready(drive: &Drive) -> State {
     last.filter(|state| state.phase == Phase::Ready).unwrap_or_else(|| panic!("it is not ready"))
 }
 
+/// The index is dropped while its first segment is being written. What was written is deleted, and never used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn space_that_was_made_is_not_taken_by_a_build_that_was_under_way() {
+async fn running_build_does_not_take_space_freed_for_a_write() {
     let (store, drive) = hooked();
     let (due, _) = asked(&drive).await;
     let (on, runtime) = (Arc::clone(&drive), tokio::runtime::Handle::current());
@@ -280,8 +281,9 @@ async fn space_that_was_made_is_not_taken_by_a_build_that_was_under_way() {
     assert_eq!(settled(&drive).await.phase, Phase::Dropped);
 }
 
+/// The query reads the index while a write needs its space. The answer is right without it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_query_that_meets_an_index_being_dropped_does_not_have_it_built_again() {
+async fn query_during_an_index_drop_does_not_rebuild_the_index() {
     let (store, drive) = hooked();
     let (due, _) = asked(&drive).await;
     define(&drive).await;
@@ -298,8 +300,9 @@ async fn a_query_that_meets_an_index_being_dropped_does_not_have_it_built_again(
     }
 }
 
+/// That index is reported as failed, with the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_index_whose_definition_cannot_be_read_does_not_hold_up_the_others() {
+async fn unreadable_index_definition_does_not_block_other_indexes() {
     let (store, drive) = hooked();
     let first = skytether_index::partition(&of(), "first").key().unwrap();
     let key = first.clone();
@@ -332,7 +335,7 @@ async fn an_index_whose_definition_cannot_be_read_does_not_hold_up_the_others() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slice_that_is_mended_has_the_index_built() {
+async fn repaired_slice_gets_its_index_built() {
     let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
     fill(store.as_ref());
     let key = of().slice_key(3).unwrap();
@@ -352,7 +355,7 @@ async fn a_slice_that_is_mended_has_the_index_built() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_that_fails_for_a_moment_costs_a_moment() {
+async fn transient_disk_error_delays_the_build_only() {
     let store = FaultStore::new(MemoryStore::new());
     fill(store.inner());
     store.add(Rule::new(Operation::Get, When::Nth(2), Fault::Fail(Kind::Unavailable)).under(format!("{};", of().key().unwrap())));
@@ -363,8 +366,9 @@ async fn a_disk_that_fails_for_a_moment_costs_a_moment() {
     assert_eq!(store.injected(), 1);
 }
 
+/// With too little memory the query scans, and its answer is the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn searches_take_memory_of_the_drive_and_none_where_there_is_too_little() {
+async fn index_search_reserves_memory_or_falls_back_to_a_scan() {
     const ROWS: i64 = 400_000;
     let store: Arc<dyn SliceStore> = Arc::new(MemoryStore::new());
     let columns: Vec<(&str, ArrayRef)> = vec![

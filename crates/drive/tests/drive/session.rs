@@ -75,8 +75,9 @@ impl StoreLayer for Watched {
     }
 }
 
+/// The reader takes no rows. The drive works through its slices all the same, and its messages arrive before the rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lanes_go_on_while_their_rows_wait_and_what_is_said_goes_before_rows() {
+async fn lanes_run_while_rows_wait_and_messages_overtake_rows() {
     let store = Arc::new(Watched::default());
     store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, ..DriveOptions::default() });
@@ -151,8 +152,10 @@ impl StoreLayer for Gated {
     }
 }
 
+/// Another consumer takes nearly all memory in the middle of an epoch. Each slice is covered or returned, and returned
+/// ones run later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_gives_the_rest_back() {
+async fn busy_drive_finishes_begun_slices_and_returns_the_rest() {
     let store = Arc::new(Gated::default());
     let metadata = store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, memory_limit: 64 << 20, ..DriveOptions::default() });
@@ -221,7 +224,7 @@ async fn a_drive_that_gets_busy_in_the_middle_delivers_what_it_has_begun_and_giv
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_device_says_how_long_its_own_queue_is_and_no_more() {
+async fn slow_device_reports_only_its_own_queue() {
     // Two epochs on one core that is sixty times slower: each waits for the other about as long as it works. By this machine's clock that is a hundred and twenty times the processor time.
     let store = Arc::new(MemoryStore::default());
     store_numbers(store.as_ref());
@@ -272,7 +275,7 @@ async fn refusal(messages: &mut (impl futures::Stream<Item = Result<Message>> + 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_without_memory_or_time_refuses_and_says_what_it_takes() {
+async fn drive_without_memory_or_time_names_the_level_it_accepts() {
     for why in [Why::Memory, Why::Speed] {
         let store = Arc::new(MemoryStore::default());
         store_numbers(store.as_ref());
@@ -308,7 +311,7 @@ async fn a_drive_without_memory_or_time_refuses_and_says_what_it_takes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_more_a_drive_has_before_it_the_later_it_says_to_ask_again() {
+async fn retry_delay_grows_with_the_queue_of_the_drive() {
     /// Those that such a drive takes on.
     const EPOCHS: u32 = 16;
     // Sixty times slower than this machine: what waits there is worth waiting for.
@@ -363,8 +366,10 @@ async fn heard(messages: &mut (impl futures::Stream<Item = Result<Message>> + Un
     tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap()
 }
 
+/// Work that was not measured counts as a load of 1. So a drive accepts epochs until its own slices have shown what
+/// they take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_refuses_for_what_its_slices_were_measured_to_take_and_for_nothing_before() {
+async fn drive_refuses_by_measured_load_only() {
     // What nobody has measured counts as 1; two epochs on one core wait for each other about as long as they work, which is 2, and more where others use this machine, too.
     for (max_load, refuses) in [(1.1, true), (f64::INFINITY, false)] {
         let store = Arc::new(Gated::default());
@@ -423,7 +428,7 @@ async fn a_drive_refuses_for_what_its_slices_were_measured_to_take_and_for_nothi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_slices_cost_on_a_slow_core_they_take_by_the_clock() {
+async fn slices_on_a_slow_core_take_their_cost_in_wall_time() {
     const SPEED: f64 = 0.05;
     let mut costs = Vec::new();
     for device in [false, true] {
@@ -454,8 +459,9 @@ async fn what_slices_cost_on_a_slow_core_they_take_by_the_clock() {
     assert!(costs[0] > 0.0 && costs[1] > 0.4 * costs[0] / SPEED, "{costs:?}");
 }
 
+/// Slices that a lane has begun stay where they are. Each slice counts once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slices_are_taken_from_one_epoch_and_given_to_another_as_long_as_they_were_not_begun() {
+async fn slices_not_begun_move_from_one_epoch_to_another() {
     let store = Arc::new(Gated::default());
     let metadata = store_numbers(store.as_ref());
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { threads: LANES, ..DriveOptions::default() });
@@ -523,8 +529,10 @@ async fn slices_are_taken_from_one_epoch_and_given_to_another_as_long_as_they_we
     assert_eq!((epochs[0].0 + epochs[1].0, epochs[0].1 + epochs[1].1), (ROWS, whole));
 }
 
+/// The engine plans the part below an aggregation when an epoch first needs it. Its columns are those that the drive
+/// announced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_part_below_an_aggregation_is_planned_for_the_first_who_runs_it_and_is_as_announced() {
+async fn filter_level_of_an_aggregation_is_planned_on_first_use() {
     let store = Arc::new(MemoryStore::default());
     store_numbers(store.as_ref());
     let plan = sub_plan("SELECT id % 3 AS third, kind, count(*), max(id) FROM shop.sales.data WHERE id > 0 GROUP BY id % 3, kind").await;

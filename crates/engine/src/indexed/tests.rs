@@ -50,8 +50,9 @@ fn asked(holds: bool, above: f64, bytes: u64) -> bool {
     Asked::new(index(holds), &[filter], &schema(), &scan(&kept, bytes, DISK)).unwrap().pays()
 }
 
+/// An index that has the values as well needs no slice, and pays earlier.
 #[test]
-fn an_index_without_the_values_pays_where_most_slices_need_not_be_read() {
+fn index_without_values_pays_where_it_skips_most_slices() {
     // Some six rows of each stripe: all of them are read whole either way.
     assert!(!asked(false, 49_399.5, 1 << 20));
     assert!(asked(true, 49_399.5, 1 << 20), "an index that has the values reads no slice");
@@ -68,7 +69,7 @@ fn an_index_without_the_values_pays_where_most_slices_need_not_be_read() {
 }
 
 #[test]
-fn seeks_across_what_is_left_out_are_counted() {
+fn seeks_across_skipped_slices_are_counted() {
     // Ten rows: nine seeks of 8 ms take longer than a hundred stripes of a quarter of a millisecond.
     assert!(!asked(false, 49_989.5, 64 << 10));
     assert!(asked(true, 49_989.5, 64 << 10));
@@ -83,7 +84,7 @@ fn found(stripes: impl Iterator<Item = u32>) -> Found {
 }
 
 #[test]
-fn what_was_found_is_used_only_where_it_saves_slices() {
+fn found_rows_are_used_only_where_they_save_slices() {
     let kept = [true; STRIPES as usize];
     let scan = scan(&kept, 1 << 20, DISK);
     // Whatever was expected.
@@ -97,7 +98,7 @@ fn what_was_found_is_used_only_where_it_saves_slices() {
 }
 
 #[test]
-fn a_disk_seeks_where_a_slice_does_not_follow_and_passes_over_what_is_small() {
+fn disk_cost_counts_seeks_and_reads_across_small_gaps() {
     let costs = Costs { seek_s: 0.010, bytes_per_s: 1e6, speed: 1e9 };
     let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
     // 5 ms of bytes, 2 ms to pass over; a seek at most.
@@ -116,7 +117,7 @@ fn a_disk_seeks_where_a_slice_does_not_follow_and_passes_over_what_is_small() {
 }
 
 #[test]
-fn the_slower_of_disk_and_processor_is_what_a_scan_takes() {
+fn scan_takes_the_slower_of_disk_and_processor() {
     let slow = Costs { speed: 0.01, ..DISK };
     let kept = [true; STRIPES as usize];
     let scan = |costs| scan(&kept, 1 << 20, costs).reading;

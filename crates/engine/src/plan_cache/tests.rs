@@ -69,7 +69,7 @@ impl TableProvider for Hinted {
 }
 
 #[tokio::test]
-async fn scans_of_long_lists_are_told_of_conditions_without_rules() {
+async fn scans_of_long_lists_get_their_filters_without_rules() {
     let context = SessionContext::new();
     let columns = (0..300i64).map(|c| (format!("c{c}"), Arc::new(Int64Array::from_iter_values((0..20).map(|r| r % (c + 2)))) as ArrayRef));
     let rows = RecordBatch::try_from_iter(columns).unwrap();

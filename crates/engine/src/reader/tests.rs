@@ -61,8 +61,9 @@ fn disk() -> (TempDir, Arc<DiskStore>) {
     (dir, Arc::new(store))
 }
 
+/// Every subset of the columns gives equal rows, and sections read fewer bytes.
 #[test]
-fn any_columns_are_the_same_whether_slices_are_read_whole_or_in_part() {
+fn columns_are_equal_from_whole_slices_and_from_sections() {
     let batch = rows(20_000);
     let ((_old, whole), (_new, parts)) = (disk(), disk());
     fill(whole.as_ref(), &batch, 400 << 10, false);
@@ -137,7 +138,7 @@ fn every_damaged_byte_is_found_and_named_or_not_needed() {
 }
 
 #[test]
-fn what_a_store_does_to_parts_of_slices_is_found() {
+fn damage_to_parts_of_slices_in_the_store_is_found() {
     let store = Arc::new(FaultStore::new(MemoryStore::new()));
     fill(store.as_ref(), &rows(20_000), 400 << 10, true);
     let reader = Reader::new(store.clone());

@@ -168,8 +168,10 @@ mod tests {
 
     use super::*;
 
+    /// A reader that rests makes the drives wait. A reader that waits for rows of another drive does not, or both would
+    /// wait for ever.
     #[tokio::test]
-    async fn readers_that_rest_are_waited_for_and_those_that_wait_for_another_drive_are_not() {
+    async fn backpressure_waits_for_slow_readers_but_not_starved_ones() {
         let flow = Flow::new();
         let (outputs, mut readers): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel(1)).unzip();
         let (mouths, mut waiting): (Vec<_>, Vec<_>) = outputs.iter().map(OutputQueue::new).unzip();

@@ -93,8 +93,10 @@ mod tests {
         assert!(kinds.of(AGGREGATE.kind) > 2.0 * kinds.of(Kind::Decode), "most of its time, of half of the rows: {kinds:?}");
     }
 
+    /// A drive that ran at filter level teaches the costs of its filter and scan. A query without an operator above
+    /// counts as full.
     #[test]
-    fn what_is_filtered_only_and_what_has_nothing_above_say_what_they_can() {
+    fn feedback_uses_filter_level_runs_and_plain_scans() {
         let lower = [("FilterExec", 10_000, 2.0), ("SliceScanExec", 20_000, 3.0)];
         let (rung, had) = shares(&query(&[AGGREGATE], 1e-3), &told(&lower)).unwrap();
         assert_eq!((rung, had.len()), (PushdownLevel::Filter, 2));
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn others_that_stood_for_it_and_the_drives_of_a_branch_say_nothing_of_it() {
+    fn feedback_ignores_fallbacks_and_aggregators() {
         let (cost, told) = (query(&[AGGREGATE], 1e-3), told(&[("AggregateExec", 10, 5.0), ("SliceScanExec", 20_000, 3.0)]));
         assert!(learnt(&cost, 0, &told).is_some());
         assert_eq!(learnt(&cost, 0, &Annotation { served_by_fallback: Some("lost".into()), ..told.clone() }), None);

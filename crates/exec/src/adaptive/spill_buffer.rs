@@ -158,8 +158,9 @@ mod tests {
         RecordBatch::try_from_iter(columns).unwrap()
     }
 
+    /// Memory and disk are free again afterwards.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_memory_has_no_room_for_waits_on_disk_and_comes_back_as_it_was() {
+    async fn batches_beyond_memory_spill_to_disk_and_return_unchanged() {
         let one = usize::try_from(batch_bytes(&rows(0))).unwrap();
         let pool = Arc::new(GreedyMemoryPool::new(one * 5 / 2));
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool) as _).build_arc().unwrap();

@@ -321,7 +321,7 @@ impl Task {
         let until = (drive.is_surveyed || self.source.is_some()).then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
         let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
         self.tasks.spawn(async move {
-            // Always so long, and not by chance: what happens in a storm of the tests follows from its seed.
+            // Always so long, and not by chance: what happens in a simulation of the tests follows from its seed.
             let pauses = ConstantBuilder::new().with_delay(ASK_AGAIN).without_max_times();
             let coming_back = |e: &Error| e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until);
             let open = || reading.start(&plan, open_or_execute(cse.as_ref(), plan.clone()));

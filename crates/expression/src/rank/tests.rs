@@ -100,7 +100,7 @@ fn groups_and_references_as_asked() {
 }
 
 #[test]
-fn what_cannot_be_tested_is_refused() {
+fn untestable_groups_are_refused() {
     let lone = [batch(&["big", "lone"], 0, &[vec![m(5, 1.0, 1.0), m(1, 2.0, 0.0), m(3, 0.0, 0.0)]])];
     assert!(rank_genes(&lone, &RankOptions::default()).unwrap_err().to_string().contains("\"lone\""));
     assert!(rank_genes(&lone, &RankOptions { groups: Some(vec!["big".into()]), ..RankOptions::default() }).is_ok());

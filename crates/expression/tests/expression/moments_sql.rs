@@ -70,8 +70,10 @@ fn data() -> impl Strategy<Value = Data> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
+    /// Over any sizes of batches, numbers of partitions and widths of columns; by names of groups, by codes, and over
+    /// the dense view.
     #[test]
-    fn sparse_rows_in_any_batches_and_partitions_equal_the_dense_model(data in data(), log: bool, wide: bool, batch in 1usize..5, partitions in 1usize..4) {
+    fn sparse_moments_equal_the_dense_model(data in data(), log: bool, wide: bool, batch in 1usize..5, partitions in 1usize..4) {
         tokio::runtime::Runtime::new().unwrap().block_on(async {
             let context = session(Arc::new(data.clone()), partitions);
             register_rows(&context, "x_rows", data.rows(batch, wide), partitions);
@@ -118,7 +120,7 @@ async fn without_group_by_and_without_rows() {
 }
 
 #[tokio::test]
-async fn blocks_beyond_the_first() {
+async fn moments_read_blocks_beyond_the_first() {
     use datafusion::arrow::array::{ListArray, StringViewArray};
     use datafusion::arrow::datatypes::{UInt16Type, UInt32Type};
     let cells = 65_536 + 10;
@@ -206,7 +208,7 @@ async fn t_tests_in_sql() {
 }
 
 #[tokio::test]
-async fn mistakes_are_named() {
+async fn wrong_arguments_are_named() {
     let data = Data::new(vec![vec![1, 2], vec![0, 1]], vec![Some("B"), None]);
     let context = session(Arc::new(data.clone()), 1);
     register_rows(&context, "x_rows", data.rows(9, false), 1);

@@ -67,7 +67,7 @@ mod tests {
     use skytether_common::Kind;
 
     #[test]
-    fn names_directories_and_patterns_mean_files_that_are_not_hidden() {
+    fn names_directories_and_patterns_skip_hidden_files() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["sub", "empty", "sub/deep"] {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_no_file_is_not_found() {
+    fn pattern_without_a_file_is_not_found() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["no.csv", "*.csv", ""] {
             let error = find(&[dir.path().join(name)]).unwrap_err();

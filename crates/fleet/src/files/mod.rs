@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_file_is_told_as_such_with_the_cause() {
+    fn truncated_file_is_reported_with_its_cause() {
         let columns = [("v", std::sync::Arc::new(arrow::array::Int64Array::from_iter_values(0..1000)) as arrow::array::ArrayRef)];
         let batch = RecordBatch::try_from_iter(columns).unwrap();
         let mut whole = Vec::new();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_can_not_read_is_not_corrupt() {
+    fn unreadable_file_is_not_corrupt() {
         for name in ["a.parquet", "a.arrow", "a.csv", "a.jsonl"] {
             let dir = tempfile::tempdir().unwrap();
             // Opens, and fails when it is read.
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_ending_is_told_with_the_known_ones() {
+    fn unknown_extension_is_refused_with_the_known_ones() {
         let (_d, path) = write("a.xlsx", b"");
         assert!(open(&[&path]).unwrap_err().to_string().contains(".parquet"));
         let (_d, path) = write("a.h5ad", b"");

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_kind_of_value_is_told_with_both_lines() {
+    fn change_of_value_kind_is_reported_with_both_lines() {
         for (lines, says) in [
             (&["{\"a\": 1}", "{\"a\": [1]}"][..], Some("f: line 2 does not fit: \"a\" is a list and was a plain value in line 1")),
             (

@@ -182,7 +182,7 @@ mod tests {
     use skytether_common::Kind;
 
     #[test]
-    fn a_process_with_too_many_files_has_used_something_up() {
+    fn too_many_open_files_is_an_exhausted_error() {
         for code in TOO_MANY_FILES {
             let error = failed("open", Path::new("t.parquet"), io::Error::from_raw_os_error(code));
             assert!(error.kind() == Kind::Exhausted && error.to_string().contains("t.parquet") && error.to_string().contains("ulimit"), "{error}");
@@ -190,8 +190,9 @@ mod tests {
         assert_eq!(failed("read", Path::new("t"), io::Error::from_raw_os_error(5)).kind(), Kind::Unavailable);
     }
 
+    /// A parser sees only that the bytes end. The error of the system says why.
     #[test]
-    fn the_system_s_error_is_remembered_and_told_before_the_format_s() {
+    fn io_error_takes_precedence_over_the_parser_error() {
         let dir = tempfile::tempdir().unwrap();
         let mut source = FileSource::open(dir.path()).unwrap();
         let failure = source.failure();

@@ -1,4 +1,5 @@
-//! Trees of drives: hosts that are drives of other hosts. Whatever the tree, the answer is the same, and receipts show every level.
+//! Trees of drives: hosts that are drives of other hosts. Every tree gives the same answer, and receipts show every
+//! level.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -67,7 +68,7 @@ async fn check(host: &Host, rows: &[RecordBatch], what: &str, queries: impl Iter
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_tree_gives_the_answer_of_one_engine() {
+async fn every_tree_answers_as_one_engine() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(8, 500);
     let host = tree(dir.path(), AdaptiveMode::Never, AdaptiveMode::Never).await;
@@ -83,8 +84,9 @@ async fn every_tree_gives_the_answer_of_one_engine() {
     }
 }
 
+/// Drives of an aggregator send states of about all groups each. The aggregator sends each group once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn states_become_fewer_in_the_middle_and_receipts_show_every_level() {
+async fn aggregators_merge_states_and_receipts_show_every_level() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(30, 1000);
     let host = tree(dir.path(), AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)), AdaptiveMode::Always(Policy::Static(PushdownLevel::Full))).await;
@@ -111,8 +113,10 @@ async fn states_become_fewer_in_the_middle_and_receipts_show_every_level() {
     }
 }
 
+/// Its drives send raw slices, which the aggregator processes. Receipts count rows, bytes and seconds for the
+/// aggregator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_branch_works_off_itself_is_in_its_figures_and_not_in_the_hosts() {
+async fn work_of_an_aggregator_counts_for_it_not_for_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let host = tree(dir.path(), AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)), AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw))).await;
     fill(&host, &batches(30, 1000)).await;
@@ -147,7 +151,7 @@ async fn drives_of_many_speeds_work_in_one_tree() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_is_too_busy_gives_its_slices_back() {
+async fn busy_drive_of_an_aggregator_returns_its_slices() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(30, 1000);
     let plain = Host::join(vec![drive(dir.path(), "a", None)], options(AdaptiveMode::Never), Founding::EmptyDrives).await.unwrap().0;
@@ -165,7 +169,7 @@ async fn a_drive_that_is_too_busy_gives_its_slices_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drives_of_a_branch_are_nobody_elses() {
+async fn drives_of_an_aggregator_belong_to_it_alone() {
     let dir = tempfile::tempdir().unwrap();
     let drives = || vec![drive(dir.path(), "a", None), drive(dir.path(), "b", None)];
     let left = branch("left", drives(), AdaptiveMode::AsNeeded).await.unwrap();
@@ -199,7 +203,7 @@ async fn drives_of_a_branch_are_nobody_elses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn biologists_do_not_know_of_trees() {
+async fn expression_queries_work_over_a_tree() {
     let dir = tempfile::tempdir().unwrap();
     let queries = [
         "SELECT gene, m['group'], m['n'], m['nnz'], round(m['mean'], 4), round(m['m2'], 2) FROM \
@@ -242,7 +246,7 @@ async fn biologists_do_not_know_of_trees() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_branch_is_served_like_a_drive() {
+async fn aggregator_is_served_like_a_drive() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(20, 1000);
     let open = |name: &'static str, drives: [&'static str; 2]| {

@@ -1,4 +1,4 @@
-//! A data set is replaced at once or not at all, and of two writers one wins.
+//! A replacement is atomic, and one of two writers wins.
 
 use futures::StreamExt;
 use skytether_common::{Error, Kind};
@@ -10,7 +10,7 @@ use crate::util::{batches, ingest, name, open, query, usage, value};
 const COUNT: &str = "SELECT count(*) FROM lab.t";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_the_old_or_the_new_and_nothing_between() {
+async fn readers_see_old_or_new_and_nothing_between() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3).await.unwrap();
     let (old, new) = (batches(2, 500), batches(3, 500));
@@ -28,7 +28,7 @@ async fn readers_see_the_old_or_the_new_and_nothing_between() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_of_a_replaced_generation_ends_whole_or_is_told() {
+async fn reader_of_a_replaced_generation_ends_whole_or_fails() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_reader_of_a_replaced_generation_ends_whole_or_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_writers_one_wins_and_the_other_changes_nothing() {
+async fn one_of_two_writers_wins_and_the_other_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     for replace in [false, true] {
@@ -89,7 +89,7 @@ async fn existing_data_sets_are_not_replaced_by_accident() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_ingest_leaves_nothing() {
+async fn failed_ingest_leaks_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     let empty = usage(&fleet).await;

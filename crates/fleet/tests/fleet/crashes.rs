@@ -1,4 +1,5 @@
-//! Killed before any change that it makes on a drive, whatever works on a fleet leaves data sets absent, old or whole, and done again it comes to its end; nothing leaks.
+//! Processes that are killed before any change on a drive leave data sets absent, old or whole. Repeated jobs complete,
+//! and nothing leaks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +11,10 @@ use skytether_fleet::{Fleet, Pushdown, RepairOptions};
 use skytether_host::Scheme;
 use skytether_store::disk::DriveIdentity;
 
+use crate::drive_replacement::{parts, repair};
 use crate::growth::{clean, no_leaks, reopen};
-use crate::killed::{BATCHES, Job, MANY, ROWS, VICTIM, killed_at};
+use crate::killed_processes::{BATCHES, Job, MANY, ROWS, VICTIM, killed_at};
 use crate::redundancy::{dir_of, open};
-use crate::replaced::{parts, repair};
 use crate::scrub::{all, files, mended, values};
 use crate::util::{batches, ingest, name, query, usage, value};
 
@@ -96,22 +97,22 @@ async fn killed_ingest(redundancy: &str, old: Option<usize>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_ingest_is_absent_or_whole_and_leaves_nothing() {
+async fn killed_ingest_is_absent_or_whole_and_leaks_nothing() {
     killed_ingest("none", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_ingest_with_redundancy_is_absent_or_whole_and_leaves_nothing() {
+async fn killed_ingest_with_parity_is_absent_or_whole() {
     killed_ingest("ec:2+1", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_replacement_leaves_the_old_or_the_new() {
+async fn killed_replacement_leaves_old_or_new() {
     killed_ingest("none", Some(70)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_replacement_with_redundancy_leaves_the_old_or_the_new() {
+async fn killed_replacement_with_parity_leaves_old_or_new() {
     killed_ingest("ec:2+1", Some(70)).await;
 }
 
@@ -146,12 +147,12 @@ async fn killed_drop(redundancy: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_drop_leaves_all_or_nothing() {
+async fn killed_drop_leaves_all_or_nothing() {
     killed_drop("none").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_drop_with_redundancy_leaves_all_or_nothing() {
+async fn killed_drop_with_parity_leaves_all_or_nothing() {
     killed_drop("ec:2+1").await;
 }
 
@@ -169,8 +170,10 @@ fn flip_a_bit(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
+/// Slices, parities and metadata of one drive are damaged. The scrub is killed before a change, and a second one
+/// repairs the rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_scrub_makes_nothing_worse_and_another_one_mends_the_rest() {
+async fn killed_scrub_loses_nothing_and_the_next_one_repairs() {
     const SQL: &str = "SELECT grp, count(*), sum(id), sum(n), min(x), max(name) FROM lab.t GROUP BY grp ORDER BY grp";
     let first = tempfile::tempdir().unwrap();
     let fleet = open(first.path(), DRIVES, "ec:2+1").await.unwrap();
@@ -263,11 +266,11 @@ async fn killed_repair(made: bool, stops: impl Iterator<Item = usize>) {
 
 // Between them they are killed before each change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_repair_of_a_blank_drive_goes_on_where_it_was() {
+async fn killed_repair_of_a_blank_drive_resumes() {
     killed_repair(true, (0..MANY).step_by(2)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_replacement_of_a_drive_goes_on_as_a_repair() {
+async fn killed_drive_replacement_resumes_as_a_repair() {
     killed_repair(false, (1..MANY).step_by(2)).await;
 }

@@ -82,7 +82,7 @@ fn scrubbed_line(line: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ran_where() {
+async fn receipt_tree_after_execution() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.points", &batches(8, 3000), false).await.unwrap();
@@ -110,7 +110,7 @@ async fn what_ran_where() {
 
 /// For each kind of operator that stays on the host: the words that say why, at the operator itself, in the list, and as data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_stays_on_the_host_has_its_reason() {
+async fn work_on_the_host_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(4, 5000), false).await.unwrap();
@@ -249,7 +249,7 @@ async fn what_stays_on_the_host_has_its_reason() {
 
 /// What goes down whole has nothing to explain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_all_goes_down_there_are_no_reasons() {
+async fn full_pushdown_has_no_reasons() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(4, 100), false).await.unwrap();

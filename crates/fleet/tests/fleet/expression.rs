@@ -90,7 +90,7 @@ async fn the_dense_view_has_every_pair_and_the_rows_every_nonzero() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grouped_moments_equal_plain_arithmetic_whoever_computes_them() {
+async fn grouped_moments_equal_plain_arithmetic_at_every_level() {
     let sql = "SELECT gene, m['group'] AS grp, m['n'] AS n, m['nnz'] AS nnz, round(m['mean'], 9), round(m['m2'], 6) FROM \
                (SELECT gene, unnest(cell_moments(cell, value, 'cell_type', NULL)) AS m FROM blood.tiny.x GROUP BY gene) ORDER BY gene, grp";
     let mut expected = Vec::new();
@@ -136,7 +136,7 @@ async fn normalised_moments_are_the_same_below_and_above() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_names_are_told_with_what_there_is() {
+async fn wrong_names_are_refused_with_the_existing_ones() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     write(&fleet, "blood.tiny").await;

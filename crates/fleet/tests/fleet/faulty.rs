@@ -1,8 +1,9 @@
-//! A drive that fails or is full at any operation of a change: the change is made, or an error names the drive; whichever it is, every data set is old or new and whole, and once the drive is well again a scrub leaves nothing damaged and nothing is left behind.
+//! A drive fails or is full at any operation of a change. The change is made, or an error names the drive. Every data
+//! set is old or new and whole. Once the drive is well, a scrub repairs the rest and nothing leaks.
 //!
 //! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of them where there are many (`SKYTETHER_FAULTS=all` tries each).
 
-mod forgets;
+mod lost_writes;
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::RwLock;
 
-use crate::mended::{FLEET, holds, options, rows, store};
+use crate::repair::{FLEET, holds, options, rows, store};
 use crate::util::{name, small_drive};
 
 const DRIVES: usize = 4;
@@ -386,26 +387,28 @@ async fn survives(change: Change, fails: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ingest_during_which_a_drive_fails_or_is_full_is_there_whole_or_not_at_all() {
+async fn ingest_over_a_failing_or_full_drive_is_all_or_nothing() {
     survives(Change::Ingest, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replacement_during_which_a_drive_fails_or_is_full_leaves_the_old_or_the_new() {
+async fn replacement_over_a_failing_or_full_drive_is_old_or_new() {
     survives(Change::Replace, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drop_during_which_a_drive_fails_or_is_full_leaves_all_or_nothing() {
+async fn drop_over_a_failing_or_full_drive_is_all_or_nothing() {
     survives(Change::Drop, true).await;
 }
 
+/// The scrub repairs what it can. The next one repairs the rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scrub_during_which_a_drive_fails_or_is_full_mends_what_it_can_and_the_next_one_the_rest() {
+async fn scrub_resumes_after_drive_failure_or_enospc() {
     survives(Change::Scrub, false).await;
 }
 
+/// The repair goes on once the drive is well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repair_during_which_a_drive_fails_or_is_full_goes_on_once_it_is_well() {
+async fn repair_resumes_after_drive_failure_or_enospc() {
     survives(Change::Repair, true).await;
 }

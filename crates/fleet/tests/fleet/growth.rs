@@ -1,4 +1,5 @@
-//! Fleets that grow and shrink: the same answers, balanced drives, no more moved than has to, while they work, and after a crash at any change.
+//! Fleets grow and shrink: the answers stay, drives are balanced, moves are minimal, also under load and after a crash
+//! at any change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use skytether_fleet::{Fleet, HostOptions, IngestOptions, OpenOptions, Pushdown, 
 use skytether_host::{PartitionRecord, RedundancyRecord};
 use skytether_host::{RootRecord, Scheme};
 
-use crate::killed::{Job, MANY, killed_at};
+use crate::killed_processes::{Job, MANY, killed_at};
 use crate::redundancy::{answers, bring_back, dir_of, fill, lose};
 use crate::scrub::values;
 use crate::util::{batches, ingest, name, query, usage, value};
@@ -244,17 +245,18 @@ async fn a_fleet_of_copies_grows_by_two_and_loses_one_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coded_fleet_grows_by_one_and_shrinks_again() {
+async fn fleet_with_parity_grows_by_one_and_shrinks_again() {
     grown("ec:2+1", 4, 1, &[1], &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coded_fleet_grows_by_two_and_lets_two_lost_ones_go() {
+async fn fleet_with_parity_grows_by_two_and_retires_two_lost_ones() {
     grown("ec:3+2", 6, 2, &[], &[1, 4]).await;
 }
 
+/// Over data sets of many slices and of one, without redundancy, with copies and with parity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drives_are_balanced_within_five_per_cent_and_no_more_is_moved_than_has_to_be() {
+async fn growth_balances_drives_within_5_percent_by_minimal_moves() {
     for redundancy in ["none", "replicas:2", "ec:2+1"] {
         let dir = tempfile::tempdir().unwrap();
         let fleet = open(dir.path(), 4, redundancy).await;
@@ -284,7 +286,7 @@ async fn drives_are_balanced_within_five_per_cent_and_no_more_is_moved_than_has_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queries_and_ingests_go_on_beside() {
+async fn queries_and_ingests_continue_during_a_resize() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await;
     for n in 0..5 {
@@ -354,7 +356,7 @@ async fn queries_and_ingests_go_on_beside() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_done_is_refused_and_changes_nothing() {
+async fn impossible_resize_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3, "ec:2+1").await;
     let rows = batches(6, 1000);
@@ -369,7 +371,7 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
     refused(retiring(&[7]), Kind::Invalid, "there is no drive").await;
     refused(ResizeOptions { addresses: vec!["127.0.0.1:1".into()], ..ResizeOptions::default() }, Kind::Invalid, "below it").await;
     // With one more there is one to take the place; with two gone there is not. Where the making of a drive was cut off, one is made.
-    crate::replaced::cut_off(&dir_of(dir.path(), 3));
+    crate::drive_replacement::cut_off(&dir_of(dir.path(), 3));
     assert_eq!(resize(&fleet, &adding(2)).await.added, ["drive-3", "drive-4"]);
     resize(&fleet, &retiring(&[0])).await;
     resize(&fleet, &adding(1)).await;
@@ -394,7 +396,7 @@ async fn what_can_not_be_done_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
+async fn resize_and_repair_keep_a_rate_limit() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await;
     ingest(&fleet, "lab.t", &batches(24, 1500), false).await.unwrap();
@@ -409,7 +411,7 @@ async fn a_rate_is_kept_where_drives_come_and_leave_and_are_rebuilt() {
     drop(fleet);
     lose(dir.path(), &[1]);
     let fleet = reopen(dir.path()).await;
-    let options = RepairOptions { bytes_per_s: Some(rate), ..crate::replaced::replacing(&[1]) };
+    let options = RepairOptions { bytes_per_s: Some(rate), ..crate::drive_replacement::replacing(&[1]) };
     let report = fleet.repair(&options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     kept(report.seconds, report.bytes_read);
     clean(&fleet, "at a rate").await;
@@ -420,8 +422,8 @@ async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
     let first = tempfile::tempdir().unwrap();
     let scheme = redundancy.parse::<Scheme>().unwrap();
     let levels = scheme.inner().is_some();
-    let (drives, homes) = if levels { (crate::levels::DRIVES, 4) } else { (3, scheme.tolerates() + 1) };
-    let fleet = if levels { crate::levels::open(first.path()).await.unwrap() } else { open(first.path(), drives, redundancy).await };
+    let (drives, homes) = if levels { (crate::two_level::DRIVES, 4) } else { (3, scheme.tolerates() + 1) };
+    let fleet = if levels { crate::two_level::open(first.path()).await.unwrap() } else { open(first.path(), drives, redundancy).await };
     ingest(&fleet, "lab.a", &batches(3, 500), false).await.unwrap();
     ingest(&fleet, "lab.b", &batches(2, 400), false).await.unwrap();
     let leave = job == Job::Retire;
@@ -460,33 +462,33 @@ async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_growth_that_is_killed_goes_on() {
+async fn killed_growth_resumes() {
     killed_everywhere("none", Job::Grow, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_growth_with_redundancy_that_is_killed_goes_on() {
+async fn killed_growth_with_parity_resumes() {
     killed_everywhere("replicas:2", Job::Grow, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retirement_that_is_killed_goes_on() {
+async fn killed_retirement_resumes() {
     killed_everywhere("none", Job::Retire, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retirement_with_redundancy_that_is_killed_goes_on() {
+async fn killed_retirement_with_parity_resumes() {
     killed_everywhere("replicas:2", Job::Retire, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_growth_on_two_levels_that_is_killed_goes_on() {
-    killed_everywhere(crate::levels::SCHEME, Job::Grow, 13).await;
+async fn killed_growth_on_two_levels_resumes() {
+    killed_everywhere(crate::two_level::SCHEME, Job::Grow, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retirement_on_two_levels_that_is_killed_goes_on() {
-    killed_everywhere(crate::levels::SCHEME, Job::Retire, 13).await;
+async fn killed_retirement_on_two_levels_resumes() {
+    killed_everywhere(crate::two_level::SCHEME, Job::Retire, 13).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

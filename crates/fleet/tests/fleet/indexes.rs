@@ -125,7 +125,7 @@ fn condition(seed: u64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_range_of_any_columns_finds_the_same_rows_with_indexes_as_without() {
+async fn queries_by_any_range_are_equal_with_and_without_indexes() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     let rows: Vec<_> = (0..12).map(|at| anything(2000, 2000 * at)).collect();
@@ -237,7 +237,7 @@ fn index_files(dir: &Path, drive: usize) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_indexes_are_not_believed_and_built_again() {
+async fn damaged_indexes_are_not_used_and_are_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let sql = "SELECT id, x FROM lab.t WHERE x = 250.0 ORDER BY id";
     let due = {
@@ -274,7 +274,7 @@ async fn damaged_indexes_are_not_believed_and_built_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_closed_fleet_had_not_built_is_built_when_it_is_open_again() {
+async fn index_not_built_at_close_is_built_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(40, 1000);
     let sql = "SELECT count(*), sum(n) FROM lab.t WHERE x > 620.0";
@@ -303,7 +303,7 @@ async fn what_a_closed_fleet_had_not_built_is_built_when_it_is_open_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_drives_are_stood_for_without_indexes_and_repaired_ones_build_theirs() {
+async fn degraded_reads_need_no_index_and_repair_rebuilds_them() {
     let dir = tempfile::tempdir().unwrap();
     let open = || crate::redundancy::open(dir.path(), 5, "ec:3+1");
     let sql = "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0 ORDER BY id";
@@ -350,8 +350,9 @@ pub(crate) fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn
     (0..2).map(drive).collect()
 }
 
+/// A full drive has no room for the definition of an index. The fleet opens, so that something can be dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_opens_where_a_full_drive_has_no_room_for_a_definition() {
+async fn fleet_opens_although_a_full_drive_lacks_a_definition() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(6, 1000);
     let small = || {
@@ -390,7 +391,7 @@ async fn a_fleet_opens_where_a_full_drive_has_no_room_for_a_definition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn indexes_that_are_made_and_dropped_while_data_moves_are_so_afterwards() {
+async fn index_changes_during_a_rebalance_persist() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = crate::redundancy::open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(60, 1000), false).await.unwrap();
@@ -419,8 +420,9 @@ async fn indexes_that_are_made_and_dropped_while_data_moves_are_so_afterwards() 
     assert_eq!(used(&receipt), 5, "{receipt}");
 }
 
+/// While the drive is away, the index is dropped and created by another column under the same name.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_was_made_another_one_while_a_drive_was_away_is_that_one_there() {
+async fn returning_drive_learns_a_redefined_index() {
     let dir = tempfile::tempdir().unwrap();
     let open = || crate::redundancy::open(dir.path(), 5, "ec:3+1");
     let by = |column: &str| NewIndex { name: Some("i".into()), ..new("lab.t", &[column], &["id"]) };
@@ -444,7 +446,7 @@ async fn an_index_that_was_made_another_one_while_a_drive_was_away_is_that_one_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drives_are_told_of_their_indexes_though_another_one_is_lost() {
+async fn drives_learn_their_indexes_although_another_one_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let open = || crate::redundancy::open(dir.path(), 5, "ec:3+1");
     let sql = "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0 ORDER BY id";
@@ -515,7 +517,7 @@ impl StoreLayer for Interrupted {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_is_dropped_before_drives_are_told_of_it_stays_dropped() {
+async fn index_dropped_before_drives_learn_it_stays_dropped() {
     let stores: Vec<Arc<Interrupted>> = (0..2).map(|_| Arc::default()).collect();
     let drive = |(n, store): (usize, &Arc<Interrupted>)| {
         let options = DriveOptions { memory_limit: 64 << 20, index_free: 0.0, ..DriveOptions::default() };

@@ -22,7 +22,7 @@ async fn a_fleet_that_is_open_is_not_opened_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn options_that_do_not_fit_are_told() {
+async fn unfit_options_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path(), 2).await.unwrap());
     let error = open(dir.path(), 3).await.unwrap_err();
@@ -48,7 +48,7 @@ async fn options_that_do_not_fit_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_or_foreign_drive_and_a_newer_format_are_told() {
+async fn missing_or_foreign_drive_and_newer_format_are_named() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     drop(open(one.path(), 2).await.unwrap());
     drop(open(two.path(), 2).await.unwrap());
@@ -73,7 +73,7 @@ async fn a_missing_or_foreign_drive_and_a_newer_format_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_stored_is_there_after_reopening() {
+async fn stored_data_sets_exist_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     ingest(&open(dir.path(), 3).await.unwrap(), "lab.t", &batches(4, 300), false).await.unwrap();
     let fleet = Fleet::open(dir.path(), &OpenOptions::default()).await.unwrap();
@@ -83,7 +83,7 @@ async fn what_was_stored_is_there_after_reopening() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_fleet_file_is_told_and_nothing_is_adopted_or_deleted() {
+async fn lost_fleet_file_is_named_and_nothing_adopted_or_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3).await.unwrap();
     ingest(&fleet, "lab.t", &batches(4, 300), false).await.unwrap();

@@ -25,7 +25,7 @@ fn each(given: &[&str]) -> Profiles {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mixed_fleet_gives_the_same_answers_and_its_receipt_tells_who_is_what() {
+async fn mixed_profiles_change_no_answer_and_receipts_name_them() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("tardy.toml");
     std::fs::write(&own, TARDY).unwrap();
@@ -71,7 +71,7 @@ async fn a_mixed_fleet_gives_the_same_answers_and_its_receipt_tells_who_is_what(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_says_what_is_expected_of_each_drive_and_then_what_happened() {
+async fn explain_shows_expected_and_actual_work_of_each_drive() {
     let dir = tempfile::tempdir().unwrap();
     // One with a slow link, and one that is two hundred times slower than it.
     let (far, slow) = (TARDY.replace("8e9", "2e6"), TARDY.replace("0.4", "0.002"));
@@ -106,8 +106,9 @@ async fn explain_says_what_is_expected_of_each_drive_and_then_what_happened() {
     assert!(raw.drives.iter().all(|drive| drive.bytes_read > 0 && drive.slices == 0), "{raw}");
 }
 
+/// Two drives differ in speed by ten. A query teaches the costs of each, and the next one expects them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_work_takes_is_learnt_of_each_drive_while_it_runs_and_shown_beside_what_was_expected() {
+async fn receipts_show_learnt_costs_of_drives_next_to_expected_ones() {
     let dir = tempfile::tempdir().unwrap();
     let open = async |profile| {
         let host = HostOptions { slices: SliceOptions { target_bytes: 16 << 10, ..SliceOptions::default() }, ..HostOptions::default() };
@@ -149,7 +150,7 @@ async fn what_work_takes_is_learnt_of_each_drive_while_it_runs_and_shown_beside_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn profiles_that_do_not_fit_are_told_and_make_nothing() {
+async fn unfit_profiles_are_refused_and_create_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fleet");
     let wrong = |drives, profiles: Profiles, says: &'static [&'static str]| {
@@ -177,7 +178,7 @@ async fn profiles_that_do_not_fit_are_told_and_make_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_calibration_tells_what_was_asked_and_got_and_leaves_nothing() {
+async fn calibration_reports_asked_and_measured_and_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     for served in [false, true] {
         let mut steps = Vec::new();
@@ -205,7 +206,7 @@ async fn a_calibration_tells_what_was_asked_and_got_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_device_is_never_quicker_than_was_asked_for() {
+async fn slow_device_is_never_faster_than_its_profile() {
     let dir = tempfile::tempdir().unwrap();
     let asked = "speed_per_core = 0.05\ncores = 1\nmemory_bytes = 67108864\ndisk_bytes_per_s = 4e7\ndisk_seek_s = 0.003\nlink_bits_per_s = 8e5\nlink_latency_s = 0.004\n";
     let found = skytether_fleet::calibrate(asked, Some(dir.path()), true, |_| ()).await.unwrap();

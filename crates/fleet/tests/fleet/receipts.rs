@@ -18,7 +18,7 @@ pub(crate) async fn receipt(fleet: &Fleet, sql: &str, cut: Pushdown) -> Receipt 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pushing_down_moves_less_and_says_so() {
+async fn pushdown_moves_less_and_receipts_show_it() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3).await.unwrap();
     ingest(&fleet, "lab.t", &batches(10, 500), false).await.unwrap();
@@ -62,7 +62,7 @@ async fn statistics_save_reading_and_the_receipt_counts_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drives_where_nothing_can_match_are_not_asked() {
+async fn drives_without_possible_matches_are_not_asked() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3).await.unwrap();
     // Slices are dealt out in turn: each drive has other ids.
@@ -111,7 +111,7 @@ async fn drives_where_nothing_can_match_are_not_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_moments_query_moves_does_not_depend_on_the_cells() {
+async fn bytes_of_a_moments_query_do_not_depend_on_cells() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     crate::expression::write(&fleet, "blood.tiny").await;
@@ -124,7 +124,7 @@ async fn what_a_moments_query_moves_does_not_depend_on_the_cells() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_query_that_nobody_reads_does_not_begin() {
+async fn unread_query_does_not_begin() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(4, 500), false).await.unwrap();
@@ -137,7 +137,7 @@ async fn a_query_that_nobody_reads_does_not_begin() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_query_that_is_left_early_has_an_honest_receipt() {
+async fn early_end_of_a_query_has_an_exact_receipt() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 500), false).await.unwrap();
@@ -152,7 +152,7 @@ async fn a_query_that_is_left_early_has_an_honest_receipt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_shows_the_cut_and_analyze_what_happened() {
+async fn explain_shows_the_plan_and_analyze_the_execution() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(4, 500), false).await.unwrap();

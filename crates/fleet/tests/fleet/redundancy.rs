@@ -1,4 +1,4 @@
-//! Fleets that lose drives: the same answers over what is left, and nothing stale when they are back.
+//! Fleets lose drives: the answers over the rest are the same, and returning drives hold nothing stale.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ const LITTLE: usize = 64 << 20;
 
 /// The host is who decodes, in the memory that it has: with little of it, it answers the same. (What it keeps and reads ahead then: unit tests of `redundant::decoded` and `redundant::ahead`.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_with_little_memory_decodes_as_well() {
+async fn host_with_little_memory_reconstructs_as_well() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
@@ -162,7 +162,7 @@ async fn two_copies_of_three_may_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn living_drives_work_as_ever_and_what_is_missing_is_decoded_once() {
+async fn missing_slices_are_decoded_once_and_live_drives_do_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 1000), false).await.unwrap();
@@ -208,7 +208,7 @@ async fn any_two_drives_of_six_may_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_loss_too_many_is_told_with_the_drives() {
+async fn one_loss_too_many_names_the_drives() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
@@ -225,7 +225,7 @@ async fn one_loss_too_many_is_told_with_the_drives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_less_redundancy_than_the_fleet_is_told_by_name_and_the_rest_works() {
+async fn less_redundant_data_sets_are_named_and_the_others_work() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     let rows = batches(6, 1000);
@@ -278,8 +278,9 @@ async fn a_data_set_may_have_more_than_its_fleet_had() {
     }
 }
 
+/// Data sets are replaced, dropped and made while each drive in turn is away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_changes_while_a_drive_is_away_it_learns_when_it_is_back_and_nothing_leaks() {
+async fn returning_drive_catches_up_and_nothing_leaks() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     let empty = usage(&fleet).await.0;
@@ -370,7 +371,7 @@ fn flip(fleet: &Path, drive: usize, every: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_is_decoded_around_and_told() {
+async fn damaged_slices_are_reconstructed_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
@@ -413,7 +414,7 @@ fn change(dir: &Path, drive: usize, op: skytether_store::Op) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn root_records_that_a_crash_left_apart_are_alike_again() {
+async fn root_copies_that_a_crash_left_different_are_reconciled() {
     use skytether_store::{Expect, Op};
 
     let dir = tempfile::tempdir().unwrap();
@@ -446,7 +447,7 @@ async fn root_records_that_a_crash_left_apart_are_alike_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_writers_one_wins_on_all_homes() {
+async fn one_of_two_writers_wins_on_all_homes() {
     use skytether_fleet::{DatasetKind, Placement};
 
     let dir = tempfile::tempdir().unwrap();
@@ -485,7 +486,7 @@ pub(crate) async fn reached(fleet: &Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
+async fn dead_served_drive_fails_over_and_rejoins() {
     let dir = tempfile::tempdir().unwrap();
     let (mut drives, mut host, fleet) = crate::served::serve(dir.path()).await;
     let rows = batches(20, 1000);
@@ -540,7 +541,7 @@ async fn a_served_drive_that_dies_is_stood_for_and_taken_in_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_drives_values_are_those_that_it_had_whole_and_in_parts() {
+async fn values_of_lost_drives_are_exact_whole_and_in_parts() {
     use skytether_common::{Key, PartitionName};
 
     for (redundancy, drives, lost) in [("replicas:2", 3, vec![1]), ("ec:2+1", 4, vec![2]), ("ec:3+2", 6, vec![0, 4])] {

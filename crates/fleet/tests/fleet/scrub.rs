@@ -1,4 +1,4 @@
-//! Scrubs: what is damaged is found and mended, whatever it is, and next to nothing moves.
+//! Scrubs find and repair damage of any kind, and move next to nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -74,7 +74,7 @@ async fn survives(dir: &Path, drives: usize, whole: &[Vec<String>]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whole_fleet_is_told_so_and_next_to_nothing_moves() {
+async fn scrub_of_a_healthy_fleet_moves_next_to_nothing() {
     let dir = tempfile::tempdir().unwrap();
     // Slices of 1 MiB of numbers that nothing packs.
     let fleet = Fleet::open(dir.path(), &skytether_fleet::OpenOptions { drives: Some(3), redundancy: "ec:2+1".into(), ..Default::default() }).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_whole_fleet_is_told_so_and_next_to_nothing_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_slices_move_little_too() {
+async fn scrub_of_small_slices_moves_little() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(60, 2000), false).await.unwrap();
@@ -118,7 +118,7 @@ async fn small_slices_move_little_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_flipped_bit_is_found_and_mended() {
+async fn flipped_bit_is_found_and_repaired() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
@@ -159,8 +159,9 @@ async fn any_flipped_bit_is_found_and_mended() {
     survives(dir.path(), 4, &whole).await;
 }
 
+/// Values are damaged, truncated, lost, exchanged, or of an older generation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_one_drive_has_damaged_truncated_lost_swapped_or_stale_is_mended() {
+async fn scrub_repairs_any_kind_of_damage_on_one_drive() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
@@ -252,7 +253,7 @@ async fn whatever_one_drive_has_damaged_truncated_lost_swapped_or_stale_is_mende
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_damage_up_to_what_groups_survive_is_mended() {
+async fn scrub_repairs_random_damage_up_to_what_groups_survive() {
     for (redundancy, drives, hit) in [("replicas:2", 3, 1), ("ec:3+2", 6, 2)] {
         let dir = tempfile::tempdir().unwrap();
         let fleet = open(dir.path(), drives, redundancy).await.unwrap();
@@ -288,7 +289,7 @@ async fn random_damage_up_to_what_groups_survive_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_mended_is_told_by_name_and_nothing_gets_worse() {
+async fn unrepairable_damage_is_named_and_nothing_gets_worse() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(6, 1000), false).await.unwrap();
@@ -360,7 +361,7 @@ fn values_that_are_whole(fleet: &Path, drive: usize) -> Vec<(Key, Bytes)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parities_of_other_data_are_told_by_digests_and_made_anew() {
+async fn parities_of_other_data_are_found_by_digest_and_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.t", &batches(20, 1000), false).await.unwrap();
@@ -408,7 +409,7 @@ async fn parities_of_other_data_are_told_by_digests_and_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_is_away_is_left_out_and_said_so() {
+async fn absent_drive_is_skipped_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
@@ -433,7 +434,7 @@ async fn a_drive_that_is_away_is_left_out_and_said_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queries_ingests_and_drops_go_on_beside_a_scrub() {
+async fn queries_ingests_and_drops_continue_during_a_scrub() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     for n in 0..6 {
@@ -469,7 +470,7 @@ async fn queries_ingests_and_drops_go_on_beside_a_scrub() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_is_kept_a_data_set_is_chosen_and_a_scrub_can_be_stopped() {
+async fn scrub_obeys_rate_limit_selection_and_cancellation() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     ingest(&fleet, "lab.a", &batches(6, 1000), false).await.unwrap();

@@ -191,7 +191,7 @@ pub(crate) async fn ids(fleet: &Fleet) -> Vec<uuid::Uuid> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_host_and_wrong_addresses_are_told() {
+async fn dead_host_and_wrong_addresses_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let (drives, mut host, fleet) = serve(dir.path()).await;
     ingest(&fleet, "lab.t", &batches(1, 10), false).await.unwrap();

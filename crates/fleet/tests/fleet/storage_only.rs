@@ -1,4 +1,4 @@
-//! Drives that store and run nothing, as doors to other storage will be: sub-plans run on the host over what they store.
+//! Drives that only store: sub-plans run on the host over their slices.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use skytether_fleet::{DatasetKind, Placement, QueryOptions, ScrubOptions};
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::{batches, lines, name, small_drive};
 
 /// A drive of which only the storage is offered.

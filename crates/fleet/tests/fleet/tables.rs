@@ -102,7 +102,7 @@ async fn an_empty_table_has_its_columns_and_no_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_sql_would_fold_are_reached_in_quotes() {
+async fn quoted_names_keep_their_case() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
     let rows = batches(1, 10);
@@ -119,7 +119,7 @@ async fn names_that_sql_would_fold_are_reached_in_quotes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_query_is_refused_in_plain_words() {
+async fn statements_other_than_queries_are_refused_clearly() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 1).await.unwrap();
     ingest(&fleet, "lab.plain", &batches(1, 10), false).await.unwrap();
@@ -183,7 +183,7 @@ async fn files_of_every_format_hold_the_same_table() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_memory_can_not_hold_is_bounded_on_disk_and_leaves_nothing_there() {
+async fn spilled_sort_obeys_the_disk_limit_and_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let spill = dir.path().join("spill");
     let options = OpenOptions { drives: Some(1), ..OpenOptions::default() };

@@ -105,7 +105,7 @@ pub(crate) async fn usage(fleet: &Fleet) -> (u64, u64) {
     status.iter().map(|d| d.usage.unwrap()).fold((0, 0), |(k, b), u| (k + u.keys, b + u.value_bytes))
 }
 
-/// SplitMix64, from a seed. Not a library's: storms that once failed are pinned by their seeds.
+/// SplitMix64, from a seed. Not a library's: simulations that once failed are pinned by their seeds.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -47,7 +47,7 @@ fn unqualified(text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queries_over_few_of_many_columns_give_what_one_engine_gives() {
+async fn queries_over_few_of_many_columns_answer_as_one_engine() {
     let (_dir, fleet, context) = two(2).await;
     let many = (0..290).map(|c| format!("sum(c{c})")).collect::<Vec<_>>().join(", ");
     let grouped = format!("SELECT word, {many} FROM lab.wide WHERE c1 > 2 GROUP BY word, c3 > 5");
@@ -100,7 +100,7 @@ async fn queries_over_few_of_many_columns_give_what_one_engine_gives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_planned_says_so_as_it_does_over_whole_tables() {
+async fn planning_errors_are_those_of_whole_tables() {
     let (_dir, fleet, context) = two(1).await;
     for (sql, word) in [
         ("SELECT nix FROM lab.wide", "c299"),

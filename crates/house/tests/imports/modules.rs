@@ -390,8 +390,9 @@ mod tests {
         assert_eq!(found, ["b -> lib", "lib -> a"]);
     }
 
+    /// The longest prefix that is declared counts: the file that re-exports the module.
     #[test]
-    fn a_path_through_a_re_exported_module_counts_for_the_longest_declared_prefix() {
+    fn path_through_a_re_exported_module_counts_for_its_prefix() {
         let found = edges(&[("lib", "mod a; mod b; pub use a::inner as door;"), ("a", "pub mod inner;"), ("a/inner", ""), ("b", "use crate::door::Item;")]);
         assert_eq!(found, ["b -> lib", "lib -> a/inner"]);
     }
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_lead_to_themselves_are_followed_no_further() {
+    fn cyclic_names_are_followed_no_further() {
         assert_eq!(
             edges(&[("lib", "mod a; mod b;"), ("a", "use serde::serde; use x::y; use y::x; fn f() { x::g() }"), ("b", "use super::*; use self::*;")]),
             ["b -> lib"]

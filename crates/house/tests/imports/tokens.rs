@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_labels_and_raw_identifiers_are_told_from_literals() {
+    fn lifetimes_labels_and_raw_identifiers_are_no_literals() {
         assert_eq!(texts("&'a str"), ["&", "'a", "str"]);
         assert_eq!(texts("'outer: for r#type in bridge"), ["'outer", ":", "for", "type", "in", "bridge"]);
         assert_eq!(texts("<'a, 'b>"), ["<", "'a", ",", "'b", ">"]);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_only_for_tests_is_kept() {
+    fn code_not_only_for_tests_is_kept() {
         assert_eq!(kept("#[cfg(not(test))] mod a; x"), "# [ cfg ( not ( test ) ) ] mod a ; x");
         assert_eq!(kept("#[cfg(any(test, feature))] mod a;"), "# [ cfg ( any ( test , feature ) ) ] mod a ;");
         assert_eq!(kept("#[cfg(all(not(test), unix))] mod a;"), "# [ cfg ( all ( not ( test ) , unix ) ) ] mod a ;");

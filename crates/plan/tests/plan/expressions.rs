@@ -98,7 +98,7 @@ async fn a_field_of_a_struct_is_read() {
 }
 
 #[tokio::test]
-async fn what_would_be_computed_otherwise_is_refused_by_name() {
+async fn expressions_with_other_semantics_are_refused_by_name() {
     let integers = decoded(&(col("n") + lit(1_i64)).gt(lit(3_i64))).await.unwrap_err();
     assert!(integers.kind() == Kind::Unsupported && integers.message().contains("n + Int64(1)"), "{integers}");
     let nan = decoded(&col("x").eq(lit(f64::NAN))).await.unwrap_err();

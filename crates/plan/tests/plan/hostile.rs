@@ -119,7 +119,7 @@ fn pbjson<A: Message + Default>(url: &str) -> A {
 }
 
 #[tokio::test]
-async fn what_is_unknown_is_refused_by_name() {
+async fn unknown_features_are_refused_by_name() {
     use datafusion_substrait::substrait::proto::extensions::simple_extension_declaration::MappingType;
     let mut plan = example().await;
     for declaration in &mut plan.extensions {
@@ -149,7 +149,7 @@ async fn what_is_unknown_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn tables_and_columns_are_checked_against_what_is_here() {
+async fn tables_and_columns_are_checked_against_the_schema() {
     let bytes = &plans().await[0];
     let error = codec::decode(bytes, &session().state()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error}");

@@ -24,7 +24,7 @@ async fn long_conditions_go_down() {
 }
 
 #[tokio::test]
-async fn expressions_go_down_to_the_greatest_depth_and_no_deeper() {
+async fn expressions_go_down_to_the_depth_limit_only() {
     let nested = |depth: usize| format!("SELECT {}i{} AS x FROM t", "abs(1 - ".repeat(depth), ")".repeat(depth));
     let (_, notes) = scan_of(&nested(9)).await;
     assert_eq!(notes, 0);

@@ -67,7 +67,7 @@ const DASH: i32 = 9;
 const HUGE: i32 = 10;
 
 #[tokio::test]
-async fn what_is_accepted_is_done() {
+async fn accepted_options_are_obeyed() {
     let session = Session::new().await;
     for (function, columns, option, preference, value) in [
         ("add:i64_i64", &[MOST, MOST][..], "overflow", "SILENT", "-2"),
@@ -115,7 +115,7 @@ async fn what_is_accepted_is_done() {
 }
 
 #[tokio::test]
-async fn what_is_not_done_is_refused_by_name() {
+async fn unsupported_options_are_refused_by_name() {
     let session = Session::new().await;
     for (function, columns, option, preference) in [
         ("round:fp64_i32", &[HALF, NOTHING][..], "rounding", "TIE_TO_EVEN"),

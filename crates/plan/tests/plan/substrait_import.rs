@@ -124,7 +124,7 @@ fn root(plan: &mut Plan) -> &mut Rel {
 }
 
 #[tokio::test]
-async fn what_is_unknown_is_refused_by_name() {
+async fn unknown_features_are_refused_by_name() {
     let tables = Tpch::new().await;
     let files = ReadRel { read_type: Some(ReadType::LocalFiles(LocalFiles::default())), ..ReadRel::default() };
     for (kind, name) in [

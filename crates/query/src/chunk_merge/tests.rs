@@ -61,7 +61,7 @@ async fn parts_make_the_optimised_plan_of_the_whole() {
 }
 
 #[tokio::test]
-async fn lists_that_rules_rewrite_as_a_whole_are_left_to_them() {
+async fn lists_that_rules_rewrite_whole_are_not_split() {
     let state = context().state();
     for sql in [
         format!("SELECT {} FROM t a JOIN t b ON a.c1 = b.c1", list(|c| format!("a.c{c}"))),
@@ -86,7 +86,7 @@ async fn lists_that_rules_rewrite_as_a_whole_are_left_to_them() {
 }
 
 #[test]
-fn what_is_computed_twice_is_found() {
+fn repeated_expressions_are_found() {
     use arrow::datatypes::DataType::{Float64, Int32};
     use datafusion::prelude::{cast, col, lit};
 

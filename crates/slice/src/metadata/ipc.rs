@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compressed_batches_are_refused_whatever_they_claim() {
+    fn compressed_batches_are_refused_despite_any_claim() {
         let words: DictionaryArray<Int32Type> = (0..1000).map(|i| Some(["one", "two"][i % 2])).collect();
         let fields = vec![Field::new("n", DataType::Int64, false), Field::new("w", arrow::array::Array::data_type(&words).clone(), true)];
         let schema = Arc::new(Schema::new(fields));

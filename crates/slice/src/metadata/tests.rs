@@ -35,7 +35,7 @@ fn sample() -> Metadata {
 }
 
 #[test]
-fn what_was_written_comes_back() {
+fn metadata_round_trips() {
     let metadata = sample();
     let read = Metadata::decode(&metadata.encode().unwrap()).unwrap();
     assert_eq!(read, metadata);
@@ -62,7 +62,7 @@ fn grouped() -> Metadata {
 }
 
 #[test]
-fn groups_of_columns_are_told() {
+fn column_groups_are_recorded() {
     let metadata = grouped();
     let bytes = metadata.encode().unwrap();
     let read = Metadata::decode(&bytes).unwrap();
@@ -128,8 +128,9 @@ fn every_flipped_bit_and_every_truncation_is_noticed() {
     assert!(Metadata::decode(&[bytes, vec![0]].concat()).is_err());
 }
 
+/// Every bit is flipped in turn. What is accepted has consistent rows and encodes again.
 #[test]
-fn hostile_bytes_with_a_right_checksum_give_errors_and_no_panics() {
+fn hostile_bytes_with_valid_checksum_never_panic() {
     let bytes = sample().encode().unwrap().to_vec();
     let mut refused = 0;
     for bit in PREFIX * 8..bytes.len() * 8 {

@@ -168,7 +168,7 @@ fn some_stripe() -> crate::Encoded {
 }
 
 #[test]
-fn one_stripe_that_does_not_tell_leaves_all_whole() {
+fn one_stripe_without_sections_has_all_read_whole() {
     let stripe = some_stripe();
     let schema = batch(1).schema();
     let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&schema), BTreeMap::new());

@@ -104,7 +104,7 @@ mod tests {
     const TYPES: [ValueType; 4] = [ValueType::UInt16, ValueType::UInt32, ValueType::Float32, ValueType::Float64];
 
     #[test]
-    fn what_is_skipped_is_what_the_whole_footer_says() {
+    fn skipped_footer_parts_equal_the_whole_footer() {
         for value in TYPES {
             for rows in [1, 2, 64, 300, 70_000] {
                 let bytes = of_rows(rows, value).unwrap();

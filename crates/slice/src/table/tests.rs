@@ -144,7 +144,7 @@ fn a_slice_has_no_more_rows_than_it_may() {
 }
 
 #[test]
-fn only_what_gains_is_compressed() {
+fn only_columns_that_shrink_are_compressed() {
     // Random bytes gain nothing, a repeated long text does.
     let fields = vec![Field::new("noise", DataType::Int64, false), Field::new("text", DataType::Utf8, false)];
     let schema = Arc::new(Schema::new(fields));

@@ -305,9 +305,10 @@ mod tests {
 
     use super::*;
 
+    /// Other errors of the disk mean that the drive is unavailable.
     #[cfg(unix)]
     #[test]
-    fn what_the_medium_can_not_read_is_damaged_and_the_drive_is_not_away() {
+    fn unreadable_sector_is_corrupt_and_not_unavailable() {
         let kind = |e| unread(Path::new("slices/07/7"), e).kind();
         assert_eq!(kind(io::Error::from_raw_os_error(EIO)), Kind::Corrupt);
         assert_eq!(kind(io::Error::from(ErrorKind::TimedOut)), Kind::Unavailable);

@@ -125,8 +125,9 @@ fn lose_power(noted: &[Noted], ways: &[Leaves], random: &mut Rng) -> Tally {
     tally
 }
 
+/// At every moment of a run: the batch under way is whole or absent.
 #[test]
-fn a_loss_of_power_takes_nothing_that_was_acknowledged_and_leaves_the_batch_under_way_whole_or_not_at_all() {
+fn power_loss_keeps_acknowledged_batches_and_is_atomic() {
     let dir = tempfile::tempdir().unwrap();
     // The drive is made, and opened once more after it was closed, which cuts the index to what is used.
     let noted = record(dir.path(), Holds::default(), &[3, 2]);
@@ -175,7 +176,7 @@ fn left_in_the_middle(noted: &[Noted]) -> Vec<(Image, Holds)> {
 }
 
 #[test]
-fn power_may_be_lost_again_while_a_drive_is_put_right() {
+fn power_loss_during_recovery_is_recovered_too() {
     let dir = tempfile::tempdir().unwrap();
     let noted = record(dir.path(), Holds::default(), &[2, 1]);
     let (mut images, mut random) = (0, Rng::with_seed(2));
@@ -199,7 +200,7 @@ fn cuts(at: usize, len: usize, random: &mut Rng) -> Vec<usize> {
 }
 
 #[test]
-fn a_write_to_the_index_that_is_cut_off_leaves_a_drive_that_opens() {
+fn torn_index_write_leaves_a_drive_that_opens() {
     let dir = tempfile::tempdir().unwrap();
     let noted = record(dir.path(), Holds::default(), &[2, 2]);
     let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Rng::with_seed(3));
@@ -269,8 +270,9 @@ fn found_out(image: &Image, most: usize, what: &str) -> Found {
     Found::Opened { batches, damaged }
 }
 
+/// The disk acknowledges flushes that it does not make. A state that opens existed before, and its damage is known.
 #[test]
-fn a_disk_that_lies_about_its_flushes_gives_an_error_or_a_state_that_was_there_and_damage_that_is_known() {
+fn lying_disk_gives_an_error_or_an_earlier_state() {
     let dir = tempfile::tempdir().unwrap();
     let noted = record(dir.path(), Holds::default(), &[3, 2]);
     let (mut disk, mut holds, mut random) = (Disk::default(), Holds::default(), Rng::with_seed(4));

@@ -106,7 +106,7 @@ proptest! {
 }
 
 #[test]
-fn a_row_out_of_order_is_found_whatever_the_batches() {
+fn row_out_of_order_is_found_in_any_batches() {
     let good: Vec<u32> = (0..1000).collect();
     let ones = [1u16; 1000];
     // Cells that descend or repeat within a row; a row between others, so that borders of batches fall before, in and after it.

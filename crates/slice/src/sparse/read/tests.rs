@@ -55,7 +55,7 @@ fn fast(bytes: &Bytes, layout: &Layout, projection: &[usize]) -> Option<RecordBa
 }
 
 #[test]
-fn the_fast_path_reads_what_arrow_reads() {
+fn fast_path_equals_arrow() {
     for value in [ValueType::UInt16, ValueType::UInt32, ValueType::Float32, ValueType::Float64] {
         let (bytes, layout) = slice(value);
         let reader = ParquetRecordBatchReaderBuilder::try_new(bytes.clone()).unwrap().with_batch_size(1 << 20).build().unwrap();
@@ -88,7 +88,7 @@ fn slices_in_another_form_are_read_by_arrow() {
 }
 
 #[test]
-fn what_is_not_wanted_is_not_decoded() {
+fn unwanted_columns_are_not_decoded() {
     let (bytes, layout) = slice(ValueType::UInt16);
     // The pages of idx and val come before those of the sums; overwrite idx's values.
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();

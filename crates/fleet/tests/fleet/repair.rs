@@ -1,4 +1,5 @@
-//! Changes of a fleet that are cut off by a drive that fails: what some know counts, the next one finishes it, and nothing that was stored or dropped is wrong afterwards.
+//! Changes of a fleet that a failing drive interrupts: the next host completes them, and nothing stored or dropped is
+//! wrong afterwards.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -132,7 +133,7 @@ pub(crate) async fn retire(host: &Host, drive: usize) -> Result<ResizeReport> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_host_has_written_is_what_is_read() {
+async fn reads_see_what_another_host_has_written() {
     for redundancy in ["none", "ec:2+1"] {
         let drives = Drives::new(3);
         let before = drives.host(&[0, 1, 2], redundancy).await.unwrap();
@@ -158,7 +159,7 @@ async fn what_another_host_has_written_is_what_is_read() {
 const BEFORE: [(&str, usize); 4] = [("lab.a", 300), ("lab.b", 40), ("lab.c", 700), ("lab.d", 5)];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retirement_that_only_some_heard_of_is_finished_by_the_next() {
+async fn partly_recorded_retirement_is_finished_by_the_next_host() {
     for redundancy in ["none", "ec:2+1"] {
         for (fails, made) in [(0, false), (1, false), (1, true), (2, false), (2, true), (3, true)] {
             let what = format!("{redundancy}, drive-{fails}, {made}");
@@ -191,7 +192,7 @@ async fn a_retirement_that_only_some_heard_of_is_finished_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coming_that_only_some_heard_of_is_finished_by_the_next() {
+async fn partly_recorded_join_is_finished_by_the_next_host() {
     for redundancy in ["none", "ec:2+1"] {
         for (fails, made) in [(0, false), (0, true), (1, true), (2, false), (3, false), (3, true)] {
             let what = format!("{redundancy}, drive-{fails}, {made}");
@@ -215,8 +216,10 @@ async fn a_coming_that_only_some_heard_of_is_finished_by_the_next() {
     }
 }
 
+/// Data sets are dropped between a retirement that failed and its second attempt. Root records that the first one
+/// copied do not revive them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_dropped_does_not_come_back_with_a_retirement_that_is_tried_again() {
+async fn dropped_data_set_stays_dropped_after_a_retried_retirement() {
     for redundancy in ["none", "ec:2+1"] {
         let drives = Drives::new(4);
         let host = drives.host(&[0, 1, 2, 3], redundancy).await.unwrap();
@@ -248,8 +251,9 @@ async fn what_was_dropped_does_not_come_back_with_a_retirement_that_is_tried_aga
     }
 }
 
+/// Whether the silent drive made the change or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_whose_first_home_falls_silent_is_decided_by_the_next() {
+async fn commit_whose_first_home_is_silent_is_decided_by_the_next() {
     for made in [true, false] {
         let drives = Drives::new(4);
         let begin = async || drives.host(&[0, 1, 2, 3], "ec:2+1").await.unwrap();
@@ -279,7 +283,7 @@ async fn a_commit_whose_first_home_falls_silent_is_decided_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_missed_a_take_over_is_not_relied_on() {
+async fn drive_that_missed_a_takeover_is_not_trusted() {
     for made in [false, true] {
         let drives = Drives::new(4);
         let older = drives.host(&[0, 1, 2, 3], "ec:2+1").await.unwrap();
@@ -310,9 +314,9 @@ async fn a_drive_that_missed_a_take_over_is_not_relied_on() {
     }
 }
 
-/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and all know the same afterwards (seed 5277 of the storms).
+/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and all know the same afterwards (seed 5277 of `dst`).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_alone_says_that_it_was_away_is_taken_in() {
+async fn drive_that_alone_records_its_absence_is_taken_in() {
     let drives = Drives::new(4);
     store(&drives.host(&[0, 1, 2, 3], "ec:2+1").await.unwrap(), "lab.t", 100).await.unwrap();
     let key = Key::new(FLEET).unwrap();

@@ -1,4 +1,4 @@
-//! Two hosts over the same drives: the one that began last changes them, the other one changes nothing any more, wherever it was.
+//! Two hosts over the same drives: the later one may change them, the older one is fenced on every drive.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn fenced(error: &Error) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_older_host_changes_nothing_and_the_newer_one_all() {
+async fn older_host_is_fenced_and_the_newer_one_writes() {
     for redundancy in ["none", "ec:2+1"] {
         let dir = tempfile::tempdir().unwrap();
         let drives = served(dir.path(), 3);
@@ -111,7 +111,7 @@ async fn the_older_host_changes_nothing_and_the_newer_one_all() {
 
 /// A drive that is taken into another fleet, whose hosts may have begun less often, says so; the host goes on with the others, and still knows a newer one of its own fleet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_another_fleet_has_is_no_newer_host() {
+async fn drive_of_another_fleet_does_not_fence_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let drives = served(dir.path(), 3);
     drop(host(&drives, "none").await.unwrap());
@@ -133,7 +133,7 @@ async fn a_drive_that_another_fleet_has_is_no_newer_host() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ingest_that_another_host_cuts_off_leaves_what_was_there() {
+async fn ingest_cut_off_by_another_host_leaves_the_old_data_set() {
     let dir = tempfile::tempdir().unwrap();
     let drives = served(dir.path(), 3);
     let older = host(&drives, "ec:2+1").await.unwrap();
@@ -150,7 +150,7 @@ async fn an_ingest_that_another_host_cuts_off_leaves_what_was_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_hosts_that_begin_together_one_is_left() {
+async fn one_of_several_hosts_that_start_together_remains() {
     let dir = tempfile::tempdir().unwrap();
     let drives = served(dir.path(), 3);
     store(&host(&drives, "none").await.unwrap(), "lab.t", 100).await.unwrap();
@@ -174,8 +174,10 @@ async fn of_hosts_that_begin_together_one_is_left() {
     }
 }
 
+/// A newer host took over while the drive was away. The older host reaches the returning drive first, and cannot write
+/// all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_was_away_meanwhile_is_taken_over_before_it_is_written_to() {
+async fn returning_drive_is_fenced_before_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut drives = served(dir.path(), 3);
     let older = host(&drives, "replicas:2").await.unwrap();
@@ -210,7 +212,7 @@ async fn a_drive_that_was_away_meanwhile_is_taken_over_before_it_is_written_to()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_record_is_replaced_and_a_lost_one_is_written_again() {
+async fn damaged_or_lost_coordinator_record_is_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let drives = served(dir.path(), 2);
     let host_ = host(&drives, "none").await.unwrap();
@@ -230,7 +232,7 @@ async fn a_damaged_record_is_replaced_and_a_lost_one_is_written_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn branches_and_hosts_above_them_are_fenced_each_for_themselves() {
+async fn aggregators_and_their_parents_are_fenced_separately() {
     let dir = tempfile::tempdir().unwrap();
     let drives = served(dir.path(), 2);
     let branch = async || Aggregator::open("left", connected(&drives).await, options("none"), Founding::EmptyDrives, None).await.unwrap() as Arc<dyn Cse>;
@@ -251,7 +253,7 @@ async fn branches_and_hosts_above_them_are_fenced_each_for_themselves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn embedded_drives_have_no_record() {
+async fn embedded_drives_have_no_coordinator_record() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = crate::util::open(dir.path(), 2).await.unwrap();
     crate::util::ingest(&fleet, "lab.t", &batches(1, 10), false).await.unwrap();

@@ -1,4 +1,5 @@
-//! Drives whose messages get lost, come twice, late or garbled, and drives that die or hang in the middle: what is unfinished counts for nothing, and the answer is right.
+//! Messages are lost, duplicated, late or garbled, and drives die or hang: incomplete epochs count for nothing, and the
+//! answer is right.
 
 use futures::future::BoxFuture;
 use std::collections::VecDeque;
@@ -191,7 +192,7 @@ async fn answer(host: &Host, sql: &str) -> Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_befalls_messages_the_answer_is_right() {
+async fn faults_of_messages_change_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let first = host(dir.path(), [Fate::default(); DRIVES], Policy::Adaptive, Limits::default()).await;
     fill(&first).await;
@@ -232,7 +233,7 @@ async fn whatever_befalls_messages_the_answer_is_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_befalls_the_drives_of_a_branch_the_answer_is_right() {
+async fn faults_below_an_aggregator_change_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { pause: 0.01, silence: 2.0, ..Limits::default() };
     let none = Fate::default();
@@ -273,7 +274,7 @@ async fn whatever_befalls_the_drives_of_a_branch_the_answer_is_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_hangs_is_asked_again_and_then_blamed() {
+async fn hanging_drive_is_retried_and_then_named() {
     let dir = tempfile::tempdir().unwrap();
     let first = host(dir.path(), [Fate::default(); DRIVES], Policy::Adaptive, Limits::default()).await;
     fill(&first).await;
@@ -297,9 +298,9 @@ async fn a_drive_that_hangs_is_asked_again_and_then_blamed() {
 const ALONE: &str = "SKYTETHER_TEST_ALONE";
 
 #[test]
-fn queries_that_fail_or_are_dropped_leave_nothing_behind() {
+fn failed_and_dropped_queries_leak_nothing() {
     let ran = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "moving_faults::what_leaves_nothing_behind", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "adaptive_faults::leak_check_child", "--nocapture", "--test-threads=1"])
         .env(ALONE, "1")
         .output()
         .unwrap();
@@ -315,7 +316,7 @@ fn lanes_above() -> usize {
 
 /// Not a test by itself: what the process above does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_leaves_nothing_behind() {
+async fn leak_check_child() {
     if std::env::var_os(ALONE).is_none() {
         return;
     }

@@ -1,4 +1,4 @@
-//! One query at several rungs at the same time: what comes of them meets in one merge.
+//! One query at several pushdown levels at the same time: all results meet in one merge.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ impl Layer for Overheard {
 const MEMORY: (u64, usize) = (64 << 20, 54 << 20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_filter_and_raw_of_one_query_meet_in_one_merge() {
+async fn full_filter_and_raw_results_meet_in_one_merge() {
     let options = DriveOptions { memory_limit: MEMORY.0, ..DriveOptions::default() };
     // Nothing takes less than its processor time, so that the third one is too busy for anything.
     let busy = DriveOptions { max_load: 1.0, ..options.clone() };

@@ -1,4 +1,5 @@
-//! What a drive costs that breaks, falls silent or gives garbage in the middle of a query: epochs that were complete count, and no slice of theirs is read or worked off once more.
+//! A drive disconnects, falls silent or sends corrupt replies in the middle of a query: complete epochs count, and no
+//! slice of theirs runs again.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ use skytether_store::SliceStore;
 use skytether_store::StoreLayer;
 use skytether_store::memory::MemoryStore;
 
-use crate::garbage::Garbage;
+use crate::corrupt_reply::Garbage;
 use crate::util::{batches, drive_over, lines, name};
 
 /// A store that notes which slices of `data` are read, once the drive over it has failed.
@@ -339,18 +340,21 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
     }
 }
 
+/// Complete epochs count. No slice of theirs is read or processed again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_break_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_done_again() {
+async fn disconnect_retries_only_incomplete_epochs() {
     costs_what_is_unfinished(&[Fate::Breaks], &[1, 2, 3]).await;
 }
 
+/// As after a disconnect, when the deadline has passed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silence_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_done_again() {
+async fn silence_retries_only_incomplete_epochs() {
     costs_what_is_unfinished(&[Fate::Silent], &[2]).await;
 }
 
+/// As after a disconnect, for each kind of corrupt message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_costs_what_is_unfinished_and_no_slice_of_a_complete_epoch_is_done_again() {
+async fn corrupt_reply_retries_only_incomplete_epochs() {
     // An end that names what was not asked for, rows with other columns and values, and what is no message at all.
     let kinds = [Garbage::NotAsked, Garbage::OtherColumns, Garbage::OtherValues, Garbage::Undecodable];
     costs_what_is_unfinished(&kinds.map(Fate::Gives), &[1, 3]).await;

@@ -1,4 +1,5 @@
-//! What moves, or is copied, while drives come and go: nothing that is stored is lost over it, nothing is left behind, and nobody is told a wrong reason.
+//! Moves and copies while drives join and leave: nothing stored is lost, nothing leaks, and errors name the right
+//! reason.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -16,7 +17,7 @@ use skytether_host::{DatasetWriter, Founding, Host, RootRecord};
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Semaphore;
 
-use crate::mended::{Drives, FLEET, holds, options, retire, rows, store};
+use crate::repair::{Drives, FLEET, holds, options, retire, rows, store};
 use crate::served::Server;
 use crate::util::{batches, name};
 
@@ -153,12 +154,12 @@ impl Layer for Watched {
 }
 
 /// Drives in memory that are watched.
-struct Sky {
+struct WatchedDrives {
     drives: Drives,
     watch: Arc<Watch>,
 }
 
-impl Sky {
+impl WatchedDrives {
     fn new(count: usize) -> Self {
         let none = || Semaphore::new(0);
         let watch = Watch { rules: Mutex::default(), gone: Mutex::default(), reached: none(), open: none(), done: none() };
@@ -247,15 +248,17 @@ fn is_root(key: &Key) -> bool {
     key.as_str().split('/').count() == 2
 }
 
+/// A data set with redundancy raises the number of homes. A drive fails at any copy, and every later host finds all
+/// records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn root_records_lie_on_more_drives_before_they_are_looked_for_there() {
+async fn root_records_are_copied_before_their_homes_change() {
     let names: Vec<String> = (0..6).map(|n| format!("lab.t{n}")).collect();
     let mut cut_off = 0;
     let ways = (0..3).flat_map(|at| [(at, false, 0), (at, true, 0), (at, false, 1)]);
     for ((fails, ends, nth), away) in ways.flat_map(|way| [(way, 0), (way, 1), (way, 2)]) {
         let what = format!("drive-{fails}, {ends}, {nth}, then without {away}");
-        let sky = Sky::new(3);
-        let host = sky.host(3, "none").await;
+        let watched = WatchedDrives::new(3);
+        let host = watched.host(3, "none").await;
         for (n, dataset) in names.iter().enumerate() {
             store(&host, dataset, 20 + n).await.unwrap();
         }
@@ -263,25 +266,25 @@ async fn root_records_lie_on_more_drives_before_they_are_looked_for_there() {
         let seen = AtomicUsize::new(0);
         let does = if ends { Does::Ends(fails) } else { Does::Fails };
         let copied = |asked: &Asked<'_>| puts(asked, |key| is_root(key) && key.as_str() != "lab/safe");
-        sky.watch.when(does, move |at, asked| at == fails && copied(asked) && seen.fetch_add(1, Ordering::SeqCst) == nth);
+        watched.watch.when(does, move |at, asked| at == fails && copied(asked) && seen.fetch_add(1, Ordering::SeqCst) == nth);
         let first = store_as(&host, "lab.safe", 50, "replicas:2").await;
-        if !sky.watch.over() {
+        if !watched.watch.over() {
             first.unwrap();
             continue;
         }
         cut_off += 1;
         assert!(first.is_err(), "{what}");
-        sky.watch.back(fails);
+        watched.watch.back(fails);
         store_as(&host, "lab.safe", 50, "replicas:2").await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
-        sky.watch.ends(away);
+        watched.watch.ends(away);
         store(&host, "lab.other", 10).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         for dataset in &names {
             now(&host, dataset).await;
         }
-        sky.watch.back(away);
+        watched.watch.back(away);
         // Takes it in again.
         store(&host, "lab.other", 20).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
-        for host in [&host, &sky.host(3, "none").await] {
+        for host in [&host, &watched.host(3, "none").await] {
             for (n, dataset) in names.iter().enumerate() {
                 assert_eq!(rows(host, dataset).await.unwrap_or_else(|e| panic!("{what}, {dataset}: {}", e.report())), holds(20 + n), "{what}, {dataset}");
             }
@@ -292,52 +295,52 @@ async fn root_records_lie_on_more_drives_before_they_are_looked_for_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_falls_into_that_is_made_at_all_homes() {
-    let sky = Sky::new(3);
-    let host = sky.host(3, "none").await;
+async fn commit_during_a_change_of_homes_reaches_all_homes() {
+    let watched = WatchedDrives::new(3);
+    let host = watched.host(3, "none").await;
     for dataset in ["lab.a", "lab.b", "lab.c"] {
         store(&host, dataset, 30).await.unwrap();
     }
     let home = host.catalog().home(&name("lab.a"));
-    sky.watch.when(Does::Waits, move |at, asked| at != home && puts(asked, |key| key.as_str() == "lab/a"));
+    watched.watch.when(Does::Waits, move |at, asked| at != home && puts(asked, |key| key.as_str() == "lab/a"));
     let before = now(&host, "lab.c").await.generation;
     let (raising, committing) = (host.clone(), host.clone());
     let raising = tokio::spawn(async move { store_as(&raising, "lab.safe", 50, "replicas:2").await });
-    sky.watch.reached().await;
+    watched.watch.reached().await;
     let committing = tokio::spawn(async move { store(&committing, "lab.c", 90).await });
-    while (0..3).all(|at| sky.generations(at, "lab.c").iter().all(|generation| *generation == before)) {
+    while (0..3).all(|at| watched.generations(at, "lab.c").iter().all(|generation| *generation == before)) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
-    sky.watch.open();
+    watched.watch.open();
     raising.await.unwrap().unwrap();
     committing.await.unwrap().unwrap();
-    let copies: Vec<Bytes> = (0..3).filter_map(|at| sky.has(at, "lab/c")).collect();
+    let copies: Vec<Bytes> = (0..3).filter_map(|at| watched.has(at, "lab/c")).collect();
     assert!(copies.len() == 2 && copies[0] == copies[1], "{} copies", copies.len());
     assert_eq!(rows(&host, "lab.c").await.unwrap(), holds(90));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_left_to_a_drive_that_is_gone_by_then() {
+async fn growth_that_loses_a_drive_undoes_its_copies() {
     for (count, redundancy) in [(3, "none"), (4, "ec:2+1")] {
         for victim in [None, Some(count)] {
             let what = format!("{redundancy}, {victim:?}");
-            let sky = Sky::new(count + 1);
-            let host = sky.host(count, redundancy).await;
+            let watched = WatchedDrives::new(count + 1);
+            let host = watched.host(count, redundancy).await;
             store_as(&host, "lab.a", 700, "none").await.unwrap();
             let before = now(&host, "lab.a").await.generation;
             let victim = victim.unwrap_or_else(|| host.catalog().home(&name("lab.a")));
             // The last that is written before the root record.
             let is_metadata = |key: &Key| matches!(PartitionName::parse(key), Some((_, None)));
-            sky.watch.when(Does::Ends(victim), move |at, asked| at == count && puts(asked, is_metadata));
-            let e = sky.add(&host, count).await.unwrap_err();
-            assert!(sky.watch.over() && e.kind() == Kind::Unavailable, "{what}: {}", e.report());
+            watched.watch.when(Does::Ends(victim), move |at, asked| at == count && puts(asked, is_metadata));
+            let e = watched.add(&host, count).await.unwrap_err();
+            assert!(watched.watch.over() && e.kind() == Kind::Unavailable, "{what}: {}", e.report());
             // What it has of the new generation goes when the fleet is opened.
             for at in (0..=count).filter(|at| *at != victim) {
-                assert!(sky.generations(at, "lab.a").iter().all(|generation| *generation == before), "{what}: drive-{at}");
+                assert!(watched.generations(at, "lab.a").iter().all(|generation| *generation == before), "{what}: drive-{at}");
             }
             if victim < count {
-                sky.watch.back(victim);
+                watched.watch.back(victim);
                 store(&host, "lab.b", 10).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             }
             assert_eq!(rows(&host, "lab.a").await.unwrap_or_else(|e| panic!("{what}: {}", e.report())), holds(700), "{what}");
@@ -346,19 +349,19 @@ async fn nothing_is_left_to_a_drive_that_is_gone_by_then() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_replaced_goes_also_where_the_rest_can_not_be_moved() {
-    let sky = Sky::new(4);
-    let host = sky.host(3, "none").await;
+async fn replaced_generation_is_deleted_although_a_move_fails() {
+    let watched = WatchedDrives::new(4);
+    let host = watched.host(3, "none").await;
     for dataset in ["lab.a", "lab.b", "lab.c"] {
         store(&host, dataset, 700).await.unwrap();
     }
     let before = now(&host, "lab.a").await.generation;
     let query = host.sql("SELECT * FROM lab.a", &QueryOptions::default()).await.unwrap();
     let home = host.catalog().home(&name("lab.c"));
-    sky.watch.when(Does::Fails, move |at, asked| at == home && puts(asked, |key| key.as_str() == "lab/c"));
-    sky.add(&host, 3).await.unwrap_err();
-    assert!(sky.watch.over());
-    let left = || (0..4).any(|at| sky.generations(at, "lab.a").contains(&before));
+    watched.watch.when(Does::Fails, move |at, asked| at == home && puts(asked, |key| key.as_str() == "lab/c"));
+    watched.add(&host, 3).await.unwrap_err();
+    assert!(watched.watch.over());
+    let left = || (0..4).any(|at| watched.generations(at, "lab.a").contains(&before));
     assert!(now(&host, "lab.a").await.generation != before && left(), "the query may read it still");
     assert_eq!(query.collect().await.unwrap().iter().map(|batch| batch.num_rows()).sum::<usize>(), 2800);
     for _ in 0..500 {
@@ -371,22 +374,22 @@ async fn what_was_replaced_goes_also_where_the_rest_can_not_be_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_of_which_the_answer_is_lost_is_one_all_the_same() {
-    let sky = Sky::new(4);
-    let host = sky.host(3, "none").await;
+async fn commit_with_a_lost_answer_counts() {
+    let watched = WatchedDrives::new(4);
+    let host = watched.host(3, "none").await;
     store(&host, "lab.a", 700).await.unwrap();
-    sky.drives.fail(host.catalog().home(&name("lab.a")), "lab/a", true);
-    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
-    assert!(sky.drives.failed() && report.datasets == 1 && report.left.is_empty(), "{report}");
+    watched.drives.fail(host.catalog().home(&name("lab.a")), "lab/a", true);
+    let report = watched.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
+    assert!(watched.drives.failed() && report.datasets == 1 && report.left.is_empty(), "{report}");
     let record = now(&host, "lab.a").await;
-    assert!((0..4).all(|at| sky.generations(at, "lab.a") == BTreeSet::from([record.generation])));
+    assert!((0..4).all(|at| watched.generations(at, "lab.a") == BTreeSet::from([record.generation])));
     assert_eq!(rows(&host, "lab.a").await.unwrap(), holds(700));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
-    let sky = Sky::new(4);
-    let host = sky.host(4, "none").await;
+async fn ingest_during_which_a_drive_leaves_leaks_nothing() {
+    let watched = WatchedDrives::new(4);
+    let host = watched.host(4, "none").await;
     store(&host, "lab.a", 300).await.unwrap();
     // Through a connection, and in the process.
     let served = host.clone();
@@ -398,18 +401,18 @@ async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
     write(&mut far, "data", 300).await.unwrap();
     let mut near = host.writer(&name("lab.near"), DatasetKind::Table, false).await.unwrap();
     write(&mut near, "data", 300).await.unwrap();
-    assert!((0..4).all(|at| !sky.generations(at, "lab.far").is_empty()));
+    assert!((0..4).all(|at| !watched.generations(at, "lab.far").is_empty()));
     retire(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
-    assert!(sky.drives.is_blank(3));
+    assert!(watched.drives.is_blank(3));
     let e = write(&mut near, "more", 300).await.unwrap_err();
     assert!(e.kind() == Kind::Conflict && e.report().contains("drive-3 left the fleet"), "{}", e.report());
     near.abort().await.unwrap();
     let e = far.commit().await.unwrap_err();
     assert_eq!(e.kind(), Kind::Conflict, "{}", e.report());
     for dataset in ["lab.far", "lab.near"] {
-        assert!((0..4).all(|at| sky.generations(at, dataset).is_empty()), "{dataset}");
+        assert!((0..4).all(|at| watched.generations(at, dataset).is_empty()), "{dataset}");
     }
-    assert!(sky.drives.is_blank(3));
+    assert!(watched.drives.is_blank(3));
     // What is asked of the host as it is now is taken.
     let mut again = client.writer(&name("lab.far"), DatasetKind::Table, false).await.unwrap();
     write(&mut again, "data", 300).await.unwrap();
@@ -418,65 +421,65 @@ async fn an_ingest_that_a_drive_left_in_the_middle_of_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_was_rebuilt_in_part_is_blank_when_it_has_left() {
-    let sky = Sky::new(4);
-    let host = sky.host(4, "ec:2+1").await;
+async fn partly_rebuilt_drive_is_blank_after_it_leaves() {
+    let watched = WatchedDrives::new(4);
+    let host = watched.host(4, "ec:2+1").await;
     store(&host, "lab.a", 700).await.unwrap();
     let (key, value) = {
-        let key = sky.slices(3, "lab.a").remove(0);
-        (key.clone(), sky.drives.stores[3].get(&key).unwrap())
+        let key = watched.slices(3, "lab.a").remove(0);
+        (key.clone(), watched.drives.stores[3].get(&key).unwrap())
     };
-    sky.replace(3);
-    sky.put(3, &key, value);
+    watched.replace(3);
+    watched.put(3, &key, value);
     let report = retire(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
-    assert!(report.retired == ["drive-3"] && sky.drives.is_blank(3), "{report}");
+    assert!(report.retired == ["drive-3"] && watched.drives.is_blank(3), "{report}");
     assert_eq!(rows(&host, "lab.a").await.unwrap(), holds(700));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_that_are_still_under_way_are_undone_as_well() {
-    let sky = Sky::new(3);
-    let host = sky.host(2, "none").await;
+async fn links_still_in_flight_are_undone_too() {
+    let watched = WatchedDrives::new(3);
+    let host = watched.host(2, "none").await;
     store(&host, "lab.a", 700).await.unwrap();
     let before = now(&host, "lab.a").await.generation;
     let links = |asked: &Asked<'_>| matches!(asked, Asked::Change(batch) if batch.iter().any(|op| matches!(op, Op::Link { .. })));
-    sky.watch.when(Does::Waits, move |at, asked| at == 0 && links(asked));
-    sky.watch.when(Does::Fails, move |at, asked| at == 1 && links(asked));
+    watched.watch.when(Does::Waits, move |at, asked| at == 0 && links(asked));
+    watched.watch.when(Does::Fails, move |at, asked| at == 1 && links(asked));
     let opening = async {
-        sky.watch.reached().await;
+        watched.watch.reached().await;
         tokio::time::sleep(Duration::from_millis(200)).await;
-        sky.watch.open();
-        sky.watch.done().await;
+        watched.watch.open();
+        watched.watch.done().await;
     };
-    let (grown, ()) = tokio::join!(sky.add(&host, 2), opening);
-    assert!(grown.is_err() && sky.watch.over());
+    let (grown, ()) = tokio::join!(watched.add(&host, 2), opening);
+    assert!(grown.is_err() && watched.watch.over());
     for at in 0..3 {
-        assert!(sky.generations(at, "lab.a").iter().all(|generation| *generation == before), "drive-{at}");
+        assert!(watched.generations(at, "lab.a").iter().all(|generation| *generation == before), "drive-{at}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_read_is_left_and_all_else_is_moved() {
+async fn unreadable_slices_stay_and_all_others_move() {
     for (count, redundancy) in [(3, "none"), (4, "ec:2+1")] {
-        let sky = Sky::new(count + 1);
-        let host = sky.host(count, redundancy).await;
+        let watched = WatchedDrives::new(count + 1);
+        let host = watched.host(count, redundancy).await;
         for dataset in ["lab.a", "lab.b", "lab.c"] {
             store(&host, dataset, 700).await.unwrap();
         }
         // More than anything covers: without redundancy one slice of each drive is damaged, and with it all of them.
         let most = if redundancy == "none" { 1 } else { usize::MAX };
         for at in 0..count {
-            sky.slices(at, "lab.a").into_iter().take(most).for_each(|key| sky.damage(at, &key));
-            sky.slices(at, "lab.c").into_iter().take(most).for_each(|key| sky.delete(at, &key));
+            watched.slices(at, "lab.a").into_iter().take(most).for_each(|key| watched.damage(at, &key));
+            watched.slices(at, "lab.c").into_iter().take(most).for_each(|key| watched.delete(at, &key));
         }
         let before = [now(&host, "lab.a").await.generation, now(&host, "lab.c").await.generation];
-        let report = sky.add(&host, count).await.unwrap_or_else(|e| panic!("{redundancy}: {}", e.report()));
+        let report = watched.add(&host, count).await.unwrap_or_else(|e| panic!("{redundancy}: {}", e.report()));
         let told = |text: &str| text.contains("lab.a") && text.contains("lab.c");
         assert!(report.left.len() == 2 && told(&report.left.join("; ")), "{redundancy}: {report}");
-        assert!(!sky.generations(count, "lab.b").is_empty(), "{redundancy}: {report}");
+        assert!(!watched.generations(count, "lab.b").is_empty(), "{redundancy}: {report}");
         for at in 0..=count {
             for (dataset, before) in ["lab.a", "lab.c"].iter().zip(before) {
-                assert!(sky.generations(at, dataset).iter().all(|generation| *generation == before), "{redundancy}: {dataset} at drive-{at}");
+                assert!(watched.generations(at, dataset).iter().all(|generation| *generation == before), "{redundancy}: {dataset} at drive-{at}");
             }
         }
         assert_eq!(rows(&host, "lab.b").await.unwrap(), holds(700));
@@ -486,38 +489,39 @@ async fn what_can_not_be_read_is_left_and_all_else_is_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_moves_in_the_middle_of_its_drop_is_dropped() {
-    let sky = Sky::new(4);
-    let host = sky.host(3, "none").await;
+async fn data_set_dropped_while_it_moves_is_gone() {
+    let watched = WatchedDrives::new(4);
+    let host = watched.host(3, "none").await;
     store(&host, "lab.a", 700).await.unwrap();
-    sky.watch
+    watched
+        .watch
         .when(Does::Waits, |_, asked| matches!(asked, Asked::Change(batch) if batch.iter().any(|op| matches!(op, Op::Delete { key, .. } if is_root(key)))));
     let dropping = host.clone();
     let dropping = tokio::spawn(async move { dropping.catalog().drop_dataset(&name("lab.a")).await });
-    sky.watch.reached().await;
-    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
+    watched.watch.reached().await;
+    let report = watched.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert_eq!(report.datasets, 1, "{report}");
-    sky.watch.open();
+    watched.watch.open();
     dropping.await.unwrap().unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(host.catalog().names().await.unwrap().is_empty());
-    assert!((0..4).all(|at| sky.generations(at, "lab.a").is_empty()));
+    assert!((0..4).all(|at| watched.generations(at, "lab.a").is_empty()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_replaced_drive_had_of_an_ingest_is_not_committed() {
+async fn ingest_with_slices_on_a_replaced_drive_is_not_committed() {
     for redundancy in ["ec:2+1", "none"] {
-        let sky = Sky::new(4);
-        let host = sky.host(4, "ec:2+1").await;
+        let watched = WatchedDrives::new(4);
+        let host = watched.host(4, "ec:2+1").await;
         store(&host, "lab.a", 100).await.unwrap();
         let writer = begun(&host, "lab.new", 300, redundancy).await.unwrap();
-        sky.replace(3);
+        watched.replace(3);
         let options = RepairOptions { drives: vec!["drive-3".into()], ..RepairOptions::default() };
         // That it is blank is noticed by whoever looks.
         store(&host, "lab.b", 10).await.unwrap();
         host.repair(&options, &|_| {}).await.unwrap_or_else(|e| panic!("{}", e.report()));
         let e = writer.commit().await.unwrap_err();
         assert!(e.kind() == Kind::Unavailable && e.report().contains("drive-3 was replaced"), "{redundancy}: {}", e.report());
-        assert!((0..4).all(|at| sky.generations(at, "lab.new").is_empty()), "{redundancy}");
+        assert!((0..4).all(|at| watched.generations(at, "lab.new").is_empty()), "{redundancy}");
         store_as(&host, "lab.new", 300, redundancy).await.unwrap_or_else(|e| panic!("{}", e.report()));
         let scrubbed = host.scrub(&ScrubOptions::default(), &|_| {}).await.unwrap();
         assert!(scrubbed.damaged == 0 && scrubbed.skipped.is_empty() && scrubbed.unverified == 0, "{redundancy}: {scrubbed}");
@@ -525,47 +529,47 @@ async fn what_a_replaced_drive_had_of_an_ingest_is_not_committed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scrub_verifies_drives_that_come_in_its_middle() {
-    let sky = Sky::new(4);
-    let host = sky.host(3, "none").await;
+async fn scrub_verifies_drives_that_join_meanwhile() {
+    let watched = WatchedDrives::new(4);
+    let host = watched.host(3, "none").await;
     for dataset in ["lab.a", "lab.b"] {
         store(&host, dataset, 700).await.unwrap();
     }
     // The second time that the first one's root record is read all drives have been counted.
     let reads = AtomicUsize::new(0);
-    sky.watch.when(Does::Waits, move |_, asked| matches!(asked, Asked::Value(key) if key.as_str() == "lab/a") && reads.fetch_add(1, Ordering::SeqCst) == 1);
+    watched.watch.when(Does::Waits, move |_, asked| matches!(asked, Asked::Value(key) if key.as_str() == "lab/a") && reads.fetch_add(1, Ordering::SeqCst) == 1);
     let scrubbing = host.clone();
     let scrubbing = tokio::spawn(async move { scrubbing.scrub(&ScrubOptions::default(), &|_| {}).await });
-    sky.watch.reached().await;
-    sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
-    sky.damage(3, &sky.slices(3, "lab.b")[0]);
-    sky.watch.open();
+    watched.watch.reached().await;
+    watched.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
+    watched.damage(3, &watched.slices(3, "lab.b")[0]);
+    watched.watch.open();
     let report = scrubbing.await.unwrap().unwrap();
     assert!(report.damaged == 1 && report.found[0].drive == "drive-3", "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_whose_coming_was_cut_off_stays_in_the_list() {
-    let sky = Sky::new(4);
-    let host = sky.host(3, "none").await;
+async fn drive_whose_join_was_cut_off_stays_listed() {
+    let watched = WatchedDrives::new(4);
+    let host = watched.host(3, "none").await;
     store(&host, "lab.a", 300).await.unwrap();
     let names_it = |op: &Op| matches!(op, Op::Put { key, value, .. } if key.as_str() == FLEET && String::from_utf8_lossy(value).contains("drive-3"));
-    sky.watch.when(Does::Waits, move |at, asked| at == 1 && matches!(asked, Asked::Change(batch) if batch.iter().any(names_it)));
-    let (coming, way) = (host.clone(), sky.way(3));
+    watched.watch.when(Does::Waits, move |at, asked| at == 1 && matches!(asked, Asked::Change(batch) if batch.iter().any(names_it)));
+    let (coming, way) = (host.clone(), watched.way(3));
     let id = way.info().id;
     let coming = tokio::spawn(async move { coming.resize(vec![way], &ResizeOptions::default(), &|_| {}).await });
-    sky.watch.reached().await;
+    watched.watch.reached().await;
     coming.abort();
     assert!(coming.await.unwrap_err().is_cancelled());
     // One of the drives knows it, and this host need not.
     assert!(!host.members().contains(&id) && host.listed().await.unwrap().is_some_and(|listed| listed.len() == 4 && listed.contains(&id)));
-    sky.watch.open();
-    let report = sky.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
+    watched.watch.open();
+    let report = watched.add(&host, 3).await.unwrap_or_else(|e| panic!("{}", e.report()));
     assert!(report.left.is_empty(), "{report}");
     assert!(host.members().contains(&id));
-    assert_eq!(rows(&sky.host(4, "none").await, "lab.a").await.unwrap(), holds(300));
+    assert_eq!(rows(&watched.host(4, "none").await, "lab.a").await.unwrap(), holds(300));
     // And one that has left is in no list when it is empty.
-    let other = sky.host(4, "none").await;
+    let other = watched.host(4, "none").await;
     retire(&other, 3).await.unwrap();
     assert_eq!(other.listed().await.unwrap().map(|listed| listed.len()), Some(3));
 }

@@ -1,4 +1,4 @@
-//! Redundancy on two levels against its model: of values that are gone at random, those come back that the groups give.
+//! Redundancy on two levels against its model: after random losses exactly the values come back that the groups allow.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use bytes::Bytes;
 use skytether_common::Key;
 use skytether_redundancy::map::CodeMap;
 
-use crate::levels::{DRIVES, had, maps, open};
 use crate::redundancy::dir_of;
+use crate::two_level::{DRIVES, had, maps, open};
 use crate::util::Random;
 use crate::util::{batches, ingest, name};
 
@@ -67,7 +67,7 @@ impl Model {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_gone_what_the_groups_give_comes_back_and_nothing_else() {
+async fn random_losses_recover_exactly_what_the_groups_allow() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     ingest(&fleet, "lab.t", &batches(10, 1000), false).await.unwrap();

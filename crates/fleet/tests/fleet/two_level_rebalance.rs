@@ -1,4 +1,4 @@
-//! Fleets that know their hosts grow and shrink: what is on two levels stays on its hosts, and survives all that it did before.
+//! Fleets on two levels grow and shrink: shards stay on their node, and the fleet survives what it did before.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,8 +7,8 @@ use skytether_common::Kind;
 use skytether_fleet::{Fleet, IngestOptions, Pushdown, ResizeOptions};
 
 use crate::growth::{adding, balanced, clean, no_leaks, reopen, resize, retiring, settled};
-use crate::levels::{DRIVES, SCHEME, open, open_with};
 use crate::redundancy::{answers, bring_back, dir_of, fill, lose};
+use crate::two_level::{DRIVES, SCHEME, open, open_with};
 use crate::util::{CUTS, batches, ingest, name, query, value};
 
 /// On how many drives a root record lies: two of each of two hosts.
@@ -50,8 +50,9 @@ async fn survives(dir: &Path, lost: &[&[usize]], whole: &[Vec<String>]) {
     }
 }
 
+/// Drives join three nodes and leave them. Nothing moves between nodes, and each node is balanced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drives_come_to_hosts_and_leave_them_and_everything_stays_on_its_host() {
+async fn growth_and_retirement_keep_shards_on_their_node() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -93,8 +94,9 @@ async fn drives_come_to_hosts_and_leave_them_and_everything_stays_on_its_host() 
     survives(dir.path(), &[&[1, 2, 9, 10, 11], &[3, 5, 10, 9, 7], &[6, 7, 11, 2, 5]], &whole).await;
 }
 
+/// While a drive is lost that is to stay, nothing moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_drives_leave_and_others_of_their_hosts_take_what_they_had() {
+async fn retired_lost_drives_are_replaced_within_their_node() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -124,8 +126,9 @@ async fn lost_drives_leave_and_others_of_their_hosts_take_what_they_had() {
     survives(dir.path(), &[&[0, 1, 2, 9, 10], &[3, 5, 9, 0, 6], &[6, 7, 10, 1, 3]], &whole).await;
 }
 
+/// Such a node may also take the place of another one, which leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_hosts_are_used_once_they_have_enough_drives_and_may_take_the_place_of_others() {
+async fn new_node_is_used_once_it_has_enough_drives() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -176,8 +179,9 @@ async fn new_hosts_are_used_once_they_have_enough_drives_and_may_take_the_place_
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("hosts that nobody named"), "{error}");
 }
 
+/// A fleet begins with three nodes of one drive. After growth it stores data sets on two levels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hosts_that_were_founded_with_a_drive_each_are_enough_once_they_have_grown() {
+async fn nodes_founded_with_one_drive_suffice_once_they_grow() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open_with(dir.path(), 3, Some(3), "none").await.unwrap();
     let rows = batches(12, 1000);
@@ -201,8 +205,9 @@ async fn hosts_that_were_founded_with_a_drive_each_are_enough_once_they_have_gro
     }
 }
 
+/// A table by key moves from a retired drive within its node. Data sets on one level have a share on every drive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_by_key_take_drives_of_the_same_host_and_those_on_one_level_any() {
+async fn keyed_tables_move_within_nodes_and_one_level_ones_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open_with(dir.path(), DRIVES, Some(3), "none").await.unwrap();
     let rows = batches(12, 1000);

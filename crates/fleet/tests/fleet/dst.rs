@@ -1,15 +1,22 @@
-//! Seeded storms: hosts and drives die, drives flap and are slow, answers get lost, changes come late, disks are full, at any step of ingest, replacement, drop, scrub (which has something to mend), repair, growth and retirement, and hosts take the fleet from one another. After
-//! each, every data set is as it was or as it was to be, whole, and nothing is left behind.
+//! Deterministic simulation of the fleet: real hosts and drives, stores in memory, and faults that follow from a seed.
 //!
-//! Drives are real ones over stores in memory; each host sees them through [`Link`]s, which end with it: what a dead host has not asked for yet reaches no drive, and of what it has asked for some comes late.
+//! A [`Simulation`] does work: ingest, replacement, drop, scrub of damage, repair, growth, retirement, and a second host
+//! that takes the fleet over. A [`FaultPlan`] injects a [`Fault`] at any request of it: a host dies, a drive dies, flaps
+//! or is slow, an answer is lost, a change is late, a disk is full. After each step every data set is old or new and
+//! whole, and nothing is left behind.
 //!
-//! A storm follows from its seed: what is done, what strikes, the ids that hosts draw, and in which order drives are asked ([`Weather::give_turns`]). What does not is when a root record was changed (its `change` is the time, which nobody sees here), and how long anything takes, which is nothing beside
-//! [`weather::SLOW`] unless the machine stands still. Requests are carried out one after the other: that drives do several at once is for other tests.
+//! Each host sees the drives through [`Link`]s, which end with its [`HostLifetime`]. What a dead host has not asked for
+//! yet reaches no drive, and some of what it has asked for arrives late.
 //!
-//! `SKYTETHER_STORMS=FROM..TO` runs other seeds than the tests do; `benches/storms.py` runs ten thousand.
+//! The work, the faults, the ids that hosts draw and the order of requests ([`FaultPlan::give_turns`]) follow from the
+//! seed. Two things do not: when a root record was changed, which no test reads, and how long anything takes, which is
+//! far below [`fault_plan::SLOW`]. Requests are executed one after the other; other tests cover concurrent ones.
+//!
+//! `SKYTETHER_STORMS=FROM..TO` selects other seeds; `benches/storms.py` runs 10,000. Both keep their former names,
+//! because scripts of users contain them.
 
+mod fault_plan;
 mod steps;
-mod weather;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,13 +34,13 @@ use skytether_host::{Founding, Host, Ids};
 use skytether_store::SliceStore;
 
 use crate::util::{Random, lines, soak};
-use weather::{Life, Link, Sky, Strike, Weather};
+use fault_plan::{Fault, FaultPlan, HostLifetime, Link, SimulatedStore};
 
 /// Seeds of `make test`, and of `make soak`.
 const SEEDS: std::ops::Range<u64> = 0..30;
 const SOAK: std::ops::Range<u64> = 0..10_000;
 
-/// From this number of seeds on, every kind of work is struck and every fault strikes.
+/// From this number of seeds on, every kind of work is hit, and every fault occurs.
 const COVERED: u64 = 300;
 
 /// Drives that may come to a fleet.
@@ -42,16 +49,16 @@ const SPARES: usize = 2;
 /// The record of the fleet.
 const FLEET: &str = "skytether-fleet";
 
-/// What is done in a storm.
+/// Steps of a simulation.
 const STEPS: usize = 6;
 
 /// Of what fleets are made: their redundancy, how many drives and hosts they begin with, and how many drives may be lost.
 const FLEETS: [(&str, usize, usize, u64); 5] = [("none", 3, 0, 0), ("replicas:2", 3, 0, 1), ("ec:2+1", 4, 0, 1), ("ec:2+2", 4, 0, 2), ("ec:2+1/2+1", 9, 3, 3)];
 
-/// What strikes may befall.
+/// The kinds of work that faults hit.
 const WORK: [&str; 9] = ["ingest", "replacement", "drop", "two writers", "two hosts", "scrub", "repair", "growth", "retirement"];
 
-/// Which strikes befell which work, how often.
+/// How often each fault hit each kind of work.
 type Tally = BTreeMap<(&'static str, &'static str), u64>;
 
 /// Data sets of a fleet.
@@ -60,24 +67,24 @@ const NAMES: [&str; 3] = ["lab.a", "lab.b", "lab.c"];
 /// A host, for as long as it lives.
 struct Living {
     host: Host,
-    life: Arc<Life>,
+    lifetime: Arc<HostLifetime>,
 }
 
 impl Living {
-    /// Does `work` for as long as it lives. What it is told of its death is the same whether its work or the storm heard of it first.
-    async fn lives<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Does `work` for as long as it lives. What it is told of its death is the same whether its work or the simulation heard of it first.
+    async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let done = tokio::select! {
             biased;
-            () = self.life.over() => Err(Error::unavailable("the host died")),
+            () = self.lifetime.over() => Err(Error::unavailable("the host died")),
             done = work => done,
         };
-        done.map_err(|e| if self.life.over.load(Ordering::SeqCst) { Error::unavailable("the host died") } else { e })
+        done.map_err(|e| if self.lifetime.over.load(Ordering::SeqCst) { Error::unavailable("the host died") } else { e })
     }
 }
 
 impl Drop for Living {
     fn drop(&mut self) {
-        self.life.end();
+        self.lifetime.end();
     }
 }
 
@@ -93,7 +100,7 @@ fn rows(version: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// What [`Storm::holds`] tells of it.
+/// What [`Simulation::holds`] tells of it.
 fn told(version: usize) -> String {
     let rows = rows(version);
     let noise: i64 = rows.column(2).as_any().downcast_ref::<Int64Array>().unwrap().values().iter().sum();
@@ -101,12 +108,12 @@ fn told(version: usize) -> String {
     format!("{n} | {version} | {version} | {} | {noise}", n * (n - 1) / 2)
 }
 
-struct Storm {
+struct Simulation {
     seed: u64,
     random: Random,
     redundancy: &'static str,
     /// The drives with which it was founded, and spare ones behind them.
-    skies: Vec<Arc<Sky>>,
+    stores: Vec<Arc<SimulatedStore>>,
     drives: Vec<Arc<Drive>>,
     founders: usize,
     /// How many hosts they are on, if it is known.
@@ -116,7 +123,7 @@ struct Storm {
     tally: Tally,
     /// A drive that was lost for good, and is blank until it is rebuilt.
     blank: Option<usize>,
-    weather: Arc<Weather>,
+    faults: Arc<FaultPlan>,
     /// How many hosts have begun, of which each draws ids of its own.
     begun: AtomicU64,
     /// The version that each data set has, as far as it has one.
@@ -127,26 +134,26 @@ struct Storm {
     log: Vec<String>,
 }
 
-impl Storm {
+impl Simulation {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let (redundancy, drives, hosts, most) = FLEETS[random.below(FLEETS.len())];
-        let weather = Arc::new(Weather::new(most));
-        let skies: Vec<_> = (0..drives + SPARES).map(|n| Sky::new(format!("drive-{n}"))).collect();
+        let faults = Arc::new(FaultPlan::new(most));
+        let stores: Vec<_> = (0..drives + SPARES).map(|n| SimulatedStore::new(format!("drive-{n}"))).collect();
         let founders = drives;
-        let drives = skies.iter().enumerate().map(|(n, sky)| Self::drive(seed, n, sky)).collect();
+        let drives = stores.iter().enumerate().map(|(n, store)| Self::drive(seed, n, store)).collect();
         Self {
             seed,
             random,
             redundancy,
-            skies,
+            stores,
             drives,
             founders,
             hosts,
             damaged: None,
             tally: Tally::new(),
             blank: None,
-            weather,
+            faults,
             begun: AtomicU64::new(0),
             known: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -155,24 +162,24 @@ impl Storm {
         }
     }
 
-    fn drive(seed: u64, n: usize, sky: &Arc<Sky>) -> Arc<Drive> {
+    fn drive(seed: u64, n: usize, store: &Arc<SimulatedStore>) -> Arc<Drive> {
         let id = uuid::Uuid::from_u128((u128::from(seed) << 16) | (n as u128 + 1));
         let info =
-            CseInfo { id, name: sky.name.clone(), format: 1, memory_limit: 64 << 20, profile: None, device: None, capabilities: Capabilities::default() };
-        Drive::new(Arc::clone(sky) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
+            CseInfo { id, name: store.name.clone(), format: 1, memory_limit: 64 << 20, profile: None, device: None, capabilities: Capabilities::default() };
+        Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
     }
 
     /// Another drive in the place of drive `at`, with nothing on it; what is on its way to the old one is lost with that.
     fn put_blank(&mut self, at: usize) {
-        self.skies[at].gone.store(true, Ordering::SeqCst);
-        self.skies[at] = Sky::new(format!("drive-{at}"));
-        self.drives[at] = Self::drive(self.seed, at, &self.skies[at]);
+        self.stores[at].gone.store(true, Ordering::SeqCst);
+        self.stores[at] = SimulatedStore::new(format!("drive-{at}"));
+        self.drives[at] = Self::drive(self.seed, at, &self.stores[at]);
     }
 
     /// The drives of the fleet, as those say that somebody can ask.
     fn members(&self) -> BTreeSet<usize> {
-        let there = self.skies.iter().filter(|sky| !sky.gone.load(Ordering::SeqCst));
-        let records = there.filter_map(|sky| serde_json::from_slice::<Membership>(&sky.has(FLEET)?).ok());
+        let there = self.stores.iter().filter(|store| !store.gone.load(Ordering::SeqCst));
+        let records = there.filter_map(|store| serde_json::from_slice::<Membership>(&store.has(FLEET)?).ok());
         let Some(newest) = records.max_by_key(|record| record.change) else { return (0..self.founders).collect() };
         (0..self.drives.len()).filter(|at| newest.drives.iter().any(|member| member.id == self.drives[*at].info().id)).collect()
     }
@@ -183,16 +190,16 @@ impl Storm {
         format!("host-{}", if at < self.founders { at / each } else { 0 })
     }
 
-    fn link(&self, at: usize, life: &Arc<Life>) -> Arc<dyn Cse> {
-        let (drive, sky) = (Arc::clone(&self.drives[at]), Arc::clone(&self.skies[at]));
-        Arc::new(Link { drive, sky, life: Arc::clone(life), weather: Arc::clone(&self.weather) })
+    fn link(&self, at: usize, lifetime: &Arc<HostLifetime>) -> Arc<dyn Cse> {
+        let (drive, store) = (Arc::clone(&self.drives[at]), Arc::clone(&self.stores[at]));
+        Arc::new(Link { drive, store, lifetime: Arc::clone(lifetime), faults: Arc::clone(&self.faults) })
     }
 
     /// A new host, as a new process.
     async fn host(&self) -> Result<Living> {
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
-        let life = Life::new(number);
-        let drives = self.members().into_iter().map(|at| self.link(at, &life)).collect();
+        let lifetime = HostLifetime::new(number);
+        let drives = self.members().into_iter().map(|at| self.link(at, &lifetime)).collect();
         let mut options = HostOptions { storage_deadline: Duration::from_secs(20), redundancy: self.redundancy.parse().unwrap(), ..HostOptions::default() };
         options.slices.target_bytes = 1 << 10;
         options.threads = 2;
@@ -202,10 +209,10 @@ impl Storm {
         }
         let host = tokio::select! {
             biased;
-            () = life.over() => return Err(Error::unavailable("the host died while it began")),
+            () = lifetime.over() => return Err(Error::unavailable("the host died while it began")),
             joined = Host::join(drives, options, Founding::EmptyDrives) => joined?.0,
         };
-        Ok(Living { host, life })
+        Ok(Living { host, lifetime })
     }
 
     /// As [`Self::host`], begun once more where it says so, or with other drives: what is late may change which drives are of the fleet until the host has them.
@@ -221,47 +228,47 @@ impl Storm {
         }
     }
 
-    /// Lets so many strikes befall the next steps.
-    fn brew(&mut self, strikes: usize) {
-        let asked = self.weather.asked.load(Ordering::SeqCst);
+    /// Draws `faults` faults for the next requests.
+    fn draw_faults(&mut self, faults: usize) {
+        let asked = self.faults.asked.load(Ordering::SeqCst);
         let mut all = BTreeMap::new();
-        for _ in 0..strikes {
+        for _ in 0..faults {
             let after = self.random.below(2) == 0;
-            let strike = match self.random.below(13) {
-                0..=2 => Strike::Host { after },
-                3 | 4 => Strike::Drive { after },
-                5 => Strike::Answer,
-                6 => Strike::Full,
-                7 => Strike::Once,
-                8 => Strike::Slow,
-                9 | 10 => Strike::Late(1 << self.random.below(8)),
-                _ => Strike::Flaps(1 + self.random.below(6) as u64),
+            let fault = match self.random.below(13) {
+                0..=2 => Fault::Host { after },
+                3 | 4 => Fault::Drive { after },
+                5 => Fault::Answer,
+                6 => Fault::Full,
+                7 => Fault::Once,
+                8 => Fault::Slow,
+                9 | 10 => Fault::Late(1 << self.random.below(8)),
+                _ => Fault::Flaps(1 + self.random.below(6) as u64),
             };
             // Some steps are over after fifty requests, and some take hundreds.
             let within = 60 << self.random.below(4);
-            all.insert(asked + self.random.below(within) as u64, strike);
+            all.insert(asked + self.random.below(within) as u64, fault);
         }
-        *self.weather.strikes.lock() = all;
+        *self.faults.planned.lock() = all;
     }
 
-    /// No more strikes; what befell is noted. Drives come back, but for those that the fleet does without, if they are to stay away.
+    /// Ends the faults and logs those that occurred. Drives come back, but for those that the fleet does without, if they are to stay away.
     fn calm(&mut self, back: bool, work: &'static str) {
-        self.weather.strikes.lock().clear();
-        self.skies.iter().for_each(|sky| sky.flaps.store(0, Ordering::SeqCst));
-        let struck = std::mem::take(&mut *self.weather.struck.lock());
-        for strike in &struck {
-            *self.tally.entry((work, strike.name())).or_default() += 1;
+        self.faults.planned.lock().clear();
+        self.stores.iter().for_each(|store| store.flaps.store(0, Ordering::SeqCst));
+        let hit = std::mem::take(&mut *self.faults.injected.lock());
+        for fault in &hit {
+            *self.tally.entry((work, fault.name())).or_default() += 1;
         }
-        if !struck.is_empty() {
-            self.log.push(format!("  struck: {struck:?}"));
+        if !hit.is_empty() {
+            self.log.push(format!("  hit by: {hit:?}"));
         }
-        if back || self.weather.most.load(Ordering::SeqCst) == 0 {
-            self.skies.iter().for_each(|sky| sky.gone.store(false, Ordering::SeqCst));
+        if back || self.faults.most.load(Ordering::SeqCst) == 0 {
+            self.stores.iter().for_each(|store| store.gone.store(false, Ordering::SeqCst));
         } else {
             self.log.push(format!("  away: {:?}", self.away()));
         }
         let lost = self.away().into_iter().chain(self.blank).chain(self.damaged).collect::<BTreeSet<_>>().len();
-        self.weather.gone.store(lost as u64, Ordering::SeqCst);
+        self.faults.gone.store(lost as u64, Ordering::SeqCst);
     }
 
     fn note(&mut self, told: impl std::fmt::Display) {
@@ -275,7 +282,7 @@ impl Storm {
     }
 
     fn away(&self) -> Vec<usize> {
-        (0..self.skies.len()).filter(|at| self.skies[*at].gone.load(Ordering::SeqCst)).collect()
+        (0..self.stores.len()).filter(|at| self.stores[*at].gone.load(Ordering::SeqCst)).collect()
     }
 
     /// What a data set holds; nothing where there is none.
@@ -296,13 +303,13 @@ impl Storm {
             writer.write_table("data", Placement::Spread, rows.schema(), [Ok(rows)].into_iter()).await?;
             writer.commit().await.map(drop)
         };
-        host.lives(work).await
+        host.while_alive(work).await
     }
 
     async fn remove(host: &Living, name: &str) -> Result<()> {
         let name: DatasetName = name.parse()?;
         let work = async { host.host.catalog().drop_dataset(&name).await };
-        host.lives(work).await
+        host.while_alive(work).await
     }
 
     /// That `name` is as one of `may` says, which it is taken for from now on.
@@ -335,18 +342,18 @@ impl Storm {
             generations.insert(name.clone(), host.catalog().read(&name).await.unwrap().0.generation);
         }
         let members = self.members();
-        for (_, sky) in self.skies.iter().enumerate().filter(|(at, _)| members.contains(at)) {
-            for entry in sky.store.list("", None, usize::MAX).unwrap() {
+        for (_, store) in self.stores.iter().enumerate().filter(|(at, _)| members.contains(at)) {
+            for entry in store.memory.list("", None, usize::MAX).unwrap() {
                 let named = match PartitionName::parse(&entry.key) {
                     Some((partition, _)) => generations.get(&partition.dataset) == Some(&partition.generation),
                     None => !entry.key.as_str().contains('/') || generations.keys().any(|name| name.root_key() == entry.key),
                 };
-                assert!(named, "{}\n{} still has {}", self.log.join("\n"), sky.name, entry.key);
+                assert!(named, "{}\n{} still has {}", self.log.join("\n"), store.name, entry.key);
             }
         }
     }
 
-    async fn rage(&mut self) {
+    async fn run(&mut self) {
         for name in NAMES {
             self.versions += 1;
             let host = self.started().await.unwrap();
@@ -356,13 +363,13 @@ impl Storm {
         for step in 0..STEPS {
             // Of its own: what became of the steps before changes nothing of what is drawn in this one.
             self.random = Random((self.seed << 20) | (step as u64 + 1));
-            self.weather.draw_from((self.seed << 20) | (step as u64 + 1));
+            self.faults.draw_from((self.seed << 20) | (step as u64 + 1));
             self.step().await;
         }
         self.calm(true, WORK[0]);
         self.damaged = None;
         let host = self.started().await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.report()));
-        self.weather.catch_up(u64::MAX).await;
+        self.faults.catch_up(u64::MAX).await;
         if self.blank.take().is_some() {
             let report = host.host.repair(&RepairOptions::default(), &|_| ()).await.unwrap_or_else(|e| panic!("{}\n{}", self.log.join("\n"), e.report()));
             assert!(report.left.is_empty() && report.lost.is_empty() && report.drives.len() == 1, "{}\n{report}\n{:?}", self.log.join("\n"), report.left);
@@ -391,31 +398,31 @@ fn seeds() -> std::ops::Range<u64> {
     from.parse().unwrap()..to.parse().unwrap()
 }
 
-/// Lets a storm rage.
+/// Runs the simulation of a seed.
 ///
 /// # Panics
 /// Where that leaves anything but old or new, with the line that runs it alone.
-fn raged(seed: u64) -> Storm {
+fn simulated(seed: u64) -> Simulation {
     const LIMIT: Duration = Duration::from_secs(120);
-    // One thread for all that waits, and for the storm itself: two of them would decide who comes first.
+    // One thread for all that waits, and for the simulation itself: two of them would decide who comes first.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let storm = runtime.spawn(async move {
-        let mut storm = Storm::new(seed);
-        let turns = tokio::spawn(Arc::clone(&storm.weather).give_turns());
-        storm.rage().await;
+    let simulation = runtime.spawn(async move {
+        let mut simulation = Simulation::new(seed);
+        let turns = tokio::spawn(Arc::clone(&simulation.faults).give_turns());
+        simulation.run().await;
         turns.abort();
-        storm
+        simulation
     });
-    let ended = runtime.block_on(async { tokio::time::timeout(LIMIT, storm).await });
+    let ended = runtime.block_on(async { tokio::time::timeout(LIMIT, simulation).await });
     runtime.shutdown_background();
     match ended {
-        Ok(Ok(storm)) => storm,
+        Ok(Ok(simulation)) => simulation,
         Ok(Err(_)) => panic!("seed {seed}: SKYTETHER_STORMS={seed}..{}", seed + 1),
         Err(_) => panic!("seed {seed} takes more than {LIMIT:?}: SKYTETHER_STORMS={seed}..{}", seed + 1),
     }
 }
 
-/// Lets storms rage, two at a time; what `each` makes of them.
+/// Runs the simulations of `seeds`, two at a time, and gives the results of `each`.
 fn all_rage<T: Send>(seeds: std::ops::Range<u64>, each: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let next = AtomicU64::new(seeds.start);
     let lane = || {
@@ -434,22 +441,22 @@ fn all_rage<T: Send>(seeds: std::ops::Range<u64>, each: impl Fn(u64) -> T + Sync
     })
 }
 
-/// Storms that are let rage twice, and how often at most where a machine stood still for a moment.
+/// Simulations that run twice, and how often at most where a machine stood still for a moment.
 const TWICE: u64 = 10;
 const TRIES: usize = 3;
 /// How many of them may differ each time. Of all pairs no more than a third may: whatever comes in one order or another would be seen in more.
 const MAY_DIFFER: usize = 1;
 
 #[test]
-fn a_seed_gives_the_same_storm_twice() {
+fn seed_repeats_its_log() {
     let given = std::env::var("SKYTETHER_STORMS").is_ok();
     let seeds = if given { seeds() } else { 0..TWICE };
-    // Whoever runs storms by hand is to see each that differs.
+    // A user who gives the seeds sees each simulation that differs.
     let tries = if given { 1 } else { TRIES };
     // How many pairs of each differed before one was the same.
     let differed = all_rage(seeds, |seed| {
         let twice = || {
-            let (one, other) = (raged(seed).log, raged(seed).log);
+            let (one, other) = (simulated(seed).log, simulated(seed).log);
             if one != other {
                 let at = one.iter().zip(&other).position(|(one, other)| one != other).unwrap_or(one.len().min(other.len()));
                 println!("seed {seed}, line {at}:\n{}\n  one:   {:?}\n  other: {:?}\n", one[..at].join("\n"), one.get(at), other.get(at));
@@ -461,38 +468,38 @@ fn a_seed_gives_the_same_storm_twice() {
     let always = differed.iter().filter(|pairs| **pairs == tries).count();
     let pairs: usize = differed.iter().map(|pairs| (pairs + 1).min(tries)).sum();
     let not_same: usize = differed.iter().sum();
-    println!("{} of {} storms were the same twice, {not_same} of {pairs} pairs differed", differed.len() - always, differed.len());
+    println!("{} of {} simulations were the same twice, {not_same} of {pairs} pairs differed", differed.len() - always, differed.len());
     assert!(
         given || (always <= MAY_DIFFER && not_same * 3 <= pairs),
-        "{always} of {TWICE} storms were not the same twice, {not_same} of {pairs} pairs differed"
+        "{always} of {TWICE} simulations were not the same twice, {not_same} of {pairs} pairs differed"
     );
 }
 
 #[test]
-fn after_every_storm_all_is_old_or_new_and_nothing_leaks() {
+fn faults_leave_data_sets_old_or_new_and_nothing_leaks() {
     let raged = all_rage(seeds(), |seed| {
-        let storm = raged(seed);
-        (storm.log.iter().filter(|line| line.contains("struck")).count() as u64, storm.tally)
+        let simulation = simulated(seed);
+        (simulation.log.iter().filter(|line| line.contains("hit by")).count() as u64, simulation.tally)
     });
-    let (mut struck, mut tally) = (0, Tally::new());
+    let (mut hit, mut tally) = (0, Tally::new());
     for (of, what) in raged {
-        struck += of;
+        hit += of;
         for (what, times) in what {
             *tally.entry(what).or_default() += times;
         }
     }
     let seeds = seeds().end - seeds().start;
     let steps = seeds * STEPS as u64;
-    println!("{struck} of {steps} steps were struck");
-    println!("{:<12}{}", "", Strike::NAMES.map(|name| format!("{name:>16}")).concat());
-    let counts = WORK.map(|work| Strike::NAMES.map(|strike| tally.get(&(work, strike)).copied().unwrap_or_default()));
+    println!("{hit} of {steps} steps were hit by a fault");
+    println!("{:<12}{}", "", Fault::NAMES.map(|name| format!("{name:>16}")).concat());
+    let counts = WORK.map(|work| Fault::NAMES.map(|fault| tally.get(&(work, fault)).copied().unwrap_or_default()));
     for (work, counts) in WORK.iter().zip(&counts) {
         println!("{work:<12}{}", counts.map(|count| format!("{count:>16}")).concat());
     }
-    // In COVERED seeds every kind of work is struck, and every fault strikes something; in ten times as many, every fault strikes every
+    // In COVERED seeds every kind of work is hit, and every fault hits something; in ten times as many, every fault hits every
     // kind of work. The seeds of `make test` are fewer.
     let least = if seeds < 10 * COVERED { 0 } else { 1 };
     assert!(seeds < COVERED || counts.iter().all(|of| of.iter().sum::<u64>() > 0 && of.iter().all(|count| *count >= least)), "{counts:?}");
-    assert!(seeds < COVERED || (0..Strike::NAMES.len()).all(|strike| counts.iter().map(|of| of[strike]).sum::<u64>() > 0), "{counts:?}");
-    assert!(struck * 4 > steps, "storms that strike nothing show nothing");
+    assert!(seeds < COVERED || (0..Fault::NAMES.len()).all(|fault| counts.iter().map(|of| of[fault]).sum::<u64>() > 0), "{counts:?}");
+    assert!(hit * 4 > steps, "simulations without faults show nothing");
 }

@@ -1,4 +1,4 @@
-//! What is done in a storm.
+//! The steps of a simulation.
 
 use std::sync::atomic::Ordering;
 
@@ -6,10 +6,10 @@ use skytether_common::{Error, Kind, Result};
 use skytether_fleet::{RepairOptions, RepairReport, ResizeOptions, ResizeReport, ScrubOptions, ScrubReport};
 use skytether_store::SliceStore;
 
-use super::{FLEET, Living, NAMES, Storm, WORK};
+use super::{FLEET, Living, NAMES, Simulation, WORK};
 
-impl Storm {
-    /// One work, under strikes; what is there is looked at afterwards.
+impl Simulation {
+    /// One work, under faults; what is there is looked at afterwards.
     pub(super) async fn step(&mut self) {
         let name = NAMES[self.random.below(NAMES.len())];
         let before = self.known.get(name).copied();
@@ -23,21 +23,17 @@ impl Storm {
             10 => 6,
             _ => 7,
         }];
-        let strikes = self.random.below(4);
-        // A host that begins is struck as well.
+        let faults = self.random.below(4);
+        // Faults may also hit a host while it begins.
         let early = self.random.below(3) == 0;
         self.versions += 2;
         let (one, other) = (self.versions, self.versions + 1);
         if early {
-            self.brew(strikes);
+            self.draw_faults(faults);
         }
-        self.log.push(format!(
-            "{work} {name} {before:?} -> {one}; strikes: {strikes}{}; {}",
-            if early { ", also while it begins" } else { "" },
-            self.redundancy
-        ));
+        self.log.push(format!("{work} {name} {before:?} -> {one}; faults: {faults}{}; {}", if early { ", also while it begins" } else { "" }, self.redundancy));
         let mut may = vec![before];
-        // One that begins in calm weather begins.
+        // Without faults, a host begins.
         let begun = if early { self.host().await } else { self.started().await };
         match begun {
             Err(e) => {
@@ -46,7 +42,7 @@ impl Storm {
             }
             Ok(host) => {
                 if !early {
-                    self.brew(strikes);
+                    self.draw_faults(faults);
                 }
                 match what {
                     0..=4 => match Self::store(&host, name, one).await {
@@ -80,7 +76,7 @@ impl Storm {
                     }
                     9 => {
                         let scrubbed = async { host.host.scrub(&ScrubOptions::default(), &|_| ()).await };
-                        let report = host.lives(scrubbed).await;
+                        let report = host.while_alive(scrubbed).await;
                         match report {
                             Ok(report) => {
                                 self.note(ScrubReport { seconds: 0.0, ..report.clone() });
@@ -99,7 +95,7 @@ impl Storm {
                 }
             }
         }
-        if self.blank.is_some_and(|at| self.skies[at].has(FLEET).is_some()) {
+        if self.blank.is_some_and(|at| self.stores[at].has(FLEET).is_some()) {
             self.blank = None;
         }
         let back = self.random.below(3) > 0;
@@ -135,7 +131,7 @@ impl Storm {
                 let at = members[self.random.below(members.len())];
                 self.put_blank(at);
                 self.blank = Some(at);
-                self.weather.gone.fetch_add(1, Ordering::SeqCst);
+                self.faults.gone.fetch_add(1, Ordering::SeqCst);
                 self.log.push(format!("drive-{at} is lost for good"));
                 10
             }
@@ -147,15 +143,15 @@ impl Storm {
     fn damage(&mut self) {
         let members: Vec<usize> = self.members().into_iter().collect();
         let at = members[self.random.below(members.len())];
-        let entries = self.skies[at].store.list("", None, usize::MAX).unwrap();
+        let entries = self.stores[at].memory.list("", None, usize::MAX).unwrap();
         let keys: Vec<_> = entries.into_iter().map(|entry| entry.key).filter(|key| key.as_str().contains('/')).collect();
         if keys.is_empty() {
             return;
         }
         let (key, lost) = (&keys[self.random.below(keys.len())], self.random.below(2) == 0);
-        self.skies[at].damage(key, lost);
+        self.stores[at].damage(key, lost);
         self.damaged = Some(at);
-        self.weather.gone.fetch_add(1, Ordering::SeqCst);
+        self.faults.gone.fetch_add(1, Ordering::SeqCst);
         self.log.push(format!("drive-{at}: {key} is {}", if lost { "lost" } else { "damaged" }));
     }
 
@@ -167,18 +163,18 @@ impl Storm {
             10 => {
                 let repaired =
                     async { host.host.repair(&RepairOptions::default(), &|_| ()).await.map(|report| RepairReport { seconds: 0.0, ..report }.to_string()) };
-                host.lives(repaired).await
+                host.while_alive(repaired).await
             }
             _ => {
-                let spare = (0..self.drives.len()).find(|at| !members.contains(at) && !self.skies[*at].gone.load(Ordering::SeqCst));
+                let spare = (0..self.drives.len()).find(|at| !members.contains(at) && !self.stores[*at].gone.load(Ordering::SeqCst));
                 let leaves = members.len() > self.founders || (members.len() == self.founders && self.redundancy == "ec:2+1" && self.random.below(2) == 0);
                 let (new, retire) = match spare {
                     Some(at) if !leaves => {
                         // Whatever is left on one that left is the operator's to remove.
-                        if self.skies[at].has(FLEET).is_some() {
+                        if self.stores[at].has(FLEET).is_some() {
                             self.put_blank(at);
                         }
-                        (vec![self.link(at, &host.life)], Vec::new())
+                        (vec![self.link(at, &host.lifetime)], Vec::new())
                     }
                     _ => {
                         let members: Vec<usize> = members.into_iter().collect();
@@ -190,7 +186,7 @@ impl Storm {
                 let to = (self.hosts > 0 && !retires).then(|| self.box_of(self.founders));
                 let options = ResizeOptions { retire, host: to, ..ResizeOptions::default() };
                 let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| ResizeReport { seconds: 0.0, ..report }.to_string()) };
-                host.lives(resized).await
+                host.while_alive(resized).await
             }
         };
         match told {

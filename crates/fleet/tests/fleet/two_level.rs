@@ -1,4 +1,5 @@
-//! Redundancy on two levels: any host may be lost, and a drive of each of the others; what is lost within a host is made from that host's drives alone.
+//! Redundancy on two levels: any node may be lost, and one drive of each other node. A loss within a node is repaired
+//! from its own drives.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +13,8 @@ use skytether_common::{Key, Kind, PartitionName, Result};
 use skytether_fleet::{AdaptiveMode, Fleet, HostOptions, IngestOptions, OpenOptions, Pushdown, ScrubOptions};
 use skytether_redundancy::map::CodeMap;
 
+use crate::drive_replacement::{WIDE, parts, repair, replacing, wide};
 use crate::redundancy::{QUERIES, answers, bring_back, dir_of, fill, lose, receipt};
-use crate::replaced::{WIDE, parts, repair, replacing, wide};
 use crate::scrub::{all, files, put, values};
 use crate::util::{CUTS, Random, batches, ingest, name, query, usage, value};
 
@@ -38,8 +39,9 @@ pub(crate) async fn open(path: &Path) -> Result<Fleet> {
 const LOST: [&[usize]; 10] =
     [&[4], &[0, 4, 8], &[1, 3, 7], &[2, 5, 6], &[0, 1, 2], &[3, 4, 5], &[6, 7, 8], &[0, 1, 2, 3, 6], &[3, 4, 5, 2, 7], &[6, 7, 8, 1, 5]];
 
+/// Under every cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_and_a_drive_of_each_other_may_be_lost_under_every_cut() {
+async fn loss_of_a_node_and_a_drive_of_each_other_changes_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -92,7 +94,7 @@ pub(crate) fn had(dir: &Path, drive: usize) -> Vec<(Key, Bytes)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_drive_had_is_made_of_its_hosts_drives_alone() {
+async fn lost_drive_is_reconstructed_within_its_node() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -127,7 +129,7 @@ async fn what_one_drive_had_is_made_of_its_hosts_drives_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_value_of_lost_drives_is_what_it_was_whole_and_in_parts() {
+async fn reconstructed_values_equal_the_lost_ones_whole_and_in_parts() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -156,8 +158,8 @@ async fn every_value_of_lost_drives_is_what_it_was_whole_and_in_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
-    use crate::dying::{QUERIES, answer, filled, host_over};
+async fn loss_in_the_middle_of_a_query_changes_no_answer() {
+    use crate::crash_mid_query::{QUERIES, answer, filled, host_over};
 
     let dir = tempfile::tempdir().unwrap();
     let fleet = async |breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving| host_over(dir.path(), (DRIVES, Some(3)), SCHEME, breaths, moving).await.unwrap();
@@ -185,7 +187,7 @@ async fn what_is_lost_in_the_middle_of_a_query_changes_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_than_that_is_told_with_the_drives() {
+async fn losses_beyond_redundancy_name_the_drives() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -219,8 +221,9 @@ async fn more_than_that_is_told_with_the_drives() {
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "6000");
 }
 
+/// Data sets are replaced, dropped and made while drives are away. When these are back, nothing stale is left on them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ingests_go_over_the_hosts_that_are_whole_and_what_comes_back_learns_what_it_missed() {
+async fn ingest_uses_whole_nodes_and_returning_drives_catch_up() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open_with(dir.path(), 12, Some(4), SCHEME).await.unwrap();
     let empty = usage(&fleet).await.0;
@@ -296,8 +299,9 @@ pub(crate) fn maps(dir: &Path, dataset: &str) -> (CodeMap, CodeMap, u32, Vec<uui
     (CodeMap::from_bytes(across).unwrap(), CodeMap::from_bytes(within).unwrap(), drives.len() as u32, drives)
 }
 
+/// On both levels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slices_of_unequal_length_waste_little_on_either_level_and_parities_are_balanced() {
+async fn unequal_slices_waste_little_and_parities_are_balanced() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     let random = &mut Random(11);
@@ -356,7 +360,7 @@ pub(crate) async fn survives(dir: &Path, whole: &[Vec<String>]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_flipped_bit_is_found_and_mended_on_either_level() {
+async fn flipped_bit_is_found_and_repaired_on_either_level() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     fill(&fleet).await;
@@ -469,8 +473,9 @@ async fn fill_beside(fleet: &Fleet) {
     wide(fleet).await;
 }
 
+/// The other data sets of the fleet have no redundancy. Schemes that need more nodes are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_data_set_may_be_on_two_levels_in_a_fleet_that_knows_its_hosts() {
+async fn single_data_set_may_use_two_levels_where_nodes_are_known() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open_with(dir.path(), DRIVES, Some(3), "none").await.unwrap();
     let rows = batches(6, 1000);
@@ -499,7 +504,7 @@ async fn one_data_set_may_be_on_two_levels_in_a_fleet_that_knows_its_hosts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fleets_that_can_not_have_it_are_refused() {
+async fn two_levels_are_refused_without_enough_nodes_and_drives() {
     let dir = tempfile::tempdir().unwrap();
     for (drives, hosts, says) in [
         (9, None, "say on how many hosts the drives are (hosts=3, in the shell --nodes 3, with 3 drives each or more)"),
@@ -548,7 +553,7 @@ async fn serve(drives: &[crate::served::Server]) -> (crate::served::Server, Flee
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn served_drives_die_a_host_and_one_of_each_other() {
+async fn served_fleet_survives_loss_of_a_node_and_one_drive_each() {
     let dir = tempfile::tempdir().unwrap();
     let mut drives: Vec<_> = (0..DRIVES).map(|n| crate::served::serve_drive_at("127.0.0.1:0", dir.path(), n)).collect();
     let (_host, fleet) = serve(&drives).await;

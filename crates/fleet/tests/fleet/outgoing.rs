@@ -1,4 +1,5 @@
-//! Slices go to a drive in batches, two of which are under way at a time: one is stored while the next comes. Where one of them fails, nothing is said before the other has ended.
+//! Slices go to a drive in batches, two of them in flight: one is stored while the next arrives. If one fails, the
+//! error waits for the end of the other.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Notify;
 
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::small_drive;
 
 /// Values that only batches of slices write so many of.
@@ -94,7 +95,7 @@ impl Layer for Waiting {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_batches_are_under_way_and_end_together() {
+async fn two_batches_are_in_flight_and_end_together() {
     let memory = Arc::new(MemoryStore::default());
     let drive = small_drive(0, Arc::clone(&memory) as _);
     let way = Waiting { drive, begun: 0.into(), under_way: 0.into(), most: 0.into(), fails: 0.into(), refused: 0.into(), moved: Notify::new() };

@@ -1,4 +1,5 @@
-//! What drives and a fleet keep of themselves (`index.redb`, `drive.json`, `fleet.json`), damaged, cut off or gone: the drive is lost as a whole and made anew, or what to do is said; no answer is wrong.
+//! Damaged, truncated or lost `index.redb`, `drive.json` and `fleet.json`: the drive counts as lost and is rebuilt, or
+//! the error says what to do. No answer is wrong.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +8,10 @@ use skytether_common::Kind;
 use skytether_fleet::{Fleet, Pushdown, RepairOptions};
 use uuid::Uuid;
 
+use crate::drive_replacement::{parts, repair, replacing};
 use crate::growth::{clean, no_leaks, reopen};
-use crate::killed::{closed, copy_all};
+use crate::killed_processes::{closed, copy_all};
 use crate::redundancy::{dir_of, lose, open};
-use crate::replaced::{parts, repair, replacing};
 use crate::util::{Random, batches, ingest, query};
 
 const QUERIES: [&str; 3] = [
@@ -65,8 +66,9 @@ fn befall(dir: &Path, file: &str, how: &str) {
     }
 }
 
+/// `index.redb` or `drive.json` is gone, empty, cut off, noise, or has a flipped bit. A repair restores the same bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_whose_own_files_are_damaged_is_lost_and_made_anew_as_it_was() {
+async fn drive_with_damaged_own_files_is_lost_and_rebuilt() {
     let (first, whole) = filled("ec:2+1").await;
     let before = parts(first.path(), 1);
     for (file, how, says) in [
@@ -105,7 +107,7 @@ async fn a_drive_whose_own_files_are_damaged_is_lost_and_made_anew_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_flipped_bit_of_a_drives_own_files_is_found_or_harmless() {
+async fn flipped_bit_in_files_of_a_drive_is_found_or_harmless() {
     let (first, whole) = filled("ec:2+1").await;
     let random = &mut Random(7);
     for file in ["index.redb", "drive.json"] {
@@ -145,7 +147,7 @@ async fn any_flipped_bit_of_a_drives_own_files_is_found_or_harmless() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_that_survives_no_loss_names_the_drive_and_its_damaged_file() {
+async fn fleet_without_redundancy_names_the_damaged_file() {
     let (dir, whole) = filled("none").await;
     for file in ["index.redb", "drive.json"] {
         let path = dir_of(dir.path(), 1).join(file);
@@ -167,7 +169,7 @@ async fn a_fleet_that_survives_no_loss_names_the_drive_and_its_damaged_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_list_of_drives_is_told_with_what_to_write_instead() {
+async fn damaged_fleet_file_error_says_what_to_write_instead() {
     let (dir, whole) = filled("ec:2+1").await;
     let file = dir.path().join("fleet.json");
     let good = fs::read(&file).unwrap();
@@ -186,7 +188,7 @@ async fn a_damaged_list_of_drives_is_told_with_what_to_write_instead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_flipped_bit_of_the_list_of_drives_is_told_or_put_right() {
+async fn flipped_bit_in_the_fleet_file_is_reported_or_corrected() {
     let (dir, whole) = filled("ec:2+1").await;
     let file = dir.path().join("fleet.json");
     let good = fs::read(&file).unwrap();

@@ -1,4 +1,5 @@
-//! A drive whose disk lies: it acknowledges changes, and when its power goes it is back as it was some changes before, so quickly that nobody notes it as away. What was acknowledged is there all the same where others have it, a scrub mends the drive, and nothing is left behind.
+//! A drive loses acknowledged writes: its power fails, and it returns as it was some batches before, so fast that no
+//! host notices its absence. Peers have what it lost, a scrub repairs it, and nothing leaks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +15,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, SliceStore, StoreLayer, Version};
 
 use super::{BYSTANDER, Change, DRIVES, LIMIT, OLD, OTHER, VICTIM, Values, values};
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::{name, small_drive};
 
 /// How many batches of changes it forgets, and whether the host goes on or another one begins.
@@ -242,25 +243,26 @@ async fn leaks(host: &Host, fleet: &Fleet) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_drive_forgets_of_an_ingest_others_have() {
+async fn lost_writes_of_an_ingest_are_recovered_from_peers() {
     survives("ec:2+1", Change::Ingest, &FORGOTTEN).await;
     survives("replicas:2", Change::Ingest, &FORGOTTEN[2..4]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_drive_forgets_of_a_replacement_others_have() {
+async fn lost_writes_of_a_replacement_are_recovered_from_peers() {
     survives("ec:2+1", Change::Replace, &FORGOTTEN).await;
     survives("replicas:2", Change::Replace, &FORGOTTEN[2..4]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_drive_forgets_of_a_drop_others_know() {
+async fn lost_writes_of_a_drop_are_recovered_from_peers() {
     survives("ec:2+1", Change::Drop, &FORGOTTEN).await;
     survives("replicas:2", Change::Drop, &FORGOTTEN[2..4]).await;
 }
 
+/// The data set is old or new, or an error names the drive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_redundancy_what_a_drive_forgets_is_old_or_new_or_missing_by_name() {
+async fn lost_writes_without_redundancy_are_old_new_or_named() {
     let (mut kept, mut old, mut told) = (0, 0, 0);
     for change in [Change::Ingest, Change::Replace, Change::Drop] {
         let scene = Scene::new("none", change).await;

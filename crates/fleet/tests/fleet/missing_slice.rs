@@ -1,4 +1,4 @@
-//! How the loss of drives is told: which are missing, blank, or not of the fleet, and what to do about it.
+//! Reports of lost drives: which are missing, blank or foreign, and what to do.
 
 use std::fs;
 use std::path::Path;
@@ -30,8 +30,9 @@ fn lost(status: &[DriveStatus]) -> Vec<usize> {
     (0..status.len()).filter(|n| status[*n].error.is_some()).collect()
 }
 
+/// Status and receipts tell the two cases apart, and say what to do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_whose_directory_is_gone_is_missing_and_one_that_is_new_is_blank() {
+async fn drive_without_directory_is_missing_and_new_one_is_blank() {
     let dir = tempfile::tempdir().unwrap();
     let ids = filled(dir.path(), 4, "ec:2+1").await;
     lose(dir.path(), &[1]);
@@ -63,7 +64,7 @@ async fn a_drive_whose_directory_is_gone_is_missing_and_one_that_is_new_is_blank
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_are_missing_are_named_and_the_others_shown() {
+async fn all_missing_drives_are_named_and_the_others_listed() {
     for redundancy in ["none", "ec:2+1"] {
         let dir = tempfile::tempdir().unwrap();
         let ids = filled(dir.path(), 4, redundancy).await;
@@ -90,7 +91,7 @@ async fn all_that_are_missing_are_named_and_the_others_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleets_own_drives_may_be_in_any_of_its_directories() {
+async fn drives_of_a_fleet_may_be_in_any_of_its_directories() {
     for redundancy in ["none", "ec:2+1"] {
         let dir = tempfile::tempdir().unwrap();
         let ids = filled(dir.path(), 3, redundancy).await;
@@ -114,7 +115,7 @@ async fn a_fleets_own_drives_may_be_in_any_of_its_directories() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_a_fleets_drives_in_the_place_of_another_that_is_missing_is_used() {
+async fn drive_in_the_directory_of_a_missing_one_is_used() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path(), 3, "ec:2+1").await;
     lose(dir.path(), &[0]);
@@ -124,7 +125,7 @@ async fn one_of_a_fleets_drives_in_the_place_of_another_that_is_missing_is_used(
     assert!(lost(&status) == [0] && why(&status[0]).contains("drives/1"), "{status:?}");
     assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
     // A blank one is made where there is room.
-    let report = crate::replaced::repair(&fleet, crate::replaced::replacing(&[0])).await;
+    let report = crate::drive_replacement::repair(&fleet, crate::drive_replacement::replacing(&[0])).await;
     assert!(report.left.is_empty() && report.lost.is_empty() && report.drives == ["drive-0"], "{report}");
     drop(fleet);
     let fleet = open(dir.path(), 3, "none").await.unwrap();
@@ -132,7 +133,7 @@ async fn one_of_a_fleets_drives_in_the_place_of_another_that_is_missing_is_used(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_is_not_of_the_fleet_is_named_and_left_alone() {
+async fn foreign_drive_is_named_and_left_alone() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     filled(one.path(), 3, "ec:2+1").await;
     let others = filled(two.path(), 2, "none").await;
@@ -147,7 +148,7 @@ async fn a_drive_that_is_not_of_the_fleet_is_named_and_left_alone() {
     }
     assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
     // It is not overwritten either.
-    let error = fleet.repair(&crate::replaced::replacing(&[1]), &|_| ()).await.unwrap_err();
+    let error = fleet.repair(&crate::drive_replacement::replacing(&[1]), &|_| ()).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("is not empty"), "{error}");
     drop(fleet);
     fs::rename(dir_of(one.path(), 1), dir_of(two.path(), 1)).unwrap();

@@ -1,4 +1,4 @@
-//! Real processes that work on a fleet and are killed before a change that they make on a drive: what the tests of crashes share.
+//! Processes that work on a fleet and are killed before a change on a drive: helpers of the crash tests.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -174,7 +174,7 @@ async fn child() {
 fn run_and_kill(dir: &Path, job: Job, stop: usize) -> String {
     let mut errors = tempfile::tempfile().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "killed::child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "killed_processes::child", "--nocapture", "--test-threads=1"])
         .env(DIR, dir)
         .env(JOB, format!("{job:?}"))
         .env(STOP, stop.to_string())

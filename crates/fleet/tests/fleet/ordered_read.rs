@@ -1,4 +1,5 @@
-//! Rebuilds read drives along as slices lie there, although groups take them in another order, and a drive that falls silent meanwhile holds nobody up; what a query and decoding both want is read once.
+//! Rebuilds read each drive in the order of storage. A drive that falls silent delays no other, and a slice for a query
+//! and for decoding is read once.
 
 use futures::future::BoxFuture;
 use std::collections::HashSet;
@@ -17,7 +18,7 @@ use skytether_fleet::{AdaptiveMode, HostOptions, Pushdown, QueryOptions, RepairO
 use skytether_host::{Founding, Host};
 use skytether_store::memory::MemoryStore;
 
-use crate::mended::{options, store};
+use crate::repair::{options, store};
 use crate::util::{lines, small_drive};
 
 /// A way to a drive that notes which slices are asked for, and after so many of them does not answer any more.
@@ -104,7 +105,7 @@ async fn filled(redundancy: &str, drives: &Drives) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rebuild_reads_drives_along() {
+async fn rebuild_reads_drives_in_storage_order() {
     let mut drives = Drives::new(5);
     let due = filled("ec:4+1", &drives).await;
     drives.0[2] = Drives::blank(2);
@@ -124,7 +125,7 @@ async fn a_rebuild_reads_drives_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_query_reads_and_decoding_takes_is_read_once() {
+async fn slice_for_query_and_decoding_is_read_once() {
     let mut drives = Drives::new(5);
     let due = filled("ec:4+1", &drives).await;
     drives.0.remove(2);
@@ -160,7 +161,7 @@ async fn read_twice(drives: &Drives, due: &[String]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_is_lost_in_the_middle_holds_nobody_up() {
+async fn drive_lost_during_a_rebuild_delays_no_other() {
     for after in [0, 1, 20, 60] {
         let mut drives = Drives::new(6);
         let due = filled("ec:3+2", &drives).await;

@@ -1,4 +1,4 @@
-//! Lost drives are rebuilt on blank ones: with the same bytes, while the fleet works, and also after a crash.
+//! Lost drives are rebuilt on blank ones with the same bytes, while the fleet works and after a crash.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -137,12 +137,12 @@ async fn rebuilt(redundancy: &str, drives: usize, lost: &[usize], then: &[usize]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_three_is_rebuilt_as_it_was() {
+async fn one_of_three_drives_is_rebuilt_identically() {
     rebuilt("ec:2+1", 3, &[1], &[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_is_rebuilt_as_it_was() {
+async fn copy_is_rebuilt_identically() {
     rebuilt("replicas:2", 3, &[2], &[1]).await;
 }
 
@@ -152,7 +152,7 @@ async fn two_of_six_are_rebuilt_together_and_each_group_is_read_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repair_that_is_cut_off_goes_on_where_it_was() {
+async fn interrupted_repair_resumes_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
@@ -205,7 +205,7 @@ async fn a_repair_that_is_cut_off_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ingests_and_drops_go_on_beside_a_repair_and_nothing_leaks() {
+async fn ingests_and_drops_continue_during_a_repair_without_leaks() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     let empty = usage(&fleet).await.0;
@@ -263,8 +263,10 @@ async fn ingests_and_drops_go_on_beside_a_repair_and_nothing_leaks() {
     assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
 }
 
+/// Without redundancy a repair is not supported. Unknown and healthy drives are refused. Slices without redundancy are
+/// named as lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_to_be_repaired_is_refused_and_what_is_lost_is_told() {
+async fn repair_refuses_wrong_targets_and_names_lost_slices() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = crate::util::open(dir.path(), 3).await.unwrap();
     ingest(&fleet, "lab.t", &batches(2, 100), false).await.unwrap();
@@ -365,7 +367,7 @@ async fn served_drives_are_replaced_at_their_address_and_at_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blank_drive_does_not_hide_what_was_on_the_one_before() {
+async fn blank_drive_does_not_hide_data_of_its_predecessor() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3, "ec:2+1").await.unwrap();
     let sets: Vec<String> = (0..8).map(|n| format!("lab.t{n}")).collect();
@@ -394,7 +396,7 @@ async fn a_blank_drive_does_not_hide_what_was_on_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blank_drive_beside_one_that_is_away_is_no_new_fleet() {
+async fn blank_drive_next_to_an_absent_one_is_no_new_fleet() {
     // One data set, so that it may well have been on these two alone.
     for (blank, away) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Drives that give signs of life and stand still: a read of their store that never returns, in the middle of a query.
+//! Drives that send heartbeats while a read of their store never returns, in the middle of a query.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,7 +130,7 @@ async fn answer(host: &Host) -> Result<(Vec<String>, Receipt)> {
 const POLICIES: [Policy; 3] = [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter), Policy::Adaptive];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_with_redundancy_does_without_a_drive_that_stands_still() {
+async fn stalled_drive_fails_over_with_redundancy() {
     for policy in POLICIES {
         let stores = Stores::new(4);
         let host = Host::join(stores.drives(), options(policy, "ec:2+1"), Founding::EmptyDrives).await.unwrap().0;
@@ -153,7 +153,7 @@ async fn a_fleet_with_redundancy_does_without_a_drive_that_stands_still() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_that_stands_still_is_blamed_where_nobody_stands_for_it() {
+async fn stalled_drive_without_fallback_fails_the_query_by_name() {
     for (at, policy) in [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter)].into_iter().enumerate() {
         let stores = Stores::new(3);
         let host = Host::join(stores.drives(), options(policy, "none"), Founding::EmptyDrives).await.unwrap().0;
@@ -174,7 +174,7 @@ async fn a_drive_that_stands_still_is_blamed_where_nobody_stands_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_of_a_branch_that_stands_still_is_blamed_by_name() {
+async fn stalled_drive_of_an_aggregator_is_named() {
     let stores = Stores::new(3);
     let full = options(Policy::Static(PushdownLevel::Full), "none");
     let join = async || {

@@ -1,4 +1,4 @@
-//! Drives that come to a fleet while others look around in it.
+//! Drives join a fleet while other tasks read the list of drives.
 
 use futures::future::BoxFuture;
 use std::mem::take;
@@ -17,7 +17,7 @@ use skytether_store::memory::MemoryStore;
 use skytether_store::{Op, Version};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
-use crate::mended::{holds, options, rows, store};
+use crate::repair::{holds, options, rows, store};
 use crate::util::{name, small_drive};
 
 /// Where somebody waits, who says so, and goes on when told.
@@ -84,8 +84,9 @@ impl Layer for Way {
     }
 }
 
+/// A writer reads the list of drives while one joins. It does not record that drive as lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_looks_around_while_a_drive_comes_does_not_take_it_for_lost() {
+async fn joining_drive_does_not_count_as_lost() {
     let ways: Vec<_> = (0..4).map(Way::blank).collect();
     let way = |n: usize| Arc::clone(&ways[n]) as Arc<dyn Cse>;
     let (host, _) = Host::join((0..3).map(way).collect(), options("ec:2+1"), Founding::EmptyDrives).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tables as plain Parquet files: what is exported, and what is read where it is.
+//! Tables as Parquet files: exported, and read in place.
 
 use std::fs;
 use std::path::Path;
@@ -119,7 +119,7 @@ async fn check(fleet: &Fleet, dir: &Path) -> Vec<Bytes> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_of_all_kinds_are_files() {
+async fn tables_of_all_kinds_export_as_parquet() {
     for drives in [1, 3] {
         let dir = tempfile::tempdir().unwrap();
         let fleet = open(&dir.path().join("fleet"), drives).await.unwrap();
@@ -130,7 +130,7 @@ async fn tables_of_all_kinds_are_files() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_file_is_the_stored_slices_and_a_footer() {
+async fn parquet_file_is_the_stored_slices_and_a_footer() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("fleet");
     let fleet = open(&at, 3).await.unwrap();
@@ -154,7 +154,7 @@ async fn the_file_is_the_stored_slices_and_a_footer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_hands_out_the_same_files() {
+async fn host_serves_the_same_files() {
     let dir = tempfile::tempdir().unwrap();
     let (_drives, _host, fleet) = serve(dir.path()).await;
     fill(&fleet).await;
@@ -189,7 +189,7 @@ fn damage(at: &Path, n: usize, part: impl Fn(usize) -> usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_are_whole_without_a_drive_and_around_damage() {
+async fn files_are_whole_despite_a_lost_drive_and_damage() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("fleet");
     let fleet = redundant(&at, 3, "ec:2+1").await.unwrap();
@@ -210,7 +210,7 @@ async fn files_are_whole_without_a_drive_and_around_damage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_that_nothing_covers_is_told_and_leaves_no_file() {
+async fn unrecoverable_damage_is_named_and_leaves_no_file() {
     for part in [|len: usize| len / 2, |len: usize| len - 30] {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("fleet");
@@ -235,7 +235,7 @@ async fn damage_that_nothing_covers_is_told_and_leaves_no_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_exported_is_told() {
+async fn unsupported_exports_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(&dir.path().join("fleet"), 2).await.unwrap();
     fill(&fleet).await;
@@ -264,7 +264,7 @@ async fn what_can_not_be_exported_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_that_is_replaced_while_it_is_read_is_told() {
+async fn table_replaced_during_an_export_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(&dir.path().join("fleet"), 2).await.unwrap();
     ingest(&fleet, "lab.t", &batches(6, 1000), false).await.unwrap();

@@ -1,4 +1,4 @@
-//! What befalls the drives and hosts of a storm, and where it strikes.
+//! The faults of a simulation, and at which requests they occur.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,9 +19,9 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::util::Random;
 
-/// What befalls the drive that is asked for something, or the host that asks.
+/// A fault of the drive that executes a request, or of the host that sends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strike {
+pub(super) enum Fault {
     /// The host dies, before or after the change is made.
     Host { after: bool },
     /// The drive is gone until it is brought back, before or after the change is made.
@@ -40,7 +40,7 @@ pub(super) enum Strike {
     Slow,
 }
 
-impl Strike {
+impl Fault {
     /// All names, in the order of the table that is printed at the end.
     pub(super) const NAMES: [&'static str; 8] =
         ["host dies", "drive is gone", "answer is lost", "change is late", "disk is full", "fails once", "flaps", "is slow"];
@@ -48,14 +48,14 @@ impl Strike {
     /// What it is called there.
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[match self {
-            Strike::Host { .. } => 0,
-            Strike::Drive { .. } => 1,
-            Strike::Answer => 2,
-            Strike::Late(_) => 3,
-            Strike::Full => 4,
-            Strike::Once => 5,
-            Strike::Flaps(_) => 6,
-            Strike::Slow => 7,
+            Fault::Host { .. } => 0,
+            Fault::Drive { .. } => 1,
+            Fault::Answer => 2,
+            Fault::Late(_) => 3,
+            Fault::Full => 4,
+            Fault::Once => 5,
+            Fault::Flaps(_) => 6,
+            Fault::Slow => 7,
         }]
     }
 }
@@ -63,7 +63,7 @@ impl Strike {
 /// How long a drive takes then: many times what it takes otherwise, and far from any deadline.
 const SLOW: Duration = Duration::from_millis(40);
 
-/// Who asks what of whom: the host, as the storm counts them, the drive, and what. What waits at the same time is in this order, whichever thread came first.
+/// Who asks what of whom: the host, as the simulation counts them, the drive, and what. What waits at the same time is in this order, whichever thread came first.
 type Asked = (u64, String, String);
 
 /// What a request has while it is carried out; the next one waits until it is dropped.
@@ -78,12 +78,12 @@ struct Waiting {
 /// What is carried out late.
 type Late = BoxFuture<'static, ()>;
 
-/// What is to befall whom: counted is what all hosts ask of all drives.
+/// The faults by number of the request, counted over all hosts and drives, and the order of requests.
 #[derive(Default)]
-pub(super) struct Weather {
+pub(super) struct FaultPlan {
     pub(super) asked: AtomicU64,
-    pub(super) strikes: Mutex<BTreeMap<u64, Strike>>,
-    pub(super) struck: Mutex<Vec<Strike>>,
+    pub(super) planned: Mutex<BTreeMap<u64, Fault>>,
+    pub(super) injected: Mutex<Vec<Fault>>,
     /// How many drives may be gone at a time.
     pub(super) most: AtomicU64,
     pub(super) gone: AtomicU64,
@@ -95,13 +95,13 @@ pub(super) struct Weather {
     late: Mutex<Vec<(u64, Late)>>,
 }
 
-impl fmt::Debug for Weather {
+impl fmt::Debug for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Weather").field("asked", &self.asked).field("strikes", &self.strikes).finish_non_exhaustive()
+        f.debug_struct("FaultPlan").field("asked", &self.asked).field("planned", &self.planned).finish_non_exhaustive()
     }
 }
 
-impl Weather {
+impl FaultPlan {
     pub(super) fn new(most: u64) -> Self {
         Self { most: AtomicU64::new(most), ..Self::default() }
     }
@@ -119,7 +119,7 @@ impl Weather {
         turn
     }
 
-    /// Gives requests their turns, one after the other, for as long as the storm lasts: otherwise threads would decide which of them a strike befalls.
+    /// Gives requests their turns, one after the other, for as long as the simulation lasts: otherwise threads would decide which of them a fault hits.
     pub(super) async fn give_turns(self: Arc<Self>) {
         loop {
             if self.waiting.lock().is_empty() {
@@ -136,7 +136,7 @@ impl Weather {
                 waiting.remove(at)
             };
             let (turn, over) = oneshot::channel();
-            // Nobody waits any more where the storm is over.
+            // Nobody waits any more where the simulation is over.
             if next.go.send(turn).is_ok() {
                 let _ = over.await;
             }
@@ -175,37 +175,37 @@ impl Weather {
     }
 
     /// What befalls the request whose turn it is, and whether that `changes` anything.
-    fn strike(&self, changes: bool) -> Option<Strike> {
+    fn next_fault(&self, changes: bool) -> Option<Fault> {
         let at = self.asked.fetch_add(1, Ordering::SeqCst);
-        let mut strikes = self.strikes.lock();
-        let strike = strikes.remove(&at)?;
-        if matches!(strike, Strike::Late(_)) && !changes {
+        let mut planned = self.planned.lock();
+        let fault = planned.remove(&at)?;
+        if matches!(fault, Fault::Late(_)) && !changes {
             // A read that is late is one that was lost: it waits for a change.
-            let free = (at + 1..).find(|at| !strikes.contains_key(at))?;
-            strikes.insert(free, strike);
+            let free = (at + 1..).find(|at| !planned.contains_key(at))?;
+            planned.insert(free, fault);
             return None;
         }
-        drop(strikes);
+        drop(planned);
         // No more than the fleet survives; but where it survives none, one that is back for the next step. One that fails once, in a fleet that goes on without it, is away until it is taken in again: what changes meanwhile it misses as one that is gone.
         let most = self.most.load(Ordering::SeqCst);
-        let counts = match strike {
-            Strike::Drive { .. } => true,
-            Strike::Answer | Strike::Late(_) | Strike::Once | Strike::Flaps(_) => most > 0,
-            Strike::Host { .. } | Strike::Full | Strike::Slow => false,
+        let counts = match fault {
+            Fault::Drive { .. } => true,
+            Fault::Answer | Fault::Late(_) | Fault::Once | Fault::Flaps(_) => most > 0,
+            Fault::Host { .. } | Fault::Full | Fault::Slow => false,
         };
         if counts {
             self.gone.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |gone| (gone < most.max(1)).then_some(gone + 1)).ok()?;
         }
-        self.struck.lock().push(strike);
-        Some(strike)
+        self.injected.lock().push(fault);
+        Some(fault)
     }
 }
 
-/// What a drive stores, while it is there.
+/// The store of a drive, in memory. It fails while the drive is gone.
 #[derive(Debug)]
-pub(super) struct Sky {
+pub(super) struct SimulatedStore {
     pub(super) name: String,
-    pub(super) store: MemoryStore,
+    pub(super) memory: MemoryStore,
     pub(super) gone: AtomicBool,
     /// How many more requests fail.
     pub(super) flaps: AtomicU64,
@@ -213,15 +213,15 @@ pub(super) struct Sky {
     damaged: Mutex<BTreeSet<String>>,
 }
 
-impl Sky {
+impl SimulatedStore {
     pub(super) fn new(name: String) -> Arc<Self> {
-        Arc::new(Self { name, store: MemoryStore::new(), gone: AtomicBool::new(false), flaps: AtomicU64::new(0), damaged: Mutex::default() })
+        Arc::new(Self { name, memory: MemoryStore::new(), gone: AtomicBool::new(false), flaps: AtomicU64::new(0), damaged: Mutex::default() })
     }
 
     /// Damages what lies under `key`: its bytes are not what they were, or it is no longer there.
     pub(super) fn damage(&self, key: &Key, lost: bool) {
         if lost {
-            self.store.apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
+            self.memory.apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
         } else {
             self.damaged.lock().insert(key.as_str().to_owned());
         }
@@ -229,13 +229,13 @@ impl Sky {
 
     /// What it has under `key`, whether it is gone or not.
     pub(super) fn has(&self, key: &str) -> Option<Bytes> {
-        self.store.get(&Key::new(key).unwrap()).ok()
+        self.memory.get(&Key::new(key).unwrap()).ok()
     }
 }
 
-impl StoreLayer for Sky {
+impl StoreLayer for SimulatedStore {
     fn inner(&self) -> Result<&dyn SliceStore> {
-        if self.gone.load(Ordering::SeqCst) { Err(Error::unavailable(format!("{} is gone", self.name))) } else { Ok(&self.store) }
+        if self.gone.load(Ordering::SeqCst) { Err(Error::unavailable(format!("{} is gone", self.name))) } else { Ok(&self.memory) }
     }
 
     fn before_apply(&self, batch: &[Op]) -> Result<()> {
@@ -255,16 +255,16 @@ impl StoreLayer for Sky {
     }
 }
 
-/// Whether a host lives.
+/// Whether a host is alive. Its end is the end of its [`Link`]s.
 #[derive(Debug, Default)]
-pub(super) struct Life {
-    /// Which host of the storm it is.
+pub(super) struct HostLifetime {
+    /// Which host of the simulation it is.
     number: u64,
     pub(super) over: AtomicBool,
     ended: Notify,
 }
 
-impl Life {
+impl HostLifetime {
     pub(super) fn new(number: u64) -> Arc<Self> {
         Arc::new(Self { number, ..Self::default() })
     }
@@ -286,21 +286,21 @@ impl Life {
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) drive: Arc<Drive>,
-    pub(super) sky: Arc<Sky>,
-    pub(super) life: Arc<Life>,
-    pub(super) weather: Arc<Weather>,
+    pub(super) store: Arc<SimulatedStore>,
+    pub(super) lifetime: Arc<HostLifetime>,
+    pub(super) faults: Arc<FaultPlan>,
 }
 
 impl Link {
     fn living(&self) -> Result<()> {
-        if self.life.over.load(Ordering::SeqCst) { Err(Error::unavailable("the host is dead")) } else { Ok(()) }
+        if self.lifetime.over.load(Ordering::SeqCst) { Err(Error::unavailable("the host is dead")) } else { Ok(()) }
     }
 
     /// Has the drive carry `work` out, which `changes` something or not, or what befalls it instead.
     async fn asked<T: Send + 'static>(&self, what: String, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         self.living()?;
-        let asked = (self.life.number, self.sky.name.clone(), what);
-        let turn = self.weather.wait(asked.clone());
+        let asked = (self.lifetime.number, self.store.name.clone(), what);
+        let turn = self.faults.wait(asked.clone());
         let own = self.clone();
         // On its own: who asked may not listen while others ask, and what a drive has begun it ends, also when nobody listens any more.
         let done = tokio::spawn(async move { own.in_turn(turn, asked, Box::pin(work)).await }).await.expect("no request to a drive panics");
@@ -312,49 +312,49 @@ impl Link {
 
     /// As [`Self::asked`]; nothing where the host died of it.
     async fn in_turn<T: Send + 'static>(self, turn: oneshot::Receiver<Turn>, asked: Asked, work: BoxFuture<'static, Result<T>>) -> Option<Result<T>> {
-        let lost = || Some(Err(Error::unavailable(format!("{} was lost", self.sky.name))));
+        let lost = || Some(Err(Error::unavailable(format!("{} was lost", self.store.name))));
         let turn = turn.await.ok()?;
         if let Err(e) = self.living() {
             return Some(Err(e));
         }
-        if self.sky.flaps.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |flaps| flaps.checked_sub(1)).is_ok() {
+        if self.store.flaps.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |flaps| flaps.checked_sub(1)).is_ok() {
             return lost();
         }
-        match self.weather.strike(asked.2.starts_with("apply")) {
+        match self.faults.next_fault(asked.2.starts_with("apply")) {
             None => Some(work.await),
-            Some(Strike::Host { after }) => {
+            Some(Fault::Host { after }) => {
                 if after {
                     let _ = work.await;
                 }
-                self.life.end();
+                self.lifetime.end();
                 None
             }
-            Some(Strike::Drive { after }) => {
+            Some(Fault::Drive { after }) => {
                 if after {
                     let _ = work.await;
                 }
-                self.sky.gone.store(true, Ordering::SeqCst);
+                self.store.gone.store(true, Ordering::SeqCst);
                 lost()
             }
-            Some(Strike::Answer) => {
+            Some(Fault::Answer) => {
                 let _ = work.await;
                 lost()
             }
-            Some(Strike::Late(after)) => {
-                let at = self.weather.asked.load(Ordering::SeqCst) + after;
-                self.weather.late.lock().push((at, Box::pin(async move { drop(work.await) })));
+            Some(Fault::Late(after)) => {
+                let at = self.faults.asked.load(Ordering::SeqCst) + after;
+                self.faults.late.lock().push((at, Box::pin(async move { drop(work.await) })));
                 lost()
             }
-            Some(Strike::Full) => Some(Err(Error::exhausted(format!("{} is full", self.sky.name)))),
-            Some(Strike::Once) => lost(),
-            Some(Strike::Flaps(times)) => {
-                self.sky.flaps.store(times, Ordering::SeqCst);
+            Some(Fault::Full) => Some(Err(Error::exhausted(format!("{} is full", self.store.name)))),
+            Some(Fault::Once) => lost(),
+            Some(Fault::Flaps(times)) => {
+                self.store.flaps.store(times, Ordering::SeqCst);
                 lost()
             }
-            Some(Strike::Slow) => {
+            Some(Fault::Slow) => {
                 drop(turn);
                 tokio::time::sleep(SLOW).await;
-                let _turn = self.weather.wait(asked).await.ok()?;
+                let _turn = self.faults.wait(asked).await.ok()?;
                 Some(if let Err(e) = self.living() { Err(e) } else { work.await })
             }
         }

@@ -1,4 +1,4 @@
-//! Work that moves between drives and host while a query runs: whoever runs what, the answer is the same.
+//! Adaptive execution: whichever drive or host runs a slice, the answer is the same.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ async fn answer(fleet: &Fleet, sql: &str) -> (Vec<String>, Receipt) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_policy_gives_the_answer_of_one_engine() {
+async fn every_policy_answers_as_one_engine() {
     let rows = batches(8, 500);
     for drives in [1, 3] {
         let dir = tempfile::tempdir().unwrap();
@@ -54,7 +54,7 @@ async fn every_policy_gives_the_answer_of_one_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn receipts_say_what_ran_where() {
+async fn receipts_name_where_each_slice_ran() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2, AdaptiveMode::Never).await;
     ingest(&fleet, "lab.plain", &batches(8, 500), false).await.unwrap();
@@ -79,8 +79,9 @@ async fn receipts_say_what_ran_where() {
     assert!(moved[0] < moved[1] && moved[0] < moved[2], "states are the least that moves: {moved:?}");
 }
 
+/// Under every policy each slice counts once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_drives_hand_out_they_have_read_and_the_host_has_worked_off() {
+async fn slices_sent_raw_count_as_read_by_drives_and_run_by_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2, AdaptiveMode::Never).await;
     ingest(&fleet, "lab.plain", &batches(8, 500), false).await.unwrap();
@@ -115,7 +116,7 @@ async fn what_drives_hand_out_they_have_read_and_the_host_has_worked_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_handed_out_counts_also_if_nobody_reads_to_the_end() {
+async fn slices_sent_raw_count_although_the_reader_stops_early() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2, AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw))).await;
     ingest(&fleet, "lab.plain", &batches(20, 500), false).await.unwrap();
@@ -129,7 +130,7 @@ async fn what_was_handed_out_counts_also_if_nobody_reads_to_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_moves_over_sockets_too() {
+async fn adaptive_execution_works_over_sockets() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(40, 2000);
     let drives: Vec<_> = (0..3).map(|n| serve_drive_at("127.0.0.1:0", dir.path(), n)).collect();
@@ -151,7 +152,7 @@ async fn work_moves_over_sockets_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
+async fn drive_without_memory_for_states_leaves_them_to_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let rows = batches(160, 2000);
     let sql = "SELECT id, grp, sum(n), min(name) FROM lab.plain GROUP BY id, grp ORDER BY id";
@@ -174,7 +175,7 @@ async fn a_drive_without_room_for_states_leaves_them_to_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_rests_makes_drives_wait_and_not_the_host_fill_up() {
+async fn paused_reader_stops_drives_and_bounds_host_memory() {
     const ROWS: usize = 60_000;
     let dir = tempfile::tempdir().unwrap();
     let mut host = HostOptions { moving: AdaptiveMode::Always(Policy::Static(PushdownLevel::Full)), threads: 2, ..HostOptions::default() };

@@ -1,4 +1,4 @@
-//! Drives that are full: what is written comes before indexes, which can be built again.
+//! Full drives: writes come before indexes, which can be built again.
 
 use std::path::Path;
 use std::time::Duration;
@@ -63,8 +63,10 @@ async fn asked(host: &Host, sql: &str) -> (Vec<String>, usize) {
     (rows, handle.receipt().drives.iter().map(|drive| drive.indexes.len()).sum())
 }
 
+/// An ingest takes the space of a ready index. Queries are right without it. Once there is space, the drives build it
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_gets_the_room_of_a_ready_index_which_is_built_again_where_there_is_more() {
+async fn write_evicts_a_ready_index_and_free_space_rebuilds_it() {
     const SQL: &str = "SELECT id, x FROM lab.t WHERE x BETWEEN 100.0 AND 101.0 ORDER BY id";
     let dir = tempfile::tempdir().unwrap();
     let host = begin(dir.path(), [None; 2]).await;

@@ -98,7 +98,7 @@ def same(found: pa.Table, given: pa.Table, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_pyarrow_reads_what_was_ingested(fleet, name, tmp_path):
+def test_pyarrow_reads_the_ingested_rows(fleet, name, tmp_path):
     given = TABLES[name]()
     told = []
     report = fleet.export(name, tmp_path / "t.parquet", progress=lambda done, total: told.append((done, total)))
@@ -133,7 +133,7 @@ def test_the_file_where_it_is_is_the_exported_one_byte_for_byte(fleet, name, tmp
 
 
 @pytest.mark.parametrize("name", ["lab.events", "lab.wide", "lab.none", "lab.keyed"])
-def test_duckdb_reads_what_was_ingested(fleet, name, tmp_path):
+def test_duckdb_reads_the_ingested_rows(fleet, name, tmp_path):
     given = TABLES[name]()
     fleet.export(name, tmp_path / "t.parquet")
     with duckdb.connect() as db:
@@ -168,7 +168,7 @@ def test_duckdb_reads_every_type_that_it_has(fleet, tmp_path):
         assert a == b, name
 
 
-def test_readers_skip_row_groups_by_what_the_footer_tells(fleet, tmp_path):
+def test_readers_skip_row_groups_by_the_footer(fleet, tmp_path):
     fleet.export("lab.events", tmp_path / "t.parquet")
     metadata = pq.read_metadata(tmp_path / "t.parquet")
     names = metadata.schema.names
@@ -195,7 +195,7 @@ def test_pandas_and_arrow_datasets_take_the_address(fleet):
     same(pq.read_table("fsspec+" + url(fleet, "lab.events")), events(), "lab.events")
 
 
-def test_a_column_costs_little_of_what_the_file_has(tmp_path):
+def test_reading_one_column_moves_little_of_the_file(tmp_path):
     """Bytes that come from the drives: those of the column's sections and the footers."""
     with skytether.open(tmp_path / "fleet", drives=2) as fleet:
         rows = 200_000
@@ -211,7 +211,7 @@ def test_a_column_costs_little_of_what_the_file_has(tmp_path):
         assert found.num_rows == rows and sum(read) < 0.2 * fs.info("lab.t")["size"]
 
 
-def test_a_file_system_lists_and_tells_what_is_not_there(fleet):
+def test_file_system_lists_files_and_names_missing_ones(fleet):
     fs = fsspec.filesystem("skytether")
     at = url(fleet, "x").rsplit("/", 1)[0]
     bare = at.removeprefix("skytether://")
@@ -235,7 +235,7 @@ def test_a_file_system_lists_and_tells_what_is_not_there(fleet):
         fs.info("skytether://127.0.0.1:1/lab.events.parquet")
 
 
-def test_what_can_not_be_exported_is_told(fleet, tmp_path):
+def test_unsupported_exports_are_refused_by_name(fleet, tmp_path):
     to = tmp_path / "t.parquet"
     with pytest.raises(skytether.NotFoundError, match="lab.nothing"):
         fleet.export("lab.nothing", to)
@@ -257,7 +257,7 @@ def test_what_can_not_be_exported_is_told(fleet, tmp_path):
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
-def test_who_closes_a_fleet_closes_it_for_nobody_else(tmp_path):
+def test_closing_a_fleet_closes_no_other_handle(tmp_path):
     """Fleets of one place are told apart, readers share what they opened, and let go of no more than that."""
     place = tmp_path / "fleet"
     with skytether.open(place, drives=2) as fleet:
@@ -276,7 +276,7 @@ def test_who_closes_a_fleet_closes_it_for_nobody_else(tmp_path):
         pass
 
 
-def test_threads_share_a_fleet_that_nobody_has_open(tmp_path):
+def test_threads_share_a_fleet_that_is_not_open(tmp_path):
     place = tmp_path / "fleet"
     with skytether.open(place, drives=2) as fleet:
         for n in range(4):
@@ -406,7 +406,7 @@ def particles(tmp_path_factory):
     return place
 
 
-def test_particles_are_those_of_their_seed_and_as_many_are_energetic_as_should_be(particles, tmp_path):
+def test_particles_follow_their_seed_and_energy_distribution(particles, tmp_path):
     table = pq.read_table(particles / "p.parquet")
     assert table.schema.names == ["ID", "x", "y", "z", "ke"] and table.schema.field("ID").type == pa.uint64() and table.schema.field("ke").type == pa.float32()
     # Another program reads the raw records as their text says.
@@ -433,7 +433,7 @@ def test_particles_are_those_of_their_seed_and_as_many_are_energetic_as_should_b
     assert digest(tmp_path / "q.vpic") == digest(tmp_path / "r") == digest(particles / "p.vpic")
 
 
-def test_particles_go_in_raw_and_come_out_as_a_file_for_anybody(particles, tmp_path):
+def test_particles_go_in_raw_and_come_out_as_parquet(particles, tmp_path):
     source = pq.read_table(particles / "p.parquet")
     shutil.copy(particles / "p.vpic", tmp_path / "dump.0001")
     with skytether.open(tmp_path / "fleet", drives=5) as fleet:
@@ -465,7 +465,7 @@ def test_particles_go_in_raw_and_come_out_as_a_file_for_anybody(particles, tmp_p
         assert max(sum(metadata.row_group(g).column(c).total_compressed_size for c in range(5)) for g in range(metadata.num_row_groups)) <= 1 << 20
 
 
-def test_dumps_that_are_none_are_told(tmp_path):
+def test_malformed_dumps_are_refused(tmp_path):
     with skytether.open(tmp_path / "fleet", drives=1) as fleet:
         (tmp_path / "cut.vpic").write_bytes(bytes(100))
         with pytest.raises(skytether.CorruptError, match="cut.vpic has 100 bytes, which are 2 records of 48 bytes and 4 bytes more"):

@@ -1,4 +1,5 @@
-//! Drives that give garbage: where others have what they store, these give what is left of it, and garbage never counts. What a drive gave before it did, `unfinished` looks at.
+//! Drives that send corrupt replies: their peers take over, and nothing corrupt counts. `epoch_retry` tests what was
+//! complete before.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -263,7 +264,7 @@ fn cases<'a>(states: bool, whole: &'a [Vec<String>]) -> impl Iterator<Item = (Ga
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_drive_that_gives_garbage_others_give_what_is_left() {
+async fn peers_take_over_from_a_drive_with_corrupt_replies() {
     for redundancy in ["replicas:2", "ec:2+1"] {
         let (fleet, whole) = Fleet::filled(redundancy).await;
         for policy in [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter)] {
@@ -284,7 +285,7 @@ async fn of_a_drive_that_gives_garbage_others_give_what_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_of_what_runs_as_a_whole_is_made_elsewhere_too() {
+async fn corrupt_reply_to_an_undivided_plan_fails_over_too() {
     for redundancy in ["replicas:2", "ec:2+1"] {
         let (fleet, whole) = Fleet::filled(redundancy).await;
         for (garbage, sql, whole) in cases(true, &whole) {
@@ -301,8 +302,9 @@ async fn garbage_of_what_runs_as_a_whole_is_made_elsewhere_too() {
     }
 }
 
+/// One corrupt reply is retried and changes no answer. A drive that goes on sending them fails the query by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_redundancy_a_drive_that_gives_garbage_is_asked_again_and_named_in_the_end() {
+async fn corrupt_reply_without_redundancy_is_retried_then_named() {
     let (fleet, whole) = Fleet::filled("none").await;
     for policy in [Policy::Static(PushdownLevel::Full), Policy::Static(PushdownLevel::Filter)] {
         for (garbage, sql, whole) in cases(policy == Policy::Static(PushdownLevel::Full), &whole) {

@@ -1,4 +1,4 @@
-//! Drives that are lost, are back, or have another drive in their place.
+//! Drives are lost, return, or another drive is in their place.
 
 use skytether_common::Kind;
 use skytether_fleet::{DriveStatus, Fleet, Pushdown};
@@ -23,7 +23,7 @@ fn all_up(status: &[DriveStatus]) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_drive_at_a_drives_address_gets_and_gives_nothing() {
+async fn foreign_drive_at_a_known_address_is_not_used() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (mut drives, mut host, fleet) = serve(dir.path()).await;
     ingest(&fleet, "lab.t", &batches(20, 2000), false).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_foreign_drive_at_a_drives_address_gets_and_gives_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_part_is_not_taken_for_a_replaced_data_set() {
+async fn lost_partition_does_not_count_as_a_replaced_data_set() {
     use skytether_common::Key;
     use skytether_store::{Expect, Op};
 
