@@ -1,3 +1,4 @@
+mod actions;
 pub mod client;
 pub mod long_call;
 pub mod protocol;

@@ -9,8 +9,10 @@
 //! `flight-sql` build on this crate.
 
 mod host;
+mod service;
 
 pub use host::Host;
+pub use service::Reach;
 
 pub use skytether_api::estimate::{Division, DriveShare, Estimate};
 pub use skytether_api::explanation::Explanation;
@@ -18,6 +20,7 @@ pub use skytether_api::receipt::Receipt;
 pub use skytether_api::receipt::ReceiptHandle;
 pub use skytether_api::resize_report::{GrowthOptions, GrowthReport, Load};
 pub use skytether_api::scrub_report::{Finding, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+pub use skytether_api::service::FleetService;
 pub use skytether_api::statement::Asked;
 pub use skytether_api::statement::Query;
 pub use skytether_api::statement::QueryOptions;
