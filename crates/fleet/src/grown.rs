@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use skytether_common::{Error, Kind, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage, linked};
-use skytether_host::{GrowthOptions, GrowthReport, Progress};
+use skytether_host::{GrowthOptions, GrowthReport, OnProgress};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
@@ -15,7 +15,7 @@ use crate::embedded::{Embedded, FleetFile, MAX_DRIVES, begun, drive_dir, identit
 
 impl Embedded {
     /// Makes drives and takes them in, and lets drives go; see [`skytether_host::Host::resize`].
-    pub(crate) async fn resize(&self, options: &GrowthOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<GrowthReport> {
+    pub(crate) async fn grow(&self, options: &GrowthOptions, tell: OnProgress<'_>) -> Result<GrowthReport> {
         if !options.addresses.is_empty() {
             return Err(Error::invalid("a fleet in a directory has all its drives below it: say how many are to come, not addresses"));
         }

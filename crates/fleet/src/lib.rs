@@ -14,6 +14,7 @@ mod glance;
 mod grown;
 mod indexes;
 mod profiles;
+mod service;
 pub mod storable;
 
 pub use aside::remove_unfinished;
@@ -23,9 +24,9 @@ pub use export::ExportReport;
 pub use fleet::{Fleet, IngestOptions};
 pub use profiles::Profiles;
 pub use skytether_host::{
-    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, GrowthOptions, GrowthReport, HostOptions, IndexInfo, IndexRecord,
-    IngestReport, ListIndexes, Listing, Moving, NewIndex, OldIndex, Output, Placement, PlainFile, Progress, Query, QueryOptions, Receipt, ReceiptHandle,
-    RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
+    Asked, Cut, DatasetInfo, DatasetKind, DatasetWriter, Door, DriveStatus, Explanation, FleetService, GrowthOptions, GrowthReport, HostOptions, IndexInfo,
+    IndexRecord, IngestReport, ListIndexes, Listing, Moving, NewIndex, OldIndex, Output, Placement, PlainFile, Progress, Query, QueryOptions, Receipt,
+    ReceiptHandle, RepairOptions, RepairReport, Scheme, ScrubOptions, ScrubReport, TableScan,
 };
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_particles::Particles;

@@ -30,6 +30,7 @@ mod moving_faults;
 mod own_files;
 mod plain;
 mod profiles;
+mod proxied;
 mod receipts;
 mod redundancy;
 mod replaced;
