@@ -102,10 +102,10 @@ pub fn or_empty<const N: usize>(body: [Result<Bytes>; N]) -> Result<Bytes> {
     body.into_iter().next().unwrap_or_else(|| Ok(Bytes::new()))
 }
 
-/// What a server answers to an action that is in no table.
+/// What a server answers to an action that is not in its table.
 #[must_use]
-pub fn unknown(server: &str, name: &str, tables: &[&[Row]]) -> Error {
-    let known: Vec<&str> = tables.iter().copied().flatten().map(|row| row.name).collect();
+pub fn unknown(server: &str, name: &str, table: &[Row]) -> Error {
+    let known: Vec<&str> = table.iter().map(|row| row.name).collect();
     Error::unsupported(format!("{server} does not know the action {:?}: {}", name.chars().take(80).collect::<String>(), known.join(", ")))
 }
 
@@ -197,7 +197,7 @@ mod tests {
             (DriveAction::List(ListRequest { prefix: "a".into(), after: None, limit: 7 }), r#"{"prefix":"a","after":null,"limit":7}"#),
             (DriveAction::Usage, ""),
             (DriveAction::Indexes, ""),
-            (DriveAction::Apply(vec![Op::Delete { key: key(), expect: Expect::Any }]), "+\0\0\0[{\"op\":\"delete\",\"key\":\"a/b\",\"expect\":\"any\"}]"),
+            (DriveAction::Apply(vec![Op::Delete { key: key(), expect: Expect::Any }]), ",\0\0\0[{\"op\":\"delete\",\"key\":\"a/b\",\"expect\":\"any\"}]"),
             (DriveAction::Verify(Verify::default()), "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
         ];
         for (action, bytes) in &samples {
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn unknown_actions_and_wrong_bodies_are_refused_by_name() {
         assert_eq!(DriveAction::parse("greet", &Bytes::new()).unwrap(), None);
-        let error = unknown("a drive", "greet", &[DriveAction::TABLE]);
+        let error = unknown("a drive", "greet", DriveAction::TABLE);
         assert!(error.kind() == Kind::Unsupported && error.to_string().contains("\"greet\"") && error.to_string().contains("get_ranges"), "{error}");
         let error = DriveAction::parse("get", &Bytes::from_static(b"{}")).unwrap_err();
         assert!(error.kind() == Kind::Invalid && error.to_string().contains("`get`"), "{error}");

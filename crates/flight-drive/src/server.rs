@@ -270,7 +270,7 @@ impl Talk {
 /// Carries out an action.
 async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
     let Action { r#type: name, body } = action;
-    let action = DriveAction::parse(&name, &body)?.ok_or_else(|| unknown("a drive", &name, &[DriveAction::TABLE]))?;
+    let action = DriveAction::parse(&name, &body)?.ok_or_else(|| unknown("a drive", &name, DriveAction::TABLE))?;
     drop(body);
     match action {
         DriveAction::Info => frames::encode_info(cse.info()),

@@ -1,3 +1,6 @@
+//! Flight SQL over any fleet that is a [`FleetService`](skytether_api::service::FleetService): a host in this process, or
+//! a connection to one.
+
 pub mod bind_values;
 pub mod catalog_metadata;
 mod forward;

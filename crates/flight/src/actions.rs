@@ -82,16 +82,16 @@ impl Call {
     /// # Errors
     /// Unsupported for a name of neither table; Invalid for a body of another form or more than [`MAX_REQUEST`] bytes.
     pub(crate) fn parse(name: &str, body: &Bytes) -> Result<Self> {
-        let not_known = || unknown("a host", name, &[HostAction::TABLE]);
+        let not_known = |table| unknown("a host", name, table);
         if let Some(rest) = name.strip_prefix("drive/") {
-            let (n, what) = rest.split_once('/').ok_or_else(not_known)?;
+            let (n, what) = rest.split_once('/').ok_or_else(|| not_known(HostAction::TABLE))?;
             let n = n.parse().map_err(|_| Error::invalid(format!("there is no drive {n}: write its place in the host's list")))?;
-            return Ok(Self::Drive(n, StorageAction::parse(what, body)?.ok_or_else(not_known)?));
+            return Ok(Self::Drive(n, StorageAction::parse(what, body)?.ok_or_else(|| not_known(StorageAction::TABLE))?));
         }
         if body.len() > MAX_REQUEST {
             return Err(Error::invalid(format!("a request of {} bytes is too long: at most {MAX_REQUEST}", body.len())));
         }
-        Ok(Self::Host(HostAction::parse(name, body)?.ok_or_else(not_known)?))
+        Ok(Self::Host(HostAction::parse(name, body)?.ok_or_else(|| not_known(HostAction::TABLE))?))
     }
 
     /// All actions as `ListActions` tells them.
@@ -152,7 +152,7 @@ mod tests {
         ];
         let change = Change { instance: Uuid::from_bytes(*b"0123456789abcdef"), batch: vec![Op::Delete { key: key(), expect: Expect::Any }] };
         let drive = [
-            (StorageAction::Apply(change), "0123456789abcdef+\0\0\0[{\"op\":\"delete\",\"key\":\"a/b\",\"expect\":\"any\"}]"),
+            (StorageAction::Apply(change), "0123456789abcdef,\0\0\0[{\"op\":\"delete\",\"key\":\"a/b\",\"expect\":\"any\"}]"),
             (StorageAction::Get(KeyRequest { key: key() }), r#"{"key":"a/b"}"#),
             (StorageAction::GetRanges(RangesRequest { key: key(), ranges: vec![1..3] }), r#"{"key":"a/b","ranges":[{"start":1,"end":3}]}"#),
             (StorageAction::Stat(KeyRequest { key: key() }), r#"{"key":"a/b"}"#),
@@ -178,16 +178,17 @@ mod tests {
         let listed: Vec<String> = Call::list().map(|row| row.r#type).collect();
         assert_eq!(names, listed.iter().cloned().collect());
         assert_eq!(listed.len(), samples.len(), "a name occurs once");
+        assert!(skytether_flight_sql::service::ACTIONS.iter().all(|(name, _)| !listed.iter().any(|own| own == name)), "Flight SQL has other names");
         assert!(listed.contains(&"explanation".to_owned()) && listed.contains(&"drive/<n>/apply".to_owned()));
         assert!(Call::list().all(|row| row.description.ends_with("tells how far it is") == ["repair", "resize", "scrub"].contains(&row.r#type.as_str())));
     }
 
     #[test]
     fn unknown_actions_and_places_are_refused_by_name() {
-        for name in ["greet", "drive/0/greet", "drive/0", "Info", ""] {
+        for (name, known) in [("greet", "query_schema"), ("drive/0/greet", "get_ranges"), ("drive/0", "query_schema"), ("Info", "info"), ("", "query_schema")] {
             let error = Call::parse(name, &Bytes::new()).unwrap_err();
             assert_eq!(error.kind(), Kind::Unsupported, "{name}");
-            assert!(error.to_string().contains(&format!("{name:?}")) && error.to_string().contains("query_schema"), "{error}");
+            assert!(error.to_string().contains(&format!("{name:?}")) && error.to_string().contains(known), "{error}");
         }
         for place in ["drive/x/usage", "drive/-1/usage", "drive//usage"] {
             assert_eq!(Call::parse(place, &Bytes::new()).unwrap_err().kind(), Kind::Invalid, "{place}");
