@@ -28,7 +28,7 @@ pub type OnProgress<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
 pub struct Prepared {
     /// The columns of the result, as far as they are known.
     pub schema: SchemaRef,
-    /// The parameters in the order of their numbers, with their names (`$1`, ...); those of unknown type are of type null.
+    /// The parameters in the order of their numbers, named `$1`, ...; those of unknown type are of type null.
     pub parameters: Vec<Field>,
 }
 

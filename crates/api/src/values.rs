@@ -67,7 +67,7 @@ impl Values {
         }
         check_length(bytes.len())?;
         let wrong = || Error::invalid("the values of the parameters are no valid Arrow data");
-        // Arrow's reader checks what it reads; should it miss something, then that is this call's fault and nobody else's.
+        // Arrow's reader checks what it reads. Should it miss something and panic, only this call fails.
         let read = catch_unwind(AssertUnwindSafe(|| ipc::read_accepted(bytes, ACCEPTED))).map_err(|_| wrong())?;
         let (_, row) = read.map_err(|e| wrong().because(e))?;
         Self::new(row.ok_or_else(wrong)?)

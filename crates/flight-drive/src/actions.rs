@@ -42,8 +42,9 @@ impl Row {
 
 /// Makes an enum of a table of actions.
 ///
-/// A row is `Variant(Request as codec) = "name", Answered, "description";`, where the codec is a module with `encode` and
-/// `decode`, for example [`json`](crate::actions::json). Without a request the body is empty, and what comes is ignored.
+/// A row is `Variant(Request as codec) = "name", Answered, "description";`. The codec is a module with `encode` and
+/// `decode`, for example [`json`](crate::actions::json). Without a request the body is empty, and what comes is
+/// ignored.
 #[macro_export]
 macro_rules! actions {
     (
@@ -75,7 +76,7 @@ macro_rules! actions {
             ///
             /// # Errors
             /// Those of its codec.
-            // The name of the codec's module also names the request: it is the one name that occurs only where there is a request.
+            // The codec's name also names the request: only it occurs just where there is a request.
             $vis fn encode(&self) -> skytether_common::Result<bytes::Bytes> {
                 match self {
                     $(Self::$Variant $(($codec))? => $crate::actions::or_empty([$($codec::encode($codec))?]),)*
@@ -192,7 +193,10 @@ mod tests {
         let samples = [
             (DriveAction::Info, ""),
             (DriveAction::Get(KeyRequest { key: key() }), r#"{"key":"a/b"}"#),
-            (DriveAction::GetRanges(RangesRequest { key: key(), ranges: vec![1..3] }), r#"{"key":"a/b","ranges":[{"start":1,"end":3}]}"#),
+            (
+                DriveAction::GetRanges(RangesRequest { key: key(), ranges: vec![1..3, 5..6] }),
+                r#"{"key":"a/b","ranges":[{"start":1,"end":3},{"start":5,"end":6}]}"#,
+            ),
             (DriveAction::Stat(KeyRequest { key: key() }), r#"{"key":"a/b"}"#),
             (DriveAction::List(ListRequest { prefix: "a".into(), after: None, limit: 7 }), r#"{"prefix":"a","after":null,"limit":7}"#),
             (DriveAction::Usage, ""),

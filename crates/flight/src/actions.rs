@@ -154,7 +154,10 @@ mod tests {
         let drive = [
             (StorageAction::Apply(change), "0123456789abcdef,\0\0\0[{\"op\":\"delete\",\"key\":\"a/b\",\"expect\":\"any\"}]"),
             (StorageAction::Get(KeyRequest { key: key() }), r#"{"key":"a/b"}"#),
-            (StorageAction::GetRanges(RangesRequest { key: key(), ranges: vec![1..3] }), r#"{"key":"a/b","ranges":[{"start":1,"end":3}]}"#),
+            (
+                StorageAction::GetRanges(RangesRequest { key: key(), ranges: vec![1..3, 5..6] }),
+                r#"{"key":"a/b","ranges":[{"start":1,"end":3},{"start":5,"end":6}]}"#,
+            ),
             (StorageAction::Stat(KeyRequest { key: key() }), r#"{"key":"a/b"}"#),
             (StorageAction::List(ListRequest { prefix: "a".into(), after: None, limit: 7 }), r#"{"prefix":"a","after":null,"limit":7}"#),
             (StorageAction::Usage, ""),

@@ -2,9 +2,9 @@
 //!
 //! | call | goes | comes |
 //! |---|---|---|
-//! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}` | schema, batches as drives send them, last `{"receipt": {...}}` |
-//! | `DoGet` | ticket: JSON `{"scan": {...}, "options": {...}}`, see [`TableScan`] | the same |
-//! | `DoAction` | an action: see `actions` | one answer, or for long work `{"progress": ...}` and last `{"done": ...}` |
+//! | `DoGet` | ticket: JSON `{"sql", "options"}` | schema, batches as drives send them, last `{"receipt"}` |
+//! | `DoGet` | ticket: JSON `{"scan", "options"}`, see [`TableScan`] | the same |
+//! | `DoAction` | an action: see `actions` | one answer; for long work `{"progress"}` and last `{"done"}` |
 //!
 //! In the place of `"sql"` a ticket may have `"substrait"`, a plan in base64; `"values"` are those of its parameters.
 //! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as
