@@ -52,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },
     Target { name: "ticket_decode", run: wire::ticket_decode, seeds: wire::tickets, rounds: 20000 },
     Target { name: "shipped_read", run: wire::shipped_read, seeds: wire::tables, rounds: 12000 },
+    Target { name: "values_decode", run: wire::values_decode, seeds: wire::rows, rounds: 12000 },
     Target { name: "keys_read", run: wire::keys_read, seeds: wire::keys, rounds: 20000 },
     Target { name: "delivery_decode", run: wire::delivery_decode, seeds: wire::deliveries, rounds: 20000 },
     Target { name: "session_decode", run: wire::session_decode, seeds: wire::sessions, rounds: 20000 },

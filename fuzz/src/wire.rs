@@ -9,6 +9,7 @@ use arrow::array::{
 use arrow::datatypes::{Field, Int32Type, Int64Type};
 use arrow_flight::FlightData;
 use bytes::Bytes;
+use datafusion::common::ScalarValue;
 use datafusion::physical_plan::collect;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
@@ -21,6 +22,7 @@ use skytether_flight_drive::deliveries::{DeliveryDecoder, DeliveryEncoder, Incom
 use skytether_flight_drive::details;
 use skytether_flight_drive::frames;
 use skytether_flight_drive::sessions::{self, Came, SessionDecoder, SessionEncoder};
+use skytether_host::Values;
 use skytether_plan::broadcast_join;
 use skytether_plan::keys::{KeySets, set_of};
 use skytether_slice::metadata::ipc;
@@ -109,6 +111,24 @@ pub(crate) fn shipped_read(data: &[u8]) -> bool {
         }
     }
     taken
+}
+
+pub(crate) fn rows() -> Vec<Vec<u8>> {
+    batches().iter().filter_map(|b| Some(Values::new(b.slice(0, 1)).ok()?.encode().ok()?.to_vec())).collect()
+}
+
+/// Values of a query's parameters: an error, or one value for each column, which the planner takes or refuses.
+pub(crate) fn values_decode(data: &[u8]) -> bool {
+    match Values::decode(data) {
+        Ok(values) => {
+            assert!(values.columns().iter().all(|column| column.len() == 1));
+            values.columns().iter().all(|column| ScalarValue::try_from_array(column, 0).is_ok())
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Invalid, "{}", e.report());
+            false
+        }
+    }
 }
 
 pub(crate) fn details() -> Vec<Vec<u8>> {

@@ -6,6 +6,7 @@
 //! | [`receipt`], [`receipt_tree`] | what ran where, and how little moved |
 //! | [`explanation`], [`estimate`] | how a query is cut, and what a scan was expected to take |
 //! | [`scrub_report`], [`resize_report`] | options, progress and reports of maintenance |
+//! | [`service`] | the north door: [`FleetService`](service::FleetService), which hosts and connections implement |
 //! | [`status`], [`device_profile`] | the state of a drive, and the device that it is taken for |
 //!
 //! Everything but a running [`Query`](statement::Query) is serde data, because the host protocol sends it as JSON. New
@@ -31,5 +32,7 @@ pub mod receipt;
 pub mod receipt_tree;
 pub mod resize_report;
 pub mod scrub_report;
+pub mod service;
 pub mod statement;
 pub mod status;
+pub mod values;

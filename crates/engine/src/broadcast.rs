@@ -11,6 +11,7 @@ use datafusion::datasource::MemTable;
 use skytether_common::{Error, Result};
 use skytether_plan::broadcast_join::{self, SHIPPED_PREFIX};
 use skytether_plan::error::from_datafusion;
+use skytether_slice::metadata::column_types::takes_bytes;
 use skytether_slice::metadata::ipc;
 
 /// The broadcast tables of a sub-plan, by name.
@@ -61,7 +62,7 @@ pub fn tables(tables: &BTreeMap<String, Bytes>) -> Result<Vec<Arc<dyn TableProvi
 }
 
 /// What the host sends, and no more: rows of types without bytes could be as many as a ticket likes to claim.
-const ACCEPTED: ipc::Accepted = ipc::Accepted { rows: broadcast_join::MAX_ROWS, column: broadcast_join::takes };
+const ACCEPTED: ipc::Accepted = ipc::Accepted { rows: broadcast_join::MAX_ROWS, column: takes_bytes };
 
 fn stream(name: &str, bytes: &Bytes) -> Result<MemTable> {
     let wrong = |e: Error| Error::invalid(format!("the table {name} beside the sub-plan can't be taken")).with_source(e);

@@ -7,11 +7,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde::Serialize;
 use skytether_common::{Error, Result};
-use skytether_host::Sink;
-use skytether_host::{Exported, ParquetView};
+use skytether_host::{Exported, ParquetView, Sink, ViewParts};
 
 use crate::aside::AtomicFile;
-use crate::fleet::{Fleet, Inner};
+use crate::fleet::Fleet;
 
 /// What an export was of, and how long it took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,10 +61,8 @@ impl Fleet {
     /// `Unavailable`, where a remote host does not answer.
     pub fn door(&self) -> BoxFuture<'_, Result<ParquetView>> {
         Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => Ok(fleet.host().door()),
-                Inner::Remote(host) => host.door().await,
-            }
+            let ViewParts { catalog, records } = self.service().view_parts().await?;
+            Ok(ParquetView::new(catalog, records))
         })
     }
 

@@ -10,11 +10,11 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{DatasetName, Result};
 use skytether_flight::RemoteHost;
 use skytether_host::{
-    Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, Host, HostOptions, IngestReport, Listing, Placement, Progress, Query,
-    QueryOptions, RepairOptions, RepairReport, ResizeOptions, ResizeReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan,
+    Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, Host, HostOptions, IngestReport, Listing, Placement, Progress,
+    Query, QueryOptions, RepairOptions, RepairReport, ResizeOptions, ResizeReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan, WriterParts,
 };
 use skytether_transport::Credentials;
 
@@ -24,12 +24,17 @@ use crate::{address, files, storable};
 
 /// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
 #[derive(Debug, Clone)]
-pub struct Fleet(pub(crate) Inner);
+pub struct Fleet {
+    service: Arc<dyn FleetService>,
+    place: Place,
+}
 
+/// Where a fleet is.
 #[derive(Debug, Clone)]
-pub(crate) enum Inner {
-    Embedded(Arc<Embedded>),
-    Remote(RemoteHost),
+enum Place {
+    Directory(Arc<Embedded>),
+    /// A host's URL.
+    Url(Arc<str>),
 }
 
 impl Fleet {
@@ -52,7 +57,8 @@ impl Fleet {
     /// As [`Fleet::open`].
     pub async fn open_with(path: impl AsRef<Path>, options: &OpenOptions, host: HostOptions) -> Result<Self> {
         let embedded = Embedded::open(path.as_ref(), options, host).await?;
-        Ok(Self(Inner::Embedded(Arc::new(embedded))))
+        let embedded = Arc::new(embedded);
+        Ok(Self { service: Arc::clone(&embedded) as _, place: Place::Directory(embedded) })
     }
 
     /// The status of the drives of the embedded fleet at `path`, also where too many are missing to open it: present
@@ -78,44 +84,49 @@ impl Fleet {
     /// # Errors
     /// As [`RemoteHost::connect_with`].
     pub fn connect_with<'a>(url: &'a str, credentials: &'a Credentials) -> BoxFuture<'a, Result<Self>> {
-        Box::pin(async move { Ok(Self(Inner::Remote(RemoteHost::connect_with(&address::url(url), credentials).await?))) })
+        Box::pin(async move {
+            let host = RemoteHost::connect_with(&address::url(url), credentials).await?;
+            let place = Place::Url(host.url().into());
+            Ok(Self { service: Arc::new(host), place })
+        })
     }
 
     /// Whether the fleet is behind a connection, so that other processes reach it at its [`Fleet::location`].
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        matches!(self.0, Inner::Remote(_))
+        matches!(self.place, Place::Url(_))
     }
 
     /// The host of an embedded fleet, to be served or looked into.
     #[must_use]
     pub fn host(&self) -> Option<&Host> {
-        match &self.0 {
-            Inner::Embedded(fleet) => Some(fleet.host()),
-            Inner::Remote(_) => None,
+        match &self.place {
+            Place::Directory(fleet) => Some(fleet.host()),
+            Place::Url(_) => None,
         }
+    }
+
+    /// What the fleet does, whichever it is: for faces that serve it.
+    #[must_use]
+    pub fn service(&self) -> &Arc<dyn FleetService> {
+        &self.service
     }
 
     /// Where the fleet is: a directory, or a host's URL (`grpc://host:port`).
     #[must_use]
     pub fn location(&self) -> String {
-        match &self.0 {
-            Inner::Embedded(fleet) => fleet.path().display().to_string(),
-            Inner::Remote(host) => host.url().to_owned(),
+        match &self.place {
+            Place::Directory(fleet) => fleet.path().display().to_string(),
+            Place::Url(url) => url.to_string(),
         }
     }
 
-    /// Runs a query; see [`Host::sql`].
+    /// Runs a query: one `SELECT`, in DataFusion's SQL.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Fleet::ask`].
     pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().sql(text, options).await,
-                Inner::Remote(host) => host.sql(text, options).await,
-            }
-        })
+        Box::pin(async move { self.service.ask(&Asked::from(text), options).await })
     }
 
     /// Scans a table; see [`Host::scan`].
@@ -123,12 +134,7 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().scan(scan, options).await,
-                Inner::Remote(host) => host.scan(scan, options).await,
-            }
-        })
+        self.service.scan(scan, options)
     }
 
     /// The columns of a table; see [`Host::schema_of`].
@@ -136,12 +142,7 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().schema_of(table).await,
-                Inner::Remote(host) => host.schema_of(table).await,
-            }
-        })
+        self.service.schema_of(table)
     }
 
     /// Runs a plan of another producer, the bytes of a Substrait `Plan`; see [`Host::substrait`].
@@ -157,12 +158,7 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().ask(asked, options).await,
-                Inner::Remote(host) => host.ask(asked, options).await,
-            }
-        })
+        self.service.ask(asked, options)
     }
 
     /// A query's cut as text, with `analyze` after running it; see [`Host::explain`].
@@ -174,12 +170,7 @@ impl Fleet {
     }
 
     fn explain_text<'a>(&'a self, asked: Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().explain(asked, analyze, options).await,
-                Inner::Remote(host) => host.explain(asked, analyze, options).await,
-            }
-        })
+        Box::pin(async move { self.service.explain(&asked, analyze, options).await })
     }
 
     /// A query's cut, with `analyze` after running it; see [`Host::explanation`].
@@ -191,12 +182,7 @@ impl Fleet {
     }
 
     fn explanation_of<'a>(&'a self, asked: Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().explanation(asked, analyze, options).await,
-                Inner::Remote(host) => host.explanation(asked, analyze, options).await,
-            }
-        })
+        Box::pin(async move { self.service.explanation(&asked, analyze, options).await })
     }
 
     /// The data sets, in order of their names; one whose root record can't be read comes with its error.
@@ -204,12 +190,7 @@ impl Fleet {
     /// # Errors
     /// `Unavailable`.
     pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().catalog().list().await,
-                Inner::Remote(host) => host.list().await,
-            }
-        })
+        self.service.list()
     }
 
     /// The data sets that can be listed while drives are away, and which drives those are.
@@ -217,12 +198,7 @@ impl Fleet {
     /// # Errors
     /// `Unavailable`, where a remote host does not answer.
     pub fn listing(&self) -> BoxFuture<'_, Result<Listing>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => Ok(fleet.host().catalog().listing().await),
-                Inner::Remote(host) => host.listing().await,
-            }
-        })
+        self.service.listing()
     }
 
     /// A data set's root record.
@@ -230,12 +206,7 @@ impl Fleet {
     /// # Errors
     /// `NotFound`, with names that there are.
     pub fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => Ok(fleet.host().catalog().read(name).await?.0),
-                Inner::Remote(host) => host.describe(name).await,
-            }
-        })
+        self.service.describe(name)
     }
 
     /// Removes a data set.
@@ -243,12 +214,7 @@ impl Fleet {
     /// # Errors
     /// `NotFound`; `Conflict` when it is replaced at the same moment.
     pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().catalog().drop_dataset(name).await,
-                Inner::Remote(host) => host.drop_dataset(name).await,
-            }
-        })
+        self.service.drop_dataset(name)
     }
 
     /// How the drives are.
@@ -256,12 +222,7 @@ impl Fleet {
     /// # Errors
     /// `Unavailable`, where a remote host does not answer.
     pub fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => Ok(fleet.host().status().await),
-                Inner::Remote(host) => host.status().await,
-            }
-        })
+        self.service.status()
     }
 
     /// Has every drive verify what it holds, and mends what is damaged; see [`Host::scrub`].
@@ -269,12 +230,7 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().scrub(options, tell).await,
-                Inner::Remote(host) => host.scrub(options, tell).await,
-            }
-        })
+        self.service.scrub(options, tell)
     }
 
     /// Rebuilds on blank drives what was on the lost ones in whose place they are; see [`Host::repair`]. In an embedded
@@ -284,21 +240,7 @@ impl Fleet {
     /// As there; `Invalid` where there is something else in a drive's directory, and for an address where the fleet is
     /// in a directory.
     pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => {
-                    if let Some(address) = &options.address {
-                        return Err(Error::invalid(format!(
-                            "{address} can't take the place of {}: a fleet in a directory makes the blank drive itself, where the lost one's directory was; leave the address out (address=, in the shell --replacement)",
-                            options.drives.join(", ")
-                        )));
-                    }
-                    fleet.replace(&options.drives).await?;
-                    fleet.host().repair(options, tell).await
-                }
-                Inner::Remote(host) => host.repair(options, tell).await,
-            }
-        })
+        self.service.repair(options, tell)
     }
 
     /// Takes blank drives into the fleet, empties those that are to leave it, and moves slices so that every drive has
@@ -308,12 +250,7 @@ impl Fleet {
     /// # Errors
     /// As there; `Invalid` for addresses where the fleet is embedded, and a number of drives where it is not.
     pub fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ResizeReport>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.resize(options, tell).await,
-                Inner::Remote(host) => host.resize(options, tell).await,
-            }
-        })
+        self.service.resize(options, tell)
     }
 
     /// Begins to write a data set.
@@ -322,10 +259,8 @@ impl Fleet {
     /// `Conflict` where it exists and `replace` is false.
     pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
         Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().writer(name, kind, replace).await,
-                Inner::Remote(host) => host.writer(name, kind, replace).await,
-            }
+            let WriterParts { catalog, slices, generation } = self.service.writer_parts().await?;
+            DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, generation).await
         })
     }
 

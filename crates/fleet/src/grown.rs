@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use skytether_common::{Error, Kind, Result};
 use skytether_drive::{Cse, Drive, DriveOptions, Storage, linked};
-use skytether_host::{Progress, ResizeOptions, ResizeReport};
+use skytether_host::{OnProgress, ResizeOptions, ResizeReport};
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
@@ -15,7 +15,7 @@ use crate::embedded::{Embedded, FleetFile, MAX_DRIVES, begun, drive_dir, identit
 
 impl Embedded {
     /// Makes drives and takes them in, and lets drives go; see [`skytether_host::Host::resize`].
-    pub(crate) async fn resize(&self, options: &ResizeOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ResizeReport> {
+    pub(crate) async fn grow(&self, options: &ResizeOptions, tell: OnProgress<'_>) -> Result<ResizeReport> {
         if !options.addresses.is_empty() {
             return Err(Error::invalid("a fleet in a directory has all its drives below it: say how many are to come, not addresses"));
         }

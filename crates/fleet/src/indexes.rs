@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use skytether_common::{Error, Result};
 use skytether_host::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 
-use crate::fleet::{Fleet, Inner};
+use crate::fleet::Fleet;
 
 /// How often it is looked how far an index is: at first, and later.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -20,12 +20,7 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().catalog().create_index(asked).await,
-                Inner::Remote(host) => host.create_index(asked).await,
-            }
-        })
+        self.service().create_index(asked)
     }
 
     /// The indexes, and how far they are; see [`skytether_host::Catalog::indexes`].
@@ -33,12 +28,7 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().catalog().indexes(asked).await,
-                Inner::Remote(host) => host.indexes(asked).await,
-            }
-        })
+        self.service().indexes(asked)
     }
 
     /// Removes an index; see [`skytether_host::Catalog::drop_index`].
@@ -46,12 +36,7 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match &self.0 {
-                Inner::Embedded(fleet) => fleet.host().catalog().drop_index(old).await,
-                Inner::Remote(host) => host.drop_index(old).await,
-            }
-        })
+        self.service().drop_index(old)
     }
 
     /// Waits until an index is built; `tell` is told how far it is.

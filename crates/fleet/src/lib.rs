@@ -28,6 +28,7 @@ mod glance;
 mod grown;
 mod indexes;
 mod profiles;
+mod service;
 pub mod storable;
 
 pub use aside::remove_unfinished;
@@ -37,9 +38,9 @@ pub use export::ExportReport;
 pub use fleet::{Fleet, IngestOptions};
 pub use profiles::Profiles;
 pub use skytether_host::{
-    AdaptiveMode, Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, HostOptions, IndexInfo, IndexRecord, IngestReport, ListIndexes,
-    Listing, NewIndex, OldIndex, Output, ParquetView, Placement, Progress, Pushdown, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions, RepairReport,
-    ResizeOptions, ResizeReport, Scheme, ScrubOptions, ScrubReport, TableScan, VirtualFile,
+    AdaptiveMode, Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, HostOptions, IndexInfo, IndexRecord, IngestReport,
+    ListIndexes, Listing, NewIndex, OldIndex, Output, ParquetView, Placement, Progress, Pushdown, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions,
+    RepairReport, ResizeOptions, ResizeReport, Scheme, ScrubOptions, ScrubReport, TableScan, VirtualFile,
 };
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_particles::Particles;

@@ -33,6 +33,7 @@ use tokio::sync::mpsc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Request, Status, Streaming};
 
+use crate::actions::DriveAction;
 use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::deliveries::{DeliveryDecoder, Incoming};
 use crate::details;
@@ -167,7 +168,7 @@ impl FlightCse {
                 kind => Error::new(kind, format!("cannot connect to {} at {endpoint}: {}", peer.title, e.message())),
             })?;
             let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
-            let info = frames::decode_info(&act(&client, &peer, "info", Bytes::new()).await?).map_err(|e| peer.named(&e))?;
+            let info = frames::decode_info(&act(&client, &peer, DriveAction::Info).await?).map_err(|e| peer.named(&e))?;
             peer.title = format!("drive {} at {authority}", info.name);
             peer.name = Some(info.name.clone());
             peer.id = Some(
@@ -178,8 +179,8 @@ impl FlightCse {
         })
     }
 
-    async fn act(&self, action: &'static str, body: Bytes) -> Result<Bytes> {
-        act(&self.client, &self.peer, action, body).await
+    async fn act(&self, action: DriveAction) -> Result<Bytes> {
+        act(&self.client, &self.peer, action).await
     }
 
     /// An answer of JSON.
@@ -224,21 +225,25 @@ fn request<T>(message: T, peer: &Peer) -> Request<T> {
 }
 
 /// Sends an action and waits for its answer.
-async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: &'static str, body: Bytes) -> Result<Bytes> {
+async fn act(client: &FlightServiceClient<Channel>, peer: &Peer, action: DriveAction) -> Result<Bytes> {
+    let (name, body) = (action.name(), action.encode()?);
+    let (is_apply, is_info) = (matches!(action, DriveAction::Apply(_)), matches!(action, DriveAction::Info));
+    // Its values are in the body now.
+    drop(action);
     // The other side is silent while a long message is on its way to it: allow for 1 MiB/s.
     let upload = Duration::from_secs((body.len() >> 20) as u64);
     let mut client = client.clone();
-    let mut answers = peer.patient(Stage::Call, upload, client.do_action(request(Action::new(action, body), peer))).await?.into_inner();
+    let mut answers = peer.patient(Stage::Call, upload, client.do_action(request(Action::new(name, body), peer))).await?.into_inner();
     loop {
         match peer.patient(Stage::Answer, upload, answers.message()).await? {
             Some(answer) => match answer.body.first() {
                 Some(&ANSWER_ALIVE) => {}
                 Some(&ANSWER_VALUE) => return Ok(answer.body.slice(1..)),
-                _ if action == "apply" => return Err(unknown_outcome(peer, "it has no known form")),
-                _ if action == "info" && is_host(&answer.body) => return Err(of_host(&peer.address)),
-                _ => return Err(Error::corrupt(format!("{}: the answer to `{action}` has no known form", peer.title))),
+                _ if is_apply => return Err(unknown_outcome(peer, "it has no known form")),
+                _ if is_info && is_host(&answer.body) => return Err(of_host(&peer.address)),
+                _ => return Err(Error::corrupt(format!("{}: the answer to `{name}` has no known form", peer.title))),
             },
-            None => return Err(Error::unavailable(format!("{}: closed the connection before it answered `{action}`", peer.title))),
+            None => return Err(Error::unavailable(format!("{}: closed the connection before it answered `{name}`", peer.title))),
         }
     }
 }
@@ -255,35 +260,33 @@ impl Storage for FlightCse {
     fn identify(&self) -> BoxFuture<'_, Result<CseInfo>> {
         Box::pin(async move {
             let anybody = Peer { id: None, ..self.peer.clone() };
-            frames::decode_info(&act(&self.client, &anybody, "info", Bytes::new()).await?).map_err(|e| self.peer.named(&e))
+            frames::decode_info(&act(&self.client, &anybody, DriveAction::Info).await?).map_err(|e| self.peer.named(&e))
         })
     }
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
-            let body = frames::encode_batch(&batch)?;
             let changes = batch.len();
-            drop(batch);
-            versions(&self.peer, changes, &self.act("apply", body).await?)
+            versions(&self.peer, changes, &self.act(DriveAction::Apply(batch)).await?)
         })
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
-            let answer = self.act("get", frames::encode_json(&KeyRequest { key: key.clone() })?).await?;
+            let answer = self.act(DriveAction::Get(KeyRequest { key: key.clone() })).await?;
             frames::decode_value(&answer).map_err(|e| self.peer.named(&e.context(format!("cannot read {key}"))))
         })
     }
 
     fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
         Box::pin(async move {
-            let answer = self.act("get_ranges", frames::encode_json(&RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?).await?;
+            let answer = self.act(DriveAction::GetRanges(RangesRequest { key: key.clone(), ranges: ranges.to_vec() })).await?;
             frames::decode_ranges(&answer, ranges).map_err(|e| self.peer.named(&e.context(format!("cannot read {key}"))))
         })
     }
 
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
-        Box::pin(async move { self.json("stat", &self.act("stat", frames::encode_json(&KeyRequest { key: key.clone() })?).await?) })
+        Box::pin(async move { self.json("stat", &self.act(DriveAction::Stat(KeyRequest { key: key.clone() })).await?) })
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
@@ -293,7 +296,7 @@ impl Storage for FlightCse {
                 let page = (limit - entries.len()).min(LIST_PAGE);
                 let after = entries.last().map(|e| &e.key).or(after).cloned();
                 let request = ListRequest { prefix: prefix.to_owned(), after, limit: page };
-                let came: Vec<Entry> = self.json("list", &self.act("list", frames::encode_json(&request)?).await?)?;
+                let came: Vec<Entry> = self.json("list", &self.act(DriveAction::List(request)).await?)?;
                 let last = came.len() < page;
                 entries.extend(came);
                 if last {
@@ -305,12 +308,12 @@ impl Storage for FlightCse {
     }
 
     fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        Box::pin(async move { self.json("usage", &self.act("usage", Bytes::new()).await?) })
+        Box::pin(async move { self.json("usage", &self.act(DriveAction::Usage).await?) })
     }
 
     fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
         Box::pin(async move {
-            let answer = self.act("indexes", Bytes::new()).await.map_err(|e| match e.kind() {
+            let answer = self.act(DriveAction::Indexes).await.map_err(|e| match e.kind() {
                 Kind::Unsupported => Error::unsupported(format!("{} builds no indexes: it is of an older version; update it", self.info().name)).with_source(e),
                 _ => e,
             })?;
@@ -320,7 +323,7 @@ impl Storage for FlightCse {
 
     fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
         Box::pin(async move {
-            let answer = self.act("verify", asked.encode()).await?;
+            let answer = self.act(DriveAction::Verify(asked)).await?;
             Verified::decode(&answer).map_err(|e| self.peer.named(&Error::corrupt(e.report())))
         })
     }

@@ -175,7 +175,7 @@ pub fn decode_info(bytes: &[u8]) -> Result<CseInfo> {
 }
 
 /// What `list` asks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListRequest {
     /// Keys that begin with this,
@@ -187,7 +187,7 @@ pub struct ListRequest {
 }
 
 /// What `get` and `stat` ask.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRequest {
     /// The key.
@@ -249,7 +249,7 @@ pub fn decode_value(bytes: &Bytes) -> Result<Bytes> {
 }
 
 /// What `get_ranges` asks for.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangesRequest {
     /// The key.

@@ -43,6 +43,7 @@
 //!
 //! See also `docs/internals/formats/flight-protocol.md`.
 
+pub mod actions;
 pub mod client;
 pub(crate) mod consts;
 pub mod deliveries;

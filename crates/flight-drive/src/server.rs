@@ -23,7 +23,6 @@ use skytether_device::cse::{Cse, CseInfo};
 use skytether_device::delivery::ResultMessage;
 use skytether_device::negotiate::{open_or_execute, verify_or_read};
 use skytether_device::session::{Message, OpenReply, Session};
-use skytether_device::verify::Verify;
 use skytether_pace::{Direction, Link};
 use skytether_transport::{Listener, ServeContext, grpc as transport};
 use tokio::net::TcpListener;
@@ -32,6 +31,7 @@ use tonic::metadata::MetadataValue;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::actions::{DriveAction, unknown};
 use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
 use crate::deliveries::DeliveryEncoder;
 use crate::frames::{self, KeyRequest, LIST_PAGE, ListRequest, RangesRequest};
@@ -269,34 +269,22 @@ impl Talk {
 
 /// Carries out an action.
 async fn act(cse: &dyn Cse, action: Action) -> Result<Bytes> {
-    let body = action.body;
-    match action.r#type.as_str() {
-        "info" => frames::encode_info(cse.info()),
-        "get" => {
-            let KeyRequest { key } = frames::decode_json("a `get` request", &body)?;
-            Ok(frames::encode_value(&cse.get(&key).await?))
-        }
-        "get_ranges" => {
-            let RangesRequest { key, ranges } = frames::decode_json("a `get_ranges` request", &body)?;
+    let Action { r#type: name, body } = action;
+    let action = DriveAction::parse(&name, &body)?.ok_or_else(|| unknown("a drive", &name, DriveAction::TABLE))?;
+    drop(body);
+    match action {
+        DriveAction::Info => frames::encode_info(cse.info()),
+        DriveAction::Get(KeyRequest { key }) => Ok(frames::encode_value(&cse.get(&key).await?)),
+        DriveAction::GetRanges(RangesRequest { key, ranges }) => {
             frames::check_ranges(&ranges)?;
             Ok(frames::encode_ranges(&cse.get_ranges_unverified(&key, &ranges).await?))
         }
-        "stat" => {
-            let KeyRequest { key } = frames::decode_json("a `stat` request", &body)?;
-            frames::encode_json(&cse.stat(&key).await?)
-        }
-        "list" => {
-            let ListRequest { prefix, after, limit } = frames::decode_json("a `list` request", &body)?;
-            frames::encode_json(&cse.list(&prefix, after.as_ref(), limit.min(LIST_PAGE)).await?)
-        }
-        "usage" => frames::encode_json(&cse.usage().await?),
-        "apply" => frames::encode_json(&cse.apply(frames::decode_batch(&body)?).await?),
-        "indexes" => frames::encode_json(&cse.indexes().await?),
-        "verify" => Ok(verify_or_read(cse, Verify::decode(&body)?).await?.encode()),
-        other => Err(Error::unsupported(format!(
-            "there is no action {:?}: info, get, get_ranges, stat, list, usage, indexes, verify, apply",
-            other.chars().take(40).collect::<String>()
-        ))),
+        DriveAction::Stat(KeyRequest { key }) => frames::encode_json(&cse.stat(&key).await?),
+        DriveAction::List(ListRequest { prefix, after, limit }) => frames::encode_json(&cse.list(&prefix, after.as_ref(), limit.min(LIST_PAGE)).await?),
+        DriveAction::Usage => frames::encode_json(&cse.usage().await?),
+        DriveAction::Apply(batch) => frames::encode_json(&cse.apply(batch).await?),
+        DriveAction::Indexes => frames::encode_json(&cse.indexes().await?),
+        DriveAction::Verify(asked) => Ok(verify_or_read(cse, asked).await?.encode()),
     }
 }
 
@@ -463,17 +451,7 @@ impl FlightService for CseService {
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
-        let actions = [
-            ("info", "who this is, and the protocol"),
-            ("get", "a value"),
-            ("get_ranges", "parts of a value"),
-            ("stat", "what is known of a key"),
-            ("list", "keys by prefix"),
-            ("usage", "how much is stored"),
-            ("indexes", "the indexes that it has or builds, and how far they are"),
-            ("apply", "a batch of changes, atomically"),
-        ];
-        Ok(Response::new(stream::iter(actions.map(|(r#type, description)| Ok(ActionType { r#type: r#type.into(), description: description.into() }))).boxed()))
+        Ok(Response::new(stream::iter(DriveAction::TABLE.iter().map(|row| Ok(row.listed(row.name.to_owned())))).boxed()))
     }
 }
 

@@ -2,28 +2,22 @@
 
 use std::panic::AssertUnwindSafe;
 
-use arrow::datatypes::DataType;
 use arrow::ipc::root_as_message;
 use arrow_flight::FlightData;
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
-use datafusion::common::ScalarValue;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
+use skytether_api::values::{ACCEPTED, Values, check_length};
 use skytether_common::{Error, Result};
 use skytether_flight_drive::status::from_status;
-use skytether_plan::broadcast_join;
-use skytether_plan::error::from_datafusion;
-use skytether_slice::metadata::ipc::{self, Accepted};
+use skytether_slice::metadata::ipc;
 use tonic::Status;
-
-/// The most bytes that the values of one statement may take.
-const MAX_BYTES: usize = 16 << 20;
 
 /// Reads one row of values and says how many bytes they came in.
 ///
 /// # Errors
 /// Invalid for anything but one row, and for messages that are no Arrow data; exhausted for too many bytes.
-pub(crate) async fn read(messages: impl Stream<Item = Result<FlightData, Status>> + Send + Unpin) -> Result<(Vec<ScalarValue>, usize)> {
+pub(crate) async fn read(messages: impl Stream<Item = Result<FlightData, Status>> + Send + Unpin) -> Result<(Values, usize)> {
     let mut held = 0;
     let mut kept = Vec::new();
     let mut messages = messages;
@@ -31,9 +25,7 @@ pub(crate) async fn read(messages: impl Stream<Item = Result<FlightData, Status>
         let message = message.map_err(|s| from_status(&s))?;
         // Each message costs something even if it is empty.
         held += message.data_header.len() + message.data_body.len() + 64;
-        if held > MAX_BYTES {
-            return Err(Error::exhausted(format!("the values of a statement's parameters may take {MAX_BYTES} bytes at most")));
-        }
+        check_length(held)?;
         check(&message)?;
         kept.push(message);
     }
@@ -57,9 +49,7 @@ fn check(message: &FlightData) -> Result<()> {
     if [batch, dictionary].into_iter().flatten().any(|b| b.compression().is_some()) {
         return Err(Error::unsupported("values of parameters must come uncompressed"));
     }
-    // Values without bytes in a list could be as many as somebody likes to claim. A null may be of no type at all.
-    let accepted = Accepted { rows: 1, column: |t| *t == DataType::Null || broadcast_join::takes(t) };
-    ipc::check_message(&message.data_header, message.data_body.len(), Some(accepted))
+    ipc::check_message(&message.data_header, message.data_body.len(), Some(ACCEPTED))
         .map(drop)
         .map_err(|e| Error::invalid("the values of the parameters are not such as are taken").with_source(e))
 }
@@ -68,7 +58,7 @@ fn many() -> Error {
     Error::unsupported("a query takes one row of parameters: run it once for each row")
 }
 
-async fn values(messages: Vec<FlightData>) -> Result<Vec<ScalarValue>> {
+async fn values(messages: Vec<FlightData>) -> Result<Values> {
     let stream = futures::stream::iter(messages.into_iter().map(Ok::<_, FlightError>));
     let batches: Vec<_> = FlightRecordBatchStream::new_from_flight_data(stream)
         .try_collect()
@@ -76,7 +66,7 @@ async fn values(messages: Vec<FlightData>) -> Result<Vec<ScalarValue>> {
         .map_err(|e| Error::invalid(format!("the values of the parameters are no Arrow data: {e}")))?;
     let mut rows = batches.iter().filter(|b| b.num_rows() > 0);
     match (rows.next(), rows.next()) {
-        (Some(row), None) if row.num_rows() == 1 => row.columns().iter().map(|c| ScalarValue::try_from_array(c, 0).map_err(from_datafusion)).collect(),
+        (Some(row), None) if row.num_rows() == 1 => Values::new(row.clone()),
         (None, _) => Err(Error::invalid("no row of parameters came: bind one row of values")),
         _ => Err(many()),
     }
@@ -86,7 +76,8 @@ async fn values(messages: Vec<FlightData>) -> Result<Vec<ScalarValue>> {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, Int64Array, StringArray};
+    use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
+    use arrow::datatypes::{DataType, Int64Type};
     use arrow::ipc::CompressionType;
     use arrow::ipc::writer::IpcWriteOptions;
     use arrow::record_batch::RecordBatch;
@@ -115,17 +106,19 @@ mod tests {
         let null: ArrayRef = Arc::new(arrow::array::NullArray::new(1));
         let batch = RecordBatch::try_from_iter([("0", null)]).unwrap();
         let messages = batches_to_flight_data(&batch.schema(), vec![batch]).unwrap();
-        assert_eq!(said(messages).await.unwrap(), [ScalarValue::Null]);
+        let values = said(messages).await.unwrap();
+        assert!(values.columns()[0].data_type() == &DataType::Null && values.columns()[0].len() == 1);
     }
 
-    async fn said(messages: Vec<FlightData>) -> Result<Vec<ScalarValue>> {
+    async fn said(messages: Vec<FlightData>) -> Result<Values> {
         read(futures::stream::iter(messages.into_iter().map(Ok))).await.map(|(values, _)| values)
     }
 
     #[tokio::test]
     async fn one_row_is_read() {
         let got = said(messages(1, IpcWriteOptions::default()).await).await.unwrap();
-        assert_eq!(got, [ScalarValue::from(7i64), ScalarValue::from("é")]);
+        assert_eq!(got.columns()[0].as_primitive::<Int64Type>().value(0), 7);
+        assert_eq!(got.columns()[1].as_string::<i32>().value(0), "é");
     }
 
     #[tokio::test]

@@ -13,8 +13,8 @@ use arrow_flight::sql::{CommandGetCatalogs, CommandGetDbSchemas, CommandGetTable
 use futures::{StreamExt, TryStreamExt, stream};
 use skytether_common::{DatasetName, Error, Kind, Result};
 
+use skytether_api::service::FleetService;
 use skytether_catalog::records::root::{DatasetKind, RootRecord};
-use skytether_host::Host;
 
 /// What is stored.
 pub(crate) const TABLE: &str = "TABLE";
@@ -38,9 +38,9 @@ fn short<'a>(texts: impl IntoIterator<Item = Option<&'a String>>) -> Result<()> 
     Ok(())
 }
 
-pub(crate) async fn catalogs(host: &Host, asked: CommandGetCatalogs) -> Result<RecordBatch> {
+pub(crate) async fn catalogs(fleet: &dyn FleetService, asked: CommandGetCatalogs) -> Result<RecordBatch> {
     let mut builder = asked.into_builder();
-    let mut domains: Vec<_> = host.catalog().list().await?.into_iter().map(|d| d.name.domain().to_owned()).collect();
+    let mut domains: Vec<_> = fleet.list().await?.into_iter().map(|d| d.name.domain().to_owned()).collect();
     domains.sort_unstable();
     domains.dedup();
     for domain in domains {
@@ -49,20 +49,20 @@ pub(crate) async fn catalogs(host: &Host, asked: CommandGetCatalogs) -> Result<R
     builder.build().map_err(arrow)
 }
 
-pub(crate) async fn schemas(host: &Host, asked: CommandGetDbSchemas) -> Result<RecordBatch> {
+pub(crate) async fn schemas(fleet: &dyn FleetService, asked: CommandGetDbSchemas) -> Result<RecordBatch> {
     short([asked.catalog.as_ref(), asked.db_schema_filter_pattern.as_ref()])?;
     let mut builder = asked.into_builder();
-    for dataset in host.catalog().list().await? {
+    for dataset in fleet.list().await? {
         builder.append(dataset.name.domain(), dataset.name.dataset());
     }
     builder.build().map_err(arrow)
 }
 
-pub(crate) async fn tables(host: &Host, asked: CommandGetTables) -> Result<RecordBatch> {
+pub(crate) async fn tables(fleet: &dyn FleetService, asked: CommandGetTables) -> Result<RecordBatch> {
     short([asked.catalog.as_ref(), asked.db_schema_filter_pattern.as_ref(), asked.table_name_filter_pattern.as_ref()])?;
     let which = CommandGetDbSchemas { catalog: asked.catalog.clone(), db_schema_filter_pattern: asked.db_schema_filter_pattern.clone() };
-    let names = pairs(&schemas(host, which).await?)?;
-    let records: Vec<_> = stream::iter(names).map(|name| record(host, name)).buffered(AT_ONCE).try_collect().await?;
+    let names = pairs(&schemas(fleet, which).await?)?;
+    let records: Vec<_> = stream::iter(names).map(|name| record(fleet, name)).buffered(AT_ONCE).try_collect().await?;
     let all: Vec<_> = records.iter().flatten().flat_map(|r| shown(r).into_iter().map(|(table, kind)| (&r.name, table, kind))).collect();
     let mut builder = asked.clone().into_builder();
     if !asked.include_schema {
@@ -78,7 +78,7 @@ pub(crate) async fn tables(host: &Host, asked: CommandGetTables) -> Result<Recor
         if one.build().map_err(arrow)?.num_rows() == 0 {
             continue;
         }
-        match host.table_schema(name, &table).await {
+        match fleet.schema_of(&format!("{name}.{table}")).await {
             Ok(schema) => builder.append(name.domain(), name.dataset(), table, kind, &schema).map_err(arrow)?,
             Err(e) if gone(&e) => (),
             Err(e) => return Err(e),
@@ -93,9 +93,9 @@ fn gone(error: &Error) -> bool {
 }
 
 /// The root record; none where it is gone or can't be read: one broken data set must not hide the others.
-async fn record(host: &Host, name: DatasetName) -> Result<Option<RootRecord>> {
-    match host.catalog().read(&name).await {
-        Ok((record, _)) => Ok(Some(record)),
+async fn record(fleet: &dyn FleetService, name: DatasetName) -> Result<Option<RootRecord>> {
+    match fleet.describe(&name).await {
+        Ok(record) => Ok(Some(record)),
         Err(e) if gone(&e) || matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => Ok(None),
         Err(e) => Err(e),
     }

@@ -1,4 +1,5 @@
-//! A host over Arrow Flight SQL, which ADBC, JDBC and ODBC drivers speak.
+//! Flight SQL, which ADBC, JDBC and ODBC drivers speak, over any
+//! [`FleetService`](skytether_api::service::FleetService): a host in this process, or a connection to one.
 //!
 //! - [`FlightSqlHost`](service::FlightSqlHost) answers the requests of Flight SQL. `skytether_flight` routes them here.
 //! - [`statements`] remembers prepared statements and the queries that run, within limits.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | statement, Substrait plan | planned for its schema; the ticket carries the text or the plan, so that nothing is remembered until it is fetched |
 //! | prepared statement or plan | remembered in [`statements::Prepared`] with the values that were bound last |
-//! | catalogs, schemas, tables | [`metadata`]; the ticket is the question |
+//! | catalogs, schemas, tables | [`catalog_metadata`](crate::catalog_metadata); the ticket is the question |
 //! | cancellation | stops the streams of the ticket; so does leaving the stream |
 //! | writes, transactions | refused |
 
@@ -33,7 +33,6 @@ use arrow_flight::{
     HandshakeResponse, IpcMessage, SchemaAsIpc, Ticket,
 };
 use bytes::Bytes;
-use datafusion::common::ScalarValue;
 use futures::{Stream, StreamExt, stream};
 use skytether_common::{Error, Result};
 use skytether_flight_drive::frames::{decode_message, encode_message};
@@ -41,11 +40,12 @@ use skytether_flight_drive::status::to_status;
 use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
-use crate::statements::{Limits, Prepared, Running};
+use crate::statements::{self, Limits, Running};
+use skytether_api::service::{FleetService, Prepared};
 use skytether_api::statement::Asked;
 use skytether_api::statement::MAX_REQUEST;
 use skytether_api::statement::QueryOptions;
-use skytether_host::Host;
+use skytether_api::values::Values;
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -69,14 +69,14 @@ pub const ACTIONS: [(&str, &str); 9] = [
 
 /// A host behind Flight SQL.
 pub struct FlightSqlHost {
-    host: Host,
-    prepared: Prepared,
+    fleet: Arc<dyn FleetService>,
+    prepared: statements::Prepared,
     running: Running,
 }
 
 impl fmt::Debug for FlightSqlHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FlightSqlHost").field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("FlightSqlHost").field("fleet", &self.fleet).finish_non_exhaustive()
     }
 }
 
@@ -178,29 +178,31 @@ fn cancel_status(any: bool) -> CancelStatus {
 }
 
 impl FlightSqlHost {
-    pub fn new(host: Host) -> Self {
-        Self { host, prepared: Prepared::new(Limits::default()), running: Running::default() }
+    /// Flight SQL over `fleet`: a host in this process, or a connection to one.
+    #[must_use]
+    pub fn new(fleet: Arc<dyn FleetService>) -> Self {
+        Self { fleet, prepared: statements::Prepared::new(Limits::default()), running: Running::default() }
     }
 
-    async fn schema(&self, asked: &Asked, values: Vec<ScalarValue>) -> Result<SchemaRef> {
-        Ok(sent(self.host.schema_with(asked, values).await?))
+    async fn schema(&self, asked: &Asked, values: &Values) -> Result<SchemaRef> {
+        Ok(sent(self.fleet.schema_with(asked, values).await?))
     }
 
-    async fn run(&self, id: Uuid, asked: &Asked, values: Vec<ScalarValue>) -> Result<Response<Answer<FlightData>>, Status> {
+    async fn run(&self, id: Uuid, asked: &Asked, values: &Values) -> Result<Response<Answer<FlightData>>, Status> {
         let mut run = self.running.begin(id);
-        let work = async { self.host.ask_with(asked, &QueryOptions::default(), values).await.map_err(status) };
+        let work = async { self.fleet.ask_with(asked, values, &QueryOptions::default()).await.map_err(status) };
         let query = run.unless_cancelled(work).await?;
         Ok(Response::new(Box::pin(run.over(messages(encode(query.schema, query.stream))))))
     }
 
     /// What a statement gives, and the ticket with which it is fetched.
     async fn described(&self, asked: &Asked, descriptor: FlightDescriptor) -> Result<Response<FlightInfo>, Status> {
-        let schema = self.schema(asked, Vec::new()).await.map_err(status)?;
+        let schema = self.schema(asked, &Values::default()).await.map_err(status)?;
         info(&schema, statement(asked), descriptor)
     }
 
     async fn prepare(&self, asked: Asked) -> Result<ActionCreatePreparedStatementResult> {
-        let (schema, parameters) = self.host.prepare(&asked).await?;
+        let Prepared { schema, parameters } = self.fleet.prepare(&asked).await?;
         let dataset_schema = ipc_schema(&sent(schema))?;
         let parameter_schema = if parameters.is_empty() { Bytes::new() } else { ipc_schema(&Schema::new(parameters))? };
         let handle = self.prepared.add(asked, Instant::now())?;
@@ -306,7 +308,7 @@ impl FlightSqlHost {
     fn do_get_statement(&self, ticket: TicketStatementQuery, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
         Box::pin(async move {
             let (id, asked) = split(&ticket.statement_handle).map_err(status)?;
-            self.run(id, &asked, Vec::new()).await
+            self.run(id, &asked, &Values::default()).await
         })
     }
 
@@ -346,7 +348,7 @@ impl FlightSqlHost {
     ) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
         Box::pin(async move {
             let (asked, values) = self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
-            let schema = self.schema(&asked, values.to_vec()).await.map_err(status)?;
+            let schema = self.schema(&asked, &values).await.map_err(status)?;
             asked_again(&schema, request)
         })
     }
@@ -360,7 +362,7 @@ impl FlightSqlHost {
             let handle = &query.prepared_statement_handle;
             let (asked, values) = self.prepared.get(handle, Instant::now()).map_err(status)?;
             let id = Uuid::from_slice(handle).map_err(|e| status(Error::invalid("the handle is none of this host").with_source(e)))?;
-            self.run(id, &asked, values.to_vec()).await
+            self.run(id, &asked, &values).await
         })
     }
 
@@ -391,7 +393,7 @@ impl FlightSqlHost {
     }
 
     fn do_get_catalogs(&self, asked: CommandGetCatalogs, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
-        Box::pin(async move { crate::catalog_metadata::catalogs(&self.host, asked).await.map(ready).map_err(status) })
+        Box::pin(async move { crate::catalog_metadata::catalogs(self.fleet.as_ref(), asked).await.map(ready).map_err(status) })
     }
 
     fn get_flight_info_schemas(&self, asked: CommandGetDbSchemas, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
@@ -399,7 +401,7 @@ impl FlightSqlHost {
     }
 
     fn do_get_schemas(&self, asked: CommandGetDbSchemas, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
-        Box::pin(async move { crate::catalog_metadata::schemas(&self.host, asked).await.map(ready).map_err(status) })
+        Box::pin(async move { crate::catalog_metadata::schemas(self.fleet.as_ref(), asked).await.map(ready).map_err(status) })
     }
 
     fn get_flight_info_tables(&self, asked: CommandGetTables, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
@@ -407,7 +409,7 @@ impl FlightSqlHost {
     }
 
     fn do_get_tables(&self, asked: CommandGetTables, _: Request<Ticket>) -> BoxFuture<'_, Result<Response<Answer<FlightData>>, Status>> {
-        Box::pin(async move { crate::catalog_metadata::tables(&self.host, asked).await.map(ready).map_err(status) })
+        Box::pin(async move { crate::catalog_metadata::tables(self.fleet.as_ref(), asked).await.map(ready).map_err(status) })
     }
 
     fn get_flight_info_table_types(&self, _: CommandGetTableTypes, request: Request<FlightDescriptor>) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {

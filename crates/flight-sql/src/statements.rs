@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use arrow_flight::FlightData;
-use datafusion::common::ScalarValue;
 use futures::Stream;
 use futures::stream::BoxStream;
 use parking_lot::{Mutex, MutexGuard};
@@ -17,6 +16,7 @@ use tonic::Status;
 use uuid::Uuid;
 
 use skytether_api::statement::Asked;
+use skytether_api::values::Values;
 
 /// How much may be remembered of prepared statements.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,7 @@ impl Default for Limits {
 
 struct Statement {
     asked: Asked,
-    values: Arc<[ScalarValue]>,
+    values: Values,
     bytes: usize,
     used: Instant,
 }
@@ -81,27 +81,27 @@ impl Prepared {
         self.room(known.values().map(|s| s.bytes).sum(), asked.len())?;
         let handle = Uuid::new_v4();
         let bytes = asked.len();
-        known.insert(handle, Statement { asked, values: Arc::new([]), bytes, used: now });
+        known.insert(handle, Statement { asked, values: Values::default(), bytes, used: now });
         Ok(handle)
     }
 
     /// Binds `values`, which take `bytes`, in the place of those before.
-    pub(crate) fn bind(&self, handle: &[u8], values: Vec<ScalarValue>, bytes: usize, now: Instant) -> Result<()> {
+    pub(crate) fn bind(&self, handle: &[u8], values: Values, bytes: usize, now: Instant) -> Result<()> {
         let mut known = self.current(now);
         let held: usize = known.values().map(|s| s.bytes).sum();
         let statement = find(&mut known, handle)?;
         let new = statement.asked.len().saturating_add(bytes);
         self.room(held - statement.bytes, new)?;
-        (statement.values, statement.bytes, statement.used) = (values.into(), new, now);
+        (statement.values, statement.bytes, statement.used) = (values, new, now);
         Ok(())
     }
 
     /// What a statement asks, and its values.
-    pub(crate) fn get(&self, handle: &[u8], now: Instant) -> Result<(Asked, Arc<[ScalarValue]>)> {
+    pub(crate) fn get(&self, handle: &[u8], now: Instant) -> Result<(Asked, Values)> {
         let mut known = self.current(now);
         let statement = find(&mut known, handle)?;
         statement.used = now;
-        Ok((statement.asked.clone(), Arc::clone(&statement.values)))
+        Ok((statement.asked.clone(), statement.values.clone()))
     }
 
     /// Forgets a statement; one that is forgotten already is no error.
@@ -209,12 +209,18 @@ impl Stream for Cancellable {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
     use futures::StreamExt;
     use skytether_common::Kind;
 
     use super::*;
 
     const LIMITS: Limits = Limits { statements: 3, bytes: 20, idle: Duration::from_secs(10) };
+
+    fn value(number: i64) -> Values {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![number]));
+        Values::new(RecordBatch::try_from_iter([("0", column)]).unwrap()).unwrap()
+    }
 
     fn sql(text: &str) -> Asked {
         Asked::Sql(text.into())
@@ -230,10 +236,10 @@ mod tests {
         prepared.add(sql("12345"), now).unwrap();
         assert_eq!(prepared.add(sql("1"), now).unwrap_err().kind(), Kind::Exhausted);
         // Values count, and take the place of those before.
-        prepared.bind(first.as_bytes(), vec![1i64.into()], 5, now).unwrap();
-        prepared.bind(first.as_bytes(), vec![2i64.into()], 5, now).unwrap();
-        assert_eq!(prepared.bind(first.as_bytes(), vec![3i64.into()], 6, now).unwrap_err().kind(), Kind::Exhausted);
-        assert_eq!(&*prepared.get(first.as_bytes(), now).unwrap().1, [ScalarValue::from(2i64)]);
+        prepared.bind(first.as_bytes(), value(1), 5, now).unwrap();
+        prepared.bind(first.as_bytes(), value(2), 5, now).unwrap();
+        assert_eq!(prepared.bind(first.as_bytes(), value(3), 6, now).unwrap_err().kind(), Kind::Exhausted);
+        assert_eq!(prepared.get(first.as_bytes(), now).unwrap().1, value(2));
         // Use keeps a statement, idleness does not.
         let later = now + Duration::from_secs(6);
         prepared.get(first.as_bytes(), later).unwrap();

@@ -25,28 +25,30 @@ use skytether_transport::{Credentials, Endpoint, Secret, TokenInfo};
 use tonic::Streaming;
 use uuid::Uuid;
 
+use crate::actions::{Call, HostAction, StorageAction};
 use crate::long_call::Said;
 use crate::protocol::{
-    CreateToken, CreatedToken, HostInfo, Last, NameRequest, PROTOCOL, QueryRequest, RevokeToken, ScanRequest, TableRequest, decode_schema, for_instance,
+    Change, CreateToken, CreatedToken, HostInfo, Last, NameRequest, PROTOCOL, PreparedAnswer, QueryRequest, RevokeToken, ScanRequest, TableRequest,
+    decode_schema,
 };
 use skytether_api::explanation::Explanation;
 use skytether_api::receipt::Receipt;
 use skytether_api::receipt::ReceiptHandle;
 use skytether_api::receipt::ReceiptSource;
 use skytether_api::resize_report::{ResizeOptions, ResizeReport};
-use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use skytether_api::scrub_report::{RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use skytether_api::service::{FleetService, OnProgress, Prepared, ViewParts, WriterParts};
 use skytether_api::statement::Asked;
 use skytether_api::statement::Query;
 use skytether_api::statement::QueryOptions;
 use skytether_api::statement::TableScan;
 use skytether_api::status::DriveStatus;
+use skytether_api::values::Values;
 use skytether_catalog::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 use skytether_catalog::listing::{DatasetInfo, Listing};
 use skytether_catalog::record_source::RecordSource;
-use skytether_catalog::records::root::{DatasetKind, RootRecord};
+use skytether_catalog::records::root::RootRecord;
 use skytether_catalog::root_store::Catalog;
-use skytether_export::parquet_view::ParquetView;
-use skytether_ingest::dataset_writer::DatasetWriter;
 use skytether_runtime::Ids;
 
 /// How long a connection may take to come about.
@@ -74,16 +76,32 @@ struct Connection {
 }
 
 impl Connection {
-    async fn act(&self, kind: &str, body: Bytes) -> Result<Bytes> {
-        let request = Action { r#type: kind.to_owned(), body };
-        let mut answer = self.client.clone().do_action(request).await.map_err(|s| self.failed(&s))?.into_inner();
-        let result = answer.message().await.map_err(|s| self.failed(&s))?;
-        result.map(|r| r.body).ok_or_else(|| Error::unavailable(format!("the host at {} gave no answer to {kind}", self.url)))
+    /// Sends an action; its name, and the messages of its answer.
+    async fn send(&self, call: impl Into<Call>) -> Result<(String, Streaming<arrow_flight::Result>)> {
+        let call = call.into();
+        let (name, body) = (call.name(), call.encode()?);
+        // Its values are in the body now.
+        drop(call);
+        let request = Action { r#type: name.clone(), body };
+        let answer = self.client.clone().do_action(request).await.map_err(|s| self.failed(&s))?.into_inner();
+        Ok((name, answer))
     }
 
-    async fn ask<T: DeserializeOwned>(&self, kind: &str, body: Bytes) -> Result<T> {
-        let answer = self.act(kind, body).await?;
-        frames::decode_json(&format!("the answer of the host at {} to {kind}", self.url), &answer)
+    async fn answer(&self, call: impl Into<Call>) -> Result<(String, Bytes)> {
+        let (name, mut answer) = self.send(call).await?;
+        match answer.message().await.map_err(|s| self.failed(&s))? {
+            Some(result) => Ok((name, result.body)),
+            None => Err(Error::unavailable(format!("the host at {} gave no answer to {name}", self.url))),
+        }
+    }
+
+    async fn act(&self, call: impl Into<Call>) -> Result<Bytes> {
+        Ok(self.answer(call).await?.1)
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, call: impl Into<Call>) -> Result<T> {
+        let (name, answer) = self.answer(call).await?;
+        frames::decode_json(&format!("the answer of the host at {} to {name}", self.url), &answer)
     }
 
     /// What the host says is passed on as it is; where the connection itself fails, the host is named.
@@ -131,7 +149,7 @@ impl RemoteHost {
             })?;
             let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
             let connection = Connection { url: url.into(), client };
-            let answer = tokio::time::timeout(CONNECT, connection.act("info", Bytes::new()))
+            let answer = tokio::time::timeout(CONNECT, connection.act(HostAction::Info))
                 .await
                 .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
                 .context(|| format!("what listens at {url} is no Skytether host"))?;
@@ -164,41 +182,6 @@ impl RemoteHost {
         self.info.drives.iter()
     }
 
-    /// As [`crate::Host::sql`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.ask(&Asked::Sql(text.into()), options).await })
-    }
-
-    /// As [`crate::Host::scan`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.query(frames::encode_json(&ScanRequest { scan: scan.clone(), options: options.clone() })?).await })
-    }
-
-    /// As [`crate::Host::schema_of`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
-        Box::pin(async move {
-            let answer = self.connection.act("schema", frames::encode_json(&TableRequest { table: table.to_owned() })?).await?;
-            decode_schema(answer)
-        })
-    }
-
-    /// As [`crate::Host::ask`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.query(frames::encode_json(&QueryRequest::new(asked, options, false))?).await })
-    }
-
     /// What a ticket gives.
     async fn query(&self, ticket: Bytes) -> Result<Query> {
         let started = Instant::now();
@@ -229,81 +212,6 @@ impl RemoteHost {
         Error::unavailable(format!("the host at {} ended its answer in the middle: try again", self.connection.url))
     }
 
-    /// As [`crate::Host::explain`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
-        let body = frames::encode_json(&QueryRequest::new(&asked.into(), options, analyze))?;
-        let answer = self.connection.act("explain", body).await?;
-        String::from_utf8(answer.to_vec()).map_err(|e| Error::corrupt("the host's explanation is no text").with_source(e))
-    }
-
-    /// As [`crate::Host::explanation`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
-        let body = frames::encode_json(&QueryRequest::new(&asked.into(), options, analyze))?;
-        self.connection.ask("explanation", body).await
-    }
-
-    /// The data sets.
-    ///
-    /// # Errors
-    /// `Unavailable`, and the host's own.
-    pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
-        Box::pin(async move { self.connection.ask("list", Bytes::new()).await })
-    }
-
-    /// As [`Catalog::listing`].
-    ///
-    /// # Errors
-    /// `Unavailable`, where the host itself does not answer.
-    pub fn listing(&self) -> BoxFuture<'_, Result<Listing>> {
-        Box::pin(async move { self.connection.ask("listing", Bytes::new()).await })
-    }
-
-    /// A data set's root record.
-    ///
-    /// # Errors
-    /// `NotFound`, `Unavailable`, and the host's own.
-    pub fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
-        Box::pin(async move { self.connection.ask("describe", frames::encode_json(&NameRequest { name: name.clone() })?).await })
-    }
-
-    /// Removes a data set.
-    ///
-    /// # Errors
-    /// `NotFound`, `Conflict`, `Unavailable`.
-    pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.connection.act("drop", frames::encode_json(&NameRequest { name: name.clone() })?).await.map(drop) })
-    }
-
-    /// As [`Catalog::create_index`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
-        Box::pin(async move { self.connection.ask("create_index", frames::encode_json(asked)?).await })
-    }
-
-    /// As [`Catalog::indexes`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>> {
-        Box::pin(async move { self.connection.ask("list_indexes", frames::encode_json(asked)?).await })
-    }
-
-    /// As [`Catalog::drop_index`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.connection.ask("drop_index", frames::encode_json(old)?).await })
-    }
-
     /// Makes a token in the host's file of tokens; the text is nowhere but in the answer.
     ///
     /// # Errors
@@ -312,7 +220,7 @@ impl RemoteHost {
     pub fn create_token<'a>(&'a self, name: &'a str, grants: &'a [String], lifetime: Option<Duration>) -> BoxFuture<'a, Result<Secret>> {
         Box::pin(async move {
             let asked = CreateToken { name: name.to_owned(), grants: grants.to_vec(), lifetime: lifetime.map(|lifetime| lifetime.as_secs()) };
-            let made: CreatedToken = self.connection.ask("create_token", frames::encode_json(&asked)?).await?;
+            let made: CreatedToken = self.connection.ask(HostAction::CreateToken(asked)).await?;
             Ok(Secret::from(made.token))
         })
     }
@@ -322,7 +230,7 @@ impl RemoteHost {
     /// # Errors
     /// As [`RemoteHost::create_token`].
     pub fn tokens(&self) -> BoxFuture<'_, Result<Vec<TokenInfo>>> {
-        Box::pin(async move { self.connection.ask("list_tokens", Bytes::new()).await })
+        Box::pin(async move { self.connection.ask(HostAction::ListTokens).await })
     }
 
     /// Takes a token back.
@@ -330,48 +238,15 @@ impl RemoteHost {
     /// # Errors
     /// As [`RemoteHost::create_token`], and `NotFound`.
     pub fn revoke_token<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.connection.act("revoke_token", frames::encode_json(&RevokeToken { name: name.to_owned() })?).await.map(drop) })
-    }
-
-    /// How the host's drives are.
-    ///
-    /// # Errors
-    /// `Unavailable`, where the host itself does not answer.
-    pub fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
-        Box::pin(async move { self.connection.ask("status", Bytes::new()).await })
-    }
-
-    /// As [`crate::Host::scrub`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
-        Box::pin(async move { self.long("scrub", frames::encode_json(options)?, tell).await })
-    }
-
-    /// As [`crate::Host::repair`].
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
-        Box::pin(async move { self.long("repair", frames::encode_json(options)?, tell).await })
-    }
-
-    /// As [`crate::Host::resize`]; the drives that come are named by their addresses.
-    ///
-    /// # Errors
-    /// As there, and `Unavailable`.
-    pub fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ResizeReport>> {
-        Box::pin(async move { self.long("resize", frames::encode_json(options)?, tell).await })
+        Box::pin(async move { self.connection.act(HostAction::RevokeToken(RevokeToken { name: name.to_owned() })).await.map(drop) })
     }
 
     /// Work that tells how far it is.
-    async fn long<R: DeserializeOwned>(&self, kind: &str, body: Bytes, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<R> {
-        let request = Action { r#type: kind.to_owned(), body };
+    async fn long<R: DeserializeOwned>(&self, action: HostAction, tell: OnProgress<'_>) -> Result<R> {
+        let (name, mut answers) = self.connection.send(action).await?;
         let failed = |status| self.connection.failed(&status);
-        let mut answers = self.connection.client.clone().do_action(request).await.map_err(failed)?.into_inner();
         while let Some(answer) = answers.message().await.map_err(failed)? {
-            match frames::decode_json(&format!("the answer of the host at {} to {kind}", self.connection.url), &answer.body)? {
+            match frames::decode_json(&format!("the answer of the host at {} to {name}", self.connection.url), &answer.body)? {
                 Said::Progress(progress) => tell(&progress),
                 Said::Done(report) => return Ok(report),
             }
@@ -381,7 +256,7 @@ impl RemoteHost {
 
     /// The drives as they can be reached through the host now: it may have been started again since the connection was made, even with its drives in another order.
     async fn behind(&self) -> Result<(HostInfo, Catalog)> {
-        let info: HostInfo = self.connection.ask("info", Bytes::new()).await?;
+        let info: HostInfo = self.connection.ask(HostAction::Info).await?;
         let behind = |(n, drive): (usize, &CseInfo)| {
             Arc::new(DriveBehind { n, info: drive.clone(), instance: info.instance, connection: self.connection.clone() }) as Arc<dyn Storage>
         };
@@ -390,26 +265,99 @@ impl RemoteHost {
         info.leaving.iter().for_each(|at| catalog.health().set_leaving(*at, true));
         Ok((info, catalog))
     }
+}
 
-    /// As [`crate::Host::door`]; what is read comes through the host.
-    ///
-    /// # Errors
-    /// `Unavailable`, where the host does not answer.
-    pub fn door(&self) -> BoxFuture<'_, Result<ParquetView>> {
-        Box::pin(async move { Ok(ParquetView::new(self.behind().await?.1, Arc::new(self.clone()))) })
+impl FleetService for RemoteHost {
+    fn ask_with<'a>(&'a self, asked: &'a Asked, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.query(frames::encode_json(&QueryRequest::new(asked, values, options, false)?)?).await })
     }
 
-    /// Begins to write a data set through the host; slices are encoded here.
-    ///
-    /// # Errors
-    /// As [`DatasetWriter::begin`]; `Unavailable`, where the host does not answer.
-    pub fn writer<'a>(&'a self, name: &'a DatasetName, kind: DatasetKind, replace: bool) -> BoxFuture<'a, Result<DatasetWriter>> {
+    fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Prepared>> {
+        Box::pin(async move {
+            let request = QueryRequest::new(asked, &Values::default(), &QueryOptions::default(), false)?;
+            self.connection.ask::<PreparedAnswer>(HostAction::Prepare(request)).await?.prepared()
+        })
+    }
+
+    fn schema_with<'a>(&'a self, asked: &'a Asked, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move {
+            let request = QueryRequest::new(asked, values, &QueryOptions::default(), false)?;
+            decode_schema(self.connection.act(HostAction::QuerySchema(request)).await?)
+        })
+    }
+
+    fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.query(frames::encode_json(&ScanRequest { scan: scan.clone(), options: options.clone() })?).await })
+    }
+
+    fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
+        Box::pin(async move { decode_schema(self.connection.act(HostAction::Schema(TableRequest { table: table.to_owned() })).await?) })
+    }
+
+    fn explanation<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+        Box::pin(async move {
+            let request = QueryRequest::new(asked, &Values::default(), options, analyze)?;
+            self.connection.ask(HostAction::Explanation(request)).await
+        })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
+        Box::pin(self.connection.ask(HostAction::List))
+    }
+
+    fn listing(&self) -> BoxFuture<'_, Result<Listing>> {
+        Box::pin(self.connection.ask(HostAction::Listing))
+    }
+
+    fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
+        Box::pin(self.connection.ask(HostAction::Describe(NameRequest { name: name.clone() })))
+    }
+
+    fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.connection.act(HostAction::Drop(NameRequest { name: name.clone() })).await.map(drop) })
+    }
+
+    fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
+        Box::pin(self.connection.ask(HostAction::CreateIndex(asked.clone())))
+    }
+
+    fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>> {
+        Box::pin(self.connection.ask(HostAction::ListIndexes(asked.clone())))
+    }
+
+    fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.connection.ask(HostAction::DropIndex(old.clone())))
+    }
+
+    fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
+        Box::pin(self.connection.ask(HostAction::Status))
+    }
+
+    fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<ScrubReport>> {
+        Box::pin(self.long(HostAction::Scrub(options.clone()), tell))
+    }
+
+    fn repair<'a>(&'a self, options: &'a RepairOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<RepairReport>> {
+        Box::pin(self.long(HostAction::Repair(options.clone()), tell))
+    }
+
+    fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<ResizeReport>> {
+        Box::pin(self.long(HostAction::Resize(options.clone()), tell))
+    }
+
+    /// Slices are encoded here, and go to the drives through the host.
+    fn writer_parts(&self) -> BoxFuture<'_, Result<WriterParts>> {
         Box::pin(async move {
             // Only a start of the host that falls into this ingest may have lost slices of it.
             let (info, catalog) = self.behind().await?;
             let slices = SliceOptions { target_bytes: info.slice_bytes, max_rows: info.slice_rows, zstd_level: info.zstd_level };
-            DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, Ids::random().generation()).await
+            Ok(WriterParts { catalog, slices, generation: Ids::random().generation() })
         })
+    }
+
+    /// What is read comes through the host.
+    fn view_parts(&self) -> BoxFuture<'_, Result<ViewParts>> {
+        Box::pin(async move { Ok(ViewParts { catalog: self.behind().await?.1, records: Arc::new(self.clone()) }) })
     }
 }
 
@@ -458,8 +406,8 @@ struct DriveBehind {
 }
 
 impl DriveBehind {
-    fn action(&self, what: &str) -> String {
-        format!("drive/{}/{what}", self.n)
+    fn call(&self, action: StorageAction) -> Call {
+        Call::Drive(self.n, action)
     }
 }
 
@@ -470,38 +418,36 @@ impl Storage for DriveBehind {
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
-            let body = for_instance(self.instance, &frames::encode_batch(&batch)?);
-            self.connection.ask(&self.action("apply"), body).await
+            let change = Change { instance: self.instance, batch };
+            self.connection.ask(self.call(StorageAction::Apply(change))).await
         })
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
-            let body = frames::encode_json(&frames::KeyRequest { key: key.clone() })?;
-            frames::decode_value(&self.connection.act(&self.action("get"), body).await?)
+            let request = frames::KeyRequest { key: key.clone() };
+            frames::decode_value(&self.connection.act(self.call(StorageAction::Get(request))).await?)
         })
     }
 
     fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
         Box::pin(async move {
-            let body = frames::encode_json(&frames::RangesRequest { key: key.clone(), ranges: ranges.to_vec() })?;
-            frames::decode_ranges(&self.connection.act(&self.action("get_ranges"), body).await?, ranges)
+            let request = frames::RangesRequest { key: key.clone(), ranges: ranges.to_vec() };
+            frames::decode_ranges(&self.connection.act(self.call(StorageAction::GetRanges(request))).await?, ranges)
         })
     }
 
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
-        Box::pin(async move { self.connection.ask(&self.action("stat"), frames::encode_json(&frames::KeyRequest { key: key.clone() })?).await })
+        Box::pin(self.connection.ask(self.call(StorageAction::Stat(frames::KeyRequest { key: key.clone() }))))
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        Box::pin(async move {
-            let body = frames::encode_json(&frames::ListRequest { prefix: prefix.to_owned(), after: after.cloned(), limit })?;
-            self.connection.ask(&self.action("list"), body).await
-        })
+        let request = frames::ListRequest { prefix: prefix.to_owned(), after: after.cloned(), limit };
+        Box::pin(self.connection.ask(self.call(StorageAction::List(request))))
     }
 
     fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        Box::pin(async move { self.connection.ask(&self.action("usage"), Bytes::new()).await })
+        Box::pin(self.connection.ask(self.call(StorageAction::Usage)))
     }
 }
 

@@ -15,6 +15,7 @@
 //! `skytether_host` has an example of the calls that travel. See also `docs/internals/formats/flight-protocol.md` and
 //! `docs/security.md`.
 
+mod actions;
 pub mod client;
 pub mod long_call;
 pub mod protocol;

@@ -2,21 +2,14 @@
 //!
 //! | call | goes | comes |
 //! |---|---|---|
-//! | `DoGet` | ticket: JSON `{"sql": ..., "options": {...}}`, or with `"substrait"`, a plan in base64, instead of `"sql"` | the schema, batches as drives send them, and last a message without rows: `{"receipt": {...}}` |
-//! | `DoGet` | ticket: JSON `{"scan": {...}, "options": {...}}`, see [`TableScan`] | the same |
-//! | `DoAction schema` | `{"table": ...}` | the table's columns, as an Arrow IPC schema message |
-//! | `DoAction info` | nothing | [`HostInfo`] |
-//! | `DoAction list`, `listing`, `status` | nothing | JSON |
-//! | `DoAction describe`, `drop` | `{"name": ...}` | a root record; nothing |
-//! | `DoAction explain` | `{"sql": ..., "options": ..., "analyze": ...}`, or `substrait` in the place of `sql` | text |
-//! | `DoAction explanation` | the same | JSON: an [`Explanation`](crate::Explanation) |
-//! | `DoAction scrub` | a [`ScrubOptions`](crate::ScrubOptions) | JSON, several: `{"progress": ...}`, and last `{"done": ...}`, a [`ScrubReport`](crate::ScrubReport) |
-//! | `DoAction repair` | [`RepairOptions`](crate::RepairOptions) | the same with a [`RepairReport`](crate::RepairReport) |
-//! | `DoAction resize` | [`ResizeOptions`](crate::GrowthOptions) | the same with a [`ResizeReport`](crate::GrowthReport) |
-//! | `DoAction drive/<n>/apply`, `get`, `get_ranges`, `stat`, `list`, `usage` | as a drive takes them; `apply` with the host's instance in front | as a drive answers |
+//! | `DoGet` | ticket: JSON `{"sql", "options"}` | schema, batches as drives send them, last `{"receipt"}` |
+//! | `DoGet` | ticket: JSON `{"scan", "options"}`, see [`TableScan`] | the same |
+//! | `DoAction` | an action: see `actions` | one answer; for long work `{"progress"}` and last `{"done"}` |
 //!
-//! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as an embedded
-//! fleet, up to the compare-and-set, and reads tables as files (`plain`).
+//! In the place of `"sql"` a ticket may have `"substrait"`, a plan in base64; `"values"` are those of its parameters.
+//! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as
+//! an embedded fleet, up to the compare-and-set, and reads tables as files. See also
+//! `docs/internals/formats/flight-protocol.md`.
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::IpcWriteOptions;
@@ -27,12 +20,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
 use skytether_device::CseInfo;
+use skytether_flight_drive::frames;
+use skytether_store::Op;
 use uuid::Uuid;
 
 use skytether_api::receipt::Receipt;
+use skytether_api::service::Prepared;
 use skytether_api::statement::Asked;
 use skytether_api::statement::QueryOptions;
 use skytether_api::statement::TableScan;
+use skytether_api::values::Values;
 
 /// The version of this protocol; both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -62,7 +59,7 @@ fn as_many_rows_as_fit() -> u64 {
 }
 
 /// A query.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct QueryRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,15 +70,19 @@ pub(crate) struct QueryRequest {
     pub(crate) options: QueryOptions,
     #[serde(default)]
     pub(crate) analyze: bool,
+    /// Values for its parameters, as [`Values::encode`] writes them, in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) values: Option<String>,
 }
 
 impl QueryRequest {
-    pub(crate) fn new(asked: &Asked, options: &QueryOptions, analyze: bool) -> Self {
+    pub(crate) fn new(asked: &Asked, values: &Values, options: &QueryOptions, analyze: bool) -> Result<Self> {
+        let values = if values.is_empty() { None } else { Some(BASE64_STANDARD.encode(values.encode()?)) };
         let (sql, substrait) = match asked {
             Asked::Sql(text) => (Some(text.to_string()), None),
             Asked::Substrait(plan) => (None, Some(BASE64_STANDARD.encode(plan))),
         };
-        Self { sql, substrait, options: options.clone(), analyze }
+        Ok(Self { sql, substrait, options: options.clone(), analyze, values })
     }
 
     pub(crate) fn asked(&self) -> Result<Asked> {
@@ -93,6 +94,43 @@ impl QueryRequest {
             }
             _ => Err(Error::invalid("a query is asked either as sql or as a substrait plan")),
         }
+    }
+
+    /// What is asked, where values have no meaning.
+    pub(crate) fn asked_without_values(&self) -> Result<Asked> {
+        match &self.values {
+            None => self.asked(),
+            Some(_) => Err(Error::invalid("values of parameters are taken where a query is run, and for the columns of its result")),
+        }
+    }
+
+    pub(crate) fn values(&self) -> Result<Values> {
+        let Some(values) = &self.values else { return Ok(Values::default()) };
+        Values::decode(&BASE64_STANDARD.decode(values).map_err(|e| Error::invalid("the values of the parameters are no base64").with_source(e))?)
+    }
+}
+
+/// What is known of a query before its parameters have values: schemas as Arrow IPC messages in base64.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PreparedAnswer {
+    schema: String,
+    /// A column for each parameter.
+    parameters: String,
+}
+
+impl PreparedAnswer {
+    pub(crate) fn new(prepared: &Prepared) -> Result<Self> {
+        let parameters = Schema::new(prepared.parameters.clone());
+        Ok(Self { schema: BASE64_STANDARD.encode(encode_schema(&prepared.schema)?), parameters: BASE64_STANDARD.encode(encode_schema(&parameters)?) })
+    }
+
+    pub(crate) fn prepared(&self) -> Result<Prepared> {
+        let schema = |text: &str| {
+            let bytes = BASE64_STANDARD.decode(text).map_err(|e| Error::corrupt("what the host says of the query is no base64").with_source(e))?;
+            decode_schema(bytes.into())
+        };
+        let parameters = schema(&self.parameters)?.fields().iter().map(|field| field.as_ref().clone()).collect();
+        Ok(Prepared { schema: schema(&self.schema)?, parameters })
     }
 }
 
@@ -113,21 +151,21 @@ pub(crate) struct ScanRequest {
 }
 
 /// A table.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableRequest {
     pub(crate) table: String,
 }
 
 /// A data set.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NameRequest {
     pub(crate) name: DatasetName,
 }
 
 /// A token that is to be made.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateToken {
     pub(crate) name: String,
@@ -145,7 +183,7 @@ pub(crate) struct CreatedToken {
 }
 
 /// The name of a token.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RevokeToken {
     pub(crate) name: String,
@@ -171,18 +209,29 @@ pub(crate) fn decode_schema(bytes: Bytes) -> Result<SchemaRef> {
     Ok(schema.into())
 }
 
-/// Puts the instance that a change is meant for in front of it.
-pub(crate) fn for_instance(instance: Uuid, body: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(16 + body.len());
-    out.extend_from_slice(instance.as_bytes());
-    out.extend_from_slice(body);
-    out.into()
+/// Changes that one start of a host is to carry out, and no other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) instance: Uuid,
+    pub(crate) batch: Vec<Op>,
 }
 
-/// Takes the instance in front of a change off.
-pub(crate) fn of_instance(body: &Bytes) -> Result<(Uuid, Bytes)> {
-    let meant = body.first_chunk::<16>().ok_or_else(|| Error::invalid("a change is cut off: it does not say which start of the host it is meant for"))?;
-    Ok((Uuid::from_bytes(*meant), body.slice(16..)))
+/// The form of a [`Change`] in an action: the instance, then the batch as a drive takes it.
+pub(crate) mod change {
+    use super::{Bytes, Change, Error, Result, Uuid, frames};
+
+    pub(crate) fn encode(change: &Change) -> Result<Bytes> {
+        let batch = frames::encode_batch(&change.batch)?;
+        let mut out = Vec::with_capacity(16 + batch.len());
+        out.extend_from_slice(change.instance.as_bytes());
+        out.extend_from_slice(&batch);
+        Ok(out.into())
+    }
+
+    pub(crate) fn decode(_: &str, body: &Bytes) -> Result<Change> {
+        let meant = body.first_chunk::<16>().ok_or_else(|| Error::invalid("a change is cut off: it does not say which start of the host it is meant for"))?;
+        Ok(Change { instance: Uuid::from_bytes(*meant), batch: frames::decode_batch(&body.slice(16..))? })
+    }
 }
 
 /// What a change ends with that is meant for another instance.

@@ -31,16 +31,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::actions::{Call, HostAction, StorageAction};
 use crate::long_call as long_work;
 use crate::protocol;
-use crate::protocol::{
-    CreateToken, CreatedToken, HostInfo, Kind, Last, NameRequest, PROTOCOL, QueryRequest, RevokeToken, ScanRequest, TableRequest, for_another, of_instance,
-};
-use skytether_api::resize_report::ResizeOptions;
-use skytether_api::scrub_report::{RepairOptions, ScrubOptions};
+use crate::protocol::{Change, CreatedToken, HostInfo, Kind, Last, PROTOCOL, PreparedAnswer, QueryRequest, ScanRequest, for_another};
+use skytether_api::service::FleetService;
 use skytether_api::statement::MAX_REQUEST;
 use skytether_flight_sql::service::FlightSqlHost;
-use skytether_host::Host;
+use skytether_host::{Host, Reach};
 use skytether_runtime::within;
 
 /// Messages of an answer that wait for a slow client.
@@ -97,7 +95,9 @@ pub fn serve_on(host: Host, face: Face, listener: Listener, mut context: ServeCo
 /// The Flight service of `host`.
 #[must_use]
 pub fn service(host: Host, face: Face) -> FlightServiceServer<HostService> {
-    FlightServiceServer::new(HostService { flight_sql: FlightSqlHost::new(host.clone()), host, face })
+    let host = host.reaching(Arc::new(face.clone()));
+    let fleet: Arc<dyn FleetService> = Arc::new(host.clone());
+    FlightServiceServer::new(HostService { flight_sql: FlightSqlHost::new(Arc::clone(&fleet)), fleet, host, face })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE)
 }
@@ -105,6 +105,9 @@ pub fn service(host: Host, face: Face) -> FlightServiceServer<HostService> {
 /// A host behind Flight.
 #[derive(Debug)]
 pub struct HostService {
+    /// What queries and maintenance are asked of.
+    fleet: Arc<dyn FleetService>,
+    /// Whose drives' storage is reached through it.
     host: Host,
     /// What is not of our own protocol goes here.
     flight_sql: FlightSqlHost,
@@ -114,45 +117,29 @@ pub struct HostService {
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Face {
-    async fn connect(&self, address: &str) -> Result<Arc<dyn Cse>> {
-        let at: Endpoint = address.parse()?;
-        self.connectors.get(&at)?.connect(&at, &self.drives).await
-    }
-
     fn tokens(&self) -> Result<&TokenStore> {
         self.tokens.as_deref().ok_or_else(|| Error::unsupported("this host keeps no tokens; start it with --tokens FILE, or over an embedded fleet"))
     }
 
-    /// Carries out an action about tokens, if `kind` is one.
+    /// The tokens, for a caller who may change them.
     ///
     /// An anonymous caller from elsewhere is refused: a token that it makes would outlive the day on which
     /// authentication is required.
-    fn act(&self, kind: &str, body: &Bytes, caller: &Caller) -> Option<Result<Bytes>> {
-        if !matches!(kind, "create_token" | "list_tokens" | "revoke_token") {
-            return None;
+    fn tokens_for(&self, caller: &Caller) -> Result<&TokenStore> {
+        let tokens = self.tokens()?;
+        if !caller.identity.is_known() && !caller.is_local {
+            return Err(Error::invalid("tokens are made by known callers: give a token (--token), or run the command on the host's machine"));
         }
-        let work = || {
-            let tokens = self.tokens()?;
-            if !caller.identity.is_known() && !caller.is_local {
-                return Err(Error::invalid("tokens are made by known callers: give a token (--token), or run the command on the host's machine"));
-            }
-            match kind {
-                "create_token" => {
-                    let asked: CreateToken = frames::decode_json("a request", body)?;
-                    let token = tokens.create(&asked.name, &asked.grants, asked.lifetime.map(Duration::from_secs))?;
-                    tracing::info!(caller = %caller.identity, token = asked.name, "made a token");
-                    frames::encode_json(&CreatedToken { token: token.expose().to_owned() })
-                }
-                "list_tokens" => frames::encode_json(&tokens.list()?),
-                _ => {
-                    let asked: RevokeToken = frames::decode_json("a request", body)?;
-                    tokens.revoke(&asked.name)?;
-                    tracing::info!(caller = %caller.identity, token = asked.name, "revoked a token");
-                    Ok(Bytes::new())
-                }
-            }
-        };
-        Some(work())
+        Ok(tokens)
+    }
+}
+
+impl Reach for Face {
+    fn reach<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Arc<dyn Cse>>> {
+        Box::pin(async move {
+            let at: Endpoint = address.parse()?;
+            self.connectors.get(&at)?.connect(&at, &self.drives).await
+        })
     }
 }
 
@@ -169,137 +156,101 @@ impl Caller {
     }
 }
 
+/// The answer to an action.
+enum Reply {
+    Once(Bytes),
+    /// Messages that tell how far the work is, and last the report.
+    Progress(mpsc::Receiver<Result<arrow_flight::Result, Status>>),
+}
+
 impl HostService {
-    async fn act(&self, kind: &str, body: &Bytes) -> Result<Bytes> {
-        if let Some(rest) = kind.strip_prefix("drive/") {
-            let (n, what) = rest.split_once('/').ok_or_else(|| unknown(kind))?;
-            let drives = self.host.drives();
-            let drive = n
-                .parse::<usize>()
-                .ok()
-                .and_then(|n| drives.get(n))
-                .ok_or_else(|| Error::invalid(format!("there is no drive {n}: this host has {}", drives.len())))?;
-            let name = &drive.info().name;
-            return within(self.host.options().storage_deadline, name, what, self.storage(drive.as_ref(), kind, what, body)).await;
+    async fn act(&self, call: Call, caller: &Caller) -> Result<Reply> {
+        match call {
+            Call::Drive(n, action) => self.storage(n, action).await.map(Reply::Once),
+            Call::Host(action) => self.act_on_fleet(action, caller).await,
         }
-        if body.len() > MAX_REQUEST {
-            return Err(Error::invalid(format!("a request of {} bytes is too long: at most {MAX_REQUEST}", body.len())));
-        }
-        match kind {
-            "info" => {
-                let drives = self.host.drives().iter().map(|d| d.info().clone()).collect();
-                let slices = &self.host.options().slices;
-                let info = HostInfo {
-                    protocol: PROTOCOL,
-                    instance: self.host.instance(),
-                    drives,
-                    outside: self.host.catalog().health().outside(),
-                    leaving: self.host.catalog().health().leaving(),
-                    slice_bytes: slices.target_bytes,
-                    slice_rows: slices.max_rows,
-                    zstd_level: slices.zstd_level,
-                };
-                frames::encode_json(&info)
+    }
+
+    async fn act_on_fleet(&self, action: HostAction, caller: &Caller) -> Result<Reply> {
+        let fleet = Arc::clone(&self.fleet);
+        let body = match action {
+            HostAction::Info => frames::encode_json(&self.info()),
+            HostAction::List => frames::encode_json(&fleet.list().await?),
+            HostAction::Listing => frames::encode_json(&fleet.listing().await?),
+            HostAction::Status => frames::encode_json(&fleet.status().await?),
+            HostAction::Describe(asked) => frames::encode_json(&fleet.describe(&asked.name).await?),
+            HostAction::Schema(asked) => protocol::encode_schema(&*fleet.schema_of(&asked.table).await?),
+            HostAction::Drop(asked) => fleet.drop_dataset(&asked.name).await.map(|()| Bytes::new()),
+            HostAction::CreateIndex(asked) => frames::encode_json(&fleet.create_index(&asked).await?),
+            HostAction::ListIndexes(asked) => frames::encode_json(&fleet.indexes(&asked).await?),
+            HostAction::DropIndex(asked) => frames::encode_json(&fleet.drop_index(&asked).await?),
+            HostAction::Explain(asked) => fleet.explain(&asked.asked_without_values()?, asked.analyze, &asked.options).await.map(Bytes::from),
+            HostAction::Explanation(asked) => frames::encode_json(&fleet.explanation(&asked.asked_without_values()?, asked.analyze, &asked.options).await?),
+            HostAction::Prepare(asked) => frames::encode_json(&PreparedAnswer::new(&fleet.prepare(&asked.asked_without_values()?).await?)?),
+            HostAction::QuerySchema(asked) => protocol::encode_schema(&*fleet.schema_with(&asked.asked()?, &asked.values()?).await?),
+            HostAction::CreateToken(asked) => {
+                let token = self.face.tokens_for(caller)?.create(&asked.name, &asked.grants, asked.lifetime.map(Duration::from_secs))?;
+                tracing::info!(caller = %caller.identity, token = asked.name, "made a token");
+                frames::encode_json(&CreatedToken { token: token.expose().to_owned() })
             }
-            "list" => frames::encode_json(&self.host.catalog().list().await?),
-            "listing" => frames::encode_json(&self.host.catalog().listing().await),
-            "status" => frames::encode_json(&self.host.status().await),
-            "describe" => {
-                let asked: NameRequest = frames::decode_json("a request", body)?;
-                frames::encode_json(&self.host.catalog().read(&asked.name).await?.0)
-            }
-            "schema" => {
-                let asked: TableRequest = frames::decode_json("a request", body)?;
-                let schema = self.host.schema_of(&asked.table).await?;
-                protocol::encode_schema(&schema)
-            }
-            "drop" => {
-                let asked: NameRequest = frames::decode_json("a request", body)?;
-                self.host.catalog().drop_dataset(&asked.name).await?;
+            HostAction::ListTokens => frames::encode_json(&self.face.tokens_for(caller)?.list()?),
+            HostAction::RevokeToken(asked) => {
+                self.face.tokens_for(caller)?.revoke(&asked.name)?;
+                tracing::info!(caller = %caller.identity, token = asked.name, "revoked a token");
                 Ok(Bytes::new())
             }
-            "create_index" => frames::encode_json(&self.host.catalog().create_index(&frames::decode_json("a request", body)?).await?),
-            "list_indexes" => frames::encode_json(&self.host.catalog().indexes(&frames::decode_json("a request", body)?).await?),
-            "drop_index" => frames::encode_json(&self.host.catalog().drop_index(&frames::decode_json("a request", body)?).await?),
-            "explain" => {
-                let asked: QueryRequest = frames::decode_json("a request", body)?;
-                self.host.explain(asked.asked()?, asked.analyze, &asked.options).await.map(Bytes::from)
+            HostAction::Scrub(options) => {
+                return Ok(Reply::Progress(long_work::begin(|tell| async move { fleet.scrub(&options, tell.as_ref()).await })));
             }
-            "explanation" => {
-                let asked: QueryRequest = frames::decode_json("a request", body)?;
-                frames::encode_json(&self.host.explanation(asked.asked()?, asked.analyze, &asked.options).await?)
+            HostAction::Repair(options) => {
+                return Ok(Reply::Progress(long_work::begin(|tell| async move { fleet.repair(&options, tell.as_ref()).await })));
             }
-            _ => Err(unknown(kind)),
+            HostAction::Resize(options) => {
+                return Ok(Reply::Progress(long_work::begin(|tell| async move { fleet.resize(&options, tell.as_ref()).await })));
+            }
+        };
+        body.map(Reply::Once)
+    }
+
+    fn info(&self) -> HostInfo {
+        let slices = &self.host.options().slices;
+        HostInfo {
+            protocol: PROTOCOL,
+            instance: self.host.instance(),
+            drives: self.host.drives().iter().map(|d| d.info().clone()).collect(),
+            outside: self.host.catalog().health().outside(),
+            leaving: self.host.catalog().health().leaving(),
+            slice_bytes: slices.target_bytes,
+            slice_rows: slices.max_rows,
+            zstd_level: slices.zstd_level,
         }
     }
 
-    /// Begins work that takes long, if that is asked for.
-    fn long(&self, kind: &str, body: &Bytes) -> Result<Option<mpsc::Receiver<Result<arrow_flight::Result, Status>>>> {
-        let (host, face) = (self.host.clone(), self.face.clone());
-        match kind {
-            "scrub" => {
-                let options: ScrubOptions = frames::decode_json("a request", body)?;
-                Ok(Some(long_work::begin(|tell| async move { host.scrub(&options, tell.as_ref()).await })))
-            }
-            "repair" => {
-                let options: RepairOptions = frames::decode_json("a request", body)?;
-                Ok(Some(long_work::begin(|tell| async move {
-                    if let Some(address) = &options.address {
-                        let drive = face.connect(address).await?;
-                        // Where it was put already, by a repair that did not end, it goes on.
-                        let put = host.put_in_place(drive).or_else(|e| if e.kind() == skytether_common::Kind::Conflict { Ok(()) } else { Err(e) });
-                        // By what it was given as: its id says nothing to whoever gave that.
-                        put.map_err(|e| e.context(format!("{address} can't take the place of {}", options.drives.join(", "))))?;
-                    }
-                    host.repair(&options, tell.as_ref()).await
-                })))
-            }
-            "resize" => {
-                let options: ResizeOptions = frames::decode_json("a request", body)?;
-                Ok(Some(long_work::begin(|tell| async move {
-                    host.check_resize_request(&options)?;
-                    let mut new: Vec<Arc<dyn Cse>> = Vec::new();
-                    for address in &options.addresses {
-                        new.push(face.connect(address).await?);
-                    }
-                    host.resize(new, &options, tell.as_ref()).await
-                })))
-            }
-            _ => Ok(None),
-        }
+    async fn storage(&self, n: usize, action: StorageAction) -> Result<Bytes> {
+        let drives = self.host.drives();
+        let drive = drives.get(n).ok_or_else(|| Error::invalid(format!("there is no drive {n}: this host has {}", drives.len())))?;
+        let (name, what) = (&drive.info().name, action.name());
+        within(self.host.options().storage_deadline, name, what, self.storage_of(drive.as_ref(), action)).await
     }
 
-    async fn storage(&self, drive: &dyn Cse, kind: &str, what: &str, body: &Bytes) -> Result<Bytes> {
-        match what {
-            "apply" => {
-                let (meant, body) = of_instance(body)?;
-                let batch = frames::decode_batch(&body)?;
+    async fn storage_of(&self, drive: &dyn Cse, action: StorageAction) -> Result<Bytes> {
+        match action {
+            StorageAction::Apply(Change { instance, batch }) => {
                 // What an ingest has written that a drive left in the middle of, it may take away again.
                 let removes = |op: &Op| matches!(op, Op::Delete { .. }) && PartitionName::parse(op.key()).is_some();
-                if meant != self.host.instance() && !(self.host.cluster().was(meant) && batch.iter().all(removes)) {
+                if instance != self.host.instance() && !(self.host.cluster().was(instance) && batch.iter().all(removes)) {
                     return Err(for_another());
                 }
                 frames::encode_json(&drive.apply(batch).await?)
             }
-            "get" => {
-                let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
-                Ok(frames::encode_value(&drive.get(&asked.key).await?))
-            }
-            "get_ranges" => {
-                let asked: frames::RangesRequest = frames::decode_json("a request", body)?;
+            StorageAction::Get(asked) => Ok(frames::encode_value(&drive.get(&asked.key).await?)),
+            StorageAction::GetRanges(asked) => {
                 frames::check_ranges(&asked.ranges)?;
                 Ok(frames::encode_ranges(&drive.get_ranges_unverified(&asked.key, &asked.ranges).await?))
             }
-            "stat" => {
-                let asked: frames::KeyRequest = frames::decode_json("a request", body)?;
-                frames::encode_json(&drive.stat(&asked.key).await?)
-            }
-            "list" => {
-                let asked: frames::ListRequest = frames::decode_json("a request", body)?;
-                frames::encode_json(&drive.list(&asked.prefix, asked.after.as_ref(), asked.limit.min(frames::LIST_PAGE)).await?)
-            }
-            "usage" => frames::encode_json(&drive.usage().await?),
-            _ => Err(unknown(kind)),
+            StorageAction::Stat(asked) => frames::encode_json(&drive.stat(&asked.key).await?),
+            StorageAction::List(asked) => frames::encode_json(&drive.list(&asked.prefix, asked.after.as_ref(), asked.limit.min(frames::LIST_PAGE)).await?),
+            StorageAction::Usage => frames::encode_json(&drive.usage().await?),
         }
     }
 
@@ -309,10 +260,10 @@ impl HostService {
         }
         let mut query = if frames::decode_json::<Kind>("a ticket", ticket)?.scan.is_some() {
             let asked: ScanRequest = frames::decode_json("a ticket", ticket)?;
-            self.host.scan(&asked.scan, &asked.options).await?
+            self.fleet.scan(&asked.scan, &asked.options).await?
         } else {
             let asked: QueryRequest = frames::decode_json("a ticket", ticket)?;
-            self.host.ask(&asked.asked()?, &asked.options).await?
+            self.fleet.ask_with(&asked.asked()?, &asked.values()?, &asked.options).await?
         };
         let (send, receive) = mpsc::channel(BACKLOG);
         tokio::spawn(async move {
@@ -343,10 +294,6 @@ impl HostService {
         });
         Ok(receive)
     }
-}
-
-fn unknown(kind: &str) -> Error {
-    Error::unsupported(format!("a host does not know the action {:?}", kind.chars().take(80).collect::<String>()))
 }
 
 fn not_offered<T>(what: &str) -> Result<T, Status> {
@@ -405,43 +352,21 @@ impl HostService {
             }
             let caller = Caller::of(&request);
             tracing::debug!(target: "skytether::calls", caller = %caller.identity, action = request.get_ref().r#type.chars().take(80).collect::<String>());
-            let Action { r#type, body } = request.into_inner();
-            if let Some(done) = self.face.act(&r#type, &body, &caller) {
-                let body = done.map_err(|e| to_status(&e))?;
-                return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>));
-            }
-            if let Some(messages) = self.long(&r#type, &body).map_err(|e| to_status(&e))? {
-                return Ok(Response::new(Box::pin(ReceiverStream::new(messages)) as Answer<_>));
-            }
-            let body = self.act(&r#type, &body).await.map_err(|e| to_status(&e))?;
-            Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>))
+            let Action { r#type: name, body } = request.into_inner();
+            let call = Call::parse(&name, &body).map_err(|e| to_status(&e))?;
+            // An action's values are slices of it, or read already.
+            drop(body);
+            Ok(Response::new(match self.act(call, &caller).await.map_err(|e| to_status(&e))? {
+                Reply::Once(body) => Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>,
+                Reply::Progress(messages) => Box::pin(ReceiverStream::new(messages)),
+            }))
         })
     }
 
     fn list_actions(&self, _: Request<Empty>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::ListActionsStream>, Status>> {
         Box::pin(async move {
-            let actions = [
-                ("info", "who this host is"),
-                ("list", "the data sets"),
-                ("listing", "the data sets that can be listed, and drives that don't tell theirs"),
-                ("describe", "one data set's root record"),
-                ("schema", "a table's columns"),
-                ("drop", "removes a data set"),
-                ("status", "how the drives are"),
-                ("create_index", "has the drives build an index"),
-                ("list_indexes", "the indexes, and how far they are"),
-                ("drop_index", "removes an index"),
-                ("explain", "a query's cut as text"),
-                ("create_token", "makes a token"),
-                ("list_tokens", "the tokens, without their texts"),
-                ("revoke_token", "takes a token back"),
-                ("repair", "rebuilds on blank drives what was on the lost ones whose place they take; tells how far it is"),
-                ("resize", "takes drives into the fleet, empties those that leave, and moves slices so that all have as much; tells how far it is"),
-                ("scrub", "has the drives verify what they hold, and mends it; tells how far it is"),
-            ];
-            Ok(Response::new(Box::pin(stream::iter(
-                actions.into_iter().chain(flight_sql::ACTIONS).map(|(t, d)| Ok(ActionType { r#type: t.to_owned(), description: d.to_owned() })),
-            )) as Answer<_>))
+            let of_flight_sql = flight_sql::ACTIONS.into_iter().map(|(t, d)| ActionType { r#type: t.to_owned(), description: d.to_owned() });
+            Ok(Response::new(Box::pin(stream::iter(Call::list().chain(of_flight_sql).map(Ok))) as Answer<_>))
         })
     }
 

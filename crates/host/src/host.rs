@@ -4,9 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::datatypes::{Field, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
-use datafusion::common::ScalarValue;
 use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Result};
 use skytether_device::Cse;
@@ -31,6 +30,8 @@ use skytether_maintenance::Maintenance;
 use skytether_query::planner::Planner;
 use skytether_recovery::missing_drive::UnavailableDrive;
 
+use crate::service::Reach;
+
 /// Called with how far long work is.
 type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
 
@@ -40,6 +41,7 @@ pub struct Host {
     cluster: Cluster,
     planner: Planner,
     maintenance: Maintenance,
+    reach: Option<Arc<dyn Reach>>,
 }
 
 /// Memory, and what runs sub-plans in the place of drives.
@@ -61,7 +63,7 @@ impl Host {
 
     fn over(cluster: Cluster, runtime: &QueryRuntime) -> Result<Self> {
         let planner = Planner::new(cluster.clone(), runtime)?;
-        Ok(Self { maintenance: Maintenance::new(cluster.clone()), cluster, planner })
+        Ok(Self { maintenance: Maintenance::new(cluster.clone()), cluster, planner, reach: None })
     }
 
     /// As [`Self::join_without`], with all drives of the fleet.
@@ -94,6 +96,24 @@ impl Host {
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    pub(crate) fn maintenance(&self) -> &Maintenance {
+        &self.maintenance
+    }
+
+    pub(crate) fn reach(&self) -> Option<&dyn Reach> {
+        self.reach.as_deref()
+    }
+
+    /// The same host, which connects through `reach` to drives that requests name by their addresses.
+    #[must_use]
+    pub fn reaching(self, reach: Arc<dyn Reach>) -> Self {
+        Self { reach: Some(reach), ..self }
     }
 
     /// The drives, in order.
@@ -215,39 +235,6 @@ impl Host {
     /// As [`Host::sql`] and [`Host::substrait`].
     pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         self.planner.ask(asked, options)
-    }
-
-    /// As [`Self::ask`], with `values` for the parameters `$1`, `$2`, ...
-    ///
-    /// # Errors
-    /// As there; invalid for values of other types or another number.
-    pub fn ask_with<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions, values: Vec<ScalarValue>) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.planner.run(self.planner.plan_asked(asked, options, values).await?) })
-    }
-
-    /// The columns of the result of a query with these parameters, without running it.
-    ///
-    /// # Errors
-    /// As [`Self::ask_with`].
-    pub fn schema_with<'a>(&'a self, asked: &'a Asked, values: Vec<ScalarValue>) -> BoxFuture<'a, Result<SchemaRef>> {
-        Box::pin(async move { Ok(self.planner.plan_asked(asked, &QueryOptions::default(), values).await?.physical.schema()) })
-    }
-
-    /// The columns of a query's result, as far as they are known before its parameters have values, and the parameters in
-    /// order; those of unknown type are of type null.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
-    pub fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<(SchemaRef, Vec<Field>)>> {
-        Box::pin(async move { self.planner.prepare(asked).await })
-    }
-
-    /// The columns of `table` in a data set.
-    ///
-    /// # Errors
-    /// `NotFound`; what the drives say.
-    pub fn table_schema<'a>(&'a self, name: &'a DatasetName, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>> {
-        Box::pin(async move { self.planner.table_schema(name, table).await })
     }
 
     /// Runs a scan.

@@ -41,8 +41,10 @@
 //! See also ARCHITECTURE.md, sections 5 and 6.
 
 mod host;
+mod service;
 
 pub use host::Host;
+pub use service::Reach;
 
 pub use skytether_api::estimate::{DriveShare, Estimate, WorkSplit};
 pub use skytether_api::explanation::Explanation;
@@ -50,11 +52,13 @@ pub use skytether_api::receipt::Receipt;
 pub use skytether_api::receipt::ReceiptHandle;
 pub use skytether_api::resize_report::{Load, ResizeOptions, ResizeReport};
 pub use skytether_api::scrub_report::{Finding, Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+pub use skytether_api::service::{FleetService, OnProgress, Prepared, ViewParts, WriterParts};
 pub use skytether_api::statement::Asked;
 pub use skytether_api::statement::Query;
 pub use skytether_api::statement::QueryOptions;
 pub use skytether_api::statement::{Output, TableScan};
 pub use skytether_api::status::DriveStatus;
+pub use skytether_api::values::Values;
 pub use skytether_catalog::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 pub use skytether_catalog::listing::Unreadable;
 pub use skytether_catalog::listing::{DatasetInfo, Listing};

@@ -25,6 +25,7 @@ const STORAGE: &[&str] = &[
     "export",
     "cluster",
     "maintenance",
+    "flight-sql",
 ];
 const FORBIDDEN: &[&str] = &["datafusion", "substrait"];
 

@@ -6,8 +6,6 @@
 //!
 //! In a sub-plan the small side is a table `__shipped_n` of the data set that the sub-plan reads, with columns `__shipped_n_0`, `__shipped_n_1`, ...
 
-mod columns;
-
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
@@ -20,8 +18,8 @@ use crate::node::DriveScan;
 use crate::policy::Tables;
 use crate::size::most_bytes;
 use skytether_partitioning::Placement;
+use skytether_slice::metadata::column_types::takes_bytes;
 
-pub use columns::takes;
 pub use skytether_common::plan_words::{SHIPPED_PREFIX, shipped_table as name};
 
 /// The most rows that a side may have to be sent to every drive.
@@ -59,7 +57,7 @@ const TIMES: u64 = 16;
 /// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in words; `None` where they are.
 pub(crate) fn too_large(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> Option<String> {
     let fields = plan.schema().fields();
-    if fields.is_empty() || !fields.iter().all(|f| takes(f.data_type())) {
+    if fields.is_empty() || !fields.iter().all(|f| takes_bytes(f.data_type())) {
         return Some("has columns of types that don't travel beside sub-plans".into());
     }
     let Some(rows) = most_rows(plan, tables) else { return Some("may have any number of rows".into()) };

@@ -128,7 +128,7 @@ pub fn exact(t: &DataType) -> bool {
 }
 
 /// The types without parameters that matter here: numbers, times without a zone, texts and bytes.
-pub(crate) fn simple(t: &DataType) -> bool {
+fn simple(t: &DataType) -> bool {
     use DataType as D;
     matches!(
         t,

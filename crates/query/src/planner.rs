@@ -20,7 +20,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{Error, Result};
 use skytether_expression::CellSource;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
@@ -202,15 +202,6 @@ impl Planner {
         Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
     }
 
-    /// The columns of `table` in a data set.
-    pub async fn table_schema(&self, name: &DatasetName, table: &str) -> Result<SchemaRef> {
-        let collector = Collector::new(Instant::now(), QueryOptions::default().cut);
-        let reference = TableReference::full(name.domain(), name.dataset(), table);
-        let tables = NamedTables::resolve(vec![reference.clone()], self.0.cluster.catalog(), &self.0.schemas, &collector).await?;
-        let named = tables.get(&reference).ok_or_else(|| Error::internal(format!("{reference} was found and is not there")))?;
-        Ok(Arc::clone(&named.schema))
-    }
-
     /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants to `optimise` it anyway.
     async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
         let (text, mut statement) = match asked {
@@ -239,8 +230,12 @@ impl Planner {
     }
 
     /// The tables that a query names, and a session that knows them.
+    pub(crate) async fn tables(&self, references: Vec<TableReference>, collector: &Collector) -> Result<NamedTables> {
+        NamedTables::resolve(references, self.0.cluster.catalog(), &self.0.schemas, collector).await
+    }
+
     pub(crate) async fn named(&self, references: Vec<TableReference>, collector: &Collector) -> Result<(Arc<NamedTables>, SessionState)> {
-        let tables = Arc::new(NamedTables::resolve(references, self.0.cluster.catalog(), &self.0.schemas, collector).await?);
+        let tables = Arc::new(self.tables(references, collector).await?);
         let mut state = self.0.base.clone();
         state.register_catalog_list(tables.catalog_list()?);
         state.mark_start_execution();

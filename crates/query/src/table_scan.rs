@@ -76,7 +76,7 @@ impl Planner {
         Box::pin(async move {
             let collector = Collector::new(Instant::now(), QueryOptions::default().cut);
             let reference = reference(table)?;
-            let (tables, _) = self.named(vec![reference.clone()], &collector).await?;
+            let tables = self.tables(vec![reference.clone()], &collector).await?;
             Ok(Arc::clone(&named(&tables, &reference)?.schema))
         })
     }

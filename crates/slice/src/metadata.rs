@@ -14,6 +14,7 @@
 //! Version 1 with several groups is read as well: it was written before there was a 2.
 
 pub(crate) mod builder;
+pub mod column_types;
 pub(crate) mod entry;
 mod gather;
 pub mod ipc;

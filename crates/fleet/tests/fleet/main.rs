@@ -29,6 +29,7 @@ mod ordered_read;
 mod outgoing;
 mod parquet_view;
 mod profiles;
+mod proxied;
 mod pushdown_levels;
 mod rebalance;
 mod receipts;

@@ -1,0 +1,195 @@
+//! The north door: what a fleet does for its callers, whether it is in this process or behind a connection.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, SchemaRef};
+use futures::future::BoxFuture;
+use skytether_catalog::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
+use skytether_catalog::listing::{DatasetInfo, Listing};
+use skytether_catalog::record_source::RecordSource;
+use skytether_catalog::records::root::RootRecord;
+use skytether_catalog::root_store::Catalog;
+use skytether_common::{DatasetName, Generation, Result};
+use skytether_slice::SliceOptions;
+
+use crate::explanation::Explanation;
+use crate::resize_report::{ResizeOptions, ResizeReport};
+use crate::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
+use crate::statement::{Asked, Query, QueryOptions, TableScan};
+use crate::status::DriveStatus;
+use crate::values::Values;
+
+/// Called with how far long work is, now and then; it must not block.
+pub type OnProgress<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
+
+/// What is known of a query before its parameters have values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prepared {
+    /// The columns of the result, as far as they are known.
+    pub schema: SchemaRef,
+    /// The parameters in the order of their numbers, named `$1`, ...; those of unknown type are of type null.
+    pub parameters: Vec<Field>,
+}
+
+/// What writes one data set: the caller encodes slices and commits through the catalog.
+#[derive(Debug, Clone)]
+pub struct WriterParts {
+    /// The drives and the records on them.
+    pub catalog: Catalog,
+    /// How rows are cut into slices.
+    pub slices: SliceOptions,
+    /// The generation of what is written, drawn for this writer.
+    pub generation: Generation,
+}
+
+/// What reads the slices of tables as they are stored.
+#[derive(Debug, Clone)]
+pub struct ViewParts {
+    /// The drives.
+    pub catalog: Catalog,
+    /// Who knows the newest root records.
+    pub records: Arc<dyn RecordSource>,
+}
+
+/// A fleet of drives with a host before them, as callers see it.
+///
+/// A host in this process, a connection to a host and an embedded fleet implement it. Where not said otherwise, errors
+/// are those of the host, the same over a connection; every method of a connection may end with `Unavailable` as well.
+/// The futures are boxed here and not by `async_trait` (docs/decisions/0001-build-and-test-time.md).
+pub trait FleetService: Send + Sync + Debug {
+    /// Runs a query, with `values` for its parameters.
+    ///
+    /// # Errors
+    /// Invalid for a text or plan that is none, and for values of other types or another number than the parameters;
+    /// `NotFound` for tables that there are not; Unsupported, by name, for what the engine does not know; what the
+    /// drives say.
+    fn ask_with<'a>(&'a self, asked: &'a Asked, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>>;
+
+    /// Runs a query without parameters.
+    ///
+    /// # Errors
+    /// As [`Self::ask_with`].
+    fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+        Box::pin(async move { self.ask_with(asked, &Values::default(), options).await })
+    }
+
+    /// What is known of a query before its parameters have values.
+    ///
+    /// # Errors
+    /// As [`Self::ask_with`].
+    fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Prepared>>;
+
+    /// The columns of the result of a query with these values, without running it.
+    ///
+    /// # Errors
+    /// As [`Self::ask_with`].
+    fn schema_with<'a>(&'a self, asked: &'a Asked, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>>;
+
+    /// Scans one table.
+    ///
+    /// # Errors
+    /// Invalid for a table, column or expression that is none; `NotFound`; what the drives say.
+    fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>>;
+
+    /// The columns of the table `domain.dataset` or `domain.dataset.table`.
+    ///
+    /// # Errors
+    /// Invalid for a text that is no such name; `NotFound`.
+    fn schema_of<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<SchemaRef>>;
+
+    /// The cut of a query, with `analyze` after running it.
+    ///
+    /// # Errors
+    /// As [`Self::ask_with`].
+    fn explanation<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>>;
+
+    /// The same as text.
+    ///
+    /// # Errors
+    /// As [`Self::explanation`].
+    fn explain<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move { Ok(self.explanation(asked, analyze, options).await?.to_string()) })
+    }
+
+    /// The data sets, in order of their names; one whose root record can't be read comes with its error.
+    ///
+    /// # Errors
+    /// `Unavailable` while drives that may hold root records are down.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>>;
+
+    /// The data sets that can be listed while drives are down, and which drives those are.
+    ///
+    /// # Errors
+    /// Only those of a connection.
+    fn listing(&self) -> BoxFuture<'_, Result<Listing>>;
+
+    /// The newest root record of a data set.
+    ///
+    /// # Errors
+    /// `NotFound`, with names that there are.
+    fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>>;
+
+    /// Removes a data set.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` when it is replaced at the same moment.
+    fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>>;
+
+    /// Has the drives build an index in the background, and gives its name. See [`Catalog::create_index`].
+    ///
+    /// # Errors
+    /// As there.
+    fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>>;
+
+    /// The indexes, and how far they are. See [`Catalog::indexes`].
+    ///
+    /// # Errors
+    /// As there.
+    fn indexes<'a>(&'a self, asked: &'a ListIndexes) -> BoxFuture<'a, Result<Vec<IndexInfo>>>;
+
+    /// Removes an index. See [`Catalog::drop_index`].
+    ///
+    /// # Errors
+    /// As there.
+    fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>>;
+
+    /// How the drives are; those that are down come with the reason.
+    ///
+    /// # Errors
+    /// Only those of a connection.
+    fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>>;
+
+    /// Has every drive verify what it holds, and repairs what is damaged.
+    ///
+    /// # Errors
+    /// `NotFound` for a data set that there is not; `Conflict` while other maintenance runs; what the drives say.
+    fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<ScrubReport>>;
+
+    /// Rebuilds on blank drives what was on the lost ones in whose place they are.
+    ///
+    /// # Errors
+    /// Invalid for drives that are not lost, and for a replacement (an address) that this fleet can't reach; `Conflict`
+    /// while other maintenance runs; what the drives say.
+    fn repair<'a>(&'a self, options: &'a RepairOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<RepairReport>>;
+
+    /// Takes blank drives into the fleet, empties those that leave it, and moves slices so that every drive has as much
+    /// as the others.
+    ///
+    /// # Errors
+    /// Invalid for new drives in a form that this fleet does not take: an embedded one makes `count` of them, a host
+    /// reaches them at `addresses`; `Conflict` while other maintenance runs; what the drives say.
+    fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<ResizeReport>>;
+
+    /// What writes a data set of this fleet.
+    ///
+    /// # Errors
+    /// Only those of a connection.
+    fn writer_parts(&self) -> BoxFuture<'_, Result<WriterParts>>;
+
+    /// What reads tables of this fleet as plain files.
+    ///
+    /// # Errors
+    /// Only those of a connection.
+    fn view_parts(&self) -> BoxFuture<'_, Result<ViewParts>>;
+}
