@@ -1,4 +1,4 @@
-"""Runs the deterministic simulation of the fleet (`crates/fleet/tests/fleet/dst.rs`) over ten thousand seeds.
+"""Runs the deterministic simulation of the fleet (`crates/skytether/tests/fleet/dst.rs`) over ten thousand seeds.
 
 A seed draws work (ingest, replacement, drop, scrub, repair, growth, retirement, a second host) and faults: hosts and
 drives that die, drives that flap or are slow, lost answers, late changes, full disks.
@@ -25,7 +25,7 @@ SEEDS = 10_000
 def run(begin: int, seeds: int) -> tuple[float, str]:
     """Seconds that `seeds` simulations took from seed `begin` on, and their summary; exits where one fails."""
     # The program of `make test`; what cargo builds first takes as long as some thousand simulations.
-    build = ["cargo", "test", "--profile", "dev", "-q", "-p", "skytether-fleet", "--test", "fleet"]
+    build = ["cargo", "test", "--profile", "dev", "-q", "-p", "skytether", "--test", "fleet"]
     environment = {**os.environ, "SKYTETHER_STORMS": f"{begin}..{begin + seeds}", "PROTOC": os.environ.get("PROTOC", str(ROOT / ".venv/bin/protoc"))}
     subprocess.run([*build, "--no-run"], cwd=ROOT, check=True, env=environment)
     began = time.perf_counter()

@@ -52,7 +52,7 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None], program: Path) ->
         "figure6",
         "Skytether, Figure 6: where code and data are",
         f"Processor time of each slice ({size['rows']} genes of {size['cells']:,} cells) for decoding and Accumulate, on the processor that does it; {size['times']} processes per configuration, each with the sub-plan that a host would send, "
-        f"run slice by slice in one lane of the engine (`crates/fleet/examples/slice_times.rs`). The first {first} slices of each process are shown apart, as in the paper. Envoy is a profile: this machine's processor time, times 15.",
+        f"run slice by slice in one lane of the engine (`crates/skytether/examples/slice_times.rs`). The first {first} slices of each process are shown apart, as in the paper. Envoy is a profile: this machine's processor time, times 15.",
     )
     rows = []
     for place, (name, what, theirs) in PLACES.items():

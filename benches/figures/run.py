@@ -39,7 +39,7 @@ PARTS: dict[str, tuple[Callable[..., paper.Result], str | None]] = {
 }
 
 #: How cargo names what it builds.
-BUILT = {"regret": ("skytether-sim", "--bin", "."), "slice_times": ("skytether-fleet", "--example", "examples")}
+BUILT = {"regret": ("skytether-sim", "--bin", "."), "slice_times": ("skytether", "--example", "examples")}
 
 
 def program(name: str) -> Path:

@@ -1,8 +1,8 @@
 //! Code maps and digests of data sets with redundancy.
 
-use skytether_redundancy::Code;
-use skytether_redundancy::digest::{Digest, Digesting};
-use skytether_redundancy::map::{CodeMap, Role, Shard};
+use skytether_erasure::Code;
+use skytether_erasure::digest::{Digest, Digesting};
+use skytether_erasure::map::{CodeMap, Role, Shard};
 
 /// Bytes of a map before what its checksum covers.
 const HEAD: usize = 16;

@@ -11,11 +11,11 @@ use skytether_expression::store::{EmitTo, MomentStore};
 use skytether_expression::{Groups as CellGroups, MomentsSpec};
 use skytether_matrix::MtxReader;
 use skytether_matrix::tsv::{barcodes_from, features_from};
-use skytether_particles::{Particles, RECORD, Records};
 use skytether_slice::plain::{Assembly, Footer};
 use skytether_slice::{
     Encoded, Groups, Layout, Metadata, MetadataBuilder, Pieces, SliceOptions, SliceStats, SparseSlicer, TableSlicer, ValueType, Values, decode, decode_sparse,
 };
+use skytether_vpic::{Particles, RECORD, Records};
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let list = DataType::List(Arc::new(Field::new("item", DataType::Int64, true)));

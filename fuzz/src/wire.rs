@@ -13,7 +13,6 @@ use datafusion::common::ScalarValue;
 use datafusion::physical_plan::collect;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
-use skytether_adapt::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
 use skytether_common::{DatasetName, Detail, Error, Generation, Kind, PartitionName};
 use skytether_device::session::{Message, Stripe};
 use skytether_device::{Annotation, Program, PushdownLevel, ResultMessage, SubPlan};
@@ -25,6 +24,7 @@ use skytether_flight_drive::sessions::{self, Came, SessionDecoder, SessionEncode
 use skytether_host::Values;
 use skytether_plan::broadcast_join;
 use skytether_plan::keys::{KeySets, set_of};
+use skytether_scheduler::message::{CloseAfter, Completed, Down, EpochId, Order, SliceCost, SliceId, Up, Why};
 use skytether_slice::metadata::ipc;
 use tokio::runtime::{Builder, Runtime};
 use uuid::Uuid;

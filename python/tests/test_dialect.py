@@ -1,6 +1,6 @@
 """What the sqllogictest files of the dialect expect is what DuckDB says, except for records that they mark with the reason why not.
 
-`cargo test -p skytether-fleet dialect` runs the same files over fleets."""
+`cargo test -p skytether dialect` runs the same files over fleets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 //! What is taken for a device that does not say what it is made of.
 
-use skytether_adapt::profile::Profile;
 use skytether_device::CseInfo;
+use skytether_scheduler::profile::Profile;
 
 /// A device that nothing is known of: as fast as this machine, behind a link that holds nothing up.
 pub const UNKNOWN: Profile =

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::units::counted;
 use skytether_common::{Error, Result};
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
 use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Kind, Result};
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
 
 use crate::records::root::{DatasetKind, RootRecord};
 use crate::root_store::Catalog;

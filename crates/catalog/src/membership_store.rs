@@ -21,7 +21,7 @@ use futures::future::BoxFuture;
 use skytether_common::units::counted;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_device::Storage;
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
 use skytether_runtime::{Ids, within};
 use skytether_store::{Expect, Op};
 use uuid::Uuid;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Kind, Result};
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
 use skytether_store::{Expect, Op};
 
 use crate::fencing::is_refusal;

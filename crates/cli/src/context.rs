@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
+use skytether::address::is_host;
+use skytether::{Fleet, OpenOptions, Profiles};
 use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::address::is_host;
-use skytether_fleet::{Fleet, OpenOptions, Profiles};
 use skytether_host::HostOptions;
 
 use crate::common_args::{FleetArg, ListFormat};

@@ -4,7 +4,7 @@
 //! `serving` and `shutdown` are for the commands that serve; `output`, `listing` and `progress` write for people.
 //!
 //! Invariants: results go to stdout, everything else to stderr. Exit status 0 means done, 1 that the work failed, 2
-//! that the call was wrong, 130 that Ctrl-C was pressed. Commands hold no logic of their own: `skytether_fleet` does
+//! that the call was wrong, 130 that Ctrl-C was pressed. Commands hold no logic of their own: `skytether` does
 //! the work.
 //!
 //! See also `skytether --help` and `docs/storage.md`.

@@ -1,11 +1,11 @@
 //! Data sets and drives as tables for people and as JSON for programs.
 
 use serde::Serialize;
+use skytether::Calibration;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_device::CseInfo;
 use skytether_drive::Device;
-use skytether_fleet::Calibration;
 use skytether_host::{DatasetInfo, DriveStatus};
 
 use crate::output::columns;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use skytether::Progress;
 use skytether_common::units::human_count;
-use skytether_fleet::Progress;
 
 /// A line that counts rows while a table is written. Draws nothing where stderr is no terminal.
 pub(crate) struct Rows(ProgressBar);

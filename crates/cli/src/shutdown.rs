@@ -73,7 +73,7 @@ impl Stop {
         }
         print_error_line(line.unwrap_or("stopping: what was written is taken back; press Ctrl-C again to end at once"));
         if line.is_some() {
-            skytether_fleet::remove_unfinished();
+            skytether::remove_unfinished();
             std::process::exit(i32::from(STOPPED));
         }
     }

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use skytether_common::{Error, Result};
 use skytether_device::{Batches, Cse, FaultReporter, Storage};
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
 use skytether_runtime::{AppendVec, within};
 use uuid::Uuid;
 

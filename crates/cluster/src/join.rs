@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::{Cse, Storage};
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
 use skytether_runtime::within;
 use uuid::Uuid;
 

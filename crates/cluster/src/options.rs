@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Limits, Policy};
 use skytether_api::device_profile::UNKNOWN;
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::{Limits, Policy};
 use skytether_slice::SliceOptions;
 use uuid::Uuid;
 

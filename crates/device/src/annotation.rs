@@ -1,8 +1,8 @@
 //! What a CSE writes on a plan that it ran, or did not run.
 
 use serde::{Deserialize, Deserializer, Serialize};
-use skytether_adapt::message::PushdownLevel;
 use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
+use skytether_scheduler::message::PushdownLevel;
 
 /// The most operators that an annotation tells of.
 pub const MAX_OPERATORS: usize = 512;

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Key, Result};
 use skytether_index::State;
+use skytether_scheduler::profile::Profile;
 use skytether_store::{Entry, Op, Usage, Version};
 use uuid::Uuid;
 

@@ -61,7 +61,7 @@ pub use faults::FaultReporter;
 pub use layer::Layer;
 pub use program::{Program, ProgramKind};
 pub use session::{OpenReply, Session};
-pub use skytether_adapt::message::PushdownLevel;
+pub use skytether_scheduler::message::PushdownLevel;
 pub use storage_only::StorageOnly;
 pub use subplan::SubPlan;
 pub use verify::{Verified, Verify};

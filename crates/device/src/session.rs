@@ -1,7 +1,7 @@
 //! A sub-plan that is worked off slice by slice, at rungs that change while it runs
 //! (docs/internals/adaptive-execution.md).
 //!
-//! Orders go down, messages come up, both as `skytether_adapt` has them. Slices are called by the numbers of their
+//! Orders go down, messages come up, both as `skytether_scheduler` has them. Slices are called by the numbers of their
 //! stripes in the CSE's partition; slices as they are stored are read through [`crate::Storage`] and are no matter of
 //! sessions.
 
@@ -12,8 +12,8 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::message::{Down, EpochId, PushdownLevel, Up};
 use skytether_common::{Error, Result};
+use skytether_scheduler::message::{Down, EpochId, PushdownLevel, Up};
 use tokio::sync::mpsc;
 
 use crate::annotation::Annotation;

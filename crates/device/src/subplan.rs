@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::message::PushdownLevel;
 use skytether_common::{DatasetName, PartitionName};
+use skytether_scheduler::message::PushdownLevel;
 use uuid::Uuid;
 
 use crate::program::Program;

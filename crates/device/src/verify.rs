@@ -1,7 +1,7 @@
 //! Verifying values where they lie: a drive is told which ones, and says which of them are not what they should be.
 //!
 //! What was asked and what is answered are small: some 15 to 40 bytes for each value, as its key is like the one
-//! before it, and for each *sum* of many values one digest of 4 KiB ([`skytether_redundancy::digest`]). Values
+//! before it, and for each *sum* of many values one digest of 4 KiB ([`skytether_erasure::digest`]). Values
 //! themselves do not travel.
 //!
 //! As bytes, numbers being LEB128 varints unless said otherwise. Asked: u64 LE seed, u64 LE bytes per second (0: as
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, Result};
-use skytether_redundancy::digest::{DIGEST_BYTES, Digest, Digesting};
+use skytether_erasure::digest::{DIGEST_BYTES, Digest, Digesting};
 
 /// The most values that one request may name.
 pub const MAX_ITEMS: usize = 1 << 16;

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use skytether_adapt::profile::Profile;
 use skytether_common::Result;
 use skytether_device::{DeliveryStream, OpenReply, ProgramKind, SubPlan};
+use skytether_emulation::Processor;
 use skytether_engine::Engine;
 use skytether_engine::lane_pool::LanePool;
 use skytether_engine::session::Sessions;
 use skytether_engine::split_execution::Taken;
-use skytether_pace::Processor;
+use skytether_scheduler::profile::Profile;
 use skytether_store::SliceStore;
 use tokio::sync::Semaphore;
 

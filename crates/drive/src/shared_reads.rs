@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName, Result};
-use skytether_pace::wait::{deferred, owe};
+use skytether_emulation::wait::{deferred, owe};
 use skytether_store::{Op, SliceStore, StoreLayer, Version};
 
 /// Both go on as long as neither has been silent for so long.
@@ -222,7 +222,7 @@ impl StoreLayer for SharedReads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skytether_adapt::profile::Profile;
+    use skytether_scheduler::profile::Profile;
     use skytether_store::Expect;
     use skytether_store::memory::MemoryStore;
 

@@ -24,7 +24,7 @@ use futures::{FutureExt, StreamExt, stream};
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, DeliveryStream, ResultMessage, SubPlan};
-use skytether_pace::paced;
+use skytether_emulation::paced;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::keys::{KeySets, among_udf};

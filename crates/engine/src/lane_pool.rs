@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
-use skytether_adapt::drive::{Meters, Next};
-use skytether_adapt::message::{EpochId, PushdownLevel, Seconds, SliceCost, SliceId};
-use skytether_adapt::profile::Profile;
 use skytether_common::{Error, Result};
 use skytether_device::Annotation;
 use skytether_device::size::batch_bytes;
+use skytether_scheduler::drive::{Meters, Next};
+use skytether_scheduler::message::{EpochId, PushdownLevel, Seconds, SliceCost, SliceId};
+use skytether_scheduler::profile::Profile;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 

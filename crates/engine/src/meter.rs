@@ -11,7 +11,7 @@ use datafusion::error::Result as DfResult;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
 use futures::Stream;
 use parking_lot::{Mutex, MutexGuard};
-use skytether_pace::thread_time;
+use skytether_emulation::thread_time;
 
 /// The time that one lane has had.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! A sub-plan that is worked off slice by slice: what `skytether_adapt::drive` decides, carried out by a [`Worker`].
+//! A sub-plan that is worked off slice by slice: what `skytether_scheduler::drive` decides, carried out by a [`Worker`].
 //!
 //! A task takes orders, beats, and closes; each epoch has as many lanes as the worker wants, tasks of their own that ask the machine for slices. Whoever knows something new tells the machine, under one
 //! lock, and sends what it says. What a lane does with its slices is the worker's: a drive's are lanes of its engine.
@@ -15,12 +15,12 @@ use arrow::record_batch::RecordBatch;
 use futures::stream::{self, PollNext};
 use futures::{FutureExt, StreamExt};
 use parking_lot::{Mutex, MutexGuard};
-use skytether_adapt::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
-use skytether_adapt::message::{Down, EpochId, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 use skytether_common::{Error, Kind, Result};
 use skytether_device::session::{Message, Session};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, SubPlan};
+use skytether_scheduler::drive::{Drive as Machine, Effect, Meters, Next, Pressure, Totals};
+use skytether_scheduler::message::{Down, EpochId, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
@@ -36,7 +36,7 @@ const WAITING: u32 = 4 << 10;
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
 
-/// Into how many parts [`LANE`] is divided of which one is left where rows still fit, and where only slices as they are stored do ([`skytether_adapt::drive::admit`] wants an eighth for rows).
+/// Into how many parts [`LANE`] is divided of which one is left where rows still fit, and where only slices as they are stored do ([`skytether_scheduler::drive::admit`] wants an eighth for rows).
 const ROWS_LEFT: u64 = 2;
 const SLICES_LEFT: u64 = 16;
 

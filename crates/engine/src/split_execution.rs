@@ -23,14 +23,14 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use skytether_adapt::message::PushdownLevel;
 use skytether_common::{Error, PartitionName, Result};
 use skytether_device::session::Stripe;
 use skytether_device::{Annotation, DeliveryStream, OperatorNote, SubPlan};
-use skytether_pace::paced;
+use skytether_emulation::paced;
 use skytether_plan::combine;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::pushdown_level::{self, Delivered};
+use skytether_scheduler::message::PushdownLevel;
 use tokio::sync::OnceCell;
 
 use crate::annotate;

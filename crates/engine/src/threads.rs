@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use skytether_common::{Error, Result};
-use skytether_pace::Processor;
-use skytether_pace::timer::sleep_until;
-use skytether_pace::wait::deferred;
+use skytether_emulation::Processor;
+use skytether_emulation::timer::sleep_until;
+use skytether_emulation::wait::deferred;
 
 /// Runs `work` on a thread that may block; a panic there becomes an error here.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

@@ -11,7 +11,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties, ReplaceChildrenOptions};
-use skytether_pace::{Processor, paced};
+use skytether_emulation::{Processor, paced};
 
 /// `plan` with a [`ThrottledExec`] wherever work goes to another task; as it is where there are no cores to pay.
 ///
@@ -87,8 +87,8 @@ mod tests {
     use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
     use futures::{StreamExt, stream};
     use parking_lot::Mutex;
-    use skytether_adapt::profile::Profile;
-    use skytether_pace::processor::thread_time;
+    use skytether_emulation::processor::thread_time;
+    use skytether_scheduler::profile::Profile;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! What a scan whose work may move between drives and host is expected to take.
 
-use skytether_adapt::message::{CseId, Slice, SliceId};
-use skytether_adapt::query::{Forecast, Setup, forecast};
+use skytether_scheduler::message::{CseId, Slice, SliceId};
+use skytether_scheduler::query::{Forecast, Setup, forecast};
 
 use skytether_api::estimate::{DriveShare, WorkSplit};
 

@@ -13,7 +13,7 @@
 //!
 //! Invariants: a slice counts once, whatever is late, duplicated or repeated elsewhere (I4). A query that needs more
 //! memory than the host has ends with `Exhausted`, and names the operators that hold it. This crate decides nothing
-//! about placement of work: `skytether_adapt` does. It does not parse or plan: `skytether_query` does.
+//! about placement of work: `skytether_scheduler` does. It does not parse or plan: `skytether_query` does.
 //!
 //! `skytether_host` has an example. See also `docs/internals/adaptive-execution.md` and `docs/internals/receipts.md`.
 

@@ -20,13 +20,13 @@ use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
 use futures::stream;
-use skytether_adapt::kinds::Kinds;
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Limits, Policy, Setup};
-use skytether_adapt::work::{PRIORS, Work};
 use skytether_common::{DatasetName, PartitionName, Result};
 use skytether_device::{Annotation, Cse, FaultReporter, Program, PushdownLevel, SubPlan};
 use skytether_plan::error::to_datafusion;
+use skytether_scheduler::kinds::Kinds;
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::{Limits, Policy, Setup};
+use skytether_scheduler::work::{PRIORS, Work};
 use std::collections::BTreeMap;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -263,7 +263,7 @@ impl DriveScanExec {
                 members: members.collect(),
                 setup: moves.setup(),
                 schema,
-                top: skytether_adapt::message::PushdownLevel::Full,
+                top: skytether_scheduler::message::PushdownLevel::Full,
                 source: None,
                 runtime,
                 spills,

@@ -1,8 +1,8 @@
 //! A table as one Parquet file, put together from its slices as they are stored.
 //!
-//! - [`ParquetView`](parquet_view::Door) opens a table over a catalog, reads ranges of its file, and exports the whole to a
+//! - [`ParquetView`](parquet_view::ParquetView) opens a table over a catalog, reads ranges of its file, and exports the whole to a
 //!   [`Sink`](parquet_view::Sink).
-//! - [`VirtualFile`](virtual_file::PlainFile) is an open file: its length, its footer, and a cache of slices.
+//! - [`VirtualFile`](virtual_file::VirtualFile) is an open file: its length, its footer, and a cache of slices.
 //!
 //! Invariants: a file has the generation that it was opened with, or reading fails with `Conflict`. Every slice is
 //! verified before its bytes are given (I5). Rows are copied as they are encoded, and never decoded; so the dense
@@ -17,7 +17,7 @@
 //! use skytether_catalog::root_store::Catalog;
 //! use skytether_common::Generation;
 //! use skytether_device::{Storage, StorageOnly};
-//! use skytether_export::parquet_view::Door;
+//! use skytether_export::parquet_view::ParquetView;
 //! use skytether_ingest::dataset_writer::DatasetWriter;
 //! use skytether_partitioning::Placement;
 //! use skytether_slice::SliceOptions;
@@ -34,7 +34,7 @@
 //!     writer.write_table("data", Placement::Spread, rows.schema(), [Ok(rows)].into_iter()).await?;
 //!     writer.commit().await?;
 //!
-//!     let door = Door::new(catalog.clone(), Arc::new(catalog));
+//!     let door = ParquetView::new(catalog.clone(), Arc::new(catalog));
 //!     let file = door.open("lab.runs").await?;
 //!     assert_eq!(file.rows(), 100);
 //!     let bytes = door.read(&file, 0..file.len()).await?;

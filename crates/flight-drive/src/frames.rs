@@ -473,9 +473,9 @@ mod tests {
         assert_eq!(decode_info(&bytes).unwrap(), info);
         let stores = CseInfo { capabilities: Capabilities::storage_only(), ..info.clone() };
         assert_eq!(decode_info(&encode_info(&stores).unwrap()).unwrap(), stores);
-        let slow = CseInfo { profile: Some(skytether_adapt::profile::Profile::shipped("envoy").unwrap()), ..info };
+        let slow = CseInfo { profile: Some(skytether_scheduler::profile::Profile::shipped("envoy").unwrap()), ..info };
         assert_eq!(decode_info(&encode_info(&slow).unwrap()).unwrap(), slow);
-        let odd = CseInfo { profile: slow.profile.map(|p| skytether_adapt::profile::Profile { cores: 0, ..p }), ..slow };
+        let odd = CseInfo { profile: slow.profile.map(|p| skytether_scheduler::profile::Profile { cores: 0, ..p }), ..slow };
         let error = decode_info(&encode_info(&odd).unwrap()).unwrap_err();
         assert!(error.kind() == Kind::Invalid && error.report().contains("drive-0: cores is 0"), "{error}");
         let error = decode_info(br#"{"protocol": 4711, "greeting": "from the future"}"#).unwrap_err();

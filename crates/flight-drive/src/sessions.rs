@@ -13,12 +13,12 @@ use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightData;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_adapt::message::{Down, EpochId, PushdownLevel, Up};
 use skytether_common::{Detail, Error, Kind, Result};
 use skytether_device::annotation::Annotation;
 use skytether_device::delivery::ResultMessage;
 use skytether_device::session::{Message, Stripe};
 use skytether_device::subplan::SubPlan;
+use skytether_scheduler::message::{Down, EpochId, PushdownLevel, Up};
 
 use crate::deliveries::{DeliveryDecoder, DeliveryEncoder, Incoming, MAX_NOTE};
 use crate::details;
@@ -315,8 +315,8 @@ impl SessionDecoder {
 mod tests {
     use super::*;
     use arrow::array::{ArrayRef, Int64Array, StringArray};
-    use skytether_adapt::message::{CloseAfter, Order, SliceId, Why};
     use skytether_common::Key;
+    use skytether_scheduler::message::{CloseAfter, Order, SliceId, Why};
 
     fn rows(n: i64) -> RecordBatch {
         RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..n)) as ArrayRef)]).unwrap()

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Result};
 use skytether_device::Cse;
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
 use uuid::Uuid;
 
 use skytether_api::explanation::Explanation;

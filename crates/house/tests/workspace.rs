@@ -10,6 +10,9 @@ use crate::imports::Sources;
 /// The prefix of the names of our crates.
 const PREFIX: &str = "skytether-";
 
+/// The crate whose name has nothing behind it: what Rust programs use.
+const LIBRARY: &str = "skytether";
+
 /// A crate of the workspace. Names have no `skytether-`.
 pub(crate) struct Member {
     pub(crate) name: String,
@@ -87,5 +90,9 @@ fn member(package: &Value) -> Option<Member> {
 }
 
 fn ours(name: &Value) -> Option<String> {
-    Some(name.as_str()?.strip_prefix(PREFIX)?.to_owned())
+    let name = name.as_str()?;
+    if name == LIBRARY {
+        return Some(name.to_owned());
+    }
+    Some(name.strip_prefix(PREFIX)?.to_owned())
 }

@@ -6,7 +6,7 @@
 //!
 //! Invariants: nothing of an ingest is visible before its commit, and everything after it (I1). A writer that is
 //! dropped deletes what it wrote; after a crash the next open does. Memory is bounded, whatever the input has. This
-//! crate reads no file formats (`skytether_fleet` does) and links no query engine.
+//! crate reads no file formats (`skytether` does) and links no query engine.
 //!
 //! ```
 //! use std::sync::Arc;

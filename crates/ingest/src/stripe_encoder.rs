@@ -11,10 +11,10 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, PartitionName, Result};
-use skytether_redundancy::groups::{Group, Grouper, PlacedShard, default_window};
-use skytether_redundancy::levels::{Formed, Inside, Levels};
-use skytether_redundancy::map::{CodeMap, Shard};
-use skytether_redundancy::{Code, Scheme, code};
+use skytether_erasure::groups::{Group, Grouper, PlacedShard, default_window};
+use skytether_erasure::levels::{Formed, Inside, Levels};
+use skytether_erasure::map::{CodeMap, Shard};
+use skytether_erasure::{Code, Scheme, code};
 use skytether_runtime::threads;
 use uuid::Uuid;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use skytether_common::{Error, Result};
-use skytether_redundancy::map::{CodeMap, Shard};
+use skytether_erasure::map::{CodeMap, Shard};
 
 use crate::rebalance_plan::{Job, Planned};
 use skytether_catalog::records::code_map::{Part, StoredMap, Within};

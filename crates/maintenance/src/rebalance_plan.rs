@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use skytether_common::{Context, Error, Generation, PartitionName, Result};
+use skytether_erasure::map::{CodeMap, Role, Shard};
 use skytether_partitioning::Placement;
-use skytether_redundancy::map::{CodeMap, Role, Shard};
 use skytether_slice::Metadata;
 use uuid::Uuid;
 

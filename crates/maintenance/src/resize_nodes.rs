@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
-use skytether_redundancy::{Code, Scheme};
+use skytether_erasure::{Code, Scheme};
 
 use crate::Maintenance;
 use skytether_api::resize_report::ResizeOptions;

@@ -13,8 +13,8 @@ use futures::future::join_all;
 use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_device::verify::{Expected, Found, Item};
 use skytether_device::{Verified, Verify};
+use skytether_erasure::map::Role;
 use skytether_partitioning::Placement;
-use skytether_redundancy::map::Role;
 use skytether_slice::Metadata;
 use uuid::Uuid;
 

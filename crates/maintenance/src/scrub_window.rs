@@ -8,11 +8,11 @@ use std::sync::Arc;
 use skytether_common::{Error, Key, PartitionName, Result};
 use skytether_device::verify::{Expected, Found, Item, MAX_SUMS, Summed};
 use skytether_device::{Verified, Verify};
-use skytether_redundancy::code::{BLOCK, encode};
-use skytether_redundancy::digest::{Digest, consistent};
-use skytether_redundancy::map::{CodeMap, Members, Role, Shard};
-use skytether_redundancy::scrub::{Report, Verdict, judge};
-use skytether_redundancy::{Code, code};
+use skytether_erasure::code::{BLOCK, encode};
+use skytether_erasure::digest::{Digest, consistent};
+use skytether_erasure::map::{CodeMap, Members, Role, Shard};
+use skytether_erasure::scrub::{Report, Verdict, judge};
+use skytether_erasure::{Code, code};
 use skytether_slice::Metadata;
 
 use crate::scrub::{Scrub, map_key};

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use skytether_common::{Error, Result};
-use skytether_redundancy::Code;
-use skytether_redundancy::balance::Units;
-use skytether_redundancy::map::Role;
-use skytether_redundancy::repair::Drive;
+use skytether_erasure::Code;
+use skytether_erasure::balance::Units;
+use skytether_erasure::map::Role;
+use skytether_erasure::repair::Drive;
 
 use crate::rebalance_plan::{Planner, TOLERANCE};
 use skytether_catalog::records::code_map::Within;

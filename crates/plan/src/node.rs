@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use datafusion::common::{DFSchemaRef, Result, TableReference, plan_err};
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
-use skytether_adapt::message::PushdownLevel;
+use skytether_scheduler::message::PushdownLevel;
 
 use skytether_partitioning::Placement;
 

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use serde::Serialize;
-use skytether_common::{DatasetName, Error, Result};
-use skytether_fleet::{
+use skytether::{
     Credentials, DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
     RepairOptions, ResizeOptions, ScrubOptions, Secret, TableScan, files,
 };
+use skytether_common::{DatasetName, Error, Result};
 
 use tokio::sync::Notify;
 
@@ -143,7 +143,7 @@ enum Given {
 /// Measures whether a drive like the device that `profile` means works as that; the figures as JSON.
 #[pyfunction]
 pub(crate) fn calibrate(py: Python<'_>, profile: String, dir: Option<PathBuf>, served: bool) -> PyResult<String> {
-    block(py, async move { json(&skytether_fleet::calibrate(&profile, dir.as_deref(), served, |_| ()).await?) })
+    block(py, async move { json(&skytether::calibrate(&profile, dir.as_deref(), served, |_| ()).await?) })
 }
 
 #[pymethods]
@@ -233,8 +233,8 @@ impl PyFleet {
     fn explain(&self, py: Python<'_>, query: Written, analyze: bool, cut: &str) -> PyResult<(String, String)> {
         let (fleet, options) = (self.fleet()?, options(cut)?);
         let asked = match query {
-            Written::Sql(text) => skytether_fleet::Asked::Sql(text.into()),
-            Written::Substrait(plan) => skytether_fleet::Asked::Substrait(plan.into()),
+            Written::Sql(text) => skytether::Asked::Sql(text.into()),
+            Written::Substrait(plan) => skytether::Asked::Substrait(plan.into()),
         };
         block(py, async move {
             let explanation = fleet.explanation(asked, analyze, &options).await?;

@@ -39,7 +39,7 @@ use pyo3::prelude::*;
 /// Whether `text` is the address of a host, and not a directory.
 #[pyfunction]
 fn is_host(text: &str) -> bool {
-    skytether_fleet::address::is_host(text)
+    skytether::address::is_host(text)
 }
 
 /// Runs the `skytether` command with `arguments` (the first is the program's name) and returns its exit status.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use skytether::{Fleet, ParquetView, Particles, VirtualFile, generate};
 use skytether_common::{Error, Result};
-use skytether_fleet::files::Format;
-use skytether_fleet::{Fleet, ParquetView, Particles, VirtualFile, generate};
+use skytether_formats::Format;
 
 use crate::errors::OrRaise;
 use crate::runtime::block;

@@ -13,8 +13,8 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3_arrow::{PyRecordBatchReader, PySchema, PyTable};
+use skytether::{Fleet, Query, QueryOptions, ReceiptHandle, TableScan};
 use skytether_common::{Error, Result};
-use skytether_fleet::{Fleet, Query, QueryOptions, ReceiptHandle, TableScan};
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -28,18 +28,18 @@ use crate::slot::Slot;
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
     /// A text of SQL, or a Substrait plan.
-    Query(skytether_fleet::Asked),
+    Query(skytether::Asked),
     /// A scan of one table.
     Scan(TableScan),
 }
 
 impl Asked {
     pub(crate) fn sql(text: String) -> Self {
-        Self::Query(skytether_fleet::Asked::Sql(text.into()))
+        Self::Query(skytether::Asked::Sql(text.into()))
     }
 
     pub(crate) fn substrait(plan: Vec<u8>) -> Self {
-        Self::Query(skytether_fleet::Asked::Substrait(plan.into()))
+        Self::Query(skytether::Asked::Substrait(plan.into()))
     }
 }
 

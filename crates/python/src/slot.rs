@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use skytether::{Fleet, Query};
 use skytether_common::{Error, Result};
-use skytether_fleet::{Fleet, Query};
 
 /// The fleet that a Python fleet and its results share until it is closed. Only an Arrow stream that is being read and
 /// an ingest keep the fleet open for longer, each for itself.

@@ -8,8 +8,8 @@ use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PyTable};
+use skytether::{DatasetWriter, Placement};
 use skytether_common::{Error, Result};
-use skytether_fleet::{DatasetWriter, Placement};
 use skytether_matrix::{MtxReader, TransposeOptions, Transposer};
 use tokio::sync::Mutex as AsyncMutex;
 

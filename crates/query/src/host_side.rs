@@ -3,10 +3,10 @@
 //! While a drive is lost, whoever decodes what it had takes K - 1 of K slices of each of its groups from the drives that are here, and one parity. With few more drives than a group has slices that is most of what they have; then a drive that works a slice off itself has only more to do.
 //! What is decoded from them is measured as slow disks and links, so that a run that learns from that would leave to slow drives what is here already.
 
-use skytether_adapt::cost::CostModel;
-use skytether_adapt::work::PRIORS;
 use skytether_device::PushdownLevel;
-use skytether_redundancy::Scheme;
+use skytether_erasure::Scheme;
+use skytether_scheduler::cost::CostModel;
+use skytether_scheduler::work::PRIORS;
 
 use skytether_exec::scan::Moves;
 
@@ -51,9 +51,9 @@ pub(crate) fn prefer_host(scheme: Scheme, lost: &[bool], read: f64, moves: &Move
 
 #[cfg(test)]
 mod tests {
-    use skytether_adapt::profile::Profile;
-    use skytether_adapt::query::{Limits, Policy};
-    use skytether_adapt::work::{Kind, Operator, Output, Work};
+    use skytether_scheduler::profile::Profile;
+    use skytether_scheduler::query::{Limits, Policy};
+    use skytether_scheduler::work::{Kind, Operator, Output, Work};
 
     use super::*;
 

@@ -13,15 +13,15 @@ use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 use futures::future::{BoxFuture, ready};
-use skytether_adapt::kinds::Kinds;
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Limits, Policy};
 use skytether_common::Pushdown;
 use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_device::{Annotation, PushdownLevel};
 use skytether_partitioning::Placement;
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
+use skytether_scheduler::kinds::Kinds;
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::{Limits, Policy};
 
 use crate::host_reasons as reasons;
 use crate::host_side::{parities, prefer_host};

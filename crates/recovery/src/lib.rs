@@ -2,11 +2,11 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`failover`] | [`FailoverDrive`](failover::Covered): a drive that fails over to what the others have |
-//! | [`reconstruct`], [`shard`] | [`Reconstructor`](reconstruct::Cover): all drives, and values decoded from groups |
+//! | [`failover`] | [`FailoverDrive`](failover::FailoverDrive): a drive that fails over to what the others have |
+//! | [`reconstruct`], [`shard`] | [`Reconstructor`](reconstruct::Reconstructor): all drives, and values decoded from groups |
 //! | [`degraded_storage`], [`copied`] | a drive's values as a store: its own, copies, or decoded ones |
 //! | [`fallback`], [`replacement_engine`], [`replay_buffer`] | sub-plans of a drive that can not run them |
-//! | [`missing_drive`] | [`MissingDrive`](missing_drive::Gone): a drive that is not there at all |
+//! | [`missing_drive`] | [`MissingDrive`](missing_drive::MissingDrive): a drive that is not there at all |
 //! | [`shared_reads`], [`read_sharing`], [`value_cache`] | values that are read or decoded once for several readers |
 //! | [`look_ahead`], [`prefetch`], [`ordered_read`], [`read_in_order`] | shards that are read before they are asked for |
 //! | [`repair_io`] | damaged values, written again |
@@ -20,11 +20,11 @@
 //!
 //! use skytether_common::{Key, Kind};
 //! use skytether_device::{Storage, StorageOnly};
-//! use skytether_recovery::missing_drive::Gone;
+//! use skytether_recovery::missing_drive::MissingDrive;
 //! use uuid::Uuid;
 //!
 //! let (id, key) = (Uuid::from_u128(1), Key::new("a/b")?);
-//! let gone = Gone::new(id, "drive-0", "its directory is gone".to_owned());
+//! let gone = MissingDrive::new(id, "drive-0", "its directory is gone".to_owned());
 //! let error = futures::executor::block_on(gone.get(&key)).unwrap_err();
 //! assert_eq!(error.kind(), Kind::Unavailable);
 //! assert!(error.message().contains("its directory is gone"));

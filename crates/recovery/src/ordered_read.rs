@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Key, PartitionName};
-use skytether_redundancy::map::{self, Role};
+use skytether_erasure::map::{self, Role};
 use tokio::sync::{Notify, oneshot};
 
 use skytether_catalog::records::code_map::{Level, Part};

@@ -14,8 +14,8 @@ use quick_cache::sync::Cache;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Detail, Error, Key, Kind, PartitionName, Result};
 use skytether_device::Cse;
-use skytether_redundancy::code;
-use skytether_redundancy::map::{Role, Shard};
+use skytether_erasure::code;
+use skytether_erasure::map::{Role, Shard};
 use skytether_runtime::threads::Threads;
 
 use crate::fallback::Fallback;

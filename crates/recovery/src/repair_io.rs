@@ -11,8 +11,8 @@ use skytether_common::{Error, Key, Kind, PartitionName, Result};
 use skytether_device::negotiate::verify_or_read;
 use skytether_device::verify::{Expected, Item};
 use skytether_device::{Verified, Verify};
-use skytether_redundancy::code;
-use skytether_redundancy::map::{Role, Shard};
+use skytether_erasure::code;
+use skytether_erasure::map::{Role, Shard};
 use skytether_store::{Expect, Op, Version};
 
 use crate::reconstruct::Reconstructor;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use skytether_common::{Error, Key, PartitionName, Result};
-use skytether_redundancy::map::{Place, Role};
+use skytether_erasure::map::{Place, Role};
 
 use skytether_catalog::records::code_map::Level;
 

@@ -3,10 +3,10 @@
 //! A drive is *doomed* if it dies and never comes back; one that is not has no more mishaps than the host bears. So it is known before which runs must be answered: all but those with slices that
 //! doomed drives have alone.
 
-use skytether_adapt::drive::Pressure;
-use skytether_adapt::message::{CseId, PushdownLevel};
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Limits, Policy};
+use skytether_scheduler::drive::Pressure;
+use skytether_scheduler::message::{CseId, PushdownLevel};
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::{Limits, Policy};
 
 use crate::fleet::{Faults, Fleet, Mishaps, Outcome, Spec, run};
 use crate::workload::{Workload, grid};

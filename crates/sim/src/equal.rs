@@ -1,8 +1,8 @@
 //! How many slow drives equal one host: the same slices spread over 1 to 96 drives.
 
-use skytether_adapt::message::PushdownLevel;
-use skytether_adapt::profile::{Profile, ProfileError};
-use skytether_adapt::query::Policy;
+use skytether_scheduler::message::PushdownLevel;
+use skytether_scheduler::profile::{Profile, ProfileError};
+use skytether_scheduler::query::Policy;
 
 use crate::fleet::run;
 use crate::grid::{Load, Point, Scenario, fleet};

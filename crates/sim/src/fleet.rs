@@ -6,11 +6,11 @@ mod host;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use skytether_adapt::drive::Pressure;
-use skytether_adapt::message::{CseId, Down, PushdownLevel, Slice, SliceId};
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Event, Limits, Policy, Query, Setup};
-use skytether_adapt::work::PRIORS;
+use skytether_scheduler::drive::Pressure;
+use skytether_scheduler::message::{CseId, Down, PushdownLevel, Slice, SliceId};
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::{Event, Limits, Policy, Query, Setup};
+use skytether_scheduler::work::PRIORS;
 
 use crate::device::Link;
 use crate::workload::Workload;

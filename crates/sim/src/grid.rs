@@ -1,8 +1,8 @@
 //! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same slices at the same costs.
 
-use skytether_adapt::message::PushdownLevel;
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Limits, Policy};
+use skytether_scheduler::message::PushdownLevel;
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::{Limits, Policy};
 
 use crate::fleet::{Faults, Fleet, Mishaps, Outcome, Spec, run};
 use crate::oracle::{self, Bound, Foresight};

@@ -1,4 +1,4 @@
-//! A discrete-event simulator of a host and its drives that runs the decisions of `skytether-adapt` on a simulated
+//! A discrete-event simulator of a host and its drives that runs the decisions of `skytether-scheduler` on a simulated
 //! clock.
 //!
 //! - [`calibration`]: what queries really cost, as measured;

@@ -11,9 +11,9 @@
 //! what one epoch per drive would, spread evenly over its slices, and the slow first slices likewise. Whole slices count in one way: a drive works off
 //! no more than could be done one after the other on its cores.
 
-use skytether_adapt::cost::distinct;
-use skytether_adapt::message::PushdownLevel;
-use skytether_adapt::work::PRIORS;
+use skytether_scheduler::cost::distinct;
+use skytether_scheduler::message::PushdownLevel;
+use skytether_scheduler::work::PRIORS;
 
 use crate::fleet::{Fleet, OUTGOING, Real, costs};
 use crate::simplex::maximise;

@@ -30,9 +30,9 @@
 //! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives behind a quick link. Drives have two cores and the rate of the disk of the grid's, and are what the host
 //! takes them for. Slices all cost what was calibrated, the first ones too: the calibration has what the average has.
 
-use skytether_adapt::message::PushdownLevel;
-use skytether_adapt::query::Policy;
-use skytether_adapt::work::PRIORS;
+use skytether_scheduler::message::PushdownLevel;
+use skytether_scheduler::query::Policy;
+use skytether_scheduler::work::PRIORS;
 
 use crate::fleet::run;
 use crate::grid::{Load, Point, Scenario, fleet};

@@ -6,10 +6,10 @@
 //! What a row costs is not in the paper: per byte of rows in memory, what was measured of our filter of 1% (`calibration.csv`). Servers of 2 GHz have speed 1 here, as the machine that was measured, slower ones
 //! in proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
 
-use skytether_adapt::message::PushdownLevel;
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::Policy;
-use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
+use skytether_scheduler::message::PushdownLevel;
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::Policy;
+use skytether_scheduler::work::{Kind, Operator, Output, PRIORS, Work};
 
 use crate::calibration;
 use crate::fleet::{Fleet, run};

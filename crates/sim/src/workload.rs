@@ -1,6 +1,6 @@
 //! Queries: what the planner believes of them when they begin, and what is true.
 
-use skytether_adapt::work::{Kind, Operator, Output, PRIORS, Work};
+use skytether_scheduler::work::{Kind, Operator, Output, PRIORS, Work};
 
 use crate::calibration;
 

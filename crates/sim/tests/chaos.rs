@@ -1,6 +1,6 @@
 //! Runs to which a lot happens: a thousand, and more than ten thousand in `make soak`.
 
-use skytether_adapt::query::Policy;
+use skytether_scheduler::query::Policy;
 use skytether_sim::chaos::{check, must_answer, scenario};
 use skytether_sim::fleet::Outcome;
 use skytether_sim::parallel::{parallel, soak};

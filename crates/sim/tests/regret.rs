@@ -1,6 +1,6 @@
 //! A sample of the grid; all of it in `make soak`, and with its figures by `cargo run -p skytether-sim --bin regret grid`.
 
-use skytether_adapt::message::PushdownLevel;
+use skytether_scheduler::message::PushdownLevel;
 use skytether_sim::equal::curve;
 use skytether_sim::grid::{Load, Scenario, measure, measure_all, points, summary};
 use skytether_sim::parallel::soak;

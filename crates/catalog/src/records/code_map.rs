@@ -11,8 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Key, PartitionName, Result};
-use skytether_redundancy::map::{CodeMap, Place, Role, Shard};
-use skytether_redundancy::{Code, Scheme};
+use skytether_erasure::map::{CodeMap, Place, Role, Shard};
+use skytether_erasure::{Code, Scheme};
 use uuid::Uuid;
 
 use crate::records::bounds::Bounds;
@@ -316,7 +316,7 @@ pub struct StripeLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skytether_redundancy::map::Shard;
+    use skytether_erasure::map::Shard;
 
     #[test]
     fn maps_round_trip_and_damage_is_found() {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skytether_common::units::counted;
 use skytether_common::{Error, Result};
-use skytether_redundancy::Code;
+use skytether_erasure::Code;
 use uuid::Uuid;
 
 use crate::records::membership::Membership;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Kind, Result};
-use skytether_redundancy::{Code, Scheme};
+use skytether_erasure::{Code, Scheme};
 use uuid::Uuid;
 
 /// The key of the record on every drive. It has no `/`, so it is neither a root record nor a part of a data set.

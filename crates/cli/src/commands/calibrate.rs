@@ -35,8 +35,8 @@ pub(crate) struct Calibrate {
 
 /// Measures, and prints the figures.
 pub(crate) async fn run(args: Calibrate) -> Result<(), Failure> {
-    let progress = Steps::new(skytether_fleet::calibrate::STEPS);
-    let done = skytether_fleet::calibrate(&args.profile.given, args.dir.as_deref(), args.served, |what| progress.begin(what)).await;
+    let progress = Steps::new(skytether::calibrate::STEPS);
+    let done = skytether::calibrate(&args.profile.given, args.dir.as_deref(), args.served, |what| progress.begin(what)).await;
     progress.finish();
     let found = done?;
     let text = if args.json { listing::json(&found)? } else { listing::calibration(&found) };

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use skytether::{Particles, generate};
 use skytether_common::Error;
 use skytether_common::units::{counted, human_bytes, human_seconds};
-use skytether_fleet::files::Format;
-use skytether_fleet::{Particles, generate};
+use skytether_formats::Format;
 
 use crate::common_args::ListFormat;
 use crate::context::{Failure, print_line};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use skytether_branch::Aggregator;
+use skytether::Profiles;
+use skytether_aggregator::Aggregator;
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::Cse;
 use skytether_drive::Device;
-use skytether_fleet::Profiles;
 use skytether_flight::Face;
 use skytether_flight_drive::ConnectOptions;
 use skytether_host::{Founding, Host, HostOptions, Scheme};

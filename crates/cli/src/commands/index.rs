@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use skytether::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 use skytether_common::{DatasetName, Error};
-use skytether_fleet::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 
 use crate::common_args::{FleetArg, ListFormat};
 use crate::context::{Failure, fleet, name, print_line};

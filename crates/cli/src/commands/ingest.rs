@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use skytether::{IngestOptions, files};
 use skytether_common::units::{counted, human_bytes, human_seconds};
-use skytether_fleet::{IngestOptions, files};
 use skytether_host::Scheme;
 
 use crate::common_args::{FleetArg, scheme};

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use skytether::{Fleet, OpenOptions};
 use skytether_common::Error;
 use skytether_common::units::counted;
-use skytether_fleet::{Fleet, OpenOptions};
 use skytether_host::Scheme;
 
 use crate::common_args::scheme;

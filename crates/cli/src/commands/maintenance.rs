@@ -1,9 +1,9 @@
 //! `skytether scrub` and `skytether repair`.
 
 use clap::Args;
+use skytether::{RepairOptions, ScrubOptions};
 use skytether_common::Error;
 use skytether_common::units::counted;
-use skytether_fleet::{RepairOptions, ScrubOptions};
 
 use crate::common_args::{FleetArg, ListFormat, megabytes};
 use crate::context::{Failure, fleet, name, print_report};

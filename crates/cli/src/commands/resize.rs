@@ -1,9 +1,9 @@
 //! `skytether fleet add`, `retire` and `balance`.
 
 use clap::{Args, Subcommand};
+use skytether::ResizeOptions;
 use skytether_common::Error;
 use skytether_common::units::counted;
-use skytether_fleet::ResizeOptions;
 
 use crate::common_args::{FleetArg, ListFormat, megabytes};
 use crate::context::{Failure, fleet, print_report};

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use skytether::Fleet;
+use skytether::address::is_host;
 use skytether_common::{Error, Kind, Result};
-use skytether_fleet::Fleet;
-use skytether_fleet::address::is_host;
 use skytether_host::DriveStatus;
 
 use crate::common_args::{FleetArg, ListArgs, ListFormat};
@@ -20,7 +20,7 @@ async fn drives_of(at: &FleetArg) -> Result<(Vec<DriveStatus>, Option<Error>)> {
     if is_host(&at.fleet) || !matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) {
         return Err(error);
     }
-    match Fleet::glance(Path::new(&at.fleet)).await {
+    match Fleet::offline_status(Path::new(&at.fleet)).await {
         Ok(found) if found.iter().any(|drive| drive.error.is_some()) => Ok((found, Some(error))),
         _ => Err(error),
     }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
+use skytether::address::is_host;
 use skytether_common::Error;
-use skytether_fleet::address::is_host;
 use skytether_flight::RemoteHost;
 use skytether_transport::token::{FILE_NAME, lifetime};
 use skytether_transport::{Secret, TokenInfo, TokenStore};

@@ -351,8 +351,8 @@ fn a_damaged_data_set_is_shown_as_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let at = small(dir.path());
     let damage = async {
-        let options = skytether_fleet::OpenOptions { create: false, ..Default::default() };
-        let fleet = skytether_fleet::Fleet::open(&at, &options).await.unwrap();
+        let options = skytether::OpenOptions { create: false, ..Default::default() };
+        let fleet = skytether::Fleet::open(&at, &options).await.unwrap();
         let catalog = fleet.host().unwrap().catalog();
         let name: skytether_common::DatasetName = "d.t".parse().unwrap();
         let put = Op::Put { key: name.root_key(), value: "{".into(), expect: Expect::Any };

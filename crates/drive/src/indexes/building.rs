@@ -7,11 +7,11 @@ use bytes::Bytes;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_emulation::wait::deferred;
 use skytether_engine::Reader;
 use skytether_engine::indexed::{Indexes, MAX_FILES, Ready, file_slice, head_slice};
 use skytether_engine::indexing::Indexing;
 use skytether_index::{Built, Definition, Head, Phase, of_partition};
-use skytether_pace::wait::deferred;
 use skytether_store::{Expect, Op, SliceStore, Version};
 use tokio::sync::Semaphore;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use skytether_adapt::profile::{Profile, ProfileError};
 use skytether_common::{Error, Result};
+use skytether_scheduler::profile::{Profile, ProfileError};
 
 /// A device by its name.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use skytether_adapt::profile::Profile;
 use skytether_common::{Key, PartitionName, Result};
-use skytether_pace::booking::{Accounted, Servers, takes};
-use skytether_pace::wait::owe;
+use skytether_emulation::booking::{Accounted, Servers, takes};
+use skytether_emulation::wait::owe;
+use skytether_scheduler::profile::Profile;
 use skytether_store::{SliceStore, StoreLayer};
 
 /// So many slices before or behind the last one a disk reads without a seek.
@@ -142,7 +142,7 @@ impl SlowDisk {
         head.book(place, now, cost, 0)
     }
 
-    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who [defers](skytether_pace::wait::deferred) it.
+    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who [defers](skytether_emulation::wait::deferred) it.
     fn pay(&self, key: &Key, ranges: &[Range<u64>], asked: Duration) {
         owe(self.start + self.book(key, ranges, asked), WORTH_WAITING);
     }

@@ -9,8 +9,8 @@ use skytether_common::{Key, Result};
 use skytether_device::session::Message;
 use skytether_device::size::batch_bytes;
 use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan, Verified, Verify};
+use skytether_emulation::{Direction, Link};
 use skytether_index::State;
-use skytether_pace::{Direction, Link};
 use skytether_store::{Entry, Op, Usage, Version};
 use tokio::sync::mpsc;
 

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use skytether_adapt::profile::Profile;
 use skytether_common::Kind;
 use skytether_device::Annotation;
 use skytether_drive::{Cse, Device, Drive, DriveOptions, Storage, linked};
 use skytether_flight_drive::{self as flight, ConnectOptions, FlightCse};
+use skytether_scheduler::profile::Profile;
 use tokio::net::TcpListener;
 
 const QUERIES: [&str; 5] = [

@@ -8,7 +8,7 @@ use std::time::Instant;
 use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
 use parking_lot::{Mutex, MutexGuard};
-use skytether_adapt::message::EpochId;
+use skytether_scheduler::message::EpochId;
 use tokio::sync::mpsc::{Sender, WeakSender};
 use tokio::sync::{Notify, mpsc};
 

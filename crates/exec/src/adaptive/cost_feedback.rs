@@ -1,10 +1,10 @@
 //! What a drive's annotation says of what each kind of operator takes there, for the queries that come.
 
-use skytether_adapt::cost::CostModel;
-use skytether_adapt::kinds::{Had, Kinds};
-use skytether_adapt::message::PushdownLevel;
-use skytether_adapt::work::{Kind, Operator};
 use skytether_device::{Annotation, OperatorNote};
+use skytether_scheduler::cost::CostModel;
+use skytether_scheduler::kinds::{Had, Kinds};
+use skytether_scheduler::message::PushdownLevel;
+use skytether_scheduler::work::{Kind, Operator};
 
 /// The operator that makes states of rows.
 const AGGREGATE: &str = "AggregateExec";
@@ -47,9 +47,9 @@ fn shares(cost: &CostModel, told: &Annotation) -> Option<(PushdownLevel, Vec<Had
 
 #[cfg(test)]
 mod tests {
-    use skytether_adapt::message::{Slice, SliceCost, SliceId};
-    use skytether_adapt::profile::Profile;
-    use skytether_adapt::work::{Output, PRIORS, Work};
+    use skytether_scheduler::message::{Slice, SliceCost, SliceId};
+    use skytether_scheduler::profile::Profile;
+    use skytether_scheduler::work::{Output, PRIORS, Work};
 
     use super::*;
 

@@ -1,11 +1,11 @@
-//! What a sub-plan costs, as the decisions of `skytether_adapt` see it: kinds of operators, rows and bytes, as far as they are known before it runs.
+//! What a sub-plan costs, as the decisions of `skytether_scheduler` see it: kinds of operators, rows and bytes, as far as they are known before it runs.
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
-use skytether_adapt::work::{Kind, Operator, Output, Work};
 use skytether_common::Result;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::pushdown_level;
+use skytether_scheduler::work::{Kind, Operator, Output, Work};
 
 use crate::estimate::Estimates;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
-use skytether_adapt::message::{Completed, CseId, Down, EpochId, PushdownLevel, Slice, SliceCost, SliceId, Up};
 use skytether_common::{Error, Result};
 use skytether_device::session::Stripe;
 use skytether_device::{Annotation, Cse, FaultReporter, ParentWork, SubPlan};
 use skytether_engine::feed::FetchedSlice;
+use skytether_scheduler::message::{Completed, CseId, Down, EpochId, PushdownLevel, Slice, SliceCost, SliceId, Up};
 use tokio::sync::mpsc;
 
 use crate::adaptive::backpressure::OutputQueue;

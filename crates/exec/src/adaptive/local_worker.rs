@@ -12,8 +12,6 @@ use datafusion::execution::memory_pool::MemoryPool;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
-use skytether_adapt::kinds::Kinds;
-use skytether_adapt::message::{EpochId, PushdownLevel};
 use skytether_common::{Error, Result};
 use skytether_device::{Annotation, Cse, Storage, SubPlan};
 use skytether_engine::feed::{FetchedSlice, SliceFeed};
@@ -22,6 +20,8 @@ use skytether_engine::remote::RemoteStore;
 use skytether_engine::split_execution::{Lane, SplitExecution, Taken};
 use skytether_engine::{Engine, Reader};
 use skytether_runtime::threads::{Threads, spawn_blocking_thread};
+use skytether_scheduler::kinds::Kinds;
+use skytether_scheduler::message::{EpochId, PushdownLevel};
 use tokio::sync::OnceCell;
 
 use crate::adaptive::spill_buffer::BufferedBatch;

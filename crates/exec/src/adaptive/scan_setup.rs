@@ -8,11 +8,11 @@ use datafusion::error::Result as DfResult;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_plan::metrics::SpillMetrics;
 use futures::future::BoxFuture;
-use skytether_adapt::cost::CostModel;
-use skytether_adapt::message::{PushdownLevel, Seconds, SliceCost, SliceId};
-use skytether_adapt::query::Setup;
 use skytether_device::session::Stripe;
 use skytether_device::{FaultReporter, SubPlan};
+use skytether_scheduler::cost::CostModel;
+use skytether_scheduler::message::{PushdownLevel, Seconds, SliceCost, SliceId};
+use skytether_scheduler::query::Setup;
 use tokio::sync::mpsc;
 
 use crate::adaptive::local_worker::LocalExecutor;

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use arrow::record_batch::RecordBatch;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use skytether_adapt::message::{CseId, PushdownLevel, Up};
-use skytether_adapt::query::Event;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::conform::{check_schema, conform};
 use skytether_device::session::{Message, Session};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, OpenReply};
+use skytether_scheduler::message::{CseId, PushdownLevel, Up};
+use skytether_scheduler::query::Event;
 use tokio::sync::mpsc;
 
 use crate::adaptive::cost_feedback::learnt;

@@ -1,4 +1,4 @@
-//! A scan whose work moves: carries out what `skytether_adapt::query` decides (docs/internals/adaptive-execution.md).
+//! A scan whose work moves: carries out what `skytether_scheduler::query` decides (docs/internals/adaptive-execution.md).
 //!
 //! One task per scan holds the machine. What drives say and what is worked off here comes to it through one channel; its actions go to the drives' sessions, to [`above`], and to the outputs, one per drive. A drive
 //! that runs its sub-plan as a whole is read beside it, and has no slices in the machine's eyes.

@@ -1,7 +1,7 @@
 //! What happens while work moves, and what is decided about it, as traces: `SKYTETHER_LOG=skytether::moves=trace`. Seconds are those since the scan began.
 
-use skytether_adapt::message::Up;
-use skytether_adapt::query::{Action, Event};
+use skytether_scheduler::message::Up;
+use skytether_scheduler::query::{Action, Event};
 use tracing::{Level, enabled, trace};
 
 /// Traces of this name.

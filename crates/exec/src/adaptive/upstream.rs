@@ -1,8 +1,8 @@
 //! Scans that a level above feeds: which slices come, and what becomes of them.
 
-use skytether_adapt::message::{EpochId, SliceCost, SliceId};
-use skytether_adapt::query::Event;
 use skytether_common::{Error, Result};
+use skytether_scheduler::message::{EpochId, SliceCost, SliceId};
+use skytether_scheduler::query::Event;
 
 use crate::adaptive::task::Task;
 

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use skytether_adapt::message::EpochId;
 use skytether_engine::meter::{CpuSample as Time, Meter};
+use skytether_scheduler::message::EpochId;
 use tokio::sync::{Mutex as Turns, mpsc};
 
 use crate::adaptive::local_worker::{Tell, WorkDone};

@@ -8,7 +8,7 @@ use datafusion::common::{DFSchema, DataFusionError};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Aggregate, Expr, FetchType, Filter, Limit, LogicalPlan, Projection, SubqueryAlias, TableScan, TableScanBuilder, lit};
-use skytether_adapt::message::PushdownLevel;
+use skytether_scheduler::message::PushdownLevel;
 
 use super::piece::{Below, Note, Piece, states, with_input};
 use crate::classify::{Class, Input, MAX_OPERATORS, classify, operator_name, why_not};

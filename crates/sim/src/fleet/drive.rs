@@ -1,12 +1,12 @@
-//! A drive: the machine of `skytether_adapt::drive`, and cores, disk and link that carry out what it says.
+//! A drive: the machine of `skytether_scheduler::drive`, and cores, disk and link that carry out what it says.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use skytether_adapt::cost::distinct;
-use skytether_adapt::drive::{Drive, Effect, Meters, Next, Totals};
-use skytether_adapt::message::{CseId, Down, EpochId, PushdownLevel, SliceCost, SliceId, Up};
-use skytether_adapt::query::Event;
-use skytether_adapt::work::PRIORS;
+use skytether_scheduler::cost::distinct;
+use skytether_scheduler::drive::{Drive, Effect, Meters, Next, Totals};
+use skytether_scheduler::message::{CseId, Down, EpochId, PushdownLevel, SliceCost, SliceId, Up};
+use skytether_scheduler::query::Event;
+use skytether_scheduler::work::PRIORS;
 
 use super::{Answer, Happening, Payload, Spec, World};
 use crate::device::{Cores, Disk, Link};

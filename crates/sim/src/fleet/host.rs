@@ -1,13 +1,13 @@
-//! The host: the machine of `skytether_adapt::query`, cores that work off what came up, and the answer.
+//! The host: the machine of `skytether_scheduler::query`, cores that work off what came up, and the answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use skytether_adapt::cost::distinct;
-use skytether_adapt::ledger::Dropped;
-use skytether_adapt::message::{CseId, EpochId, PushdownLevel, Slice, SliceId, Up};
-use skytether_adapt::profile::Profile;
-use skytether_adapt::query::{Action, Event, Query};
-use skytether_adapt::work::PRIORS;
+use skytether_scheduler::cost::distinct;
+use skytether_scheduler::ledger::Dropped;
+use skytether_scheduler::message::{CseId, EpochId, PushdownLevel, Slice, SliceId, Up};
+use skytether_scheduler::profile::Profile;
+use skytether_scheduler::query::{Action, Event, Query};
+use skytether_scheduler::work::PRIORS;
 
 use super::{Answer, Happening, Payload, Told, World};
 

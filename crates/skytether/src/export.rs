@@ -1,0 +1,95 @@
+//! A table as one Parquet file on disk: its slices as they are stored.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde::Serialize;
+use skytether_common::{Error, Result};
+use skytether_host::{Exported, ParquetView, Sink, ViewParts};
+
+use crate::fleet::Fleet;
+use skytether_formats::atomic_file::AtomicFile;
+
+/// What an export was of, and how long it took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExportReport {
+    /// Rows.
+    pub rows: u64,
+    /// Row groups, which are the stripes that were stored.
+    pub row_groups: u64,
+    /// Slices.
+    pub slices: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// A function that is given the bytes done and the bytes in all, and may end the export by an error.
+type ExportProgress<'a> = Box<dyn FnMut(u64, u64) -> Result<()> + Send + 'a>;
+
+/// A file that is written while slices come, on a thread that may wait for the disk.
+struct Writing<'a> {
+    /// Lent to that thread while it writes.
+    file: Option<AtomicFile>,
+    done: u64,
+    total: u64,
+    progress: ExportProgress<'a>,
+}
+
+impl Sink for Writing<'_> {
+    fn begin(&mut self, bytes: u64) {
+        self.total = bytes;
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        let mut file = self.file.take().ok_or_else(|| Error::internal("an export that failed goes on"))?;
+        let len = bytes.len() as u64;
+        let written = tokio::task::spawn_blocking(move || file.write(&bytes).map(|()| file)).await;
+        self.file = Some(written.map_err(|e| Error::internal("writing a file was interrupted").with_source(e))??);
+        self.done += len;
+        (self.progress)(self.done, self.total.max(self.done))
+    }
+}
+
+impl Fleet {
+    /// What reads tables of this fleet as plain files.
+    ///
+    /// # Errors
+    /// `Unavailable`, where a remote host does not answer.
+    pub fn door(&self) -> BoxFuture<'_, Result<ParquetView>> {
+        Box::pin(async move {
+            let ViewParts { catalog, records } = self.service().view_parts().await?;
+            Ok(ParquetView::new(catalog, records))
+        })
+    }
+
+    /// Writes the table `domain.dataset`, or `domain.dataset.table` of an expression data set, to the file `to`: one Parquet file of its slices as they are stored. The file is there whole or not at all. `progress` is told the bytes that are done and how many there
+    /// will be (but for the footer), and may end it by an error.
+    ///
+    /// # Errors
+    /// `Conflict` where the file exists and `replace` is false, or the data set is replaced meanwhile; `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix; `Corrupt` for damage that nothing covers; `Exhausted` for a full disk; `Unavailable`.
+    pub fn export<'a>(
+        &'a self,
+        table: &'a str,
+        to: impl AsRef<Path>,
+        replace: bool,
+        progress: impl FnMut(u64, u64) -> Result<()> + Send + 'a,
+    ) -> BoxFuture<'a, Result<ExportReport>> {
+        self.write_file(table, to.as_ref().to_owned(), replace, Box::new(progress))
+    }
+
+    fn write_file<'a>(&'a self, table: &'a str, to: PathBuf, replace: bool, progress: ExportProgress<'a>) -> BoxFuture<'a, Result<ExportReport>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let file = AtomicFile::begin(&to, replace)?;
+            let mut writing = Writing { file: Some(file), done: 0, total: 0, progress };
+            let Exported { rows, row_groups, slices, bytes } = self.door().await?.export(table, &mut writing).await?;
+            let file = writing.file.take().ok_or_else(|| Error::internal("an export without its file"))?;
+            tokio::task::spawn_blocking(move || file.finish()).await.map_err(|e| Error::internal("writing a file was interrupted").with_source(e))??;
+            Ok(ExportReport { rows, row_groups, slices, bytes, seconds: started.elapsed().as_secs_f64() })
+        })
+    }
+}
