@@ -1,7 +1,8 @@
 """Synthetic expression matrices that look like single-cell counts, made once and kept in bench-out/.
 
-Counts are Poisson with rate depth(cell) * mean(gene) * fold(group, gene): gene means are log-normal over five orders of magnitude, depths log-normal, each
-group has its own marker genes. About 7% of the entries are not zero, most of them 1 to 3. The seed is fixed, so that everybody measures the same matrix.
+Counts are Poisson with rate depth(cell) * mean(gene) * fold(group, gene): gene means are log-normal over five orders of
+magnitude, depths log-normal, each group has its own marker genes. About 7% of the entries are not zero, most of them 1
+to 3. The seed is fixed, so that everybody measures the same matrix.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ SEED = 20261121
 
 @contextlib.contextmanager
 def kept(name: str) -> Iterator[Path]:
-    """A directory in bench-out/ whose files are removed when all measurements are over, and those that a killed run has left now.
+    """A directory in bench-out/ whose files are removed when all measurements are over, and those that a
+    killed run has left now.
 
-    ext4 looks at every file that was removed in the last minutes before it makes a new one, which took a seventh of the processor time of an ingest that followed on the removal of another's files.
+    ext4 looks at every file that was removed in the last minutes before it makes a new one, which took a seventh of the
+    processor time of an ingest that followed on the removal of another's files.
     """
     OUT.mkdir(exist_ok=True)
     for left in OUT.glob(f"{name}_*.kept"):
@@ -34,7 +37,8 @@ def kept(name: str) -> Iterator[Path]:
 
 
 def _rates(n_genes: int, density: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Mean count per gene at depth 1, scaled so that the expected share of nonzeros is `density`; fold change per group and gene."""
+    """Mean count per gene at depth 1, scaled so that the expected share of nonzeros is `density`; fold
+    change per group and gene."""
     mean = np.exp(rng.normal(0.0, 2.0, n_genes))
     fold = np.ones((GROUPS, n_genes), dtype=np.float32)
     for group in range(GROUPS):
@@ -50,7 +54,8 @@ def _rates(n_genes: int, density: float, rng: np.random.Generator) -> tuple[np.n
 
 
 def matrix(n_cells: int, n_genes: int, density: float = 0.071):
-    """A CSR matrix (cells x genes, float32 whole numbers), its group per cell, as a generator of (csr chunk, groups)."""
+    """A CSR matrix (cells x genes, float32 whole numbers), its group per cell, as a generator
+    of (csr chunk, groups)."""
     from scipy import sparse
 
     rng = np.random.default_rng(SEED)
@@ -100,7 +105,8 @@ def h5ad(n_cells: int, n_genes: int) -> Path:
 
 
 def coo_parquet(source: Path) -> Path:
-    """Path of (gene, cell, value) and (cell, grp, total) as ZSTD Parquet, sorted by gene, made where absent: what DuckDB is given."""
+    """Path of (gene, cell, value) and (cell, grp, total) as ZSTD Parquet, sorted by gene, made where absent:
+    what DuckDB is given."""
     path = source.with_suffix(".coo.parquet")
     if path.exists():
         return path

@@ -1,8 +1,12 @@
 """What parities cost an ingest.
 
-The same particles (`skytether generate particles`, Parquet) are ingested into new embedded fleets of five drives, in turn: without redundancy, with ec:4+1 and with ec:3+2, each time in a process of its own. Told are seconds, processor time of all threads, and bytes stored: an ingest with parities writes a quarter (two thirds) more bytes, which is in its seconds, too.
+The same particles (`skytether generate particles`, Parquet) are ingested into new embedded fleets of five drives,
+in turn: without redundancy, with ec:4+1 and with ec:3+2, each time in a process of its own. Told are seconds,
+processor time of all threads, and bytes stored: an ingest with parities writes a quarter (two thirds) more bytes,
+which is in its seconds, too.
 
-With `--envoy` the drives are like Envoy's compute module (`particles.PROFILE`): their processors verify what comes, and their links take the parities as well.
+With `--envoy` the drives are like Envoy's compute module (`particles.PROFILE`): their processors verify what comes, and
+their links take the parities as well.
 
 What the ingests have written is kept until all are over (`data.kept`): some 10 GB of 16M particles, and more of more.
 

@@ -1,10 +1,15 @@
-"""Work that moves, in real time: the adaptive cut beside the static ones, over drives that are made slow by device profiles.
+"""Work that moves, in real time: the adaptive cut beside the static ones, over drives that are made
+slow by device profiles.
 
-Each point is a kind of query, a device, a link and a number of drives. Every choice runs in turn on the same fleet, several times, so that noise of the machine meets all of them; the answers are compared.
-`python benches/moving.py [--points 12] [--repeat 3] [--moments]` prints a table and writes bench-out/moving.csv for `regret real`, which puts the simulated times of the same points beside it. What the simulator must know of a query (costs per row, slices, what is selected)
-comes from other runs (`calibrate`): static choices over drives behind a quick link, and a query that reads no slice. So the simulated times are predictions.
+Each point is a kind of query, a device, a link and a number of drives. Every choice runs in turn on the same fleet,
+several times, so that noise of the machine meets all of them; the answers are compared.
+`python benches/moving.py [--points 12] [--repeat 3] [--moments]` prints a table and writes bench-out/moving.csv for
+`regret real`, which puts the simulated times of the same points beside it. What the simulator must know of a query
+(costs per row, slices, what is selected) comes from other runs (`calibrate`): static choices over drives behind a quick
+link, and a query that reads no slice. So the simulated times are predictions.
 
-The drives share this machine's cores with the host, so points are chosen whose drives together need less than a core of it.
+The drives share this machine's cores with the host, so points are chosen whose drives together
+need less than a core of it.
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ KINDS = {
     "moments": "SELECT g10, count(*) AS n, avg(x) AS ax, var_samp(x) AS vx, avg(y) AS ay, var_samp(y) AS vy FROM {t} GROUP BY g10",
 }
 
-#: The same of no slice, as the statistics tell: what is left is planning. Where a filter alone can match nothing no drive is asked, as root records tell that as well; where rows are aggregated one is, which plans as the others would beside it.
+#: The same of no slice, as the statistics tell: what is left is planning. Where a filter alone can match
+#: nothing no drive is asked, as root records tell that as well; where rows are aggregated one is, which plans
+#: as the others would beside it.
 NOTHING = {
     "select": "SELECT count(id) AS id, max(x) AS x, max(y) AS y FROM {t} WHERE x < -1",
     "groups_10": "SELECT g10, count(*) AS n, sum(x) AS sx, avg(y) AS ay FROM {t} WHERE x < -1 GROUP BY g10",
@@ -150,14 +157,18 @@ def seconds(operators: list[dict], *names: str) -> float:
 
 
 def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repeat: int) -> dict[str, float | str]:
-    """What the simulator must know of a query: medians of runs over the same fleet, none of which is compared: of drives behind a link of 10 Gb/s, and of queries that read no slice.
+    """What the simulator must know of a query: medians of runs over the same fleet, none of which is compared: of
+    drives behind a link of 10 Gb/s, and of queries that read no slice.
 
-    Seconds per row are of a core of this machine, for each row of a slice: scan and filter (`lower_s_per_row`), and the drive's aggregate (`upper_s_per_row`), of `cut="full"`; the least of the runs, as what else the machine does only adds to them. Bytes of a slice are those of the columns that are read.
-    `one` is a fleet of one drive with the same rows.
+    Seconds per row are of a core of this machine, for each row of a slice: scan and filter (`lower_s_per_row`),
+    and the drive's aggregate (`upper_s_per_row`), of `cut="full"`; the least of the runs, as what else the
+    machine does only adds to them. Bytes of a slice are those of the columns that are read. `one` is a fleet of
+    one drive with the same rows.
     """
     import skytether
 
-    # What is taken on a slow drive is this machine's processor time, which is more where cores idle in between (cold caches): so the drives are as slow as those that are compared.
+    # What is taken on a slow drive is this machine's processor time, which is more where cores idle in between (cold
+    # caches): so the drives are as slow as those that are compared.
     fleet = skytether.open(path, drives=drives, profile=profile(slower, 10.0))
     sql, nothing = (text.format(t="bench.moving") for text in (KINDS[kind], NOTHING[kind if kind in NOTHING else "select"]))
     runs: list[dict[str, float]] = []
@@ -198,7 +209,8 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
         found[key] = (min if "_s_per_" in key else statistics.median)(run[key] for run in runs)
     found["slice_rows"], found["slice_bytes"], found["slices"] = round(found["slice_rows"]), round(found["slice_bytes"]), int(found["slices"])
     found["read_s_per_byte"] = reading(one, kind, slower)
-    # What a drive plans shows on slow ones, where nothing else of such a query is slow: of no slice, as all is planned that `raw` needs, and of two, each on a core, what these cost left out.
+    # What a drive plans shows on slow ones, where nothing else of such a query is slow: of no slice, as all is planned
+    # that `raw` needs, and of two, each on a core, what these cost left out.
     rows = int(drives * FIRST * found["slice_rows"] * 0.9)
     # Only by `id`, as a condition on `x` as well may leave no row, and no slice.
     first = sql.replace(" GROUP BY", f" WHERE id < {rows} GROUP BY") if "WHERE" not in sql else f"{sql[: sql.index('WHERE')]}WHERE id < {rows} AND x < 2"
@@ -227,7 +239,9 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
 
 @functools.cache
 def reading(path: Path, kind: str, slower: float) -> float:
-    """Seconds of a core of this machine that a drive takes to read a byte of a slice from its disk, and to verify it: of the fleet's drives, so slow that nothing else counts, which hand out all that they have, through links and from disks that are quick."""
+    """Seconds of a core of this machine that a drive takes to read a byte of a slice from its disk, and to verify it:
+    of the fleet's drives, so slow that nothing else counts, which hand out all that they have, through links and from
+    disks that are quick."""
     import skytether
 
     # Quick drives don't hand out more slowly than the level above works off.
@@ -248,7 +262,8 @@ def reading(path: Path, kind: str, slower: float) -> float:
 
 
 def matrix_moments(out: Path, repeat: int) -> None:
-    """What moments of a matrix's genes cost, for `regret calibrate`: a row as moving.csv has them. Slices are of a megabyte, 7% of 50,000 cells not zero. What reading and planning cost is taken from the other queries."""
+    """What moments of a matrix's genes cost, for `regret calibrate`: a row as moving.csv has them. Slices are of a
+    megabyte, 7% of 50,000 cells not zero. What reading and planning cost is taken from the other queries."""
     sys.path.insert(0, str(HERE / "figures"))
     import samples
     import skytether
@@ -276,7 +291,8 @@ def matrix_moments(out: Path, repeat: int) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two tables have the same rows, in any order; sums of floating-point numbers may differ by the order of adding up."""
+    """Whether two tables have the same rows, in any order; sums of floating-point numbers may differ by
+    the order of adding up."""
     import numpy as np
 
     if one.num_rows != other.num_rows or one.schema != other.schema:
@@ -320,7 +336,8 @@ def busy(fleet: Any, after: float, over: threading.Event) -> None:
 
 
 def loaded(rows: int, repeat: int) -> list[float]:
-    """Points whose load changes in the middle: the same drives, and the same processor of them, work for another query from then on; the regrets."""
+    """Points whose load changes in the middle: the same drives, and the same processor of them, work for another query
+    from then on; the regrets."""
     import skytether
 
     regrets = []
@@ -353,7 +370,8 @@ def loaded(rows: int, repeat: int) -> list[float]:
 
 
 def run(points: Sequence[tuple[str, int, int, float]], rows: int, repeat: int, out: Path) -> tuple[list[float], list[float]]:
-    """Measures `points` (kind, drives, how many times slower, Gb/s) over `rows` rows, `repeat` times each, into the CSV file `out`; prints a table. The regrets, and how far behind `raw`, as shares."""
+    """Measures `points` (kind, drives, how many times slower, Gb/s) over `rows` rows, `repeat` times each, into the CSV
+    file `out`; prints a table. The regrets, and how far behind `raw`, as shares."""
     out.parent.mkdir(parents=True, exist_ok=True)
     known: dict[tuple[str, int, float], dict] = {}
     regrets, over_raw = [], []
@@ -394,7 +412,8 @@ def run(points: Sequence[tuple[str, int, int, float]], rows: int, repeat: int, o
 
 
 def compare(rows: int, repeat: int, line: Callable[..., None]) -> None:
-    """All points, as `make bench` reports them with `line(what, value, compared, wanted, ok)`; what was measured goes into bench-out/moving_ROWS.csv."""
+    """All points, as `make bench` reports them with `line(what, value, compared, wanted, ok)`; what was measured goes
+    into bench-out/moving_ROWS.csv."""
     data.OUT.mkdir(parents=True, exist_ok=True)
     regrets, over_raw = run(POINTS, rows, repeat, data.OUT / f"moving_{rows}.csv")
     middle = statistics.median(regrets)

@@ -1,7 +1,7 @@
 """One measurement in a process of its own: `python benches/one.py METHOD ...` prints a JSON line. Run by run.py.
 
-`seconds` is the list of times of the job itself (the first is the first in this process), `ready` the seconds from process start to the first
-result, `peak_mb` the process's peak resident memory.
+`seconds` is the list of times of the job itself (the first is the first in this process), `ready` the seconds from
+process start to the first result, `peak_mb` the process's peak resident memory.
 """
 
 from __future__ import annotations

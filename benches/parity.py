@@ -1,4 +1,5 @@
-"""Parity with scanpy and scipy on real data: every h5ad in ../shared/data where it is present, and examples/data otherwise."""
+"""Parity with scanpy and scipy on real data: every h5ad in ../shared/data where it is present, and
+examples/data otherwise."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def compare(path: Path, ds, method: str) -> dict:
 
 
 def student(path: Path, db) -> float:
-    """Largest distance of Student's t from scipy.stats.ttest_ind on the same stored values (scanpy's normalised ones), largest group against second."""
+    """Largest distance of Student's t from scipy.stats.ttest_ind on the same stored values (scanpy's normalised ones),
+    largest group against second."""
     import anndata
     import scanpy as sc
     from scipy import stats

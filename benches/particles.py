@@ -1,18 +1,29 @@
 """C2's particle search: drives that search, beside a host that reads the same Parquet through the same disks and links.
 
-Five drives like Envoy's compute module, each with a disk that takes 8 ms to move elsewhere and a link of 2.5 Gb/s, hold particles (`skytether generate particles`). For each energy t of the paper, `SELECT * WHERE ke > t`:
+Five drives like Envoy's compute module, each with a disk that takes 8 ms to move elsewhere and a link of 2.5 Gb/s, hold
+particles (`skytether generate particles`). For each energy t of the paper, `SELECT * WHERE ke > t`:
 
-- **ours**: an embedded fleet with that profile. Drives are as slow as the profile says: two cores of a fifteenth of this machine's.
-- **pyarrow** and **DuckDB**, on the host at this machine's full speed, over the file that `skytether export` writes. Its bytes lie where the fleet's slices lie: byte ranges are reads of the slices that they touch, at the drive that has each. Reads of a drive wait for one another at its disk
-  (a seek unless they follow on the last one, or are asked for while one that they follow on waits, two slices to and fro counting as following, as for our own drives; then the bytes at the disk's rate), and then at its link (the bytes at its rate, and its latency). Drives work side by side, and all reads of a program go as it asks for them. What handing
-  out takes of a drive's processor is not paid for, which is in their favour.
-  Both skip row groups by the bounds in the file's footer. C2's own reader did not have that: it read the metadata at the end of each row group, a seek each.
-- **kept** is pyarrow whose dataset was opened, and searched once, before: it has the footer, as our host has root records. (*ours* is such a host, too; what its first search took is told beside it.)
-- **units** is that reader: pyarrow again, which first reads the last kilobytes of every slice, all at once, and then the row groups that may match.
+- **ours**: an embedded fleet with that profile. Drives are as slow as the profile says: two cores of a
+  fifteenth of this machine's.
+- **pyarrow** and **DuckDB**, on the host at this machine's full speed, over the file that `skytether export` writes.
+  Its bytes lie where the fleet's slices lie: byte ranges are reads of the slices that they touch, at the drive that has
+  each. Reads of a drive wait for one another at its disk (a seek unless they follow on the last one, or are asked for
+  while one that they follow on waits, two slices to and fro counting as following, as for our own drives; then the
+  bytes at the disk's rate), and then at its link (the bytes at its rate, and its latency). Drives work side by side,
+  and all reads of a program go as it asks for them. What handing out takes of a drive's processor is not paid for,
+  which is in their favour. Both skip row groups by the bounds in the file's footer. C2's own reader did not have that:
+  it read the metadata at the end of each row group, a seek each.
+- **kept** is pyarrow whose dataset was opened, and searched once, before: it has the footer, as our host has root
+  records. (*ours* is such a host, too; what its first search took is told beside it.)
+- **units** is that reader: pyarrow again, which first reads the last kilobytes of every slice, all at once, and then
+  the row groups that may match.
 
-With `--index` there is a fifth: **indexed**, the same fleet with an index on `ke` that includes the other columns (a copy of the rows in the order of their energy, in effect; its bytes are printed), and **narrowed**, with one that includes none, so that slices are read for the rows that it finds.
+With `--index` there is a fifth: **indexed**, the same fleet with an index on `ke` that includes the other columns (a
+copy of the rows in the order of their energy, in effect; its bytes are printed), and **narrowed**, with one that
+includes none, so that slices are read for the rows that it finds.
 
-`python benches/particles.py [--rows 50M] [--repeat 3] [--lost] [--index]`, or `python benches/run.py particles`, prints seconds and ratios. With `--lost` the fleet is stored with ec:4+1, and is also measured without one of its drives.
+`python benches/particles.py [--rows 50M] [--repeat 3] [--lost] [--index]`, or `python benches/run.py particles`, prints
+seconds and ratios. With `--lost` the fleet is stored with ec:4+1, and is also measured without one of its drives.
 """
 
 from __future__ import annotations
@@ -36,7 +47,8 @@ import data  # noqa: E402
 DRIVES = 5
 ROWS = 50_000_000
 
-#: Shares of all particles in between, of which the energies are looked up: where more of a slice passes than is decoded by rows, and half of all.
+#: Shares of all particles in between, of which the energies are looked up: where more of a slice passes than is decoded
+#: by rows, and half of all.
 SHARES = (0.01, 0.12, 0.5)
 
 #: Energies, and the share of particles above each, as published.
@@ -62,7 +74,8 @@ TAIL = 2048
 
 
 class Drive:
-    """A disk and a link behind it: each works one thing off after the other. As `pace::booking` has it: what is asked for is booked, and whoever asked waits until it would have come."""
+    """A disk and a link behind it: each works one thing off after the other. As `pace::booking` has it: what is asked
+    for is booked, and whoever asked waits until it would have come."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -101,7 +114,8 @@ class Drives:
         self.ends, self.drives = ends, [Drive() for _ in range(DRIVES)]
 
     def wait(self, start: int, end: int) -> None:
-        """Until the bytes have come from all drives that have some. Those behind the slices, the footer, are the first drive's."""
+        """Until the bytes have come from all drives that have some. Those behind the slices, the footer,
+        are the first drive's."""
         import bisect
 
         due, at = 0.0, bisect.bisect_right(self.ends, start)
@@ -182,7 +196,8 @@ def slices(file: Path) -> list[int]:
 
 
 def ours(place: Path, t: float) -> Callable[[], int]:
-    """A search by the drives. The fleet is opened before, as the others' files are not: both are named in the report."""
+    """A search by the drives. The fleet is opened before, as the others' files are not: both
+    are named in the report."""
     import skytether
 
     fleet = skytether.open(place, profile=PROFILE)
@@ -253,7 +268,8 @@ def energies(file: Path) -> list[tuple[float, float]]:
     import pyarrow.parquet as pq
 
     ke = pq.read_table(file, columns=["ke"])["ke"].to_numpy()
-    # As energies are stored: who compares with a constant of more digits rounds it, or not, and finds one particle more or less.
+    # As energies are stored: who compares with a constant of more digits rounds it, or not, and finds
+    # one particle more or less.
     between = [(float(np.float32(t)), share) for share, t in zip(SHARES, np.quantile(ke, [1 - share for share in SHARES]), strict=True)]
     return [*ENERGIES[:-1], *between, ENERGIES[-1]]
 

@@ -1,6 +1,8 @@
-"""The grid of the regret figures, on the simulated clock: how far adaptive runs are behind the best of the static choices (`crates/sim`).
+"""The grid of the regret figures, on the simulated clock: how far adaptive runs are behind the best of the
+static choices (`crates/sim`).
 
-`python benches/regret.py [--every 1] [--seed 1]`, or `python benches/run.py regret`, takes some two minutes for all points and writes bench-out/regret_SEED.csv; `regret grid` (the same binary) says more about the worst of them.
+`python benches/regret.py [--every 1] [--seed 1]`, or `python benches/run.py regret`, takes some two minutes for all
+points and writes bench-out/regret_SEED.csv; `regret grid` (the same binary) says more about the worst of them.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import data  # noqa: E402
 
 ROOT = HERE.parent
 
-#: What is wanted of the regret over all points (median, 95th percentile, worst), and of any run beside one with everything on the host.
+#: What is wanted of the regret over all points (median, 95th percentile, worst), and of any run beside one
+#: with everything on the host.
 MEDIAN, MOST_OF_THEM, WORST, OVER_RAW = 0.03, 0.10, 0.25, 0.10
 
 
 def grid(every: int, seed: int) -> list[dict[str, str]]:
-    """Every `every`-th point of the grid, in random numbers of `seed`: columns as in `crates/sim/src/bin/regret.rs`, seconds of the simulated clock."""
+    """Every `every`-th point of the grid, in random numbers of `seed`: columns as in `crates/sim/src/bin/regret.rs`,
+    seconds of the simulated clock."""
     cargo = ["cargo", "run", "--profile", "dev", "-q", "-p", "skytether-sim", "--bin", "regret", "--", "csv", str(every), str(seed)]
     environment = {**os.environ, "PROTOC": os.environ.get("PROTOC", str(ROOT / ".venv/bin/protoc"))}
     done = subprocess.run(cargo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)

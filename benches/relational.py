@@ -1,6 +1,7 @@
 """TPC-H over a fleet of four drives, beside DataFusion and DuckDB over the Parquet files of the same tables.
 
-`python benches/relational.py measure ENGINE SOURCE SCALE` prints one engine's answers' times as JSON, in a process of its own; run.py calls it so.
+`python benches/relational.py measure ENGINE SOURCE SCALE` prints one engine's answers' times as JSON, in a process of
+its own; run.py calls it so.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def files(out: Path, scale: float) -> Path:
 
 
 def column_bytes(directory: Path, scale: float) -> list[int]:
-    """For each query: the bytes that the columns it names occupy as Arrow arrays. TPC-H's columns have names of their own across tables."""
+    """For each query: the bytes that the columns it names occupy as Arrow arrays. TPC-H's columns have names of
+    their own across tables."""
     import pyarrow.parquet as pq
 
     size = {}

@@ -1,11 +1,17 @@
 """Repair of a lost drive, beside what links and disks allow; what a scrub moves, and how even drives are.
 
-Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere, hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as were lost, all at
-the same time, and what the links allow is their rate. The same repair is measured without any profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), with disks, and with the whole device.
+Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere,
+hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads
+all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as
+were lost, all at the same time, and what the links allow is their rate. The same repair is measured without any
+profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), with
+disks, and with the whole device.
 
 What is lost is kept until all repairs are over (`data.kept`).
 
-Then the whole fleet is scrubbed: what moved, beside what was read and verified. And a copy of it gets a drive, and loses another one: how far the drive with the most and the one with the least are from their mean, of what is stored, after each.
+Then the whole fleet is scrubbed: what moved, beside what was read and verified. And a copy of it gets a
+drive, and loses another one: how far the drive with the most and the one with the least are from their mean,
+of what is stored, after each.
 
 `python benches/repair.py [--rows 50M] [--repeat 3]`, or `python benches/run.py repair`, prints seconds and rates.
 """

@@ -1,7 +1,8 @@
 """`make bench`: every figure beside what people would use instead, measured in one run on this machine.
 
-Measurements whose memory or first call counts run in a process of their own (benches/one.py), contenders in turn, so that noise of the machine meets all of them. Prints a table and writes
-bench-out/results.json, part by part. `python benches/run.py speed particles` runs some parts only; `--quick` takes a matrix of a tenth of the size.
+Measurements whose memory or first call counts run in a process of their own (benches/one.py), contenders in turn, so
+that noise of the machine meets all of them. Prints a table and writes bench-out/results.json, part by part.
+`python benches/run.py speed particles` runs some parts only; `--quick` takes a matrix of a tenth of the size.
 """
 
 from __future__ import annotations

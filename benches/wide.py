@@ -1,6 +1,7 @@
 """Wide tables over a fleet of four drives, beside pyarrow over a Parquet file of the same rows.
 
-`python benches/wide.py measure ENGINE SOURCE COLUMNS ROWS` prints one engine's times as JSON, in a process of its own; run.py calls it so.
+`python benches/wide.py measure ENGINE SOURCE COLUMNS ROWS` prints one engine's times as JSON, in a process of its
+own; run.py calls it so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ TIMES = 3
 
 
 def file_of(out: Path, columns: int, rows: int) -> Path:
-    """The Parquet file, made where it is not there yet: an id, and numbers of a gamma distribution as float32, a third of them zero."""
+    """The Parquet file, made where it is not there yet: an id, and numbers of a gamma distribution as float32,
+    a third of them zero."""
     path = out / f"wide_{columns}x{rows}.parquet"
     if not path.exists():
         import numpy as np

@@ -1,4 +1,5 @@
-"""The same questions as in simulated.py as far as one machine can answer them for real: drives that keep to device profiles, in one process."""
+"""The same questions as in simulated.py as far as one machine can answer them for real: drives that keep to device
+profiles, in one process."""
 
 from __future__ import annotations
 

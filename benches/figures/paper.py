@@ -17,7 +17,8 @@ BOX = {"frameon": True, "framealpha": 0.92, "edgecolor": "none"}
 
 @dataclass
 class Table:
-    """A table of figures: `name` is its file's name, `rows` have a value per column. Numbers are written to CSV as they are, and rounded on the page."""
+    """A table of figures: `name` is its file's name, `rows` have a value per column. Numbers are written to CSV as they
+    are, and rounded on the page."""
 
     name: str
     title: str

@@ -1,7 +1,9 @@
 """`make figures`: the figures of the Skytether and Skyhook papers, ours beside the published values.
 
-Writes plots (PNG, SVG), tables (CSV) and one page (README.md) into figures-out/. What one machine can measure is measured through the Python package; what needs many machines runs on the simulator's clock and says so.
-`python benches/figures/run.py figure5 equal` makes some parts only (and a page of these); `--tiny` tries everything on small inputs.
+Writes plots (PNG, SVG), tables (CSV) and one page (README.md) into figures-out/. What one machine can measure is
+measured through the Python package; what needs many machines runs on the simulator's clock and says so.
+`python benches/figures/run.py figure5 equal` makes some parts only (and a page of these); `--tiny` tries
+everything on small inputs.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ SEED = 20261122
 
 @lru_cache(maxsize=1)
 def expression(genes: int, cells: int) -> Any:
-    """`genes` x `cells` counts as an AnnData (cells x genes) with two groups of cells, as benches/data.py makes them: 7% are not zero."""
+    """`genes` x `cells` counts as an AnnData (cells x genes) with two groups of cells, as benches/data.py makes
+    them: 7% are not zero."""
     import anndata
     import pandas as pd
     from scipy import sparse
@@ -31,7 +32,8 @@ def expression(genes: int, cells: int) -> Any:
 
 
 def expression_fleet(out: Path, genes: int, cells: int, of: int, slice_rows: int | None, drives: int = 1) -> Path:
-    """A fleet with the first `cells` columns of `expression(genes, of)` as `paper.matrix`; slices have at most `slice_rows` genes (`None`: as many as fit a megabyte)."""
+    """A fleet with the first `cells` columns of `expression(genes, of)` as `paper.matrix`; slices have at most
+    `slice_rows` genes (`None`: as many as fit a megabyte)."""
     import msgexpress
     import skytether
 
@@ -45,7 +47,8 @@ def expression_fleet(out: Path, genes: int, cells: int, of: int, slice_rows: int
 
 
 def moments(cells: int) -> str:
-    """The text of the query that is the paper's Accumulate: for each gene number, mean and sum of squares of each group of cells."""
+    """The text of the query that is the paper's Accumulate: for each gene number, mean and sum of squares
+    of each group of cells."""
     from skytether import _internal
 
     spec = _internal.moments_spec("paper.matrix", "x", None, "cluster").replace("'", "''")
@@ -53,7 +56,8 @@ def moments(cells: int) -> str:
 
 
 def dense_fleet(out: Path, columns: int, rows: int, slice_rows: int | None = None, drives: int = 1) -> Path:
-    """A fleet with a table `paper.dense` of `columns` whole numbers as int32, as the paper's Arrow tables have them; the first column is above 10 in 16.9% of the rows."""
+    """A fleet with a table `paper.dense` of `columns` whole numbers as int32, as the paper's Arrow tables have them;
+    the first column is above 10 in 16.9% of the rows."""
     import pyarrow as pa
     import skytether
 

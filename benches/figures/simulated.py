@@ -1,4 +1,5 @@
-"""What needs many machines, on the simulator's clock: Skyhook's storage servers and links, and how many slow drives equal one host."""
+"""What needs many machines, on the simulator's clock: Skyhook's storage servers and links, and how many slow
+drives equal one host."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ CURVES = {"moments": "moments of two groups of cells", "10 groups": "sum and cou
 #: Slices of each server where it must be quick; otherwise the paper's 1,840.
 TINY_SLICES = 60
 
-#: How much longer than the client servers may take and still count as its equals: what the seed of the slices' costs changes.
+#: How much longer than the client servers may take and still count as its equals: what the seed of
+#: the slices' costs changes.
 SLACK = 0.02
 
 
@@ -161,7 +163,8 @@ def equal(out: Path, tiny: bool, say: Callable[[str], None], program: Path) -> p
 
 
 def _crossing(rows: list[dict[str, float]], key: str) -> str:
-    """The number of drives that takes as long as `key`, between two that were tried along a straight line of logarithms."""
+    """The number of drives that takes as long as `key`, between two that were tried along a
+    straight line of logarithms."""
     import math
 
     for before, after in zip(rows, rows[1:]):

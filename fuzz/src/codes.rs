@@ -26,7 +26,8 @@ pub(crate) fn code_maps() -> Vec<Vec<u8>> {
     [map(4, 1, 9), map(1, 2, 5), map(8, 3, 20), map(2, 1, 0)].into_iter().flatten().map(|map| map.to_bytes()).collect()
 }
 
-/// A code map, with the checksum put right so that the parser behind it is reached: an error, or a map whose bytes read back as the same, and in which every shard is found.
+/// A code map, with the checksum put right so that the parser behind it is reached: an error, or a map whose bytes read
+/// back as the same, and in which every shard is found.
 pub(crate) fn code_map_read(data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if bytes.len() > HEAD {

@@ -1,4 +1,5 @@
-//! What lies in stores of indexes: a definition, a head, a page of a segment of a thousand rows and two columns, each behind a byte that says which.
+//! What lies in stores of indexes: a definition, a head, a page of a segment of a thousand rows and two columns, each
+//! behind a byte that says which.
 
 use std::sync::Arc;
 

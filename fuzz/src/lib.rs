@@ -1,7 +1,7 @@
 //! Every parser of bytes from outside, as a function that takes any bytes at all: it must come back, whatever it says.
 //!
-//! A target panics where what it got is neither an error of the right kind nor a value that keeps its promises. Panics of other people's parsers that ours catch are no
-//! finding; memory is, see [`Bounded`].
+//! A target panics where what it got is neither an error of the right kind nor a value that keeps its promises. Panics
+//! of other people's parsers that ours catch are no finding; memory is, see [`Bounded`].
 //!
 //! | room | subject |
 //! |---|---|
@@ -66,8 +66,8 @@ pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().copied().find(|t| t.name == name)
 }
 
-/// The system's allocator, which gives no more than [`Bounded::MOST`] at once: who asks for more believed a length that somebody claimed, and ends the process here
-/// as it would have where there is not so much memory.
+/// The system's allocator, which gives no more than [`Bounded::MOST`] at once: who asks for more believed a length that
+/// somebody claimed, and ends the process here as it would have where there is not so much memory.
 #[derive(Debug)]
 pub struct Bounded;
 

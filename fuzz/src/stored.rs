@@ -71,8 +71,8 @@ pub(crate) fn pieces() -> Vec<Vec<u8>> {
     encoded().into_iter().flatten().flat_map(seed).collect()
 }
 
-/// A slice of a plain table of which only some columns are read, where a metadata slice says that they lie (a byte with a bit per column, then the end of each): an error, or the batches
-/// that the whole slice gives.
+/// A slice of a plain table of which only some columns are read, where a metadata slice says that they lie (a byte with
+/// a bit per column, then the end of each): an error, or the batches that the whole slice gives.
 pub(crate) fn pieces_decode(data: &[u8]) -> bool {
     static STATS: LazyLock<Option<SliceStats>> = LazyLock::new(|| Some(encoded()?.first()?.stats.clone()));
     let (Some((head, bytes)), Some(stats)) = (data.split_first_chunk::<7>(), &*STATS) else { return false };
@@ -199,7 +199,8 @@ pub(crate) fn footers() -> Vec<Vec<u8>> {
     encoded().into_iter().flatten().map(|s| s.bytes.to_vec()).collect()
 }
 
-/// A slice whose footer becomes part of a whole file's: an error, or a footer that says the same of a slice behind another.
+/// A slice whose footer becomes part of a whole file's: an error, or a footer that says the same
+/// of a slice behind another.
 pub(crate) fn footer_read(data: &[u8]) -> bool {
     static METADATA: LazyLock<Option<Metadata>> = LazyLock::new(|| {
         let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&SCHEMA), [].into());
@@ -251,7 +252,8 @@ pub(crate) fn moments() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The state of grouped moments, with groups that fit or any: an error, or a result of the right shape. The first byte says how many bytes are groups.
+/// The state of grouped moments, with groups that fit or any: an error, or a result of the right shape. The first byte
+/// says how many bytes are groups.
 pub(crate) fn moments_merge(data: &[u8]) -> bool {
     let Some((&head, data)) = data.split_first() else { return false };
     let (text, state) = data.split_at(usize::from(head).min(data.len()));

@@ -1,4 +1,5 @@
-//! Every fuzz target over its seeds and over some thousand random changes of them: what `make fuzz` does for longer, and led by what the code does with the bytes.
+//! Every fuzz target over its seeds and over some thousand random changes of them: what `make fuzz` does for longer,
+//! and led by what the code does with the bytes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use skytether_fuzz::{Bounded, TARGETS, Target};

@@ -46,8 +46,8 @@ _AS_STORED: Any = _Missing("<as stored>")
 class Dataset:
     """A data set on a fleet: a matrix of cells and genes with everything that AnnData keeps beside it.
 
-    It stands for what was stored when it was made. Once another data set has been put in the place of that, its methods raise
-    `ConflictError`, rather than mix the two: take ``db[name]`` again.
+    It stands for what was stored when it was made. Once another data set has been put in the place of that, its methods
+    raise `ConflictError`, rather than mix the two: take ``db[name]`` again.
     """
 
     def __init__(self, fleet: Fleet, name: str) -> None:
@@ -132,9 +132,9 @@ class Dataset:
         Parameters
         ----------
         genes, cells
-            A boolean mask, names, or numbers, in the order wanted; None for all. Genes are chosen among `var_names`. `raw` keeps its
-            own genes, as in AnnData. Where the data set is about `raw`, though, the genes are raw's: what comes back for some of them
-            is an AnnData of raw's values and genes, without X's and the layers.
+            A boolean mask, names, or numbers, in the order wanted; None for all. Genes are chosen among `var_names`.
+            `raw` keeps its own genes, as in AnnData. Where the data set is about `raw`, though, the genes are raw's:
+            what comes back for some of them is an AnnData of raw's values and genes, without X's and the layers.
 
         Raises
         ------
@@ -222,21 +222,23 @@ class Dataset:
         n_genes: int | None = None,
         layer: str | None = None,
     ) -> RankResult:
-        """Ranks genes by how differently groups of cells express them, like ``scanpy.tl.rank_genes_groups``. The drives do the work.
+        """Ranks genes by how differently groups of cells express them, like
+        ``scanpy.tl.rank_genes_groups``. The drives do the work.
 
         Parameters
         ----------
         groupby
             The obs column that groups the cells. Cells without a value are in no group, but count as rest.
         method
-            ``"t-test"`` (Welch), ``"t-test_overestim_var"`` (scanpy's, with the group's size for both), ``"student"`` (equal variances).
+            ``"t-test"`` (Welch), ``"t-test_overestim_var"`` (scanpy's, with the group's size for both),
+            ``"student"`` (equal variances).
         reference
             ``"rest"`` (each group against all other cells), or the group to compare with.
         groups
             Which groups to test; all others still count as rest.
         transform
-            Required, because nobody should have to guess: ``"log1p_cp10k"`` for raw counts (each cell scaled to 10,000, then
-            ``log1p``, done by the drives), None where the matrix is normalised and logarithmic already.
+            Required, because nobody should have to guess: ``"log1p_cp10k"`` for raw counts (each cell scaled to 10,000,
+            then ``log1p``, done by the drives), None where the matrix is normalised and logarithmic already.
         corr_method
             How p-values are corrected for the number of genes: ``"benjamini-hochberg"`` or ``"bonferroni"``.
         n_genes
@@ -251,8 +253,8 @@ class Dataset:
         NotFoundError
             No such column, group or layer.
         InvalidError
-            A group of fewer than two cells; transform left out; a data set without cells or genes; no group to test; a value that
-            the transform can't take (gene and cell are named).
+            A group of fewer than two cells; transform left out; a data set without cells or genes; no group to test; a
+            value that the transform can't take (gene and cell are named).
         UnsupportedError
             The column holds what a table can't.
         ConflictError
@@ -308,15 +310,18 @@ class Dataset:
         Parameters
         ----------
         a, b
-            A dict of obs column to value or list of values (all must match), a boolean mask, a list of cell names or of numbers.
+            A dict of obs column to value or list of values (all must match), a boolean mask, a list of
+            cell names or of numbers.
         equal_var
             True: Student's test. False: Welch's.
         transform
-            As in `rank_genes_groups`. Left out, the values are compared as they are stored, with a warning if they are counts.
+            As in `rank_genes_groups`. Left out, the values are compared as they are stored, with a
+            warning if they are counts.
         corr_method, layer
             As in `rank_genes_groups`.
         overlap
-            Whether cells may be in both sets. The test takes the sets for independent, which they are not then: p-values come out too large or too small.
+            Whether cells may be in both sets. The test takes the sets for independent, which they are not then:
+            p-values come out too large or too small.
 
         Raises
         ------
@@ -428,7 +433,8 @@ class Dataset:
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Around reads that belong together: all of them are of the data set that this object stands for, or it is a `ConflictError`."""
+        """Around reads that belong together: all of them are of the data set that this object stands for, or it
+        is a `ConflictError`."""
         with naming(self.name):
             self._check_generation()
             try:

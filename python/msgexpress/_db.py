@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def open(path: str | os.PathLike[str], drives: int | None = None, **options: Any) -> MsgExpress:  # noqa: A001
-    """Opens the embedded fleet in directory `path`, and makes it where there is none; options as of `skytether.open`."""
+    """Opens the embedded fleet in directory `path`, and makes it where there is none; options
+    as of `skytether.open`."""
     return MsgExpress(skytether.open(path, drives, **options))
 
 
@@ -47,17 +48,19 @@ class MsgExpress:
         Parameters
         ----------
         source
-            An h5ad file, a 10x ``.h5`` file, a 10x mtx directory (of version 2 or 3), an EBI Expression Atlas bundle (its
-            directory), or an AnnData in memory. Files are streamed.
+            An h5ad file, a 10x ``.h5`` file, a 10x mtx directory (of version 2 or 3), an EBI Expression Atlas bundle
+            (its directory), or an AnnData in memory. Files are streamed.
         name
             ``domain/dataset``.
         layer
-            Which matrix of an AnnData the data set is about: None for X, ``"raw"``, or a layer's name. The others are kept too.
+            Which matrix of an AnnData the data set is about: None for X, ``"raw"``, or a layer's name.
+            The others are kept too.
         replace
-            True: put it in the place of a data set of that name, atomically. False: a data set of that name is a `ConflictError`.
+            True: put it in the place of a data set of that name, atomically. False: a data set of that
+            name is a `ConflictError`.
         progress
-            Called with values done and values in all; True for a bar on stderr; None for a bar where stderr is a terminal; False
-            for nothing.
+            Called with values done and values in all; True for a bar on stderr; None for a bar where stderr is a
+            terminal; False for nothing.
         genome
             Which genome of a 10x ``.h5`` file of Cell Ranger 2 with several; an error for any other source.
 

@@ -1,4 +1,5 @@
-"""Bundles of EBI's Single Cell Expression Atlas: a Matrix Market file with its row and column names, clusters, and cell metadata."""
+"""Bundles of EBI's Single Cell Expression Atlas: a Matrix Market file with its row and column names,
+clusters, and cell metadata."""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ def is_bundle(directory: Path) -> bool:
 
 
 def source(directory: Path) -> Source:
-    """A bundle: counts as X, normalised counts (where they are there, for the same genes and cells) as the layer ``normalised``.
+    """A bundle: counts as X, normalised counts (where they are there, for the same genes and cells) as
+    the layer ``normalised``.
 
-    obs gets the columns of ``cell_metadata.tsv``, a categorical column ``clusters_<K>`` per row of ``clusters.tsv``, and ``clusters``,
-    the clustering that the bundle marks as chosen. Genes are named as in ``mtx_rows``.
+    obs gets the columns of ``cell_metadata.tsv``, a categorical column ``clusters_<K>`` per row of ``clusters.tsv``,
+    and ``clusters``, the clustering that the bundle marks as chosen. Genes are named as in ``mtx_rows``.
     """
     import pandas as pd
 
@@ -85,9 +87,11 @@ def _add_metadata(obs: pd.DataFrame, path: Path) -> None:
 
 
 def _typed(values: pd.Series) -> Any:
-    """A column of texts (missing where there is none) as numbers, if every one of them is how Python writes a number, else as categories.
+    """A column of texts (missing where there is none) as numbers, if every one of them is how Python writes a
+    number, else as categories.
 
-    Whole numbers with gaps become ``Int64``. ``000``, ``1.50`` and ``nan`` are no numbers: they would come back as something else.
+    Whole numbers with gaps become ``Int64``. ``000``, ``1.50`` and ``nan`` are no numbers: they would
+    come back as something else.
     """
     import pandas as pd
 

@@ -11,7 +11,8 @@ from skytether import CorruptError
 if TYPE_CHECKING:
     from skytether import Fleet
 
-#: How many genes a query names one by one; with more it reads all from the first to the last, and the rest is dropped here.
+#: How many genes a query names one by one; with more it reads all from the first to the last, and
+#: the rest is dropped here.
 _MOST_NAMED = 20_000
 #: How many runs of neighbouring genes a query names by their ends, and how long a run must be to be worth it.
 _MOST_RUNS, _LONG_RUN = 100, 16
@@ -20,9 +21,9 @@ _MOST_RUNS, _LONG_RUN = 100, 16
 def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarray | None, cells: np.ndarray | None) -> Any:
     """One matrix as it was ingested, or just the given genes and cells of it (numbers, ascending, each once).
 
-    Gives a numpy array or a scipy sparse matrix or array, cells as rows, of the class and type that went in. Zeros that were stored
-    explicitly are gone, as zeros are never stored. Takes about twice the memory of the result where that is CSR or some of the cells,
-    once where it is CSC.
+    Gives a numpy array or a scipy sparse matrix or array, cells as rows, of the class and type that went in. Zeros that
+    were stored explicitly are gone, as zeros are never stored. Takes about twice the memory of the result where that is
+    CSR or some of the cells, once where it is CSC.
     """
     import scipy.sparse
 

@@ -1,4 +1,5 @@
-"""AnnData files (.h5ad), of today and of before anndata 0.7, streamed: only the matrices' structure is ever held whole."""
+"""AnnData files (.h5ad), of today and of before anndata 0.7, streamed: only the matrices'
+structure is ever held whole."""
 
 from __future__ import annotations
 

@@ -19,10 +19,11 @@ Box = tuple[float, float, float, float]
 
 
 def name_points(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, names: Sequence[Any], chosen: Sequence[int], colour: str, avoid: Sequence[Any] = ()) -> list[int]:
-    """Writes the names of the points `chosen` (the most important first) where they cover no point, no name and no artist of `avoid`.
+    """Writes the names of the points `chosen` (the most important first) where they cover no point, no name
+    and no artist of `avoid`.
 
-    A name that does not fit beside its point stands a little away, at the end of a line; one that fits nowhere near is left out.
-    Gives the points that got their names.
+    A name that does not fit beside its point stands a little away, at the end of a line; one that fits nowhere near is
+    left out. Gives the points that got their names.
     """
     figure: Any = ax.figure
     # Only after the layout is settled do texts have their final size in pixels.

@@ -69,7 +69,8 @@ def shell(adata: anndata.AnnData) -> bytes:
 
 
 def _storable(frame: pd.DataFrame) -> pd.DataFrame:
-    """`frame` with texts and booleans that miss values in types which h5ad files have for that: categories, as anndata itself makes them when it writes a file, and nullable booleans."""
+    """`frame` with texts and booleans that miss values in types which h5ad files have for that: categories, as anndata
+    itself makes them when it writes a file, and nullable booleans."""
     import pandas as pd
 
     better = {}

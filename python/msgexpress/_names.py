@@ -1,4 +1,5 @@
-"""Names of data sets as biologists write them, ``domain/dataset``; the system's own spelling is ``domain.dataset``, quoted where SQL wants that."""
+"""Names of data sets as biologists write them, ``domain/dataset``; the system's own spelling is ``domain.dataset``,
+quoted where SQL wants that."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def expressions(fleet: Fleet) -> list[str]:
 
 @contextmanager
 def missing(fleet: Fleet, name: str) -> Iterator[None]:
-    """Where there is no data set `name`, or it is none of a data set, expression data sets are suggested: others are not ours."""
+    """Where there is no data set `name`, or it is none of a data set, expression data sets are
+    suggested: others are not ours."""
     try:
         yield
     except InvalidError as e:
@@ -59,7 +61,8 @@ def _instead(name: str, there: list[str]) -> str:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Errors raised within call the data set `name` by ``domain/dataset``, and so those that are suggested instead of it."""
+    """Errors raised within call the data set `name` by ``domain/dataset``, and so those that are
+    suggested instead of it."""
     try:
         yield
     except SkytetherError as e:

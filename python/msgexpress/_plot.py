@@ -22,7 +22,8 @@ _SMALLEST = 308
 def volcano(
     frame: pd.DataFrame, title: str, subtitle: str, ax: matplotlib.axes.Axes | None, path: str | os.PathLike[str] | None, label: int, lfc: float, p: float
 ) -> matplotlib.axes.Axes:
-    """Draws `frame` (columns `names`, `scores`, `logfoldchanges`, `pvals_adj`, best score first); see `RankResult.plot_volcano`."""
+    """Draws `frame` (columns `names`, `scores`, `logfoldchanges`, `pvals_adj`, best score first); see
+    `RankResult.plot_volcano`."""
     if ax is None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

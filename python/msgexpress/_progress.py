@@ -12,7 +12,8 @@ Report = Callable[[int, int], None]
 
 @contextmanager
 def reporter(progress: Report | bool | None, title: str) -> Iterator[Report]:
-    """What an ingest reports to: `progress` itself where it is a function, else a bar (True; None if stderr is a terminal) or nothing."""
+    """What an ingest reports to: `progress` itself where it is a function, else a bar (True; None if stderr is a
+    terminal) or nothing."""
     if callable(progress):
         yield progress
     elif progress is False or (progress is None and not sys.stderr.isatty()):

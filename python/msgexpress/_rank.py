@@ -33,7 +33,8 @@ class RankResult:
         self.dataset = dataset
         #: What ran where, and how little moved.
         self.receipt = receipt
-        #: What was asked for, `transform` included; the keys of scanpy's ``uns["rank_genes_groups"]["params"]`` and ``transform``.
+        #: What was asked for, `transform` included; the keys of scanpy's
+        #: ``uns["rank_genes_groups"]["params"]`` and ``transform``.
         self.params = params
         self._n_genes, self._double = n_genes, double
         # The genes' names by number.
@@ -47,8 +48,9 @@ class RankResult:
     def to_df(self, group: str | Iterable[str] | None = None) -> pd.DataFrame:
         """One row per gene (and group), with the columns of ``scanpy.get.rank_genes_groups_df``.
 
-        Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2), `pvals`, `pvals_adj`,
-        `pct_nz_group` and `pct_nz_reference` (shares of cells with the gene, 0 to 1). Scores are float32 as in scanpy, float64 from `Dataset.ttest`.
+        Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2),
+        `pvals`, `pvals_adj`, `pct_nz_group` and `pct_nz_reference` (shares of cells with the gene, 0 to 1). Scores are
+        float32 as in scanpy, float64 from `Dataset.ttest`.
         """
         import pandas as pd
 
@@ -76,7 +78,8 @@ class RankResult:
         return pd.DataFrame(columns, copy=False)
 
     def to_uns(self) -> dict[str, Any]:
-        """What ``scanpy.tl.rank_genes_groups(..., pts=True)`` puts into ``adata.uns["rank_genes_groups"]``, so that scanpy's plots and getters work on it."""
+        """What ``scanpy.tl.rank_genes_groups(..., pts=True)`` puts into ``adata.uns["rank_genes_groups"]``, so that
+        scanpy's plots and getters work on it."""
         import pandas as pd
 
         out: dict[str, Any] = {"params": dict(self.params)}

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
-    """The numbers of the cells or genes (`what`) that `chosen` means: a boolean mask, names, numbers or a slice, in that order.
+    """The numbers of the cells or genes (`what`) that `chosen` means: a boolean mask, names, numbers
+    or a slice, in that order.
 
     Raises
     ------
@@ -81,7 +82,8 @@ def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:
 
 
 def mask(chosen: Any, obs: pd.DataFrame, what: str) -> np.ndarray:
-    """The cells that a selector (`settled`) means: a dict of obs column to value or list of values (all must match), or as in `positions`."""
+    """The cells that a selector (`settled`) means: a dict of obs column to value or list of values (all must match),
+    or as in `positions`."""
     chosen_cells = np.zeros(len(obs), bool)
     if isinstance(chosen, dict):
         if not chosen:
@@ -118,7 +120,8 @@ def label(chosen: Any, otherwise: str) -> str:
 
 
 def settled(chosen: Any) -> Any:
-    """A selector that can be looked at more than once: of a dict's values, what holds several (a range, a series, a generator, ...) as a list."""
+    """A selector that can be looked at more than once: of a dict's values, what holds several (a range, a series, a
+    generator, ...) as a list."""
     if not isinstance(chosen, dict):
         return chosen if hasattr(chosen, "__len__") or not isinstance(chosen, Iterable) else list(chosen)
     return {column: list(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, (str, bytes)) else wanted for column, wanted in chosen.items()}

@@ -185,8 +185,8 @@ class Source:
 def labels(origins: Iterable[str]) -> dict[str, str]:
     """What `layer=` calls each of a data set's matrices, and where that is in AnnData.
 
-    ``X`` and ``raw`` are AnnData's own where it has them, and a layer goes by its name. A layer whose name is taken so is called
-    ``layers/<name>``.
+    ``X`` and ``raw`` are AnnData's own where it has them, and a layer goes by its name. A layer whose name is taken so
+    is called ``layers/<name>``.
     """
     there = list(origins)
     found = {label: origin for label, origin in (("X", "X"), ("raw", "raw/X")) if origin in there}
@@ -200,7 +200,8 @@ def labels(origins: Iterable[str]) -> dict[str, str]:
 
 
 def _table(origin: str, wanted: str, taken: set[str]) -> str:
-    """A table name for the matrix at `origin` that neither is taken nor looks like the sparse rows of another (``<matrix>_rows``)."""
+    """A table name for the matrix at `origin` that neither is taken nor looks like the sparse rows of
+    another (``<matrix>_rows``)."""
     if origin == wanted:
         return "x"
     of_raw = wanted == "raw/X"
@@ -240,7 +241,8 @@ def plain(values: np.ndarray) -> np.ndarray:
 
 
 def _native(values: np.ndarray) -> np.ndarray:
-    """`values` contiguous and in this machine's byte order, said the way the buffer protocol says it (h5py's types spell it out)."""
+    """`values` contiguous and in this machine's byte order, said the way the buffer protocol says it
+    (h5py's types spell it out)."""
     if values.dtype.isnative:
         return np.ascontiguousarray(values).view(values.dtype.newbyteorder("="))
     return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("=")))

@@ -1,4 +1,5 @@
-"""obs and var as Arrow tables: every column that Arrow can hold, behind a first column with the name of the cell or gene."""
+"""obs and var as Arrow tables: every column that Arrow can hold, behind a first column with the
+name of the cell or gene."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 def to_arrow(frame: pd.DataFrame, index: str) -> tuple[pa.Table, dict[str, str], list[str]]:
     """`frame` as an Arrow table whose first column, called `index`, holds the row names.
 
-    Categories become text, so that SQL can compare them. A column whose name is taken (by `index`, or by an earlier column) gets
-    the suffix ``_1``, ``_2``, ... Gives the table, what each of `frame`'s columns is called in it (the first of several of one
-    name), and the names of the columns that Arrow can't hold and that are left out.
+    Categories become text, so that SQL can compare them. A column whose name is taken (by `index`, or by an earlier
+    column) gets the suffix ``_1``, ``_2``, ... Gives the table, what each of `frame`'s columns is called in it (the
+    first of several of one name), and the names of the columns that Arrow can't hold and that are left out.
     """
     import pandas as pd
     import pyarrow as pa

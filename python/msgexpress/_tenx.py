@@ -1,6 +1,8 @@
-"""10x Genomics: .h5 files of Cell Ranger 3 and later and of 2, and mtx directories of both (`genes.tsv` or `features.tsv`).
+"""10x Genomics: .h5 files of Cell Ranger 3 and later and of 2, and mtx directories of both
+(`genes.tsv` or `features.tsv`).
 
-Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with `gene_ids` beside it; values are float32.
+Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with `gene_ids`
+beside it; values are float32.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def is_tenx(file: h5py.File) -> bool:
 
 
 def h5_source(path: str, genome: str | None = None) -> Source:
-    """A 10x .h5 file; `genome` chooses among several (in files of Cell Ranger 2; later ones hold one matrix, so there it must be the only one).
+    """A 10x .h5 file; `genome` chooses among several (in files of Cell Ranger 2; later ones hold one matrix, so there
+    it must be the only one).
 
     Raises
     ------
@@ -141,7 +144,8 @@ def mtx_matrix(origin: str, path: Path, cells: int, genes: int) -> Matrix:
 
 
 def read_tsv(path: Path) -> list[list[str]]:
-    """The fields of each line of a tab-separated file, compressed with gzip or not; blank lines at the end do not count."""
+    """The fields of each line of a tab-separated file, compressed with gzip or not; blank lines at
+    the end do not count."""
     import gzip
     import zlib
 

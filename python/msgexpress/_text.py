@@ -17,7 +17,8 @@ _BY_POWERS = ("pvals", "pvals_adj")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], width: int | None = None) -> str:
-    """Columns of equal width below their heads; numbers to the right, those of a column with as many decimals as each other.
+    """Columns of equal width below their heads; numbers to the right, those of a column with as
+    many decimals as each other.
 
     Where the table would be wider than `width`, its longest texts are shortened.
     """
@@ -38,7 +39,8 @@ _NARROWEST = 8
 
 
 def _narrow(widths: list[int], fixed: list[bool], least: list[int], width: int) -> None:
-    """Takes from the widest columns that are not `fixed` until all fit into `width`, or none has anything left to give."""
+    """Takes from the widest columns that are not `fixed` until all fit into `width`, or none has
+    anything left to give."""
     while sum(widths) + 2 * (len(widths) - 1) > width:
         wide = [i for i in range(len(widths)) if not fixed[i] and widths[i] > least[i]]
         if not wide:

@@ -1,4 +1,5 @@
-"""A fleet's table as a `pyarrow.dataset.Dataset`: what tools of the Arrow ecosystem ask of it runs on the drives where it can."""
+"""A fleet's table as a `pyarrow.dataset.Dataset`: what tools of the Arrow ecosystem ask of it runs on
+the drives where it can."""
 
 from __future__ import annotations
 
@@ -31,9 +32,10 @@ _NARROW = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_date32, pa.type
 class Dataset(pads.UnionDataset):
     """One table of a fleet. Make one with `Fleet.dataset`.
 
-    It stands for a table with the columns that it had when this was made: once another with other columns is in its place, scans raise
-    `ConflictError`. Columns and filters are sent to the drives; what Substrait or the drives can't carry is evaluated here, over batches as they arrive, with
-    the same answer (`Scanner.local` says why). Rows come in no fixed order.
+    It stands for a table with the columns that it had when this was made: once another with other columns is in its
+    place, scans raise `ConflictError`. Columns and filters are sent to the drives; what Substrait or the drives
+    can't carry is evaluated here, over batches as they arrive, with the same answer (`Scanner.local` says why).
+    Rows come in no fixed order.
 
     A pyarrow function that reads datasets by itself, past these methods, finds a data set that says so when it is read.
     """
@@ -88,7 +90,8 @@ class Dataset(pads.UnionDataset):
         batch_size
             The most rows of a batch.
         options
-            What else pyarrow's data sets take (``use_threads``, ``batch_readahead``, ``memory_pool`` and so on) is for files, and without effect.
+            What else pyarrow's data sets take (``use_threads``, ``batch_readahead``, ``memory_pool`` and so on) is for
+            files, and without effect.
         """
         _check_options(options)
         return Scanner(self, columns, _both(self._filter, filter), batch_size)
@@ -126,7 +129,8 @@ class Dataset(pads.UnionDataset):
         return pads.InMemoryDataset(self.to_table().join_asof(_in_memory(right_dataset), *arguments, **options))
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Fragment]:
-        """One fragment: the table, whose parts are the drives' own affair. (`filter` would choose among fragments, and leaves rows as they are.)"""
+        """One fragment: the table, whose parts are the drives' own affair. (`filter` would choose among fragments, and
+        leaves rows as they are.)"""
         return iter([Fragment(self)])
 
     _get_fragments = get_fragments
@@ -163,7 +167,8 @@ class Dataset(pads.UnionDataset):
 
 
 class Scanner:
-    """Some columns of some rows of a table. It has the methods of `pyarrow.dataset.Scanner`, and runs anew each time it is read.
+    """Some columns of some rows of a table. It has the methods of `pyarrow.dataset.Scanner`, and runs
+    anew each time it is read.
 
     Attributes
     ----------
@@ -230,7 +235,8 @@ class Scanner:
                     yield part.slice(at, self._batch_size)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream: nothing runs before the first batch is asked for, and nothing after the stream is let go."""
+        """The rows as a stream: nothing runs before the first batch is asked for, and nothing after
+        the stream is let go."""
         return pa.RecordBatchReader.from_batches(self._plan.projected, self._batches())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -286,7 +292,8 @@ class Scanner:
 
 
 class Fragment:
-    """A table as the one fragment of its data set, for tools that read fragments: it has the methods of `pyarrow.dataset.Fragment` that read."""
+    """A table as the one fragment of its data set, for tools that read fragments: it has the methods of
+    `pyarrow.dataset.Fragment` that read."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -367,7 +374,8 @@ class _Plan:
             try:
                 pushed.append((writer.condition(part), ex.columns(part)))
             except ex.NotPortable as e:
-                # Rows that pass the other parts are filtered by the whole here: that is only done twice, and never otherwise.
+                # Rows that pass the other parts are filtered by the whole here: that is only done
+                # twice, and never otherwise.
                 self.rest = condition
                 self._stays(str(e))
         if pushed:
@@ -532,7 +540,8 @@ def _in_memory(dataset: Any) -> pa.Table:
     return dataset.to_table() if isinstance(dataset, pads.Dataset) else dataset
 
 
-#: The fleets of data sets that came out of pickles, by process and URL: one connection for all, as long as there is such a data set.
+#: The fleets of data sets that came out of pickles, by process and URL: one connection for all, as long as
+#: there is such a data set.
 _connected: WeakValueDictionary[tuple[int, str], Fleet] = WeakValueDictionary()
 
 

@@ -1,11 +1,13 @@
 """`pyarrow` expressions taken apart: which columns they read, and what of them can travel to the drives as Substrait.
 
-An expression is read from the form in which `pyarrow` pickles it, since it has no other way to look into one. What travels is written
-anew over *plain* types (a text is a ``string``, however it is stored), as pyarrow's Substrait has no names for the others; the Rust side
-(``plan::codec::expression``) binds it to the table's own types, and sees to it that it means there what it means in Arrow.
+An expression is read from the form in which `pyarrow` pickles it, since it has no other way to look into one. What
+travels is written anew over *plain* types (a text is a ``string``, however it is stored), as pyarrow's Substrait has no
+names for the others; the Rust side (``plan::codec::expression``) binds it to the table's own types, and sees to it that
+it means there what it means in Arrow.
 
-Numbers of two kinds are compared on the drives only where that is exact. (pyarrow casts them to one type, and raises where a value of the
-column does not fit it; where it gives an answer, that is the exact one too, except beside decimals, which it compares as doubles.)
+Numbers of two kinds are compared on the drives only where that is exact. (pyarrow casts them to one type, and raises
+where a value of the column does not fit it; where it gives an answer, that is the exact one too, except beside
+decimals, which it compares as doubles.)
 
 The reasons in `NotPortable` name types and no values: Python can't write out every value that Arrow has.
 """
@@ -29,10 +31,12 @@ EXACT_BELOW, EXACT_BITS = 2**53, 32
 #: How deep an expression that is sent may be nested; chains of and-s and or-s count once.
 MAX_DEPTH = 20
 
-#: Bytes of an expression that is sent. pyarrow declares functions anew with every call, so that 70 comparisons take about as much.
+#: Bytes of an expression that is sent. pyarrow declares functions anew with every call, so that 70
+#: comparisons take about as much.
 MAX_BYTES = 1 << 20
 
-#: Told to Substrait in the place of a type that it has no name for: such columns are only tested for nulls, or given as they are.
+#: Told to Substrait in the place of a type that it has no name for: such columns are only tested for
+#: nulls, or given as they are.
 OPAQUE = pa.int8()
 
 
@@ -69,7 +73,8 @@ Node = Union[Field, Literal, Call]
 def parse(expression: pc.Expression) -> Node:
     """The tree of an expression.
 
-    Raises `NotPortable` where pyarrow can't pickle it (references by number), or pickles it in a form that is not known here.
+    Raises `NotPortable` where pyarrow can't pickle it (references by number), or pickles it in a
+    form that is not known here.
     """
     try:
         buffer = expression.__reduce__()[1][0]
@@ -267,7 +272,8 @@ class Writer:
             # The value does not fit the column's type: 1.5 beside whole numbers, 0.1 beside narrow floats.
             value = _exact(literal.value, pa.float64())
             expression = expression.cast(pa.float64(), safe=False)
-            # Longer whole numbers are rounded, which can't take them past a value that is less than they must be to be rounded at all.
+            # Longer whole numbers are rounded, which can't take them past a value that is less than they must
+            # be to be rounded at all.
             if value is not None and self._bits(node) > EXACT_BITS and not abs(value.as_py()) < EXACT_BELOW:
                 value = None
         if value is None:
@@ -319,7 +325,8 @@ class Writer:
         return pc.scalar(False) if member is None else known
 
     def _members(self, node: Call) -> tuple[pc.Expression | None, bool]:
-        """Whether the argument is in the list (open for a null; None for a list without a value), and whether a null is in it."""
+        """Whether the argument is in the list (open for a null; None for a list without a value), and
+        whether a null is in it."""
         expression, t = self.typed(node.arguments[0])
         if node.options is None or t is None:
             raise NotPortable(f"{expression} is of a type that is looked up here")
@@ -384,7 +391,8 @@ _OTHERS = {"invert", "is_null", "is_valid", "is_nan", "is_in", "if_else", "start
 
 
 def joined(parts: list[pc.Expression], name: str) -> pc.Expression:
-    """`parts` joined by ``and_kleene`` or ``or_kleene``, balanced: protobuf readers accept a hundred nested messages."""
+    """`parts` joined by ``and_kleene`` or ``or_kleene``, balanced: protobuf readers accept a
+    hundred nested messages."""
     while len(parts) > 1:
         pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
         parts = [pair[0] if len(pair) == 1 else pair[0] & pair[1] if name == "and_kleene" else pair[0] | pair[1] for pair in pairs]
@@ -425,7 +433,8 @@ def _exact(value: pa.Scalar, t: pa.DataType) -> pa.Scalar | None:
     plain = _plain(value.type)
     if plain is None or pa.types.is_timestamp(plain) and pa.types.is_timestamp(t) and (plain.tz is None) != (t.tz is None):
         return None
-    # Between kinds only what pyarrow does by itself, and nothing that parses texts. (Floats and decimals it compares as doubles.)
+    # Between kinds only what pyarrow does by itself, and nothing that parses texts. (Floats and decimals
+    # it compares as doubles.)
     alike = plain == t or _is_number(plain) and _is_number(t) or _is_time(plain) and _is_time(t)
     if not alike and not (pa.types.is_decimal(t) and (pa.types.is_decimal(plain) or pa.types.is_integer(plain))):
         return None

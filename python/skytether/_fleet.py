@@ -27,16 +27,19 @@ Progress = Callable[[int], None]
 #: What may be told how far a file is: called with the bytes done, and how many there will be.
 FileProgress = Callable[[int, int], None]
 
-#: Fleets that are open in this process, by their directories, so that ``skytether://`` reads them as they are: nobody else can open them meanwhile.
+#: Fleets that are open in this process, by their directories, so that ``skytether://`` reads them as they are: nobody
+#: else can open them meanwhile.
 _opened: weakref.WeakValueDictionary[str, Fleet] = weakref.WeakValueDictionary()
 
-#: Directories of fleets that ``skytether://`` has open. Readers let go of their files in threads of their own, a moment after they gave their result.
+#: Directories of fleets that ``skytether://`` has open. Readers let go of their files in threads of their own, a moment
+#: after they gave their result.
 _lent: set[str] = set()
 
 #: Seconds to wait for that.
 PATIENCE = 2.0
 
-#: A device profile: the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or a profile's TOML text.
+#: A device profile: the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of
+#: a TOML file, or a profile's TOML text.
 Profile = Union[str, "os.PathLike[str]"]
 
 
@@ -62,26 +65,32 @@ def open(  # noqa: A001 - the name users expect
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
-        How data sets of a new fleet survive the loss of drives, unless their ingest says otherwise: ``"none"``, ``"replicas:R"`` (R copies), ``"ec:K+M"`` (any M drives may be lost;
-        takes M/K more room), or, with `hosts`, ``"ec:K+M/k+m"`` (any M hosts may be lost, and m drives of each other one at the same time). A fleet that exists has its own, with which anything but the default must agree.
+        How data sets of a new fleet survive the loss of drives, unless their ingest says otherwise: ``"none"``,
+        ``"replicas:R"`` (R copies), ``"ec:K+M"`` (any M drives may be lost; takes M/K more room), or, with `hosts`,
+        ``"ec:K+M/k+m"`` (any M hosts may be lost, and m drives of each other one at the same time). A fleet that exists
+        has its own, with which anything but the default must agree.
     profile
-        The devices that the drives are to be like: processor, disk, link and memory of each are bounded to what its profile says. A profile is the name of a shipped one
-        (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or TOML text. One for all drives, a list with one for each, or a dict of some by the drives'
-        numbers, where the others are as fast as the machine. Only reading and queries are slowed down. `calibrate` measures how well it is kept to.
+        The devices that the drives are to be like: processor, disk, link and memory of each are bounded to what its
+        profile says. A profile is the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``,
+        ``"unlimited"``), the path of a TOML file, or TOML text. One for all drives, a list with one for each, or a dict
+        of some by the drives' numbers, where the others are as fast as the machine. Only reading and queries are slowed
+        down. `calibrate` measures how well it is kept to.
     create
         False: fail with `NotFoundError` where there is no fleet.
     memory_per_drive
-        Bytes that each drive's engine may use for queries (default: what its profile says, or 512 MiB without one). Never more than the profile says.
+        Bytes that each drive's engine may use for queries (default: what its profile says, or 512 MiB without one).
+        Never more than the profile says.
     memory_limit
         Bytes that all queries together may use on the host's side, for sorting, joining and merging (default 1 GiB).
     spill_limit
-        Bytes that queries may put aside in ``path/spill`` for sorting, joining and merging what memory can't hold (default 10 GiB).
-        A query that needs more raises `ExhaustedError`.
+        Bytes that queries may put aside in ``path/spill`` for sorting, joining and merging what memory can't hold
+        (default 10 GiB). A query that needs more raises `ExhaustedError`.
     slice_rows
-        Rows that a slice of what is ingested holds at most; slices are dealt to the drives in turn. By default only a slice's size counts
-        (1 MiB), so that a small table is one slice on one drive.
+        Rows that a slice of what is ingested holds at most; slices are dealt to the drives in turn. By default only a
+        slice's size counts (1 MiB), so that a small table is one slice on one drive.
     hosts
-        On how many hosts the drives of a new fleet are taken to be, as many on each, in order: those that may be lost together. For a fleet that exists it must be left out or be right.
+        On how many hosts the drives of a new fleet are taken to be, as many on each, in order: those that may be lost
+        together. For a fleet that exists it must be left out or be right.
 
     Raises
     ------
@@ -90,7 +99,8 @@ def open(  # noqa: A001 - the name users expect
     UnsupportedError
         A newer version of Skytether made it.
     InvalidError
-        There is no such profile, it can't be used, or there are more or fewer than drives; there is no such redundancy, it needs more drives, or the fleet that exists has another.
+        There is no such profile, it can't be used, or there are more or fewer than drives; there is no such redundancy,
+        it needs more drives, or the fleet that exists has another.
     UnavailableError
         Drives are missing, and more of them than the fleet's redundancy survives.
     """
@@ -107,7 +117,8 @@ def open(  # noqa: A001 - the name users expect
 
 
 def borrow(location: str) -> Fleet:
-    """The fleet in a directory or behind a host, for somebody who gives it back when it was read; to be closed by `give_back`."""
+    """The fleet in a directory or behind a host, for somebody who gives it back when it was read; to be
+    closed by `give_back`."""
     if _internal.is_host(location):
         return connect_again(location)
     fleet = Fleet(_internal.Fleet.open(location, None, "none", "unlimited", False, None, None, None, None))
@@ -140,7 +151,8 @@ def _profiles(given: Profile | Sequence[Profile] | Mapping[int, Profile]) -> str
 
 
 def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:  # noqa: A002 - as the command has it
-    """Measures whether a drive under a device profile works as that device would. Takes some seconds, and longer for slow devices.
+    """Measures whether a drive under a device profile works as that device would. Takes some seconds, and
+    longer for slow devices.
 
     Parameters
     ----------
@@ -154,8 +166,9 @@ def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[
     Returns
     -------
     dict
-        `profile`, `served`, `tolerance`, `within` (whether all figures are within the tolerance), and `measured`: a dict for each figure of the profile with its `key`, `unit`, what was
-        `asked` (None: nothing is bounded), what was `got`, their `ratio` (None where nothing was asked) and whether that is `within` the tolerance of 1.
+        `profile`, `served`, `tolerance`, `within` (whether all figures are within the tolerance), and `measured`: a
+        dict for each figure of the profile with its `key`, `unit`, what was `asked` (None: nothing is bounded), what
+        was `got`, their `ratio` (None where nothing was asked) and whether that is `within` the tolerance of 1.
 
     Raises
     ------
@@ -172,7 +185,8 @@ def generate_particles(
     path: str | os.PathLike[str], rows: int, seed: int = 1, *, gathered: float = 0.0, format: str | None = None, replace: bool = False,  # noqa: A002 - as of `ingest`
     progress: Progress | None = None,
 ) -> int:
-    """Writes a file of made-up particles (ID, x, y, z, ke), of which as many are energetic as C2's authors published; docs/physicists.md says what they are like.
+    """Writes a file of made-up particles (ID, x, y, z, ke), of which as many are energetic as C2's authors published;
+    docs/physicists.md says what they are like.
 
     Parameters
     ----------
@@ -245,7 +259,8 @@ def _plan_bytes(plan: Any) -> bytes:
 
 
 class Fleet(Growth):
-    """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in a ``with`` statement."""
+    """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in
+    a ``with`` statement."""
 
     def __init__(self, inner: _internal.Fleet) -> None:
         self._inner = inner
@@ -259,27 +274,33 @@ class Fleet(Growth):
         Parameters
         ----------
         source
-            A path, directory or glob of Parquet, Arrow IPC/Feather, CSV, JSON lines or raw VPIC particle (``.vpic``) files (texts also as .gz or .zst); files that begin with ``.``
-            are left out, and in directories also those that begin with ``_``. Or a table in memory: a pyarrow Table
-            or RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a pandas data
-            frame becomes columns, as pyarrow does it, unless it is a range without a name.
+            A path, directory or glob of Parquet, Arrow IPC/Feather, CSV, JSON lines or raw VPIC particle (``.vpic``)
+            files (texts also as .gz or .zst); files that begin with ``.`` are left out, and in directories also those
+            that begin with ``_``. Or a table in memory: a pyarrow Table or RecordBatchReader, a pandas or polars data
+            frame, anything with ``__arrow_c_stream__``. The index of a pandas data frame becomes columns, as pyarrow
+            does it, unless it is a range without a name.
         replace
-            True: put it in the place of a data set of that name, atomically. False: a data set of that name is a `ConflictError`.
+            True: put it in the place of a data set of that name, atomically. False: a data set of that
+            name is a `ConflictError`.
         progress
             Called now and then with the number of rows stored so far.
         partition_by
-            The column, or columns in order, whose values say on which drive a row lies: rows that are equal in them are on one drive. Windows and aggregates by
-            these columns, and joins with a table that is partitioned by columns of the same kinds, then run whole on the drives. Integers, texts, bytes, booleans,
-            dates, times and decimals can be such columns. By default rows are spread evenly, whatever they hold.
+            The column, or columns in order, whose values say on which drive a row lies: rows that are equal in them are
+            on one drive. Windows and aggregates by these columns, and joins with a table that is partitioned by columns
+            of the same kinds, then run whole on the drives. Integers, texts, bytes, booleans, dates, times and decimals
+            can be such columns. By default rows are spread evenly, whatever they hold.
         redundancy
-            How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``, ``"replicas:R"``, ``"ec:K+M"``, or, in a fleet that knows its hosts, ``"ec:K+M/k+m"``.
+            How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``,
+            ``"replicas:R"``, ``"ec:K+M"``, or, in a fleet that knows its hosts, ``"ec:K+M/k+m"``.
         format
-            The format of all files, whatever their names end in: ``"parquet"``, ``"arrow"``, ``"csv"``, ``"tsv"``, ``"jsonl"`` or ``"vpic"``.
+            The format of all files, whatever their names end in: ``"parquet"``, ``"arrow"``, ``"csv"``, ``"tsv"``,
+            ``"jsonl"`` or ``"vpic"``.
 
         Raises
         ------
         InvalidError
-            There is no such column, or it is of a type that can't say where a row lies; there is no such redundancy, or it needs more drives.
+            There is no such column, or it is of a type that can't say where a row lies; there is no such redundancy,
+            or it needs more drives.
 
         Warns where a file of values seems to be separated by something else than its name says.
         """
@@ -294,9 +315,11 @@ class Fleet(Growth):
             self._inner.ingest_stream(_as_stream(source), name, replace, by, redundancy, progress)
 
     def export(self, name: str, path: str | os.PathLike[str], replace: bool = False, progress: FileProgress | None = None) -> dict[str, Any]:
-        """Writes a table to one Parquet file: its slices as they are stored, byte for byte, behind one footer. The file is there whole or not at all.
+        """Writes a table to one Parquet file: its slices as they are stored, byte for byte, behind one footer. The file
+        is there whole or not at all.
 
-        ``skytether://`` reads the same file where it is, without writing it (``pandas.read_parquet("skytether://...")``; docs/physicists.md).
+        ``skytether://`` reads the same file where it is, without writing it
+        (``pandas.read_parquet("skytether://...")``; docs/physicists.md).
 
         Parameters
         ----------
@@ -336,7 +359,8 @@ class Fleet(Growth):
         return Result(self._inner.sql(text, cut))
 
     def dataset(self, name: str) -> Dataset:
-        """A table (``domain.dataset`` or ``domain.dataset.table``) as a `pyarrow.dataset.Dataset`, for tools of the Arrow ecosystem.
+        """A table (``domain.dataset`` or ``domain.dataset.table``) as a `pyarrow.dataset.Dataset`, for
+        tools of the Arrow ecosystem.
 
         Its scans send columns and filters to the drives.
 
@@ -355,8 +379,9 @@ class Fleet(Growth):
         Parameters
         ----------
         plan
-            The bytes of a ``substrait.Plan``, or the protobuf message itself. Tables are named as in SQL, in two or three parts;
-            the plan's own letter case and order of columns are followed as long as only one table or column can be meant.
+            The bytes of a ``substrait.Plan``, or the protobuf message itself. Tables are named as in SQL, in two
+            or three parts; the plan's own letter case and order of columns are followed as long as only one
+            table or column can be meant.
         cut
             As for `sql`.
 
@@ -370,7 +395,8 @@ class Fleet(Growth):
         return Result(self._inner.substrait(_plan_bytes(plan), cut))
 
     def explain(self, text: Any, analyze: bool = False, cut: str = "adaptive") -> Explanation:
-        """How a query is cut: the super-plan that the host keeps, the sub-plans for the drives, and why what stays on the host stays there.
+        """How a query is cut: the super-plan that the host keeps, the sub-plans for the drives, and why what stays
+        on the host stays there.
 
         Parameters
         ----------
@@ -384,7 +410,8 @@ class Fleet(Growth):
         return Explanation(*self._inner.explain(text if isinstance(text, str) else _plan_bytes(text), analyze, cut))
 
     def ls(self) -> list[dict[str, Any]]:
-        """The data sets: a dict each with at least `name`, `kind` and `tables`; one that can't be read has `kind` None and an `error`."""
+        """The data sets: a dict each with at least `name`, `kind` and `tables`; one that can't be read has
+        `kind` None and an `error`."""
         return json.loads(self._inner.list())
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -396,15 +423,17 @@ class Fleet(Growth):
         self._inner.drop(name)
 
     def status(self) -> list[dict[str, Any]]:
-        """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it is lost, and what to do); `blank` where nothing was rebuilt on it yet, and `fenced` where another host has the fleet."""
+        """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it is lost, and what to
+        do); `blank` where nothing was rebuilt on it yet, and `fenced` where another host has the fleet."""
         return json.loads(self._inner.status())
 
     def create_index(
         self, table: str, columns: str | Sequence[str], *, include: str | Sequence[str] = (), name: str | None = None, wait: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> str:
-        """Has the drives build an index, in the background: it finds rows by ranges of its columns, several at once. Queries use it when that saves time, as far as it is built, and answer the same as without. A data set
-        that is replaced has it again, and so has a drive that was repaired.
+        """Has the drives build an index, in the background: it finds rows by ranges of its columns, several at once.
+        Queries use it when that saves time, as far as it is built, and answer the same as without. A data set that is
+        replaced has it again, and so has a drive that was repaired.
 
         Parameters
         ----------
@@ -413,7 +442,8 @@ class Fleet(Growth):
         columns
             The column, or columns (at most 8), by whose ranges rows are to be found.
         include
-            Columns whose values it has beside them: queries for no others read no slice for the rows that it finds. Takes as much space as these columns do.
+            Columns whose values it has beside them: queries for no others read no slice for the rows that it finds.
+            Takes as much space as these columns do.
         name
             What it is called (default: its columns).
         wait
@@ -433,7 +463,8 @@ class Fleet(Growth):
         ConflictError
             There is an index of that name.
         UnsupportedError
-            A column is of a type without an order, the table is a matrix, or a drive is of a version that builds no indexes.
+            A column is of a type without an order, the table is a matrix, or a drive is of a
+            version that builds no indexes.
         ExhaustedError
             While waiting: a drive had no space for it.
         """
@@ -446,7 +477,9 @@ class Fleet(Growth):
         return called
 
     def list_indexes(self, dataset: str | None = None) -> list[dict[str, Any]]:
-        """The indexes of a data set (default: of all), a dict each: `dataset`, `name`, `table`, `columns`, `include`, `state` (``"building"``, ``"ready"``, ``"dropped"`` for want of space, ``"failed"``, ``"unknown"``), `done` (0 to 1), `rows`, `bytes`, and `drives`, with what each says."""
+        """The indexes of a data set (default: of all), a dict each: `dataset`, `name`, `table`, `columns`, `include`,
+        `state` (``"building"``, ``"ready"``, ``"dropped"`` for want of space, ``"failed"``, ``"unknown"``), `done` (0
+        to 1), `rows`, `bytes`, and `drives`, with what each says."""
         return json.loads(self._inner.indexes(dataset))
 
     def drop_index(self, dataset: str, name: str) -> None:
@@ -456,7 +489,8 @@ class Fleet(Growth):
     def scrub(
         self, datasets: str | Sequence[str] | None = None, *, rate: float | None = None, check: bool = False, progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Has every drive verify what it holds, where it lies, compares parities with data by digests, and mends what is damaged. Queries and ingests go on meanwhile.
+        """Has every drive verify what it holds, where it lies, compares parities with data by digests, and mends what
+        is damaged. Queries and ingests go on meanwhile.
 
         Parameters
         ----------
@@ -472,8 +506,10 @@ class Fleet(Growth):
         Returns
         -------
         dict
-            `values` that were verified, `groups` whose parities were compared with their data, `bytes_verified` and `bytes_moved` for that, `damaged` and `mended` values, `found` (what was damaged: a dict each with `key`,
-            `drive`, `what`, `mended` and perhaps an `error`), drives that were `skipped` and why, and others. What is left damaged is ``damaged - mended``.
+            `values` that were verified, `groups` whose parities were compared with their data, `bytes_verified` and
+            `bytes_moved` for that, `damaged` and `mended` values, `found` (what was damaged: a dict each with `key`,
+            `drive`, `what`, `mended` and perhaps an `error`), drives that were `skipped` and why, and others. What is
+            left damaged is ``damaged - mended``.
 
         Raises
         ------
@@ -488,14 +524,17 @@ class Fleet(Growth):
     def repair(
         self, replace: str | Sequence[str] | None = None, *, address: str | None = None, rate: float | None = None, progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Rebuilds what was on lost drives on blank ones that take their places, and takes these in. Queries go on meanwhile, and so do ingests where enough drives are left. What was cut off goes on where it was.
+        """Rebuilds what was on lost drives on blank ones that take their places, and takes these in. Queries go on
+        meanwhile, and so do ingests where enough drives are left. What was cut off goes on where it was.
 
         Parameters
         ----------
         replace
-            The lost drive, or drives, by name or id. In an embedded fleet each gets a blank one where its directory is gone or empty. By default all that are blank already are rebuilt.
+            The lost drive, or drives, by name or id. In an embedded fleet each gets a blank one where its directory is
+            gone or empty. By default all that are blank already are rebuilt.
         address
-            Of a fleet behind a host: the address of the blank drive (``skytether drive serve --replace ID``) that takes the place of the one named, where the host does not reach it yet.
+            Of a fleet behind a host: the address of the blank drive (``skytether drive serve --replace ID``) that takes
+            the place of the one named, where the host does not reach it yet.
         rate
             How fast the other drives may read for it together, in MB/s (default: as fast as it goes).
         progress
@@ -504,8 +543,9 @@ class Fleet(Growth):
         Returns
         -------
         dict
-            The `drives` that were rebuilt, how many values were `rebuilt` or `kept` from a repair before, `bytes_read` from the others, `bytes_least` that the codes need, `bytes_written`, what was `left` (texts), drives that are
-            `lost` still and why, and others.
+            The `drives` that were rebuilt, how many values were `rebuilt` or `kept` from a repair before, `bytes_read`
+            from the others, `bytes_least` that the codes need, `bytes_written`, what was `left` (texts), drives that
+            are `lost` still and why, and others.
 
         Raises
         ------
@@ -524,7 +564,8 @@ class Fleet(Growth):
     def close(self) -> None:
         """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine.
 
-        Results that were not read before can't be read any more. An Arrow stream that somebody is reading keeps the drives until its end.
+        Results that were not read before can't be read any more. An Arrow stream that somebody is reading keeps
+        the drives until its end.
         """
         self._inner.close()
         for path, fleet in list(_opened.items()):
@@ -557,7 +598,8 @@ class Result:
         return self._inner.__arrow_c_stream__(requested_schema)
 
     def __datafusion_table_provider__(self, session: object | None = None) -> object:
-        """Not offered: a table of DataFusion's own kind is shared between programs only through its FFI crate, which this build does not have.
+        """Not offered: a table of DataFusion's own kind is shared between programs only through its FFI crate, which
+        this build does not have.
 
         Raises
         ------
@@ -597,7 +639,8 @@ class Result:
 
     @property
     def receipt(self) -> Receipt:
-        """What ran where in the last run that was read to its end, and how little moved. Runs the query where there was none yet."""
+        """What ran where in the last run that was read to its end, and how little moved. Runs the query
+        where there was none yet."""
         self._finished = self._inner.receipt() or self._finished
         if self._finished is None:
             self.to_arrow()
@@ -609,8 +652,9 @@ class Result:
     def receipt_so_far(self) -> Receipt | None:
         """What is known of the last run, which may go on or have been given up; None if there was none. Runs nothing.
 
-        ``to_dict()["finished"]`` tells whether it was read to its end. Over a connection the host sends its receipt with the last row: until then
-        this has the rows that came from the host, as `bytes_moved` the bytes that they took, the seconds, and nothing of the drives.
+        ``to_dict()["finished"]`` tells whether it was read to its end. Over a connection the host sends its receipt
+        with the last row: until then this has the rows that came from the host, as `bytes_moved` the bytes that they
+        took, the seconds, and nothing of the drives.
         """
         found = self._inner.receipt(True)
         return None if found is None else Receipt(*found)
@@ -630,8 +674,9 @@ class Explanation(str):
         return explanation
 
     def to_dict(self) -> dict[str, Any]:
-        """`query`, `super_plan`, `physical`: plans as text; `sub_plans`: a dict each with `table`, `rung`, `every_drive` and `plan`; `notes`: for
-        what stayed on the host a dict each with `operator`, `node` and `reason`; `receipt`: as `Receipt.to_dict`, None unless the query was run."""
+        """`query`, `super_plan`, `physical`: plans as text; `sub_plans`: a dict each with `table`, `rung`,
+        `every_drive` and `plan`; `notes`: for what stayed on the host a dict each with `operator`, `node` and `reason`;
+        `receipt`: as `Receipt.to_dict`, None unless the query was run."""
         return json.loads(self._json)
 
     def __repr__(self) -> str:
@@ -649,13 +694,15 @@ class Receipt:
         return self._operators
 
     def to_dict(self) -> dict[str, Any]:
-        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with `name`, `rung`
-        (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`, `seconds`, `reason`.
+        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with
+        `name`, `rung` (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`,
+        `bytes_sent`, `seconds`, `reason`.
 
-        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`, `seconds` and the `reason` why it
-        is there; `host_work` is what it worked off of what drives handed it (`slices`, `rows_read`, `bytes_read`, and `seconds`, which are among
-        those of the operators), and of each drive `above` is its part of that; `scans` are the sub-plans, each with an annotation per drive, in
-        which are the drive's own `operators`."""
+        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`,
+        `seconds` and the `reason` why it is there; `host_work` is what it worked off of what drives handed it
+        (`slices`, `rows_read`, `bytes_read`, and `seconds`, which are among those of the operators), and of each
+        drive `above` is its part of that; `scans` are the sub-plans, each with an annotation per drive, in which are
+        the drive's own `operators`."""
         return json.loads(self._json)
 
     def __str__(self) -> str:

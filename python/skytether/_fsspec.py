@@ -1,8 +1,10 @@
 """The file system ``skytether://`` of fsspec: tables as Parquet files that are read where they are.
 
-A path is a fleet and a table: ``skytether://127.0.0.1:5300/taxi.trips.parquet`` behind a host, ``skytether:///data/fleet/taxi.trips.parquet`` (or relative, ``skytether://fleet/...``) in a directory.
-Tables are ``domain.dataset``, of expression data sets ``domain.dataset.table``; the ending ``.parquet`` may be left out. The files are those that ``skytether export`` writes, byte for byte, but nothing is
-written: of what is read, only the slices that it touches are fetched, or the columns of them.
+A path is a fleet and a table: ``skytether://127.0.0.1:5300/taxi.trips.parquet`` behind a host,
+``skytether:///data/fleet/taxi.trips.parquet`` (or relative, ``skytether://fleet/...``) in a directory. Tables are
+``domain.dataset``, of expression data sets ``domain.dataset.table``; the ending ``.parquet`` may be left out. The files
+are those that ``skytether export`` writes, byte for byte, but nothing is written: of what is read, only the slices that
+it touches are fetched, or the columns of them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 ENDING = ".parquet"
 
-#: Tables whose footers (and up to 64 MiB of what was read of them) are kept in the process, so that the next who opens one need not read them again.
+#: Tables whose footers (and up to 64 MiB of what was read of them) are kept in the process, so that the next who opens
+#: one need not read them again.
 KEPT = 4
 
 #: Guards what all file systems of the process share.
@@ -91,7 +94,8 @@ def _as_os_error(path: str) -> Iterator[None]:
 
 
 def _table(name: str) -> str:
-    """The table that a file's name means. `physics.parquet` is a data set, too: only what leaves a name is taken for an ending."""
+    """The table that a file's name means. `physics.parquet` is a data set, too: only what leaves a name
+    is taken for an ending."""
     short = name.removesuffix(ENDING)
     return short if "." in short else name
 
@@ -102,12 +106,14 @@ class SkytetherFileSystem(AbstractFileSystem):
     Parameters
     ----------
     fleet
-        A fleet that is open: paths then name its tables and nothing else. Without it, paths name fleets, too; one that is open in this process is used as it is, another is opened while it is read.
+        A fleet that is open: paths then name its tables and nothing else. Without it, paths name fleets, too; one that
+        is open in this process is used as it is, another is opened while it is read.
     """
 
     protocol = "skytether"
     root_marker = ""
-    # fsspec tells instances apart by the text of their arguments, and fleets of one place have the same; what is worth keeping the process keeps.
+    # fsspec tells instances apart by the text of their arguments, and fleets of one place have the same; what is worth
+    # keeping the process keeps.
     cachable = False
 
     def __init__(self, fleet: Fleet | None = None, **options: Any) -> None:
@@ -201,7 +207,8 @@ class SkytetherFileSystem(AbstractFileSystem):
         return f"{self._strip_protocol(path)}@{self.info(path).get('generation')}"
 
     def modified(self, path: str) -> datetime:
-        """A time that is another for each content of a table, which is what caches ask for it for; when it was written, nobody keeps."""
+        """A time that is another for each content of a table, which is what caches ask for it for; when it was
+        written, nobody keeps."""
         from datetime import datetime, timedelta, timezone
 
         generation = self.info(path).get("generation") or "0"
@@ -237,7 +244,8 @@ def _fetch(file: Any, path: str, start: int, end: int) -> bytes:
 
 
 class TableFile(AbstractBufferedFile):
-    """A table as an open Parquet file. The bytes are kept in Rust, slice by slice or column by column of a slice, 64 MiB at most; nothing is kept here."""
+    """A table as an open Parquet file. The bytes are kept in Rust, slice by slice or column by column of a slice, 64
+    MiB at most; nothing is kept here."""
 
     def __init__(self, fs: SkytetherFileSystem, path: str, mode: str = "rb") -> None:
         if mode not in ("rb", "r"):
@@ -256,7 +264,8 @@ class TableFile(AbstractBufferedFile):
                 self._done()
                 raise
         super().__init__(fs, stripped, "rb", cache_type="none", size=self._file.size())
-        # Not a method of this object: nothing would let go of the fleet before the next round of garbage collection, where somebody forgets to close the file.
+        # Not a method of this object: nothing would let go of the fleet before the next round of garbage collection,
+        # where somebody forgets to close the file.
         self.cache.fetcher = partial(_fetch, self._file, stripped)
 
     def _fetch_range(self, start: int, end: int) -> bytes:

@@ -18,7 +18,8 @@ def rows(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def same_value(ours: Any, theirs: Any) -> bool:
-    """Whether two values are the same: nulls and NaN are themselves, zeros are equal, doubles are near, a rounded decimal is that of the exact value."""
+    """Whether two values are the same: nulls and NaN are themselves, zeros are equal, doubles are near, a rounded
+    decimal is that of the exact value."""
     if ours is None or theirs is None:
         return ours is theirs
     if isinstance(ours, Decimal) and isinstance(theirs, float):

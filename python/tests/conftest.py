@@ -80,7 +80,8 @@ def assert_same(a: ad.AnnData, b: ad.AnnData) -> None:
 
 
 def same_matrix(a: object, b: object) -> None:
-    """That two matrices hold the same, of the same class and types; sparse ones the same stored values, zeros among them, in any order within a row."""
+    """That two matrices hold the same, of the same class and types; sparse ones the same stored values, zeros among
+    them, in any order within a row."""
     if a is None or b is None:
         assert a is b
         return
@@ -94,7 +95,8 @@ def same_matrix(a: object, b: object) -> None:
 
 
 def _stored(matrix: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row pointers, indices and values of a CSR or CSC matrix, the indices ascending within a row. (scipy's own sorting refuses some types.)"""
+    """Row pointers, indices and values of a CSR or CSC matrix, the indices ascending within a row. (scipy's own
+    sorting refuses some types.)"""
     rows = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr))
     order = np.lexsort((matrix.indices, rows))
     return matrix.indptr, matrix.indices[order], matrix.data[order]

@@ -1,4 +1,5 @@
-"""Fleets that the tests share: embedded ones with their tables on all drives, and ones whose drives and host are processes."""
+"""Fleets that the tests share: embedded ones with their tables on all drives, and ones whose drives
+and host are processes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ import skytether
 #: Where this Python's scripts are: the command as an installed wheel gives it.
 PROGRAM = Path(sys.executable).with_name("skytether")
 
-#: Tables up to so many rows are cut into slices of `FEW` rows each, others into slices of `MANY`, so that every table is on every drive.
+#: Tables up to so many rows are cut into slices of `FEW` rows each, others into slices of `MANY`, so that every
+#: table is on every drive.
 SMALL, FEW, MANY = 500, 2, 500
 
 #: Tables by name, each with its number of rows.
@@ -51,7 +53,8 @@ class Served:
         self.url = self.host(*options)
 
     def strike(self, n: int) -> None:
-        """Kills drive `n`, or the host, which is the last one: by SIGKILL, which a process that is stopped dies of as well."""
+        """Kills drive `n`, or the host, which is the last one: by SIGKILL, which a process that is
+        stopped dies of as well."""
         process = self.processes[n]
         process.kill()
         process.wait()
@@ -92,12 +95,14 @@ def _fill(fleet: skytether.Fleet, sources: Sources, small: bool) -> None:
 
 
 def with_threads(path: Path, drives: int, memory_limit: int, spill_limit: int | None, threads: int) -> skytether.Fleet:
-    """An embedded fleet whose host works with so many threads, whatever the machine has: what a query needs depends on them."""
+    """An embedded fleet whose host works with so many threads, whatever the machine has: what a query
+    needs depends on them."""
     return skytether.Fleet(skytether._internal.Fleet.open(str(path), drives, "none", "unlimited", True, None, memory_limit, spill_limit, None, threads))
 
 
 def device(speed: float, cores: int = 1, gigabits: float = 10.0, disk: float = 2e9) -> str:
-    """The profile of a device: a core's speed in those of this machine, cores, its link. That it has one lets the work of a query move."""
+    """The profile of a device: a core's speed in those of this machine, cores, its link. That it has one lets the
+    work of a query move."""
     return (
         f"speed_per_core = {speed}\ncores = {cores}\nmemory_bytes = 268435456\ndisk_bytes_per_s = {disk}\nlink_bits_per_s = {gigabits * 1e9}\n"
     )
@@ -143,7 +148,8 @@ def processes(place: Path, drives: int, sources: Sources) -> Iterator[skytether.
 
 @contextmanager
 def opened_or_connected(way: str, place: Path, drives: int) -> Iterator[skytether.Fleet]:
-    """An empty fleet in slices of the usual size, by `way`: ``embedded``, or ``connected`` to processes by HOST:PORT."""
+    """An empty fleet in slices of the usual size, by `way`: ``embedded``, or ``connected`` to
+    processes by HOST:PORT."""
     if way == "embedded":
         with skytether.open(place / "fleet", drives=drives) as fleet:
             yield fleet

@@ -1,4 +1,5 @@
-"""`fleet.dataset()`: a pyarrow Dataset whose scans give what pyarrow gives on the same table in memory, and move less."""
+"""`fleet.dataset()`: a pyarrow Dataset whose scans give what pyarrow gives on the same table in
+memory, and move less."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ UTC = dt.timezone.utc
 
 
 def typed() -> pa.Table:
-    """A column of each type that Substrait or a drive could trip over, with nulls; floats with all that is odd about them."""
+    """A column of each type that Substrait or a drive could trip over, with nulls; floats with all
+    that is odd about them."""
     random = np.random.default_rng(3)
     rows = 3000
     null = lambda: random.random(rows) < 0.1  # noqa: E731
@@ -78,7 +80,8 @@ def fleet(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def memory(fleet) -> pa.Table:
-    """The table as it is stored (dictionaries are written out), in memory; but for views, which pyarrow can't filter."""
+    """The table as it is stored (dictionaries are written out), in memory; but for views, which
+    pyarrow can't filter."""
     schema = fleet.dataset("d.typed").schema
     return typed().cast(schema.set(schema.get_field_index("view"), pa.field("view", pa.string())))
 
@@ -216,7 +219,8 @@ def test_filters_that_stay(fleet, memory, condition):
 
 def test_integer_and_float_comparisons_are_exact_or_raise(fleet):
     """They raise only where pyarrow raises as well."""
-    # Each column has all that is odd about it in rows of its own: pyarrow raises for a column that does not fit a float.
+    # Each column has all that is odd about it in rows of its own: pyarrow raises for a column
+    # that does not fit a float.
     whole = {
         "i64": (pa.int64(), [2**53, 2**53 + 1, 2**62, 2**62 + 1, BIG - 511, BIG, -BIG - 1, 5]),
         "u64": (pa.uint64(), [2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63, 2**64 - 1, 0, 5]),
@@ -259,7 +263,7 @@ def test_values_without_a_python_form_have_a_reason(fleet, memory):
             assert_same(fleet.dataset("d.typed").to_table(["n"], condition), expected, False, str(condition))
 
 
-# ---------------------------------------------------------------------------------------------------------------- what else a scan does
+# ------------------------------------------------------------------------------------------------ what else a scan does
 
 
 def moved(receipt: skytether.Receipt) -> int:

@@ -1,4 +1,5 @@
-"""Tools of the Arrow ecosystem read data sets and results: DuckDB, Polars, pandas, DataFusion; embedded and over a connection."""
+"""Tools of the Arrow ecosystem read data sets and results: DuckDB, Polars, pandas, DataFusion; embedded
+and over a connection."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def whole(fleet) -> int:
     return moved(dataset.receipt)
 
 
-# Each with the share of the table's bytes that may move for it. (DuckDB keeps comparisons of floats and LIKE to itself.)
+# Each with the share of the table's bytes that may move for it. (DuckDB keeps comparisons of
+# floats and LIKE to itself.)
 QUERIES = [
     ("SELECT count(*), sum(fare) FROM {} WHERE id >= 199000", 0.01),
     ("SELECT city, count(*), min(start) FROM {} GROUP BY city ORDER BY city", 0.3),
@@ -188,7 +190,7 @@ def test_errors_are_those_of_the_host(fleet):
     assert sorted(fleet.dataset("taxi.rides").to_table(kept, f("id") < 50)["upper"].to_pylist(), key=str) == sorted(assert_equal["upper"].to_pylist(), key=str)
 
 
-# ---------------------------------------------------------------------------------------------------------------- the C stream of a result
+# --------------------------------------------------------------------------------------------- the C stream of a result
 
 
 def test_stream_can_be_taken_again_and_twice_at_a_time(fleet):

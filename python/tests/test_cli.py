@@ -257,7 +257,8 @@ def test_terminal_table_fits_and_shows_the_best_genes_only(fleet):
 
 
 def test_an_export_that_does_not_fit_says_so_and_leaves_nothing(fleet, tmp_path):
-    # A file may have no more than a page, as if the disk were full then. HDF5 crashes when it is to close what it could not write.
+    # A file may have no more than a page, as if the disk were full then. HDF5 crashes when it is to close
+    # what it could not write.
     program = """
 import resource, sys, anndata
 from msgexpress import cli

@@ -1,4 +1,5 @@
-"""What a `Dataset` gives back: parts of it, copies and not the cache, one generation and not two, and layers by names of all kinds."""
+"""What a `Dataset` gives back: parts of it, copies and not the cache, one generation and not two, and layers
+by names of all kinds."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_some_cells_need_memory_for_some_cells_only(db):
     assert peak < 2_000_000 * 8 / 2
 
 
-# ---------------------------------------------------------------------------------------------------------------- about raw
+# ------------------------------------------------------------------------------------------------------------ about raw
 
 
 def about_raw(db) -> tuple[ad.AnnData, object]:
@@ -269,7 +270,7 @@ def test_a_data_set_that_was_dropped_says_so(db):
         ds.to_anndata()
 
 
-# ---------------------------------------------------------------------------------------------------------------- what is kept with it
+# ------------------------------------------------------------------------------------------------- what is kept with it
 
 
 def test_a_newer_or_damaged_description_is_named(db, monkeypatch):

@@ -1,4 +1,5 @@
-"""What the sqllogictest files of the dialect expect is what DuckDB says, except for records that they mark with the reason why not.
+"""What the sqllogictest files of the dialect expect is what DuckDB says, except for records that they mark
+with the reason why not.
 
 `cargo test -p skytether dialect` runs the same files over fleets."""
 

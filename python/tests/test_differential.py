@@ -1,5 +1,6 @@
-"""Queries on the edges equal DuckDB over the same tables: empty and all-null input, NaN and signed zero, ties, extremes, skew, many groups, any Unicode,
-joins on null, correlated subqueries; on 1, 2 and 5 drives, embedded and as processes, at every cut."""
+"""Queries on the edges equal DuckDB over the same tables: empty and all-null input, NaN and signed zero, ties,
+extremes, skew, many groups, any Unicode, joins on null, correlated subqueries; on 1, 2 and 5 drives, embedded and as
+processes, at every cut."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def free_port() -> int:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with the examples' data, as the project's root has them, and with our commands on the path. What is left in it, git ignores."""
+    """A directory with the examples' data, as the project's root has them, and with our commands on the path. What is
+    left in it, git ignores."""
     (tmp_path / "examples" / "data").mkdir(parents=True)
     shutil.copy(ROOT / "examples" / "data" / "pbmc3k.h5ad", tmp_path / "examples" / "data")
     monkeypatch.chdir(tmp_path)
@@ -166,7 +167,8 @@ def test_the_examples_of_explain_run(place: Path, capsys: pytest.CaptureFixture[
     exec(compile(first, "docs/explain.md, example 1", "exec"), names)  # noqa: S102
     text = capsys.readouterr().out
     ran = text[text.index("what ran where") :]
-    # On which threads the host merges depends on the machine; what drives do, and what goes down to them, does not, but for which drive has which part.
+    # On which threads the host merges depends on the machine; what drives do, and what goes down to them, does not, but
+    # for which drive has which part.
     tree, due = (
         sorted(line.lstrip("│├└─ ") for line in scrubbed(part[part.index("└─ Drives: taxi.trips") : part.index("not shown")])) for part in (ran, shown)
     )
@@ -180,7 +182,8 @@ def test_the_examples_of_explain_run(place: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_examples_for_storage_run(place: Path) -> None:
-    """Commands that serve run beside the others, also those for SQL tools that follow them; the ports are this test's own."""
+    """Commands that serve run beside the others, also those for SQL tools that follow them; the
+    ports are this test's own."""
     ports: dict[str, int] = {}
 
     def ours(text: str) -> str:
@@ -213,7 +216,8 @@ def test_the_examples_for_storage_run(place: Path) -> None:
             process.kill()
             process.communicate()
     assert len(serving) == 8
-    # By the drives of a fleet, by those that are left of one that lost two, and of one that lost one, and then a whole host and one of each other; and by those of a branch.
+    # By the drives of a fleet, by those that are left of one that lost two, and of one that lost one, and then a whole
+    # host and one of each other; and by those of a branch.
     assert sum("10.25" in text and "31" in text for text in printed) == 5, printed
     status = next(text for text in printed if "d0" in text)
     assert "d1" in status

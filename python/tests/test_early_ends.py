@@ -1,8 +1,8 @@
 """Readers that leave early: drives send no more than what waits between them and a reader, however fast either is.
 
-Between a drive and a reader wait some eight batches: two in the drive and one in its hand, four in the host and one in its hand. Two more wait in
-Python, with one in the reader's hand. A batch has 2 MiB, and at most one batch of the scan more. That makes a bound of rows for one drive, which the
-table here exceeds three times.
+Between a drive and a reader wait some eight batches: two in the drive and one in its hand, four in the host and one in
+its hand. Two more wait in Python, with one in the reader's hand. A batch has 2 MiB, and at most one batch of the scan
+more. That makes a bound of rows for one drive, which the table here exceeds three times.
 """
 
 from __future__ import annotations

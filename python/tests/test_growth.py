@@ -1,4 +1,5 @@
-"""Fleets that grow and shrink, from Python and from the command line, and when the process is killed in the middle of it."""
+"""Fleets that grow and shrink, from Python and from the command line, and when the process is
+killed in the middle of it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def test_drives_come_and_go(tmp_path: Path, redundancy: str) -> None:
         assert grown["added"] == ["drive-4", "drive-5"] and grown["off_after"] < 0.05 + 2 * grown["longest"] / (sum(d["after"] for d in grown["drives"]) / 6)
         assert grown["bytes_moved"] <= grown["bytes_least"] + 2 * 3 * 6 * grown["longest"] and told[-1][0] == told[-1][1] > 0
         check(fleet)
-        # What small data sets leave uneven together follows from the places of all of them: a second look may find a slice or two.
+        # What small data sets leave uneven together follows from the places of all of them: a second look
+        # may find a slice or two.
         assert fleet.balance()["bytes_moved"] <= 6 * grown["longest"]
         shrunk = fleet.retire(["drive-0", "drive-5"], rate=1000)
         assert shrunk["retired"] == ["drive-0", "drive-5"]
@@ -84,7 +86,8 @@ def names(path: Path) -> list[str]:
 
 
 def killed(args: list[str], after: float, begun: Path | None = None) -> bool:
-    """Runs our command and kills it so many seconds after it began, or after `begun` was there; whether it was alive until then."""
+    """Runs our command and kills it so many seconds after it began, or after `begun` was there; whether it
+    was alive until then."""
     process = subprocess.Popen([sys.executable, "-m", "skytether._cli", *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     give_up = time.monotonic() + 60
     while begun is not None and not begun.exists() and process.poll() is None and time.monotonic() < give_up:
@@ -98,7 +101,8 @@ def killed(args: list[str], after: float, begun: Path | None = None) -> bool:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_growth_resumes(tmp_path: Path, seed: int) -> None:
-    """A growth and a retirement, killed at random times and begun again, until they are done: everything is whole each time."""
+    """A growth and a retirement, killed at random times and begun again, until they are done:
+    everything is whole each time."""
     path = make(tmp_path / "fleet", "ec:2+1")
     draw, kills = random.Random(seed), 0
     # So that it takes some seconds.

@@ -1,4 +1,5 @@
-"""Ingest: what goes in comes out, for every Arrow type, shape of batches and format of files; and what can't be read is told with its file and place."""
+"""Ingest: what goes in comes out, for every Arrow type, shape of batches and format of files; and what can't be read is
+told with its file and place."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def every_type() -> pa.Table:
 
 
 def check(found: pa.Table, given: pa.Table, every: int = 1) -> None:
-    """That `found` has the values of `given`, or of each row that `every` says, in the types in which they are stored."""
+    """That `found` has the values of `given`, or of each row that `every` says, in the types in
+    which they are stored."""
     assert found.column_names == given.column_names
     for name, column in COLUMNS.items():
         if name in found.column_names:

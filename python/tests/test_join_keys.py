@@ -1,4 +1,5 @@
-"""What joins learn about their keys goes down to every scan that has one of them, through whatever lies between, and changes no answer: equal to DuckDB over the same tables."""
+"""What joins learn about their keys goes down to every scan that has one of them, through whatever lies between, and
+changes no answer: equal to DuckDB over the same tables."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import skytether
 
 
 def _tables() -> dict[str, pa.Table]:
-    """`c` has few of the values of the columns that it is joined by; keys are missing everywhere now and then; `v` and `w` are different in each row."""
+    """`c` has few of the values of the columns that it is joined by; keys are missing everywhere now and then; `v` and
+    `w` are different in each row."""
     random = np.random.default_rng(7)
 
     def keys(rows: int, of: int, kind: pa.DataType = pa.int64()) -> pa.Array:

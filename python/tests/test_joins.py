@@ -1,4 +1,5 @@
-"""Joins whose small side would travel to the drives: where it is large after all, or can't be read; and joins on the host by keys of all types, of which the drives are told what they can be told."""
+"""Joins whose small side would travel to the drives: where it is large after all, or can't be read; and joins on the
+host by keys of all types, of which the drives are told what they can be told."""
 
 from __future__ import annotations
 

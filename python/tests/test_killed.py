@@ -1,6 +1,8 @@
-"""Served drives, their host, and programs that ingest, killed (SIGKILL) in the middle of what they do: data sets are old or new, nothing leaks, and what was cut off can be done again.
+"""Served drives, their host, and programs that ingest, killed (SIGKILL) in the middle of what they do: data sets are
+old or new, nothing leaks, and what was cut off can be done again.
 
-In the middle means: within the function that is told of progress, while the work waits for a drive that was stopped just before, or as long as the work's thread lives.
+In the middle means: within the function that is told of progress, while the work waits for a drive that was stopped
+just before, or as long as the work's thread lives.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def nothing_left(fleet: skytether.Fleet) -> None:
 
 @contextmanager
 def victims(place: Path) -> Iterator[Served]:
-    """Drives and a host, with a data set that nobody touches: that is there in the end, and of anything else nothing."""
+    """Drives and a host, with a data set that nobody touches: that is there in the end, and of
+    anything else nothing."""
     with serving(place, DRIVES, *OPTIONS) as served:
         with skytether.connect(served.url) as fleet:
             empty = keys(fleet)
@@ -303,7 +306,8 @@ def test_ingest_with_a_killed_host_leaves_old_or_new(tmp_path: Path) -> None:
                 assert content(fleet) == IS_NEW
 
 
-#: Ingests a file of batches into the victim; says after each how many rows are on their way, and goes on when it is told.
+#: Ingests a file of batches into the victim; says after each how many rows are on their way, and
+#: goes on when it is told.
 INGEST = """
 import sys
 import pyarrow as pa

@@ -1,4 +1,5 @@
-"""Long lists of results over a wide table: planned and optimised in parts, and kept by drives. Each must be what DuckDB gives, at first and again, however the list is mixed."""
+"""Long lists of results over a wide table: planned and optimised in parts, and kept by drives. Each must be what DuckDB
+gives, at first and again, however the list is mixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Work that moves between drives and host while a query runs: slow drives get help, and a drive that dies and comes back loses only what it had not finished."""
+"""Work that moves between drives and host while a query runs: slow drives get help, and a drive that dies and comes
+back loses only what it had not finished."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def test_a_slow_drive_gets_help(table, expected, tmp_path):
 @pytest.mark.parametrize("cut", ["full", "adaptive"])
 def test_a_killed_drive_that_comes_back_is_asked_again(table, expected, tmp_path, cut):
     slow = tmp_path / "slow.toml"
-    # Its disk and not its processor, so that the drives have begun when one is killed, and have not ended, whatever the machine.
+    # Its disk and not its processor, so that the drives have begun when one is killed, and have not
+    # ended, whatever the machine.
     slow.write_text(device(1.0, disk=5e4))
     processes = {}
 

@@ -1,4 +1,5 @@
-"""Tables as plain Parquet files: exported, and read where they are through `skytether://`, by pyarrow, pandas and DuckDB."""
+"""Tables as plain Parquet files: exported, and read where they are through `skytether://`, by
+pyarrow, pandas and DuckDB."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def alike(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
 
 
 def same(found: pa.Table, given: pa.Table, name: str) -> None:
-    """That the file has the values that went in, in the order in which they did, and in the types in which they are stored."""
+    """That the file has the values that went in, in the order in which they did, and in the types in
+    which they are stored."""
     if name == "lab.keyed":
         found = found.sort_by("k")
     assert found.column_names == given.column_names
@@ -268,7 +270,8 @@ def test_closing_a_fleet_closes_no_other_handle(tmp_path):
         assert fsspec.filesystem("skytether", fleet=fleet).cat_file("lab.t") == whole
         at = f"skytether://{place}/lab.t.parquet"
         theirs = fsspec.open(at).open()
-    # The fleet that it read through is closed; this one is opened for reading, and stays so when the other file is closed.
+    # The fleet that it read through is closed; this one is opened for reading, and stays so when
+    # the other file is closed.
     with fsspec.open(at) as ours:
         theirs.close()
         assert ours.read() == whole

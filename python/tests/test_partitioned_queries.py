@@ -1,5 +1,6 @@
-"""Queries by the keys of partitioned tables equal DuckDB over the same tables, and their windows, aggregates and joins run on the drives: with NULL keys, skew, drives without
-rows, keys of integers, texts and both; on 1, 2 and 5 drives, embedded and as processes, cut and uncut."""
+"""Queries by the keys of partitioned tables equal DuckDB over the same tables, and their windows, aggregates and joins
+run on the drives: with NULL keys, skew, drives without rows, keys of integers, texts and both; on 1, 2 and 5 drives,
+embedded and as processes, cut and uncut."""
 
 from __future__ import annotations
 

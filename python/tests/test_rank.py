@@ -33,7 +33,8 @@ def scanpy_says(adata: ad.AnnData, groupby: str, **options) -> ad.AnnData:
 
 
 def assert_agree(res: msgexpress.RankResult, adata: ad.AnnData, groups: list[str], reference: str = "rest", n_genes: int | None = None) -> None:
-    """Scores within 1e-6 (relative; absolute below 1), log p-values and fold changes within 1e-5, the same order but for ties."""
+    """Scores within 1e-6 (relative; absolute below 1), log p-values and fold changes within 1e-5, the
+    same order but for ties."""
     assert res.groups == groups
     for group in groups:
         ours, theirs = res.to_df(group), sc.get.rank_genes_groups_df(adata, group=group)
@@ -274,7 +275,8 @@ def test_sql_over_the_dense_view_equals_rank_genes_groups(pbmc3k_fleet, method):
 
 
 def test_plain_sql_gives_the_same_scores(db):
-    """Three ways to one number: rows of the dense view one by one, plain averages and variances, and `rank_genes_groups`."""
+    """Three ways to one number: rows of the dense view one by one, plain averages and variances,
+    and `rank_genes_groups`."""
     from skytether import _internal
 
     ds = db.ingest(rich(), "t/x")

@@ -143,7 +143,7 @@ def test_flight_calls_that_mean_nothing_are_refused(served):
     assert all(process.poll() is None for process in served.processes), served.errors.read_text()
 
 
-# ---------------------------------------------------------------------------------------------------------------- full disks
+# ----------------------------------------------------------------------------------------------------------- full disks
 
 
 def held(fleet: skytether.Fleet) -> list[tuple[int, int]]:
@@ -223,7 +223,7 @@ def test_a_file_that_may_not_grow(tmp_path):
     assert found["sum"] == [499500] and found["before"] == found["after"] and found["lengths"] == [5, 6 << 20], found
 
 
-# ---------------------------------------------------------------------------------------------------------------- newer versions
+# ------------------------------------------------------------------------------------------------------- newer versions
 
 
 @pytest.mark.parametrize(("which", "newer"), [("fleet.json", 3), ("drives/1/drive.json", 2)])

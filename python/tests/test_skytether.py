@@ -439,7 +439,8 @@ def test_metadata_answers_counts_and_bounds(tmp_path):
         wanted = duckdb.sql(known.format("rows")).to_arrow_table().to_pylist()[0]
         assert asked(known.format("d.t")) == (wanted, 0)
         assert asked(known.format("d.empty")) == (duckdb.sql("SELECT * FROM (" + known.format("rows WHERE v > 100") + ")").to_arrow_table().to_pylist()[0], 0)
-        # Where metadata does not know, the rows are asked: bounds of text are shortened, a zero's sign is not kept, NaN has no place among bounds.
+        # Where metadata does not know, the rows are asked: bounds of text are shortened, a zero's sign is not kept, NaN
+        # has no place among bounds.
         for expression in ("max(text)", "min(text)", "min(zero)", "max(nan)", "sum(v)", "max(nothing)", "count(DISTINCT v)", "max(v + 1)"):
             found, slices = asked(f"SELECT {expression} AS x FROM d.t")
             want = duckdb.sql(f"SELECT {expression} AS x FROM rows").to_arrow_table().to_pylist()[0]

@@ -1,4 +1,5 @@
-"""Small slices that follow one another are read and handed on together: the same rows and receipts as of large ones, wherever they are worked off."""
+"""Small slices that follow one another are read and handed on together: the same rows and receipts as of large ones,
+wherever they are worked off."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,5 @@
-"""Substrait plans that others wrote give what DuckDB gives: Isthmus' for TPC-H, and those of the `substrait` package."""
+"""Substrait plans that others wrote give what DuckDB gives: Isthmus' for TPC-H, and those of
+the `substrait` package."""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def test_a_prepared_plan_is_run_again(adbc, duck):
 
 
 def by_steps(plan: plan_pb2.Plan) -> plan_pb2.Plan:
-    """`plan` with references to outer queries by the steps out to them: anchors are newer than the format that DataFusion reads."""
+    """`plan` with references to outer queries by the steps out to them: anchors are newer than the format
+    that DataFusion reads."""
 
     def visit(message) -> None:
         for field, value in message.ListFields():

@@ -1,5 +1,5 @@
-"""The 22 queries of TPC-H over a fleet equal DuckDB over the same Parquet files, whatever the number of drives and the cut; drives and
-host in one process or each a process of its own."""
+"""The 22 queries of TPC-H over a fleet equal DuckDB over the same Parquet files, whatever the number of drives and the
+cut; drives and host in one process or each a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Line widths and plain words (tools/lint_words.py): the tree has no more findings than it may, and the check can fail."""
+"""Line widths and plain words (tools/lint_words.py): the tree has no more findings than it may,
+and the check can fail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 //! A host as a drive of another host: a branch of a tree of drives.
 //!
-//! To the level above a branch is one CSE. What is stored on it lies on the drives below ([`placed`]); a sub-plan that it is sent is worked off by them, slice by slice, as the level above feeds it, and the branch puts their states together
-//! before they go up ([`worker`]). Between branch and drives work moves as between any two levels. Sub-plans that are no sum of parts (sorts, limits, windows) run in the branch itself, over what its drives read.
+//! To the level above a branch is one CSE. What is stored on it lies on the drives below ([`placed`]); a sub-plan that
+//! it is sent is worked off by them, slice by slice, as the level above feeds it, and the branch puts their states
+//! together before they go up ([`worker`]). Between branch and drives work moves as between any two levels. Sub-plans
+//! that are no sum of parts (sorts, limits, windows) run in the branch itself, over what its drives read.
 
 use futures::future::BoxFuture;
 use std::fmt;
@@ -63,10 +65,12 @@ impl fmt::Debug for Aggregator {
 impl Aggregator {
     /// The branch `name` over `drives`, which belong to it from now on: no host may be started over them beside it.
     ///
-    /// Its profile, by which the level above plans, is the sum of theirs, where they have any; `link` (bits per second, and seconds that a message takes) is its own to the level above, that of all its drives together unless said.
+    /// Its profile, by which the level above plans, is the sum of theirs, where they have any; `link` (bits per second,
+    /// and seconds that a message takes) is its own to the level above, that of all its drives together unless said.
     ///
     /// # Errors
-    /// As [`Cluster::new`] and [`crate::Catalog::establish_membership`]; `Invalid` where the drives are those of another branch, or of a cluster.
+    /// As [`Cluster::new`] and [`crate::Catalog::establish_membership`]; `Invalid` where the drives are those of
+    /// another branch, or of a cluster.
     pub fn open<'a>(
         name: &'a str,
         drives: Vec<Arc<dyn Cse>>,
@@ -145,8 +149,8 @@ impl Storage for Aggregator {
         self.placed.info()
     }
 
-    /// Its drives may be anywhere, so that its parent is to send sub-plans that can be divided. A branch in this process
-    /// lives as long as its caller.
+    /// Its drives may be anywhere, so that its parent is to send sub-plans that can be divided. A branch in this
+    /// process lives as long as its caller.
     fn capabilities(&self) -> Capabilities {
         Capabilities { remote: true, heartbeats: true, ..self.info().capabilities.clone() }
     }

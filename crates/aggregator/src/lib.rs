@@ -1,16 +1,17 @@
 //! An aggregator: a cluster of drives that is one drive of another host.
 //!
-//! [`Aggregator`] implements [`Cse`](skytether_device::Cse) over the drives below it. [`striped_storage`] distributes what
-//! the level above stores: slices of a partition go to the drives in turn, metadata slices to all of them. [`worker`]
-//! runs a sub-plan: the drives below process the slices that the level above feeds, and the branch merges their states.
+//! [`Aggregator`] implements [`Cse`](skytether_device::Cse) over the drives below it. [`striped_storage`]
+//! distributes what the level above stores: slices of a partition go to the drives in turn, metadata slices to all
+//! of them. [`worker`] runs a sub-plan: the drives below process the slices that the level above feeds, and the
+//! branch merges their states.
 //!
 //! Invariants:
 //! - The level above sees one drive: it knows neither the drives below nor how slices lie on them.
 //! - No host may run over the drives of a branch. Their membership record has the branch's name and refuses one.
 //! - It commits no data set: the host above does.
 //!
-//! `skytether host serve --aggregator NAME` starts one. `crates/skytether/tests/fleet/branches.rs` shows whole trees. See
-//! also `docs/internals/aggregators.md`.
+//! `skytether host serve --aggregator NAME` starts one. `crates/skytether/tests/fleet/branches.rs` shows whole trees.
+//! See also `docs/internals/aggregators.md`.
 
 pub mod branch;
 pub mod striped_storage;

@@ -1,7 +1,8 @@
 //! What a branch stores, on the drives below it.
 //!
-//! Slices of a partition lie on one drive each, by turns, from a drive on that the partition's name decides. Everything else lies on the first drive, by whose word a change is made or not; metadata slices lie on the others as well, and so do
-//! the tables about cells and genes ([`ABOUT`]), so that each can run sub-plans over its slices.
+//! Slices of a partition lie on one drive each, by turns, from a drive on that the partition's name decides. Everything
+//! else lies on the first drive, by whose word a change is made or not; metadata slices lie on the others as well, and
+//! so do the tables about cells and genes ([`ABOUT`]), so that each can run sub-plans over its slices.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -18,10 +19,12 @@ use skytether_store::{Entry, Expect, Op, Usage, Version};
 use skytether_catalog::records::membership::MEMBERSHIP_KEY;
 use skytether_catalog::rendezvous::rendezvous;
 
-/// What stands in keys of the level above behind [`MEMBERSHIP_KEY`], so that they are not those of the branch's own record.
+/// What stands in keys of the level above behind [`MEMBERSHIP_KEY`], so that they are not those of
+/// the branch's own record.
 const ABOVE: &str = "-above";
 
-/// Tables about cells and genes, which sub-plans over a matrix read beside its slices: they are wanted whole on every drive.
+/// Tables about cells and genes, which sub-plans over a matrix read beside its slices: they are
+/// wanted whole on every drive.
 pub(crate) const ABOUT: [&str; 4] = ["obs", "var", "raw_var", "cells"];
 
 /// The drives of a branch as one store.
@@ -116,8 +119,9 @@ impl Storage for StripedStorage {
         &self.info
     }
 
-    /// Not one change across drives: what is new of partitions comes first, then the first drive's part, which decides, then what is to go from others. A crash or a conflict in between leaves parts of partitions
-    /// that no root record names, which are garbage as those of an ingest that was cut off.
+    /// Not one change across drives: what is new of partitions comes first, then the first drive's part, which decides,
+    /// then what is to go from others. A crash or a conflict in between leaves parts of partitions that no root record
+    /// names, which are garbage as those of an ingest that was cut off.
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
             let mut versions = vec![0; batch.len()];

@@ -1,6 +1,7 @@
 //! A sub-plan at a branch: epochs that the level above feeds, worked off by the drives below.
 //!
-//! An epoch is one lane: a scan whose work moves, over sessions with the drives, that takes its slices from the level above. What comes of it, states or rows, is put together to fewer states where it is states, and goes up.
+//! An epoch is one lane: a scan whose work moves, over sessions with the drives, that takes its slices from the level
+//! above. What comes of it, states or rows, is put together to fewer states where it is states, and goes up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -94,7 +95,8 @@ impl fmt::Debug for AggregatorJob {
     }
 }
 
-/// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone: several slices of one are read, or tables beside theirs that they don't have whole.
+/// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone:
+/// several slices of one are read, or tables beside theirs that they don't have whole.
 pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &StripedStorage) -> Result<Option<HashMap<u32, usize>>> {
     let partition = divided.partition();
     if copied(partition) || plan.partitions.values().any(|other| other != partition && !copied(other)) {

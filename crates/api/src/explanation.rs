@@ -39,7 +39,8 @@ pub struct SubPlanText {
     pub every_drive: bool,
     /// The plan, an operator a line.
     pub plan: String,
-    /// What the host makes the small tables of that go down beside it, for joins: `__shipped_0`, `__shipped_1` and so on in the plan.
+    /// What the host makes the small tables of that go down beside it, for joins: `__shipped_0`,
+    /// `__shipped_1` and so on in the plan.
     #[serde(default)]
     pub beside: Vec<String>,
     /// What it is expected to take, where its work may move; what happened is in the receipt.

@@ -28,7 +28,8 @@ pub struct DriveReceipt {
     /// Slices that its tables have here; `None` where a drive does not tell.
     #[serde(default)]
     pub slices_total: Option<u64>,
-    /// Rows of the slices that its scans looked at, also those that they passed over for a condition; `None` where a drive does not tell.
+    /// Rows of the slices that its scans looked at, also those that they passed over for a condition; `None`
+    /// where a drive does not tell.
     #[serde(default)]
     pub rows_read: Option<u64>,
     /// Rows that came back.
@@ -175,7 +176,8 @@ pub struct HostOperator {
     /// What it did.
     #[serde(flatten)]
     pub note: OperatorNote,
-    /// Why it is on the host: what kept it from going down, or what it has left to do after the drives. `None` where that is not known.
+    /// Why it is on the host: what kept it from going down, or what it has left to do after the drives. `None`
+    /// where that is not known.
     pub reason: Option<String>,
     /// Whether it only hands rows on, to other threads or in other portions.
     pub plumbing: bool,
@@ -209,7 +211,9 @@ pub struct Receipt {
     pub host_peak_memory: u64,
     /// What ran on the host, from the root of its plan down.
     pub host: Vec<HostOperator>,
-    /// What the host worked off of what drives handed it: slices as they are stored, and rows that were filtered. Its seconds are among those of the operators in `host` that take the drives' rows, its bytes among those that drives read.
+    /// What the host worked off of what drives handed it: slices as they are stored, and rows that were
+    /// filtered. Its seconds are among those of the operators in `host` that take the drives' rows, its bytes
+    /// among those that drives read.
     #[serde(default)]
     pub host_work: ParentWork,
     /// Why parts of the query stayed on the host.
@@ -304,7 +308,8 @@ fn decoded(drive: &DriveReceipt) -> String {
     }
 }
 
-/// A line per drive, and below a branch those of its drives. `kept`: whether the host kept something, which is told elsewhere, as `said`.
+/// A line per drive, and below a branch those of its drives. `kept`: whether the host kept something, which is
+/// told elsewhere, as `said`.
 fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kept: bool, said: &str) -> fmt::Result {
     for (i, d) in drives.iter().enumerate() {
         let last = i + 1 == drives.len();

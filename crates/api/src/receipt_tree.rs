@@ -12,11 +12,12 @@ use crate::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, natural
 /// Characters of the tree's part of a line; figures stand to the right of it.
 const WIDTH: usize = 76;
 
-/// Figures of several drives are given as smallest and largest beside their sum where the largest is more than this many times the smallest.
+/// Figures of several drives are given as smallest and largest beside their sum where the largest is more than this
+/// many times the smallest.
 const UNEVEN: f64 = 2.0;
 
-/// A receipt as a tree of all operators. Columns: rows that came out, seconds of work (for a drive: from the sub-plan's arrival to the last
-/// row), and what else there is to say.
+/// A receipt as a tree of all operators. Columns: rows that came out, seconds of work (for a drive: from the sub-plan's
+/// arrival to the last row), and what else there is to say.
 pub(crate) struct Tree<'a>(pub(crate) &'a Receipt);
 
 /// An operator or a drive with what lies below it.
@@ -75,7 +76,8 @@ fn line(f: &mut fmt::Formatter<'_>, tree: &str, rows: &str, seconds: &str, more:
     writeln!(f, "{}", text.trim_end())
 }
 
-/// The operators from number `at` on that lie at `depth` or deeper; what only hands rows on is left out, and what is below it moves up.
+/// The operators from number `at` on that lie at `depth` or deeper; what only hands rows on is left out, and
+/// what is below it moves up.
 fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usize, depth: u32) -> Vec<Branch> {
     let mut branches = Vec::new();
     while let Some(operator) = operators.get(*at).filter(|o| o.note.depth >= depth) {
@@ -166,7 +168,8 @@ fn title(name: &str, detail: &str) -> String {
     if said.is_empty() { words.to_owned() } else { format!("{words}: {}", said.join(", ")) }
 }
 
-/// A property without what goes without saying: its name where there is one only, a column's position (`a@2`), a name given to itself.
+/// A property without what goes without saying: its name where there is one only, a column's position
+/// (`a@2`), a name given to itself.
 fn plain(part: &str) -> String {
     let part = ["predicate=", "columns=", "select_list="].iter().find_map(|name| part.strip_prefix(name)).unwrap_or(part);
     let mut pieces = part.split('@');

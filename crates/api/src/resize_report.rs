@@ -15,7 +15,8 @@ pub struct ResizeOptions {
     /// The addresses of blank served drives that come to the fleet of a host.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// The host that the drives that come are on, in a fleet that knows its hosts; `None` for that of their addresses, if the fleet has drives there, and for the one with the fewest where there are no addresses.
+    /// The host that the drives that come are on, in a fleet that knows its hosts; `None` for that of their addresses,
+    /// if the fleet has drives there, and for the one with the fewest where there are no addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The drives that leave it, by names or ids.
@@ -50,8 +51,9 @@ pub struct ResizeReport {
     pub moved: u64,
     /// Their bytes.
     pub bytes_moved: u64,
-    /// The fewest bytes that would have to move so that drives that leave are empty, and of each table data and parities within 5% of the mean, if slices could be divided; and copies for drives that came. Slices can't be divided: where they are
-    /// long, less may have moved, and drives are further off the mean then.
+    /// The fewest bytes that would have to move so that drives that leave are empty, and of each table data and
+    /// parities within 5% of the mean, if slices could be divided; and copies for drives that came. Slices can't be
+    /// divided: where they are long, less may have moved, and drives are further off the mean then.
     pub bytes_least: u64,
     /// Slices and parities that stayed where they are, under another name.
     pub linked: u64,
@@ -59,13 +61,15 @@ pub struct ResizeReport {
     pub bytes_metadata: u64,
     /// What lies on each drive.
     pub drives: Vec<Load>,
-    /// By how much the drive that is furthest off the mean was off it, as a share; of those that were of the fleet before.
+    /// By how much the drive that is furthest off the mean was off it, as a share; of those that
+    /// were of the fleet before.
     pub off_before: f64,
     /// By how much it is now, of those that are of the fleet.
     pub off_after: f64,
     /// The longest slice or stripe of slices, in bytes: so far drives may be off the mean with each table.
     pub longest: u64,
-    /// Bytes of tables that are partitioned by key, which stay on as many drives as they were written to, and are not balanced.
+    /// Bytes of tables that are partitioned by key, which stay on as many drives as they were written
+    /// to, and are not balanced.
     pub pinned: u64,
     /// What could not be moved, and why.
     pub left: Vec<String>,

@@ -163,7 +163,8 @@ pub struct RepairOptions {
     /// The drives, by names or ids; all blank ones where none is named.
     #[serde(default)]
     pub drives: Vec<String>,
-    /// The address of the blank drive that is to be in the place of the one that is named, where the host does not reach it yet.
+    /// The address of the blank drive that is to be in the place of the one that is named, where the
+    /// host does not reach it yet.
     #[serde(default)]
     pub address: Option<String>,
     /// How many bytes per second the other drives may read for it, together; as fast as it goes if `None`.

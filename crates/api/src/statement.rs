@@ -71,7 +71,8 @@ pub struct TableScan {
     pub table: String,
     /// What a row of the result holds.
     pub output: Output,
-    /// A Substrait `ExtendedExpression` with one truth value; rows where it is not true are left out. All rows without one.
+    /// A Substrait `ExtendedExpression` with one truth value; rows where it is not true are left
+    /// out. All rows without one.
     #[serde(default, with = "As::<Option<Base64>>", skip_serializing_if = "Option::is_none")]
     pub filter: Option<Vec<u8>>,
     /// The most rows; which ones is open.

@@ -21,7 +21,8 @@ pub struct DriveStatus {
     pub usage: Option<Usage>,
     /// Why it is lost: why it does not answer, or is not used although it does.
     pub error: Option<String>,
-    /// Whether it is lost because it is blank: it is in the place of one that was lost, and nothing was rebuilt on it yet.
+    /// Whether it is lost because it is blank: it is in the place of one that was lost, and
+    /// nothing was rebuilt on it yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
     /// Which other host it takes changes from, where that is not the one that was asked.

@@ -1,6 +1,7 @@
 //! Root records on their home drives: one each, or several where the fleet may lose drives.
 //!
-//! Of several homes the first one that is here decides who is first: a change is a compare-and-set there, and then made at the others. Drives that are lost are noted before the first change that is made without them
+//! Of several homes the first one that is here decides who is first: a change is a compare-and-set there, and then made
+//! at the others. Drives that are lost are noted before the first change that is made without them
 //! (`redundant::rejoin`), so that nobody takes theirs for the truth when they are back.
 
 use futures::future::BoxFuture;
@@ -32,7 +33,8 @@ pub fn lost_update(name: &DatasetName) -> Error {
     Error::conflict(format!("somebody else wrote, replaced or dropped {name} in the meantime: nothing was changed; look at what is there now and ingest again"))
 }
 
-/// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is no matter of the data set.
+/// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is
+/// no matter of the data set.
 fn refused(name: &DatasetName, error: Error) -> Error {
     if is_refusal(&error) { error.context(format!("{name} was not changed")) } else { lost_update(name).with_source(error) }
 }
@@ -145,7 +147,8 @@ impl Catalog {
         })
     }
 
-    /// As [`Self::read`], for queries; how many bytes were fetched is nothing where the record is remembered, and its home says that it has that still.
+    /// As [`Self::read`], for queries; how many bytes were fetched is nothing where the record is remembered, and its
+    /// home says that it has that still.
     ///
     /// # Errors
     /// As there.
@@ -192,7 +195,8 @@ impl Catalog {
     /// The root record of `name` with the version that a compare-and-set needs, or `None`.
     ///
     /// # Errors
-    /// As [`Self::read`]; a record of a newer format is `Unsupported` here too, so that an older version never replaces it.
+    /// As [`Self::read`]; a record of a newer format is `Unsupported` here too, so that an older
+    /// version never replaces it.
     pub fn read_versioned<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<Option<(RootRecord, Version)>>> {
         Box::pin(async move {
             let homes = self.homes_here(name)?;
@@ -237,8 +241,9 @@ impl Catalog {
         Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Makes `record` the truth, if the root record is still what `expect` says, which is that of change `before`: the one commit point of an ingest. Where the home that decides falls silent, and the fleet survives that, the next one decides; whatever the first one did, it is told
-    /// when it is back.
+    /// Makes `record` the truth, if the root record is still what `expect` says, which is that of change `before`: the
+    /// one commit point of an ingest. Where the home that decides falls silent, and the fleet survives that, the next
+    /// one decides; whatever the first one did, it is told when it is back.
     ///
     /// # Errors
     /// `Conflict` when somebody else was quicker: nothing was changed.
@@ -276,7 +281,8 @@ impl Catalog {
         })
     }
 
-    /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records lie on more drives copies what `first` had until just before.
+    /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records
+    /// lie on more drives copies what `first` had until just before.
     async fn followers(&self, first: usize, name: &DatasetName) -> Result<Vec<usize>> {
         if !self.is_of_host() && !self.health().is_redundant() {
             // A host tells nobody who ingests through it.
@@ -291,7 +297,8 @@ impl Catalog {
         Ok(self.homes(name).into_iter().filter(|at| *at != first && !self.health().is_down(*at)).collect())
     }
 
-    /// What the home that decides in the place of one that fell silent is to do for a change that was to follow on change `before`.
+    /// What the home that decides in the place of one that fell silent is to do for a change that was to
+    /// follow on change `before`.
     async fn decides(&self, home: usize, record: &RootRecord, before: Option<u64>) -> Result<Decides> {
         match self.read_at(home, &record.name).await? {
             None if self.is_blank(home).await => Err(Error::unavailable(format!("{} is blank", self.drives()[home].info().name))),
@@ -363,8 +370,8 @@ impl Catalog {
         Err(Error::unavailable(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Removes the data set: first its root record, then what it named. Of one whose root record is corrupt only that goes at once, since
-    /// nobody can tell which slices it named; they are collected when the fleet is opened next.
+    /// Removes the data set: first its root record, then what it named. Of one whose root record is corrupt only that
+    /// goes at once, since nobody can tell which slices it named; they are collected when the fleet is opened next.
     ///
     /// # Errors
     /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
@@ -380,7 +387,8 @@ impl Catalog {
         })
     }
 
-    /// Removes the root record of `name`; the generation that it named, if that is known. What was only moved to other drives meanwhile is dropped as it is now.
+    /// Removes the root record of `name`; the generation that it named, if that is known. What was only moved to other
+    /// drives meanwhile is dropped as it is now.
     async fn drop_record(&self, name: &DatasetName) -> Result<Option<Generation>> {
         let changed = || Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped"));
         let (mut content, mut tries) = (None, 0);
@@ -429,7 +437,8 @@ impl Catalog {
         }
     }
 
-    /// The number of the change that follows on change `before`; 0 where there is one copy of each record. Of a name that was dropped and is written again it is higher than any before.
+    /// The number of the change that follows on change `before`; 0 where there is one copy of each record. Of a name
+    /// that was dropped and is written again it is higher than any before.
     pub fn next_change(&self, before: u64) -> u64 {
         if !self.health().is_redundant() {
             return 0;

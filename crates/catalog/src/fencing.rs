@@ -1,10 +1,14 @@
 //! Of two hosts over the same drives, the one that began last changes what they store, and the other one no more.
 //!
-//! Every drive behind a wire keeps a record of the host that it takes changes from, with a *term*. A host that begins writes its own on all of them, by compare-and-set, with a higher term than any of them knew. Each batch that
-//! it sends from then on has the condition that the record there is still the version that it wrote, so that the drive itself, in the transaction of the change, refuses whoever was there before. There is no clock in
-//! this and nothing that runs out: a host that was cut off or stopped for a day is refused at the first thing that it wants to change. What it only reads, it may.
+//! Every drive behind a wire keeps a record of the host that it takes changes from, with a *term*. A host that begins
+//! writes its own on all of them, by compare-and-set, with a higher term than any of them knew. Each batch that it
+//! sends from then on has the condition that the record there is still the version that it wrote, so that the drive
+//! itself, in the transaction of the change, refuses whoever was there before. There is no clock in this and nothing
+//! that runs out: a host that was cut off or stopped for a day is refused at the first thing that it wants to change.
+//! What it only reads, it may.
 //!
-//! A drive that is away when a host begins gets the record before the first change that this host makes there. Drives within the process need none: their directories are locked.
+//! A drive that is away when a host begins gets the record before the first change that this host makes there. Drives
+//! within the process need none: their directories are locked.
 
 use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +27,14 @@ use uuid::Uuid;
 
 use skytether_runtime::within;
 
-/// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of the host above it apart.
+/// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of
+/// the host above it apart.
 pub(crate) const COORDINATOR_KEY: &str = "skytether-fleet-host";
 
 const FORMAT: u32 = 1;
 
-/// How often a host that begins looks for a higher term, or writes its record again, where others do the same at that time.
+/// How often a host that begins looks for a higher term, or writes its record again, where others
+/// do the same at that time.
 const ATTEMPTS: usize = 8;
 
 /// The record: who changes what a drive stores.
@@ -131,12 +137,14 @@ impl Fence {
     }
 }
 
-/// Takes the drives over: from when this returns, no host that began before changes anything on any but those that did not answer, which are what comes of it (their ids, and what was the matter).
+/// Takes the drives over: from when this returns, no host that began before changes anything on any but those that did
+/// not answer, which are what comes of it (their ids, and what was the matter).
 ///
 /// # Errors
 /// Conflict where another host takes them over at this moment; what the drives say.
 pub async fn take_over(fence: &Fence, drives: &[Arc<Fenced>], deadline: Duration) -> Result<Vec<(Uuid, Error)>> {
-    // In order of their ids: of two hosts the second meets the first at the first drive, and not each the other one at half of them.
+    // In order of their ids: of two hosts the second meets the first at the first drive, and not each the
+    // other one at half of them.
     let mut drives: Vec<&Fenced> = drives.iter().map(|drive| drive.as_ref()).filter(|held| held.drive.capabilities().remote).collect();
     drives.sort_by_key(|held| held.drive.info().id);
     let mut refused = None;
@@ -234,7 +242,8 @@ impl Fenced {
         Err(Error::conflict(format!("the record of its host changes all the time at {}: stop all hosts but one", self.name())))
     }
 
-    /// Whether the drive refused a batch for want of this host's record, `checked` as it had been laid, and not for one of its own conditions: because another host is there, which is the error, or because the drive has none.
+    /// Whether the drive refused a batch for want of this host's record, `checked` as it had been laid, and not for one
+    /// of its own conditions: because another host is there, which is the error, or because the drive has none.
     async fn is_without(&self, checked: Version) -> Result<bool> {
         // Several batches may be refused at a time: the first lays the record anew, and the others find that.
         let mut laid = self.laid.lock().await;
@@ -242,7 +251,9 @@ impl Fenced {
         let term = self.fence.term.load(Ordering::SeqCst);
         let is_later = |there: Version| laid.is_some_and(|(_, version)| there > version);
         match &found {
-            // One of a lower term that was there before: the drive has forgotten that this host took it over, as a disk does that acknowledged what it had not written. One that came later is of another fleet that has the drive now.
+            // One of a lower term that was there before: the drive has forgotten that this host took it over,
+            // as a disk does that acknowledged what it had not written. One that came later is of another
+            // fleet that has the drive now.
             Some((Some(other), _)) if other.host != self.fence.host && other.term >= term => return Err(self.fence.refused(self.name(), other)),
             Some((Some(other), there)) if other.host != self.fence.host && is_later(*there) => return Err(Fence::gone(self.name(), other)),
             _ => {}

@@ -210,7 +210,8 @@ impl DriveHealth {
         self.homes() > 1
     }
 
-    /// The turn to change root records, or to bring a drive that is back up to them: nobody else of this process does either meanwhile. Nothing where records have one home each.
+    /// The turn to change root records, or to bring a drive that is back up to them: nobody else of this process does
+    /// either meanwhile. Nothing where records have one home each.
     pub async fn membership_lock(&self) -> Option<InTurn<'_, ()>> {
         if self.is_redundant() { Some(self.turn.lock().await) } else { None }
     }
@@ -317,7 +318,8 @@ impl DriveHealth {
         due
     }
 
-    /// Whether data sets can still be told: no more drives are lost than root records survive. `names` are those of the drives.
+    /// Whether data sets can still be told: no more drives are lost than root records survive. `names`
+    /// are those of the drives.
     ///
     /// # Errors
     /// Unavailable, naming the drives that are lost.

@@ -1,4 +1,5 @@
-//! Indexes that drives build (docs/internals/indexes.md): which there are to be is in root records, so that the next generation gets them, too; each drive is told by a definition beside each of its partitions.
+//! Indexes that drives build (docs/internals/indexes.md): which there are to be is in root records, so that the next
+//! generation gets them, too; each drive is told by a definition beside each of its partitions.
 
 use crate::records::index::IndexRecord;
 use futures::future::BoxFuture;
@@ -59,7 +60,8 @@ pub struct IndexInfo {
     /// What it is.
     #[serde(flatten)]
     pub index: IndexRecord,
-    /// `ready`, `building`, `dropped` (for want of space) or `failed`, whichever of its drives is furthest from ready; `unknown` where no drive tells.
+    /// `ready`, `building`, `dropped` (for want of space) or `failed`, whichever of its drives is furthest from ready;
+    /// `unknown` where no drive tells.
     pub state: String,
     /// How much of it is built, from 0 to 1.
     pub done: f64,
@@ -95,7 +97,8 @@ impl Catalog {
     /// Has the drives build an index in the background, of this generation and of those to come; what it is called.
     ///
     /// # Errors
-    /// Invalid for a name or columns that can't be; NotFound for a table or column that is not there; Conflict where there is an index of the name; Unsupported where a drive builds none, or a column has no order.
+    /// Invalid for a name or columns that can't be; NotFound for a table or column that is not there; Conflict where
+    /// there is an index of the name; Unsupported where a drive builds none, or a column has no order.
     pub fn create_index<'a>(&'a self, asked: &'a NewIndex) -> BoxFuture<'a, Result<String>> {
         Box::pin(async move {
             let name = asked.name.clone().unwrap_or_else(|| usual_name(&asked.columns));
@@ -175,7 +178,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The indexes of a data set, or of all, and how far they are. A drive that has not been told of one of its indexes is told.
+    /// The indexes of a data set, or of all, and how far they are. A drive that has not been told of
+    /// one of its indexes is told.
     ///
     /// # Errors
     /// NotFound, Unavailable.
@@ -265,7 +269,8 @@ impl Catalog {
         })
     }
 
-    /// Tells the drives that are here of all indexes, as far as they don't know. Nothing depends on it: that a drive can't take it is a warning.
+    /// Tells the drives that are here of all indexes, as far as they don't know. Nothing depends on it: that a drive
+    /// can't take it is a warning.
     ///
     /// # Errors
     /// Unavailable where data sets can't be listed.
@@ -280,14 +285,16 @@ impl Catalog {
         Ok(())
     }
 
-    /// As [`Self::define_indexes`], where nothing depends on it: drives that could not be told now are told when indexes are listed, or the fleet is opened.
+    /// As [`Self::define_indexes`], where nothing depends on it: drives that could not be told now are told when
+    /// indexes are listed, or the fleet is opened.
     pub(crate) async fn announce_indexes(&self, record: &RootRecord) {
         if let Err(e) = self.define_indexes(record).await {
             tracing::warn!("not all drives were told of the indexes of {}: {}", record.name, e.report());
         }
     }
 
-    /// Tells the drives that are here of the indexes in `record`, as far as they don't know. What others have dropped or made meanwhile is so afterwards.
+    /// Tells the drives that are here of the indexes in `record`, as far as they don't know. What others have dropped
+    /// or made meanwhile is so afterwards.
     ///
     /// # Errors
     /// The first that a drive gave; the others were told all the same.
@@ -299,7 +306,8 @@ impl Catalog {
         done
     }
 
-    /// Tells the drives that are here of the indexes in `record`; whether there was something to tell, and the first error that a drive gave.
+    /// Tells the drives that are here of the indexes in `record`; whether there was something to tell, and the first
+    /// error that a drive gave.
     async fn tell_indexes(&self, record: &RootRecord) -> (bool, Result<()>) {
         let (mut told, mut done) = (false, Ok(()));
         for index in &record.indexes {
@@ -318,8 +326,9 @@ impl Catalog {
         (told, done)
     }
 
-    /// Looks at the root record again, after drives were told what `record` says, until nothing has changed: between the two others may have dropped an index, or made another one of its name, of which drives would have what
-    /// they were told last. Nothing depends on it, as for [`Self::announce_indexes`].
+    /// Looks at the root record again, after drives were told what `record` says, until nothing has changed: between
+    /// the two others may have dropped an index, or made another one of its name, of which drives would have what they
+    /// were told last. Nothing depends on it, as for [`Self::announce_indexes`].
     async fn follow_indexes(&self, record: &RootRecord) {
         let mut known = record.clone();
         for _ in 0..ATTEMPTS {
@@ -334,15 +343,18 @@ impl Catalog {
         }
     }
 
-    /// Has drives do what has become of the indexes since they were told what `known` says; what there is now, if that is something else.
+    /// Has drives do what has become of the indexes since they were told what `known` says; what there is now,
+    /// if that is something else.
     async fn catch_up_with_indexes(&self, known: &RootRecord) -> Result<Option<RootRecord>> {
         let now = match self.read_versioned(&known.name).await? {
             // A home that does not have it yet.
             Some((now, _)) if now.change < known.change => return Ok(None),
             Some((now, _)) if now.generation == known.generation => now,
-            // Nor may a home that was away have the record of a new data set. What is left of one that was dropped goes when the fleet is opened.
+            // Nor may a home that was away have the record of a new data set. What is left of one that was dropped goes
+            // when the fleet is opened.
             None if self.health().is_redundant() => return Ok(None),
-            // It was dropped, or replaced, or moved by somebody who tells drives of the new generation: of this one nothing is to be left.
+            // It was dropped, or replaced, or moved by somebody who tells drives of the new generation: of this
+            // one nothing is to be left.
             _ => RootRecord { indexes: Vec::new(), ..known.clone() },
         };
         if now.indexes == known.indexes {
@@ -357,8 +369,8 @@ impl Catalog {
         Ok(Some(now))
     }
 
-    /// Tells a drive of an index, in place of what it was told before, under that name, of one that is not that. A drive that was told the same is told `again` only if that is asked for.
-    /// Whether it was told.
+    /// Tells a drive of an index, in place of what it was told before, under that name, of one that is not that. A
+    /// drive that was told the same is told `again` only if that is asked for. Whether it was told.
     async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> Result<bool> {
         let key = &partition(&record.partition(&index.table, slot), &index.name).key()?;
         let (drive, definition) = (&self.drives()[at], index.definition());

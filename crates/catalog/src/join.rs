@@ -43,7 +43,8 @@ impl Catalog {
             .context(|| format!("{} could not take the root record of {name}", drive.info().name))
     }
 
-    /// Deletes root records that lie where nobody looks for them: what a crash left while homes changed. To be called with all drives here.
+    /// Deletes root records that lie where nobody looks for them: what a crash left while homes changed. To be
+    /// called with all drives here.
     ///
     /// # Errors
     /// What the drives say.
@@ -77,7 +78,8 @@ pub fn is_note(key: &Key) -> bool {
     NOTES.contains(&key.as_str())
 }
 
-/// Whether all other drives answer, and no root record there names the drive of this id, which their fleet does not count any more: then what is on it is nobody's.
+/// Whether all other drives answer, and no root record there names the drive of this id, which their fleet does not
+/// count any more: then what is on it is nobody's.
 ///
 /// # Errors
 /// Corrupt, naming a data set that has a part there.

@@ -29,7 +29,8 @@ pub struct DatasetInfo {
     /// For each table that is partitioned by key the names of its key columns.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub partitioned_by: BTreeMap<String, Vec<String>>,
-    /// How its tables are kept from loss, those that don't lie everywhere: one scheme, or several if they differ; nothing for `none`.
+    /// How its tables are kept from loss, those that don't lie everywhere: one scheme, or several if they
+    /// differ; nothing for `none`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redundancy: Vec<Scheme>,
     /// Why its root record can't be read; all else but the name means nothing then.
@@ -79,7 +80,8 @@ impl From<&RootRecord> for DatasetInfo {
 pub struct Listing {
     /// In order of their names.
     pub datasets: Vec<DatasetInfo>,
-    /// Drives that are lost or did not tell, with the reason: data sets whose root records they hold may be missing above, unless it is `whole`.
+    /// Drives that are lost or did not tell, with the reason: data sets whose root records they hold may be missing
+    /// above, unless it is `whole`.
     pub silent: BTreeMap<String, String>,
     /// Whether no data set is missing above: other drives have all root records that the silent ones have.
     #[serde(default)]
@@ -87,7 +89,8 @@ pub struct Listing {
 }
 
 impl Catalog {
-    /// All data sets in order of their names; one whose root record can't be read comes with its error and hides no other.
+    /// All data sets in order of their names; one whose root record can't be read comes with its
+    /// error and hides no other.
     ///
     /// # Errors
     /// The first error of a drive that does not tell what it holds.

@@ -41,16 +41,19 @@ impl Catalog {
         self.drives().iter().map(|drive| drive.info().id)
     }
 
-    /// Checks that the drives are exactly one fleet, in any order. Drives that belong to none become one, as far as `founding` allows.
+    /// Checks that the drives are exactly one fleet, in any order. Drives that belong to none become one, as
+    /// far as `founding` allows.
     ///
     /// # Errors
-    /// `Invalid` where drives are missing or belong to another fleet, by name and id, and where drives hold data and don't know their
-    /// fleet; `Conflict` while another host puts a fleet together from them; `Corrupt`, `Unsupported`, `Unavailable`.
+    /// `Invalid` where drives are missing or belong to another fleet, by name and id, and where drives hold data and
+    /// don't know their fleet; `Conflict` while another host puts a fleet together from them; `Corrupt`,
+    /// `Unsupported`, `Unavailable`.
     pub fn establish_membership<'a>(&'a self, founding: Founding, role: &'a Role) -> BoxFuture<'a, Result<Membership>> {
         Box::pin(async move { self.establish(founding, role, Scheme::None, &BTreeMap::new(), &Ids::random()).await })
     }
 
-    /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a fleet that may lose drives, drives may be lost.
+    /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a
+    /// fleet that may lose drives, drives may be lost.
     pub async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>, ids: &Ids) -> Result<Membership> {
         let told = self.read_memberships(self.deadline()).await?;
         let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
@@ -68,7 +71,8 @@ impl Catalog {
         let membership = match self.agreed(&found)? {
             Some(membership) => {
                 membership.plays(role)?;
-                // Before anything is changed: the host that has these drives keeps them. Whoever names the fleet by its directory checks it in that one's words.
+                // Before anything is changed: the host that has these drives keeps them. Whoever names the fleet by its
+                // directory checks it in that one's words.
                 if scheme != Scheme::None && scheme != membership.redundancy && founding != Founding::KnownList {
                     return Err(other_redundancy(membership.redundancy, scheme));
                 }
@@ -106,8 +110,8 @@ impl Catalog {
         self.lose_replaced(&membership, &found).await?;
         self.check_presence()?;
         let value = membership.encode()?;
-        // In order of the ids: of two hosts that do this at the same time, the second fails at the first drive and writes nothing. What a
-        // crash left undone is done now, since the drives that have the record name the others.
+        // In order of the ids: of two hosts that do this at the same time, the second fails at the first drive and
+        // writes nothing. What a crash left undone is done now, since the drives that have the record name the others.
         let mut missing: Vec<_> = (0..found.len()).filter(|at| found[*at].is_none() && !self.health().is_down(*at)).collect();
         missing.sort_by_key(|at| self.drives()[*at].info().id);
         for at in missing {
@@ -141,7 +145,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Takes drives for lost that were replaced, and those without a record in a fleet that has data sets: what was on those is gone. Without any, a founding was cut off.
+    /// Takes drives for lost that were replaced, and those without a record in a fleet that has data sets: what was on
+    /// those is gone. Without any, a founding was cut off.
     async fn lose_replaced(&self, membership: &Membership, found: &[Option<Membership>]) -> Result<()> {
         if membership.homes < 2 || found.iter().all(Option::is_none) {
             return Ok(());

@@ -4,8 +4,8 @@ use skytether_common::{DatasetName, Error, Generation, Kind};
 
 use crate::root_store::Catalog;
 
-/// The error for a reader of `generation` of `name`, whom `drive` told by `error` that a part of it is not there. Where the root record still names that
-/// generation, nobody replaced or dropped the data set: the part is lost.
+/// The error for a reader of `generation` of `name`, whom `drive` told by `error` that a part of it is not there. Where
+/// the root record still names that generation, nobody replaced or dropped the data set: the part is lost.
 pub async fn explain(catalog: &Catalog, name: &DatasetName, generation: Generation, drive: &str, error: Error) -> Error {
     match catalog.read(name).await {
         Ok((now, _)) if now.generation == generation => {

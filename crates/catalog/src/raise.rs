@@ -1,4 +1,5 @@
-//! Root records on more drives than before, since a data set is to survive more than those that are there: every copy lies where it is to lie before any drive is told that it is looked for there.
+//! Root records on more drives than before, since a data set is to survive more than those that are there: every copy
+//! lies where it is to lie before any drive is told that it is looked for there.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +64,8 @@ struct Homes {
 }
 
 impl Catalog {
-    /// Lets root records lie on as many drives, or hosts and drives of each, as data sets of `scheme` take: to be called before the first of them is stored. Waiting may stop, it does not.
+    /// Lets root records lie on as many drives, or hosts and drives of each, as data sets of `scheme` take: to be
+    /// called before the first of them is stored. Waiting may stop, it does not.
     ///
     /// # Errors
     /// Unavailable while a drive is lost or does not answer; Unsupported in drives that are no fleet.
@@ -76,7 +78,8 @@ impl Catalog {
         if !self.health().is_known() {
             return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
         }
-        // Not what this host remembers: it knows as soon as one drive does, and whoever opens the fleet without that one does not.
+        // Not what this host remembers: it knows as soon as one drive does, and whoever opens the fleet
+        // without that one does not.
         let told = self.read_memberships(self.deadline().min(ANSWER)).await?;
         let behind = |at: usize| !self.health().is_down(at) && matches!(&told[at], Ok(Some(own)) if !wanted.is_in(own));
         if let Some(newest) = self.newest_of(&told).filter(|newest| wanted.is_in(newest))

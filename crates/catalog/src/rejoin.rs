@@ -1,4 +1,5 @@
-//! Root records on several drives: drives that are lost are noted before something changes without them, and get what they missed before they are used again.
+//! Root records on several drives: drives that are lost are noted before something changes without them, and get what
+//! they missed before they are used again.
 //!
 //! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
 
@@ -52,7 +53,8 @@ impl Catalog {
         .await)
     }
 
-    /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and which drives are of it. That a drive came or left may have been cut off after some drives knew it.
+    /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and
+    /// which drives are of it. That a drive came or left may have been cut off after some drives knew it.
     pub fn adopt_membership(&self, newest: &Membership) {
         let health = self.health();
         health.set_policy(newest.homes as usize, newest.redundancy);
@@ -68,7 +70,8 @@ impl Catalog {
         }
     }
 
-    /// Tells all drives what the newest record of the fleet says, where the coming or leaving of a drive was cut off after some of them knew it.
+    /// Tells all drives what the newest record of the fleet says, where the coming or leaving of a drive was cut off
+    /// after some of them knew it.
     ///
     /// # Errors
     /// What the drives say.
@@ -90,7 +93,9 @@ impl Catalog {
         Err(always_changing())
     }
 
-    /// The record that counts: the newest of those drives that were here throughout. One that was away has no say: another host that has lost the fleet may have written there meanwhile. Where none of them tells, what the others say.
+    /// The record that counts: the newest of those drives that were here throughout. One that was away has
+    /// no say: another host that has lost the fleet may have written there meanwhile. Where none of them
+    /// tells, what the others say.
     pub fn newest_of<'a>(&self, told: &'a [Result<Option<Membership>>]) -> Option<&'a Membership> {
         let here = told.iter().enumerate().filter(|(at, _)| !self.health().is_down(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
         here.max_by_key(|membership| membership.change).or_else(|| newest(told))
@@ -128,7 +133,8 @@ impl Catalog {
         self.check_presence()
     }
 
-    /// Looks in the background whether drives that were lost are back, unless that was done a moment ago. To be called in a runtime.
+    /// Looks in the background whether drives that were lost are back, unless that was done a moment ago.
+    /// To be called in a runtime.
     pub fn look_again(&self) {
         if self.health().down().is_empty() || !self.health().may_look(LOOK.0) {
             return;
@@ -161,9 +167,11 @@ impl Catalog {
         self.lose_strangers(&newest, &told);
         let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
-        // A drive whose record of the fleet is damaged can't say what it knows, and is told all of it as one that was away.
+        // A drive whose record of the fleet is damaged can't say what it knows, and is told all of
+        // it as one that was away.
         let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt) && !stranger(*at)).collect();
-        // Unless nothing changed without it, and it never was replaced: then all that it has is right, and that record is only to be written anew.
+        // Unless nothing changed without it, and it never was replaced: then all that it has is right, and that record
+        // is only to be written anew.
         let incarnation = |at: usize| newest.drives.iter().find(|member| member.id == self.drives()[at].info().id).map_or(0, |member| member.incarnation);
         let (innocent, damaged): (BTreeSet<usize>, BTreeSet<usize>) =
             damaged.into_iter().partition(|at| !absent.contains(&self.drives()[*at].info().id) && incarnation(*at) == 0);
@@ -175,7 +183,8 @@ impl Catalog {
         }
         // This host knows who has missed something also when those who were told of it are not here.
         let away = |id: &Uuid| absent.contains(id) || self.health().are_noted(std::slice::from_ref(id));
-        // A note that came late may have reached nobody but the drive that it is about, which says so itself and has no say otherwise.
+        // A note that came late may have reached nobody but the drive that it is about, which says so itself
+        // and has no say otherwise.
         let alone = |at: usize| matches!(&told[at], Ok(Some(own)) if own.change > newest.change && own.absent.contains(&self.drives()[at].info().id));
         let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at) || alone(at);
         for (at, told) in told.iter().enumerate() {
@@ -221,7 +230,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Uses drive `at` again, which has missed nothing, if it takes changes from this host: while it was away another one may have been there.
+    /// Uses drive `at` again, which has missed nothing, if it takes changes from this host: while it was away another
+    /// one may have been there.
     async fn take_back(&self, at: usize, deadline: Duration) -> Result<()> {
         if self.health().is_down(at) {
             let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
@@ -266,7 +276,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have none. Those that are `back` have no say.
+    /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have
+    /// none. Those that are `back` have no say.
     pub async fn reconcile_root_copies(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
         let homes = self.homes(name);
         let mut best: Option<(u64, Bytes)> = None;
@@ -308,10 +319,12 @@ impl Catalog {
         Ok(())
     }
 
-    /// Notes the drives that are lost, so that what they have is not taken for the truth when they are back. To be called before a root record changes.
+    /// Notes the drives that are lost, so that what they have is not taken for the truth when they are back. To be
+    /// called before a root record changes.
     ///
     /// # Errors
-    /// Unavailable where more drives are lost than root records survive, and where one that is here does not take the note.
+    /// Unavailable where more drives are lost than root records survive, and where one that is
+    /// here does not take the note.
     pub async fn record_absent(&self) -> Result<()> {
         if !self.health().is_redundant() {
             return Ok(());
@@ -331,7 +344,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where others change it at the same time, it is changed again as they left it.
+    /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where
+    /// others change it at the same time, it is changed again as they left it.
     pub async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
         for attempt in 0..ATTEMPTS {
             if self.change_membership_once(&change, attempt > 0).await? {
@@ -341,7 +355,8 @@ impl Catalog {
         Err(always_changing())
     }
 
-    /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an attempt before left is written to all drives, `again`.
+    /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an
+    /// attempt before left is written to all drives, `again`.
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let members = self.health().members();
@@ -369,10 +384,12 @@ impl Catalog {
                 _ => error,
             });
         }
-        // Those that are back and are not used yet get it as well. One that is to leave knows it last: if it alone did, whoever begins with the others would never hear of it, and say something else by the same number.
+        // Those that are back and are not used yet get it as well. One that is to leave knows it last: if it alone did,
+        // whoever begins with the others would never hear of it, and say something else by the same number.
         let stays = |at: &usize| membership.drives.iter().any(|member| member.id == self.drives()[*at].info().id);
         let (stay, leave): (Vec<usize>, Vec<usize>) = all.into_iter().filter(|at| takes(*at)).partition(stays);
-        // The first one says who comes first, where two hosts change it at a time: who is refused there has changed nothing. After that nobody has to wait for another drive's disk.
+        // The first one says who comes first, where two hosts change it at a time: who is refused there has changed
+        // nothing. After that nobody has to wait for another drive's disk.
         let (first, rest) = stay.split_at(stay.len().min(1));
         for together in [first, rest, &leave] {
             let noted = join_all(together.iter().map(|at| self.note_membership(*at, &key, &membership, &value))).await;
@@ -383,7 +400,8 @@ impl Catalog {
         Ok(true)
     }
 
-    /// Writes a changed record of the fleet, `value`, to a drive, unless somebody else was quicker there; whether that was not so.
+    /// Writes a changed record of the fleet, `value`, to a drive, unless somebody else was quicker there;
+    /// whether that was not so.
     async fn note_membership(&self, at: usize, key: &Key, membership: &Membership, value: &Bytes) -> Result<bool> {
         let drive = &self.drives()[at];
         let name = &drive.info().name;

@@ -15,7 +15,8 @@ pub fn rendezvous<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Option
     ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().max_by_key(|(at, hash)| (*hash, std::cmp::Reverse(*at))).map(|(at, _)| at)
 }
 
-/// FNV-1a over both parts, finished by SplitMix64's mixer: the same on every machine and in every version, which a home drive depends on.
+/// FNV-1a over both parts, finished by SplitMix64's mixer: the same on every machine and in every version, which
+/// a home drive depends on.
 pub(crate) fn hash64(a: &[u8], b: &[u8]) -> u64 {
     let mut h: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in a.iter().chain([0xffu8].iter()).chain(b) {

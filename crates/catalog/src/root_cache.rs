@@ -1,6 +1,7 @@
 //! Root records that were read, as long as they are what lies on their home drive.
 //!
-//! Each query reads the root records of its data sets. Whether one is still what it was, a drive tells without reading it: by its version there, its length and its checksum.
+//! Each query reads the root records of its data sets. Whether one is still what it was, a drive tells without reading
+//! it: by its version there, its length and its checksum.
 
 use std::sync::Arc;
 

@@ -220,9 +220,9 @@ impl Catalog {
         }
     }
 
-    /// Deletes every partition that no root record names: what a crash or a failed ingest left behind. Only safe while nobody else
-    /// writes to these drives, since an ingest under way is not yet named either. Data sets of a newer format are left alone.
-    /// The number of keys deleted.
+    /// Deletes every partition that no root record names: what a crash or a failed ingest left behind. Only safe while
+    /// nobody else writes to these drives, since an ingest under way is not yet named either. Data sets of a newer
+    /// format are left alone. The number of keys deleted.
     ///
     /// # Errors
     /// `Unavailable` if any drive can't be read, `Invalid` unless the drives are exactly one fleet
@@ -251,7 +251,8 @@ impl Catalog {
             for drive in self.health.up() {
                 deleted += self.collect_at(drive, &named).await?;
             }
-            // A crash may have come between a record and what drives are told of its indexes. There may be no room for it.
+            // A crash may have come between a record and what drives are told of its indexes.
+            // There may be no room for it.
             for record in indexed {
                 self.announce_indexes(&record).await;
             }

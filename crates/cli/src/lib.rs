@@ -34,7 +34,8 @@ const FAILED: u8 = 1;
 /// Exit status of a call that was wrong.
 const WRONG_CALL: u8 = 2;
 
-/// Planning recurses over expressions: long conditions need more than the usual 2 MiB. Address space only, until it is used.
+/// Planning recurses over expressions: long conditions need more than the usual 2 MiB. Address
+/// space only, until it is used.
 const STACK: usize = 32 << 20;
 
 /// Runs the command line `arguments` (the first is the program's name) and returns the exit status.
@@ -91,7 +92,8 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`, and what is decided while queries run with `SKYTETHER_LOG=skytether::moves=trace`.
+/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`, and what is decided while queries run with
+/// `SKYTETHER_LOG=skytether::moves=trace`.
 pub fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     // A second call in one process (tests, Python) finds the subscriber already there.

@@ -98,7 +98,8 @@ fn device(info: &CseInfo) -> String {
     info.device.clone().or_else(shipped).unwrap_or_else(|| "-".into())
 }
 
-/// What is wrong with the drives and their host: a sentence for each drive that is lost, and before them one if another host has the fleet.
+/// What is wrong with the drives and their host: a sentence for each drive that is lost, and before them one if
+/// another host has the fleet.
 pub(crate) fn trouble(found: &[DriveStatus]) -> Vec<String> {
     let fenced = found.iter().find_map(|d| d.fenced.as_ref());
     let fenced = fenced.map(|who| format!("{who}: the one that was asked changes nothing any more; ask that one, or stop it and start this one again"));

@@ -80,7 +80,8 @@ impl Bytes {
     }
 }
 
-/// Shows that so many bytes of `total` are done. Until it is known that there are any, there is nothing to have shares of.
+/// Shows that so many bytes of `total` are done. Until it is known that there are any, there is
+/// nothing to have shares of.
 fn show(bar: &ProgressBar, done: u64, total: u64) {
     if total == 0 {
         return;

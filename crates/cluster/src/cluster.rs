@@ -68,8 +68,8 @@ impl WeakCluster {
 }
 
 impl Cluster {
-    /// A cluster over `drives`, which may be in this process or behind a wire; `fallback` runs the sub-plans of drives that
-    /// can't.
+    /// A cluster over `drives`, which may be in this process or behind a wire; `fallback` runs the
+    /// sub-plans of drives that can't.
     ///
     /// # Errors
     /// Invalid for no drive, one drive twice or two drives of one name.
@@ -147,7 +147,8 @@ impl Cluster {
         &self.0.options
     }
 
-    /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the drives before must look again.
+    /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the
+    /// drives before must look again.
     #[must_use]
     pub fn instance(&self) -> Uuid {
         self.0.instances.lock().last().copied().unwrap_or_default()
@@ -184,8 +185,9 @@ impl Cluster {
         self.catalog().health().members().into_iter().map(|at| self.drives()[at].info().id).collect()
     }
 
-    /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record that any of them has, which this host need not have heard of, and of those that left it and are not empty yet. Nothing
-    /// where not all of them tell.
+    /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record
+    /// that any of them has, which this host need not have heard of, and of those that left it and are not empty yet.
+    /// Nothing where not all of them tell.
     ///
     /// # Errors
     /// `Internal` where nobody can be asked.
@@ -231,7 +233,8 @@ impl Cluster {
         gone.map(|gone| (gone.info().id, gone.info().name.clone())).collect()
     }
 
-    /// Puts `drive` in the place of one that was not there when the host began, whose id it has. A repair rebuilds on it what was on that.
+    /// Puts `drive` in the place of one that was not there when the host began, whose id it has. A repair
+    /// rebuilds on it what was on that.
     ///
     /// # Errors
     /// `Invalid` where no such drive is missing; `Conflict` where there is another in its place already.

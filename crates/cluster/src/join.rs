@@ -22,8 +22,9 @@ use skytether_recovery::fallback::Fallback;
 use skytether_recovery::missing_drive::{MissingDrive, UnavailableDrive, advice};
 
 impl Cluster {
-    /// A host over the drives of one fleet, checked to be all of them and no others, with what earlier ingests left behind deleted.
-    /// The number of keys that were deleted comes with it. Only safe while nobody else writes to these drives.
+    /// A host over the drives of one fleet, checked to be all of them and no others, with what earlier
+    /// ingests left behind deleted. The number of keys that were deleted comes with it. Only safe while
+    /// nobody else writes to these drives.
     ///
     /// # Errors
     /// As [`Cluster::new`], [`Catalog::establish_membership`] and [`Catalog::collect_garbage`].
@@ -31,11 +32,13 @@ impl Cluster {
         Box::pin(async move { Self::join_without(drives, Vec::new(), options, founding, fallback).await })
     }
 
-    /// As [`Cluster::join`], where some drives of the fleet are `lost`: known by their ids, and not to be had. A fleet that survives that is opened without them, and without those that it
-    /// has and that are not named here at all. Nothing is collected then.
+    /// As [`Cluster::join`], where some drives of the fleet are `lost`: known by their ids, and not to be had. A fleet
+    /// that survives that is opened without them, and without those that it has and that are not named here at all.
+    /// Nothing is collected then.
     ///
     /// # Errors
-    /// As there; that of the first of `lost`, naming all, where the fleet can't lose any; Unavailable where more are lost than it survives.
+    /// As there; that of the first of `lost`, naming all, where the fleet can't lose any; Unavailable where more
+    /// are lost than it survives.
     pub fn join_without(
         drives: Vec<Arc<dyn Cse>>,
         lost: Vec<UnavailableDrive>,
@@ -110,7 +113,8 @@ impl Cluster {
         let known = catalog.establish(founding, &Role::Fleet, scheme, &hosts, &host.options().ids).await?;
         let missed = take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
-        // The host before may still change what is there, so that it is not to be relied on, and nothing is garbage for want of a record.
+        // The host before may still change what is there, so that it is not to be relied on, and nothing is
+        // garbage for want of a record.
         for (id, e) in missed {
             if let Some(at) = host.drives().iter().position(|drive| drive.info().id == id) {
                 catalog.may_lose(at, e)?;
@@ -155,7 +159,8 @@ fn not_given(id: &Uuid, silent: &[String], founding: Founding) -> String {
     }
 }
 
-/// Those of `drives` that the fleet is to be opened without: that left it, and, of a list that was kept with them, that were to come to it when a crash came first.
+/// Those of `drives` that the fleet is to be opened without: that left it, and, of a list that was kept with them, that
+/// were to come to it when a crash came first.
 async fn strangers(
     newest: &Membership,
     drives: &[Arc<dyn Cse>],

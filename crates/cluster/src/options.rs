@@ -39,28 +39,34 @@ pub struct HostOptions {
     pub begin_deadline: Duration,
     /// How long a drive may be silent in the middle of a sub-plan; the same holds.
     pub silence_deadline: Duration,
-    /// Bytes that all queries of this host together may put aside on disk for sorting, joining and merging what memory can't hold.
+    /// Bytes that all queries of this host together may put aside on disk for sorting, joining and
+    /// merging what memory can't hold.
     pub spill_limit: u64,
-    /// Where they are put: in a directory of this host's own below it, which is deleted with the host. The system's directory for temporary
-    /// files if `None`.
+    /// Where they are put: in a directory of this host's own below it, which is deleted with the host. The system's
+    /// directory for temporary files if `None`.
     pub spill_below: Option<PathBuf>,
     /// How tables and matrices are cut into slices.
     pub slices: SliceOptions,
-    /// How data sets are kept from loss in a fleet that is founded now, unless their ingest says otherwise. A fleet that is there keeps to its own, which this must be unless it is `None`.
+    /// How data sets are kept from loss in a fleet that is founded now, unless their ingest says otherwise. A fleet
+    /// that is there keeps to its own, which this must be unless it is `None`.
     pub redundancy: Scheme,
-    /// The hosts that the drives of a fleet that is founded now are on, by the drives' ids: those that are lost together. Nothing where nobody knows; data sets can't be on two levels then.
+    /// The hosts that the drives of a fleet that is founded now are on, by the drives' ids: those that are lost
+    /// together. Nothing where nobody knows; data sets can't be on two levels then.
     pub hosts: BTreeMap<Uuid, String>,
-    /// Addresses at which nobody answered when the drives were connected: those that are lost may have been there. Only for texts.
+    /// Addresses at which nobody answered when the drives were connected: those that are lost may have
+    /// been there. Only for texts.
     pub silent: Vec<String>,
     /// Which work may move.
     pub moving: AdaptiveMode,
-    /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of [`Self::memory_limit`] at most.
+    /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of
+    /// [`Self::memory_limit`] at most.
     pub limits: Limits,
     /// Where ids come from.
     pub ids: Ids,
 }
 
-/// Seconds without a sign of life after which a drive that has work is taken for lost; it gives one every 50 ms, but may be short of time.
+/// Seconds without a sign of life after which a drive that has work is taken for lost; it gives one every 50 ms,
+/// but may be short of time.
 const SILENCE: f64 = 30.0;
 
 impl Default for HostOptions {

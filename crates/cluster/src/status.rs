@@ -14,7 +14,8 @@ use skytether_recovery::missing_drive::advice;
 use skytether_runtime::within;
 
 impl Cluster {
-    /// All drives, each with its usage or the reason why it does not tell, and with the data sets that are damaged at it.
+    /// All drives, each with its usage or the reason why it does not tell, and with the data
+    /// sets that are damaged at it.
     pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
         Box::pin(async move {
             let health = self.catalog().health();
@@ -32,7 +33,8 @@ impl Cluster {
             found = (there.id != info.id).then_some(there);
             let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
             let unreadable = match self.catalog().unreadable_at(at).await {
-                // With too many others lost nobody can tell which data sets there are; that this drive is here can be told all the same.
+                // With too many others lost nobody can tell which data sets there are; that this drive is here
+                // can be told all the same.
                 Err(_) if self.catalog().check_presence().is_err() => Vec::new(),
                 told => told?,
             };
@@ -73,8 +75,8 @@ impl Cluster {
         why
     }
 
-    /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return of a drive, which they would
-    /// otherwise only notice when somebody needs it.
+    /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return
+    /// of a drive, which they would otherwise only notice when somebody needs it.
     pub fn watch(&self, every: Duration) -> BoxFuture<'_, Infallible> {
         Box::pin(async move {
             let mut ticks = tokio::time::interval(every);

@@ -1,7 +1,7 @@
 //! What a physical operator did, in the terms that hosts and drives share.
 //!
-//! The struct is plain data: the protocol of a drive carries it without a query engine. `skytether_plan::operator_metrics`
-//! fills it in.
+//! The struct is plain data: the protocol of a drive carries it without a query engine.
+//! `skytether_plan::operator_metrics` fills it in.
 
 /// The longest [`OperatorStats::detail`], in characters.
 pub const MAX_DETAIL: usize = 400;
@@ -26,8 +26,8 @@ pub struct OperatorStats {
     pub bytes_spilled: u64,
 }
 
-/// `text` without line breaks and other control characters, at most `longest` characters; dots replace the last three of a
-/// longer text.
+/// `text` without line breaks and other control characters, at most `longest` characters; dots replace the
+/// last three of a longer text.
 #[must_use]
 pub fn shortened(text: &str, longest: usize) -> String {
     let mut plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });

@@ -6,10 +6,12 @@ use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
-/// Does `work` to all `items`, on up to `threads` threads with the calling one among them; results in the items' order. After an error nothing more is begun.
+/// Does `work` to all `items`, on up to `threads` threads with the calling one among them; results in the items' order.
+/// After an error nothing more is begun.
 ///
 /// # Errors
-/// The error of the first item that has one, among those that were begun; internal, naming the work as `doing`, where a thread stopped.
+/// The error of the first item that has one, among those that were begun; internal, naming the work as
+/// `doing`, where a thread stopped.
 pub fn in_parallel<I: Send, O: Send>(threads: usize, items: Vec<I>, doing: &str, work: impl Fn(I) -> Result<O> + Sync) -> Result<Vec<O>> {
     if threads <= 1 || items.len() <= 1 {
         return items.into_iter().map(work).collect();

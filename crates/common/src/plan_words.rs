@@ -1,4 +1,5 @@
-//! Names and phrases of plans that planners write and receipts read: plain text, so that a receipt needs no query engine.
+//! Names and phrases of plans that planners write and receipts read: plain text, so that a
+//! receipt needs no query engine.
 
 /// The beginning of the reason of an operator that is on the host only because of an operator below it.
 pub const FOLLOWS: &str = "it follows ";
@@ -18,8 +19,8 @@ pub fn shipped_table(n: usize) -> String {
     format!("{SHIPPED_PREFIX}{n}")
 }
 
-/// Whether a physical operator called `name` only passes rows on, to other threads or in other batches. `fetch`: whether it
-/// also limits their number.
+/// Whether a physical operator called `name` only passes rows on, to other threads or in other batches. `fetch`:
+/// whether it also limits their number.
 #[must_use]
 pub fn is_plumbing(name: &str, fetch: bool) -> bool {
     match name {

@@ -6,7 +6,8 @@ use crate::subplan::SubPlan;
 
 /// Takes reports about one CSE from a caller that runs sub-plans there.
 ///
-/// An implementation that knows of another CSE with the same data runs the reported sub-plan there when it is opened again.
+/// An implementation that knows of another CSE with the same data runs the reported sub-plan there
+/// when it is opened again.
 pub trait FaultReporter: Send + Sync + Debug {
     /// The CSE sends signs of life and completes nothing of `plan`; `why` names it.
     fn stalled(&self, plan: &SubPlan, why: &str);

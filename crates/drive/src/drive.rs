@@ -34,13 +34,15 @@ pub const FORMAT: u32 = 1;
 /// Epochs that may run or wait, for each sub-plan that may run.
 const EPOCHS: u32 = 16;
 
-/// How many times their processor time slices may take, unless said otherwise: so many, and work that was pushed back is done sooner nearly anywhere else.
+/// How many times their processor time slices may take, unless said otherwise: so many, and work that was pushed back
+/// is done sooner nearly anywhere else.
 const MAX_LOAD: f64 = 32.0;
 
 /// The share of a disk that indexes leave free, unless said otherwise.
 const INDEX_FREE: f64 = 0.02;
 
-/// The share of a drive's memory that searches of indexes take at most: the rest is for what is done with what they find.
+/// The share of a drive's memory that searches of indexes take at most: the rest is for what is
+/// done with what they find.
 const SEARCH_SHARE: usize = 4;
 
 /// The share of a drive's memory that slices take which its sub-plans and somebody else read at the same time.
@@ -52,13 +54,15 @@ const CACHE_SHARES: usize = 16;
 /// What a drive may use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DriveOptions {
-    /// Bytes that all sub-plans together may hold in groups, sorts and batches on their way. A sub-plan that needs more ends as `Exhausted`.
+    /// Bytes that all sub-plans together may hold in groups, sorts and batches on their way. A sub-plan that needs
+    /// more ends as `Exhausted`.
     pub memory_limit: u64,
     /// Partitions that one sub-plan is run in.
     pub threads: usize,
     /// Sub-plans that run at the same time; others wait.
     pub max_concurrent: usize,
-    /// How many times their processor time slices may take before the drive takes no more of them on, and hands what it has back: it has too much else to do then, and whoever asks reads them instead.
+    /// How many times their processor time slices may take before the drive takes no more of them on, and hands what it
+    /// has back: it has too much else to do then, and whoever asks reads them instead.
     pub max_load: f64,
     /// The share of its disk that a drive's indexes leave free: where less is, they are dropped.
     pub index_free: f64,
@@ -73,7 +77,8 @@ impl Default for DriveOptions {
 }
 
 impl DriveOptions {
-    /// Those of a drive that is to be like `device`: its memory, but no more than `memory` bytes, and enough sub-plans at a time for its cores.
+    /// Those of a drive that is to be like `device`: its memory, but no more than `memory` bytes, and enough sub-plans
+    /// at a time for its cores.
     #[must_use]
     pub fn like(device: Option<Device>, memory: Option<u64>) -> Self {
         let usual = Self::default();
@@ -104,10 +109,11 @@ pub struct Drive {
 }
 
 impl Drive {
-    /// A drive over `store`, known as `info` says. The memory limit, the profile and its name in `info` become those of `options`. It runs Substrait plans.
+    /// A drive over `store`, known as `info` says. The memory limit, the profile and its name in `info` become those of
+    /// `options`. It runs Substrait plans.
     ///
-    /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other end: in [`serve`], and in [`crate::throttle::linked`] for who
-    /// uses it in the same process.
+    /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other
+    /// end: in [`serve`], and in [`crate::throttle::linked`] for who uses it in the same process.
     ///
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.

@@ -1,8 +1,12 @@
-//! The indexes of a drive: built in the background by the drive itself, used as far as they are built, dropped when space is short.
+//! The indexes of a drive: built in the background by the drive itself, used as far as they are built,
+//! dropped when space is short.
 //!
-//! What is to be built is told by the definitions in the store (`skytether_index::Definition`, under a partition's key of its own), so that a drive needs nobody to go on after it was opened again. There is one thread, which
-//! works while nobody asks for anything, and a quarter of the time else; what it reads and computes is booked on the drive's device like everything. Each write to an index is one change with its definition, on the condition
-//! that nobody changed that: an index whose generation or definition is gone is never written again. What can't be built is tried again, later and later, and at once where something of its partition is written anew.
+//! What is to be built is told by the definitions in the store (`skytether_index::Definition`, under a partition's key
+//! of its own), so that a drive needs nobody to go on after it was opened again. There is one thread, which works while
+//! nobody asks for anything, and a quarter of the time else; what it reads and computes is booked on the drive's device
+//! like everything. Each write to an index is one change with its definition, on the condition that nobody changed
+//! that: an index whose generation or definition is gone is never written again. What can't be built is tried again,
+//! later and later, and at once where something of its partition is written anew.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -24,7 +28,8 @@ mod tests;
 use self::building::Shared;
 use self::state::{Entry, LEAST_MEMORY, PAGE};
 
-/// Bytes of memory that a segment takes while it is built, if there are so many, and the share of the drive's that it takes at most: the rest is for queries.
+/// Bytes of memory that a segment takes while it is built, if there are so many, and the share of the drive's that it
+/// takes at most: the rest is for queries.
 const MEMORY: usize = 128 << 20;
 const SHARE: usize = 4;
 
@@ -49,7 +54,8 @@ pub(crate) struct IndexContext {
 }
 
 impl Builder {
-    /// Looks what indexes `store` has, which are used from now on, and goes on building those that are not ready. `open` is the store without the device's disk: looking is a part of opening a drive.
+    /// Looks what indexes `store` has, which are used from now on, and goes on building those that are not ready.
+    /// `open` is the store without the device's disk: looking is a part of opening a drive.
     pub(crate) fn begin(open: &dyn SliceStore, context: IndexContext) -> Self {
         let IndexContext { store, reader, indexes, pool, turns, limit, leave_free } = context;
         let memory = MEMORY.min(limit / SHARE).max(LEAST_MEMORY);

@@ -1,8 +1,10 @@
 //! Slices that a drive's own sub-plans read and somebody else asks for at the same time, read once.
 //!
-//! While a drive of a fleet is lost, whoever decodes its slices asks the others for nearly all that they have, which is what their own sub-plans read just then. A disk would go to and fro between the two and read everything
-//! twice. So as long as both go on, what one of them reads is kept until the other has had it, as far as there is room; and since each wants the slices of a partition one after the other, a way of the head is made good use
-//! of: those behind the one that is asked for are read with it.
+//! While a drive of a fleet is lost, whoever decodes its slices asks the others for nearly all that they have, which is
+//! what their own sub-plans read just then. A disk would go to and fro between the two and read everything twice. So as
+//! long as both go on, what one of them reads is kept until the other has had it, as far as there is room; and since
+//! each wants the slices of a partition one after the other, a way of the head is made good use of: those behind the
+//! one that is asked for are read with it.
 //!
 //! When only one of the two reads, which is nearly always, this does nothing.
 
@@ -105,7 +107,8 @@ impl SharedState {
     }
 }
 
-/// A store of which what two want is read once; see [the room](self). As a store it is that of the drive's own sub-plans.
+/// A store of which what two want is read once; see [the room](self). As a store it is that of
+/// the drive's own sub-plans.
 #[derive(Debug)]
 pub(crate) struct SharedReads {
     inner: Arc<dyn SliceStore>,

@@ -1,4 +1,5 @@
-//! Things that do one job at a time (cores, a disk, one direction of a link), and when each job is done. Pure: times come in and go out, counted from any fixed moment.
+//! Things that do one job at a time (cores, a disk, one direction of a link), and when each job is done. Pure: times
+//! come in and go out, counted from any fixed moment.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

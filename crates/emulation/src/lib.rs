@@ -1,4 +1,5 @@
-//! Device emulation: makes this machine work as slowly as a device of a [`Profile`](skytether_scheduler::profile::Profile).
+//! Device emulation: makes this machine work as slowly as a device of a
+//! [`Profile`](skytether_scheduler::profile::Profile).
 //!
 //! Work is done first, at this machine's speed, and paid for afterwards. What it would have taken is *booked* on the
 //! device's cores, disk or link, and the caller waits until the device would have been ready. So only time changes, and

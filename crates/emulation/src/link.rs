@@ -1,4 +1,5 @@
-//! A link: bytes of messages in each direction at a rate, and a latency on top for each message. Messages travel in frames, those of several streams by turns, as HTTP/2 has it.
+//! A link: bytes of messages in each direction at a rate, and a latency on top for each message. Messages travel in
+//! frames, those of several streams by turns, as HTTP/2 has it.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -52,7 +53,8 @@ struct Way {
     under_way: Vec<(Duration, Sent)>,
 }
 
-/// A message on its way; times since the link's start. Those that overtake it put it off: it is asked again when it was due.
+/// A message on its way; times since the link's start. Those that overtake it put it off: it is
+/// asked again when it was due.
 #[derive(Debug, Clone)]
 struct Sent {
     /// When its last byte has left, nanoseconds.
@@ -95,7 +97,8 @@ impl Link {
         way.lock()
     }
 
-    /// Books a message of `bytes` that is ready at `now`. It waits for what is under way, of each message for no more than it has bytes itself, or for a frame if it has less: they take turns. Those that it overtakes are put off by
+    /// Books a message of `bytes` that is ready at `now`. It waits for what is under way, of each message for no more
+    /// than it has bytes itself, or for a frame if it has less: they take turns. Those that it overtakes are put off by
     /// its bytes, so that no more ever leave than the link moves.
     fn send(&self, direction: Direction, now: Duration, bytes: u64) -> Sent {
         let (ready, takes_of) = (now.saturating_sub(FOLLOWS), |bytes: u64| takes(bytes as f64, self.bytes_per_s));
@@ -131,7 +134,8 @@ impl Link {
         }
     }
 
-    /// `messages` as they come out at the other end, where `bytes` says how long each is. The next is taken when the last has left: latency does not add up.
+    /// `messages` as they come out at the other end, where `bytes` says how long each is. The next is taken when the
+    /// last has left: latency does not add up.
     pub fn stream<S, B>(self: &Arc<Self>, direction: Direction, messages: S, bytes: B) -> Passing<S, B>
     where
         S: Stream + Unpin,

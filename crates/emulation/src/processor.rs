@@ -1,7 +1,8 @@
 //! Cores of some number and speed.
 //!
-//! [`paced`] wraps a future or a stream: the processor time of each of its polls, as the thread's clock tells it, is booked on the device's cores, and neither what it gave nor its next poll comes before
-//! the device would have been ready. [`Processor::work`] does so for work that blocks. All that shares one [`Processor`] shares its cores.
+//! [`paced`] wraps a future or a stream: the processor time of each of its polls, as the thread's clock tells it, is
+//! booked on the device's cores, and neither what it gave nor its next poll comes before the device would have been
+//! ready. [`Processor::work`] does so for work that blocks. All that shares one [`Processor`] shares its cores.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -33,7 +34,8 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// The cores of `profile`. What it says of more speed than this machine has can't be had: then it is this machine's.
+    /// The cores of `profile`. What it says of more speed than this machine has can't be had:
+    /// then it is this machine's.
     #[must_use]
     pub fn new(profile: &Profile) -> Self {
         Self { start: Instant::now(), speed: profile.speed_per_core.min(1.0), cores: Mutex::new(Servers::new(profile.cores)) }
@@ -49,7 +51,8 @@ impl Processor {
         self.cores.lock()
     }
 
-    /// Books `spent` seconds of this machine's processor time that could begin at `ready`; when the device is done with it.
+    /// Books `spent` seconds of this machine's processor time that could begin at `ready`; when
+    /// the device is done with it.
     fn book(&self, ready: Duration, spent: Duration) -> Duration {
         let takes = takes(spent.as_secs_f64(), self.speed);
         self.cores().book(ready, takes)
@@ -61,7 +64,8 @@ impl Processor {
         self.cores().accounted()
     }
 
-    /// Does `work`, which may block, and waits until the device would have done it, or leaves that to who [defers](crate::wait::deferred) it.
+    /// Does `work`, which may block, and waits until the device would have done it, or leaves that to who
+    /// [defers](crate::wait::deferred) it.
     pub fn work<T>(&self, work: impl FnOnce() -> T) -> T {
         let (done, spent) = metered(work);
         if let Some(spent) = spent {
@@ -91,7 +95,8 @@ impl Drop for Metered {
     }
 }
 
-/// Does `work`, and the processor time that this thread spent with it; `None` where somebody further out measures already.
+/// Does `work`, and the processor time that this thread spent with it; `None` where somebody
+/// further out measures already.
 fn metered<T>(work: impl FnOnce() -> T) -> (T, Option<Duration>) {
     if METERED.replace(true) {
         return (work(), None);

@@ -1,4 +1,5 @@
-//! Waiting for less than a millisecond, which is the least that tokio's timer knows and more than a message takes on most links.
+//! Waiting for less than a millisecond, which is the least that tokio's timer knows and more than a
+//! message takes on most links.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// An alarm rings so much early, and the rest is waited for awake: a thread that is woken takes about that long to come.
+/// An alarm rings so much early, and the rest is waited for awake: a thread that is woken takes
+/// about that long to come.
 const EARLY: Duration = Duration::from_micros(30);
 
 /// Ready at some moment, within some ten microseconds unless all cores are busy.

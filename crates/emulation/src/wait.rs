@@ -1,4 +1,5 @@
-//! Where threads wait, and where they rather say until when: a thread that sleeps is one less for others, and a process has few of those that may block.
+//! Where threads wait, and where they rather say until when: a thread that sleeps is one less for others, and a process
+//! has few of those that may block.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -26,7 +27,8 @@ pub fn deferred<T>(work: impl FnOnce() -> T) -> (T, Option<Instant>) {
     (done, owed)
 }
 
-/// What was just done would have been ready at `until`: waits, if that is at least `worth` away, or leaves it to who [`deferred`] it.
+/// What was just done would have been ready at `until`: waits, if that is at least `worth` away, or leaves
+/// it to who [`deferred`] it.
 pub fn owe(until: Instant, worth: Duration) {
     match OWED.get() {
         Some(before) => OWED.set(Some(before.max(Some(until)))),

@@ -1,5 +1,6 @@
-//! The annotation of a sub-plan that ran, from the metrics of its physical operators. The bytes read are the [`Reader`](crate::reader::Reader)'s
-//! to tell: operators don't see the metadata, names and totals that were read for them.
+//! The annotation of a sub-plan that ran, from the metrics of its physical operators. The bytes read are
+//! the [`Reader`](crate::reader::Reader)'s to tell: operators don't see the metadata, names and totals
+//! that were read for them.
 
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_device::annotation::MAX_OPERATORS;
@@ -9,8 +10,9 @@ use skytether_plan::operator_metrics;
 use crate::scan::{PASSED_OVER, SLICES, SLICES_PRUNED, SLICES_TOLD, SliceScanExec};
 use crate::throttle::ThrottledExec;
 
-/// Adds what the operators of `plan` counted: slices and rows of its scans, and a note per operator from the root down. `slices` are those of
-/// all tables that were to be scanned; a table without a scan in `plan` was not needed beyond its metadata.
+/// Adds what the operators of `plan` counted: slices and rows of its scans, and a note per operator from the root
+/// down. `slices` are those of all tables that were to be scanned; a table without a scan in `plan` was not
+/// needed beyond its metadata.
 pub(crate) fn operators(plan: &dyn ExecutionPlan, slices: u64, annotation: &mut Annotation) {
     (annotation.slices_total, annotation.rows_read) = (Some(slices), Some(0));
     let scanned = visit(plan, 0, annotation);

@@ -11,7 +11,8 @@ use skytether_device::size::{array_bytes, batch_bytes};
 
 /// Batches are joined until they have about so many bytes,
 const TARGET_BYTES: u64 = 2 << 20;
-/// or, where what a drive says of its progress goes the same way, behind them, and results are better on their way early, so many, and so many for each column.
+/// or, where what a drive says of its progress goes the same way, behind them, and results are better on their way
+/// early, so many, and so many for each column.
 const SMALL_BYTES: (u64, u64) = (256 << 10, 1 << 10);
 /// or so many of them wait.
 const MAX_WAITING: usize = 1024;
@@ -69,7 +70,8 @@ impl Coalescer {
     }
 }
 
-/// The same rows without data that no view refers to: a filtered or dense batch may otherwise drag the names of a million cells along.
+/// The same rows without data that no view refers to: a filtered or dense batch may otherwise drag the names
+/// of a million cells along.
 fn compact(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
     if !batch.columns().iter().any(|column| has_views(column.data_type())) {
         return Ok(batch);

@@ -51,11 +51,12 @@ impl BroadcastTables {
     }
 }
 
-/// The broadcast tables of a ticket as a sub-plan reads them, by the order of their names. The fuzzer calls it with any bytes.
+/// The broadcast tables of a ticket as a sub-plan reads them, by the order of their names. The fuzzer
+/// calls it with any bytes.
 ///
 /// # Errors
-/// Invalid for a name that is none of theirs, and for bytes that are no stream of one uncompressed batch or claim more than
-/// may be sent.
+/// Invalid for a name that is none of theirs, and for bytes that are no stream of one uncompressed batch or
+/// claim more than may be sent.
 pub fn tables(tables: &BTreeMap<String, Bytes>) -> Result<Vec<Arc<dyn TableProvider>>> {
     let read = BroadcastTables::read(tables)?;
     Ok(tables.keys().filter_map(|name| read.table(name)).collect())

@@ -11,8 +11,8 @@ const ITEMS: usize = 64;
 
 /// See the module's text. Values are cheap to clone (`Arc`s).
 ///
-/// One lock for all: of the shards of quick_cache's own locked form each has a part of the limit, and one column may take most
-/// of the whole.
+/// One lock for all: of the shards of quick_cache's own locked form each has a part of the limit, and one column
+/// may take most of the whole.
 #[derive(Debug)]
 pub(crate) struct Cache<K, V>(Mutex<unsync::Cache<K, (V, usize), ByWeight>>);
 
@@ -37,8 +37,8 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
         self.0.lock().get(key).map(|(value, _)| value.clone())
     }
 
-    /// Keeps `value`, unless it alone is heavier than 97% of what the whole cache may be. The value that is kept under `key` afterwards or
-    /// `value`: if two put the same key, both go on with the first's.
+    /// Keeps `value`, unless it alone is heavier than 97% of what the whole cache may be. The value that is kept under
+    /// `key` afterwards or `value`: if two put the same key, both go on with the first's.
     pub(crate) fn put(&self, key: K, value: V, weight: usize) -> V {
         let mut kept = self.0.lock();
         if let Some((first, _)) = kept.get(&key) {

@@ -72,7 +72,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that calls itself `name` in errors and annotations, over what `reader` reads, with memory from `pool`; a sub-plan runs in `threads` partitions, at most `max_concurrent` of them at once.
+    /// An engine that calls itself `name` in errors and annotations, over what `reader` reads, with memory from `pool`;
+    /// a sub-plan runs in `threads` partitions, at most `max_concurrent` of them at once.
     ///
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
@@ -99,7 +100,8 @@ impl Engine {
         Ok(Self { name, reader, indexes: None, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
     }
 
-    /// The same, but what it divides is surveyed stripe by stripe, however small these are: they may lie in several places.
+    /// The same, but what it divides is surveyed stripe by stripe, however small these are: they
+    /// may lie in several places.
     #[must_use]
     pub fn apart(self) -> Self {
         Self { joined: false, ..self }
@@ -263,16 +265,19 @@ pub(crate) struct Planned {
     pub(crate) started: Instant,
 }
 
-/// What operators that were planned in `state` run in, with memory from `pool`. It knows no functions: operators hold those that they call.
+/// What operators that were planned in `state` run in, with memory from `pool`. It knows no functions: operators
+/// hold those that they call.
 fn context(state: &SessionState, pool: Arc<dyn MemoryPool>) -> Arc<TaskContext> {
     let runtime = RuntimeEnv { memory_pool: pool, ..state.runtime_env().as_ref().clone() };
     let (id, config) = (state.session_id().to_owned(), state.config().clone());
     Arc::new(TaskContext::new(None, id, config, HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(runtime)))
 }
 
-/// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was optimised before it was cut, and that walk through all of its expressions.
+/// DataFusion's rules for logical plans but for those that have nothing left to do in a part of a plan that was
+/// optimised before it was cut, and that walk through all of its expressions.
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    /// Sub-plans have no subqueries; a DISTINCT in a call that goes down is done as it is; the others have been through the same expressions.
+    /// Sub-plans have no subqueries; a DISTINCT in a call that goes down is done as it is; the others have been
+    /// through the same expressions.
     const DONE_ABOVE: [&str; 9] = [
         "rewrite_set_comparison",
         "decorrelate_predicate_subquery",

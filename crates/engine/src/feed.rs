@@ -1,7 +1,8 @@
 //! Stripes that come to a scan one by one while it runs, instead of being dealt to it before.
 //!
-//! What they are, and when there will be no more, is decided elsewhere (`skytether_scheduler`). A stripe is a slice; of a table with many columns it is the slices with its rows. Where stripes are small, what is called one here is a run of them
-//! ([`crate::stripe_coalescing`]), with a number that tells which.
+//! What they are, and when there will be no more, is decided elsewhere (`skytether_scheduler`). A stripe is a slice; of
+//! a table with many columns it is the slices with its rows. Where stripes are small, what is called one here is a run
+//! of them ([`crate::stripe_coalescing`]), with a number that tells which.
 
 use std::fmt::Debug;
 use std::sync::Arc;

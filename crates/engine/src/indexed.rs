@@ -1,6 +1,8 @@
-//! Indexes of a drive, where a scan finds them, and what they say of a filter: which rows of which stripes may match, told before a slice is read.
+//! Indexes of a drive, where a scan finds them, and what they say of a filter: which rows of which stripes may match,
+//! told before a slice is read.
 //!
-//! Whatever is found is as one-sided as [`crate::prune`]: filters are evaluated above the scan on what is read. An index that is damaged is not used, and its drive is told ([`Indexes::damaged`]).
+//! Whatever is found is as one-sided as [`crate::prune`]: filters are evaluated above the scan on what is read. An
+//! index that is damaged is not used, and its drive is told ([`Indexes::damaged`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,7 +38,8 @@ const GAP: u64 = 64 << 10;
 const MOST_BYTES: u64 = 32 << 20;
 const MOST_ROWS: u64 = 2 << 20;
 
-/// What a search takes at most: for each row of its pages its place, once in order with where its values are; and each byte of pages with values as it was read, decoded, and put together again.
+/// What a search takes at most: for each row of its pages its place, once in order with where its values are; and each
+/// byte of pages with values as it was read, decoded, and put together again.
 const ROW_BYTES: u64 = 8;
 const HELD_ROW_BYTES: u64 = 64;
 const HELD_COPIES: u64 = 3;
@@ -216,7 +219,8 @@ impl<'a> Scan<'a> {
         Self { kept, columns, reading: ReadCost { costs, stripes, reach, columns: columns.len(), first } }
     }
 
-    /// Whether what `asked` found is worth using, now that it is known and the search is paid for: pages tell only about how many rows they have in a range, and nothing of where these lie.
+    /// Whether what `asked` found is worth using, now that it is known and the search is paid for: pages tell only
+    /// about how many rows they have in a range, and nothing of where these lie.
     fn pays(&self, asked: Asking, found: &Found) -> bool {
         let share = |stripe: &Stripe| if found.wants(stripe.number) { 1.0 } else { 0.0 };
         found.values.is_some() || pays(self.reading.seconds(share, asked.few), asked.without)
@@ -405,7 +409,8 @@ impl IndexLookup {
     }
 }
 
-/// What the best of the indexes of `partition` finds, for rows of which `filters` hold and the columns `projection` are wanted, in the stripes `kept`; `None` where none would save time.
+/// What the best of the indexes of `partition` finds, for rows of which `filters` hold and the columns `projection` are
+/// wanted, in the stripes `kept`; `None` where none would save time.
 ///
 /// Of the columns so many as `first` says are unpacked before the others, if any.
 pub(crate) async fn search(

@@ -27,7 +27,8 @@ impl Indexing {
     /// Of partition `of`, as `definition` says. Blocks.
     ///
     /// # Errors
-    /// NotFound where there is no such partition or column; Unsupported where a column has no order, or the table is a matrix; as reading.
+    /// NotFound where there is no such partition or column; Unsupported where a column has no order, or the table
+    /// is a matrix; as reading.
     pub fn of(reader: &Arc<Reader>, of: &PartitionName, definition: &Definition) -> Result<Self> {
         let partition = reader.partition(of)?;
         if partition.metadata.layout != Layout::Table {

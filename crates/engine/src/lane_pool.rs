@@ -1,6 +1,7 @@
 //! Lanes of an engine over its own store, and what they read: of a drive's, or of the one that stands for a lost drive.
 //!
-//! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each waits for a turn, takes a slice, and has it read before, where that can be.
+//! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each waits for a
+//! turn, takes a slice, and has it read before, where that can be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -220,7 +221,8 @@ impl Feeding {
         let slice = loop {
             let waiting = Instant::now();
             let permit = Arc::clone(lanes.engine.turns()).acquire_owned().await.ok()?;
-            // Turns are waited for by a device's time, and polls take this machine's: one of its seconds is so many times fewer of these.
+            // Turns are waited for by a device's time, and polls take this machine's: one of its seconds is so
+            // many times fewer of these.
             self.meter.waited(waiting.elapsed().mul_f64(lanes.speed));
             let changed = lane.changed();
             let next = lane.next(|slice| {

@@ -47,7 +47,8 @@ impl Meter {
         self.0.lock()
     }
 
-    /// Up to now. Within a poll only the thread that polls sees what that has taken; for others the time is up to its beginning, by the clock.
+    /// Up to now. Within a poll only the thread that polls sees what that has taken; for others the time is up to its
+    /// beginning, by the clock.
     #[must_use]
     pub fn read(&self, polling: bool) -> CpuSample {
         let inner = self.inner();

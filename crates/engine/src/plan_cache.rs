@@ -1,8 +1,10 @@
 //! From the bytes of a sub-plan to the operators that run it.
 //!
-//! The drives of one process get the same bytes for a query, and the same again for the next query of its kind. To read and plan a list of a thousand aggregates takes each of them longer than
-//! to add up its columns. So the plans of long lists over one table are kept, the last few, without anything of a drive's: their scan is taken out, and each drive puts its own in. Drives that
-//! ask for one plan at once wait for the first. A kept plan is used over tables of the very same columns only.
+//! The drives of one process get the same bytes for a query, and the same again for the next query of its kind. To
+//! read and plan a list of a thousand aggregates takes each of them longer than to add up its columns. So the plans of
+//! long lists over one table are kept, the last few, without anything of a drive's: their scan is taken out, and each
+//! drive puts its own in. Drives that ask for one plan at once wait for the first. A kept plan is used over tables of
+//! the very same columns only.
 
 use std::sync::{Arc, LazyLock};
 
@@ -49,7 +51,8 @@ pub(crate) enum Prepared {
 }
 
 impl Prepared {
-    /// Reads the plan in `bytes` over the tables of `state`, whose functions are those of `base` and some that belong to one sub-plan.
+    /// Reads the plan in `bytes` over the tables of `state`, whose functions are those of `base` and some
+    /// that belong to one sub-plan.
     ///
     /// # Errors
     /// As [`codec::decode`].
@@ -138,12 +141,14 @@ pub(crate) struct Shared {
 struct Operators {
     /// The partitions that the session wants, and those that the scan has.
     partitions: (usize, usize),
-    /// With an [`EmptyExec`] in the place of the scan; `None` where they are one drive's own: answers that its metadata has, for example.
+    /// With an [`EmptyExec`] in the place of the scan; `None` where they are one drive's own: answers that its
+    /// metadata has, for example.
     plan: Option<Arc<dyn ExecutionPlan>>,
 }
 
 impl Shared {
-    /// What can be shared of `logical`; `None` where that has more than one table and long lists, or calls functions that are not in `base`, which may know one drive's cells.
+    /// What can be shared of `logical`; `None` where that has more than one table and long lists, or calls functions
+    /// that are not in `base`, which may know one drive's cells.
     fn of(logical: &LogicalPlan, base: &SessionState) -> DfResult<Option<Self>> {
         let Some(told) = without_rules(logical)?.filter(|_| calls_only(logical, base).unwrap_or(false)) else { return Ok(None) };
         let Some(LogicalPlan::TableScan(scan)) = leaf(&told) else { return Ok(None) };
@@ -213,7 +218,8 @@ fn leaf(plan: &LogicalPlan) -> Option<&LogicalPlan> {
     }
 }
 
-/// `plan` with nothing in the place of a scan like `scan`; `None` where it does not consist of that and of what can be used again.
+/// `plan` with nothing in the place of a scan like `scan`; `None` where it does not consist of that and
+/// of what can be used again.
 fn without_scan(plan: &Arc<dyn ExecutionPlan>, scan: &Arc<dyn ExecutionPlan>) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
     let (mut scans, mut others) = (0, 0);
     plan.apply(|node| {
@@ -263,8 +269,10 @@ fn calls_only(plan: &LogicalPlan, base: &SessionState) -> DfResult<bool> {
     Ok(only)
 }
 
-/// `plan` as it is to be made operators of, if that takes no rules: a long list of expressions over nothing but one table's columns, or over the rows of it that a condition lets through. It was analysed and
-/// optimised before it was cut, and has no limit that might find its way to the scan: the rules would only look for each column among all others, again and again. The scan is told of the condition.
+/// `plan` as it is to be made operators of, if that takes no rules: a long list of expressions over nothing but one
+/// table's columns, or over the rows of it that a condition lets through. It was analysed and optimised before it was
+/// cut, and has no limit that might find its way to the scan: the rules would only look for each column among all
+/// others, again and again. The scan is told of the condition.
 fn without_rules(plan: &LogicalPlan) -> DfResult<Option<LogicalPlan>> {
     let (mut at, mut expressions, mut condition) = (plan, 0, None);
     let scan = loop {
@@ -311,7 +319,8 @@ fn told(plan: LogicalPlan, filters: &[Expr]) -> DfResult<LogicalPlan> {
     .data()
 }
 
-/// Whether `plan` has moments as constants, which travel in UTC: the analyser gives them the zone of what they are compared with.
+/// Whether `plan` has moments as constants, which travel in UTC: the analyser gives them the zone of
+/// what they are compared with.
 fn has_moments(plan: &LogicalPlan) -> bool {
     let moment = |expr: &Expr| Ok(matches!(expr, Expr::Literal(value, _) if matches!(value.data_type(), DataType::Timestamp(_, Some(_)))));
     let within = |expr: &Expr| expr.exists(moment).unwrap_or(true);

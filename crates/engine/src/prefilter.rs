@@ -1,7 +1,8 @@
 //! Columns of conditions are decoded first: of the others only rows for which the conditions hold.
 //!
-//! The bytes are there already; what is saved is unpacking them, and copying rows that nobody wants, which is most of what a slow processor does with a slice that has few hits. The filter above evaluates all the same. Where
-//! many rows pass, decoding the conditions' columns twice costs more than it saves: then it is only tried now and then.
+//! The bytes are there already; what is saved is unpacking them, and copying rows that nobody wants, which is most of
+//! what a slow processor does with a slice that has few hits. The filter above evaluates all the same. Where many rows
+//! pass, decoding the conditions' columns twice costs more than it saves: then it is only tried now and then.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,7 +45,8 @@ impl fmt::Debug for Prefilter {
 }
 
 impl Prefilter {
-    /// Of those parts of `filters` that are about numbers, times and booleans; `None` where there are none, where all of the columns `wanted` are theirs, and for wide tables and matrices.
+    /// Of those parts of `filters` that are about numbers, times and booleans; `None` where there are none, where all
+    /// of the columns `wanted` are theirs, and for wide tables and matrices.
     pub(crate) fn new(state: &dyn Session, partition: &Partition, filters: &[Expr], wanted: &[usize]) -> Option<Self> {
         let schema = &partition.metadata.schema;
         if partition.metadata.groups.len() > 1 || partition.metadata.layout != skytether_slice::Layout::Table {

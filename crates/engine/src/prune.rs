@@ -1,6 +1,7 @@
 //! Which stripes, genes and cells a query's filters leave over, told without reading a slice.
 //!
-//! Everything here is one-sided: what is dropped can't match, what is kept may. The filters themselves run above the scan.
+//! Everything here is one-sided: what is dropped can't match, what is kept may. The filters
+//! themselves run above the scan.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -51,7 +52,8 @@ pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
     mask.values().set_indices().filter_map(|i| u32::try_from(i).ok()).collect()
 }
 
-/// Of the containers of `statistics`, those in which all `filters`, over columns of `schema`, may hold somewhere; nothing where that can't be told.
+/// Of the containers of `statistics`, those in which all `filters`, over columns of `schema`, may hold somewhere;
+/// nothing where that can't be told.
 pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: &impl PruningStatistics) -> Option<Vec<bool>> {
     let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| schema.index_of(name).is_ok())).cloned().collect();
     let filter = conjunction(known)?;

@@ -1,6 +1,7 @@
 //! What filters say about the columns of an index: boxes of ranges that have all rows which can match.
 //!
-//! One-sided, as all pruning is: what is not understood bounds nothing. The filters themselves are evaluated above the scan.
+//! One-sided, as all pruning is: what is not understood bounds nothing. The filters themselves are
+//! evaluated above the scan.
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -127,7 +128,8 @@ fn few(boxes: Vec<Box_>) -> Vec<Box_> {
     boxes.split_first().map(|(first, rest)| rest.iter().fold(first.clone(), around)).into_iter().collect()
 }
 
-/// Whether all values of type `from` are of type `to` as well, in the same order, so that casting them loses nothing and never fails.
+/// Whether all values of type `from` are of type `to` as well, in the same order, so that casting them loses
+/// nothing and never fails.
 fn widens(from: &DataType, to: &DataType) -> bool {
     use DataType::{
         Binary, BinaryView, Decimal128, Dictionary, Float16, Float32, Float64, Int8, Int16, Int32, Int64, LargeBinary, LargeUtf8, UInt8, UInt16, UInt32,

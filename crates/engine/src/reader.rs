@@ -26,8 +26,9 @@ const METADATA_CACHE: usize = 32 << 20;
 /// Bytes of whole columns (names of genes and cells, obs columns, totals) that a drive keeps.
 const COLUMN_CACHE: usize = 64 << 20;
 
-/// The columns of a slice are read by themselves where they and the footer are at most this share of it. In the page cache that pays up to 0.8 even where columns are
-/// apart (docs/benchmarks.md); disks like one read better than several.
+/// The columns of a slice are read by themselves where they and the footer are at most this share of it. In
+/// the page cache that pays up to 0.8 even where columns are apart (docs/benchmarks.md); disks like one
+/// read better than several.
 const WORTH_PICKING: f64 = 0.7;
 
 /// A partition of this drive, with what its metadata slice says.
@@ -46,7 +47,8 @@ impl Partition {
         format!("{}/{}", self.name.dataset, self.name.table)
     }
 
-    /// What to read of slice `n` for the columns at `places` of its group; nothing where it is not known, or the whole slice is read as quickly.
+    /// What to read of slice `n` for the columns at `places` of its group; nothing where it is not known, or the whole
+    /// slice is read as quickly.
     fn picked(&self, n: usize, places: &[usize]) -> Option<Picked> {
         let len = self.metadata.slices.get(n)?.len;
         self.metadata.pick(n, places).filter(|picked| picked.bytes() as f64 <= len as f64 * WORTH_PICKING)
@@ -80,7 +82,8 @@ pub struct Reader {
     store: Arc<dyn SliceStore>,
     caches: Arc<Caches>,
     bytes_read: AtomicU64,
-    /// What pays for the processor time of all that is run over this reader, where that is to be as slow as some device.
+    /// What pays for the processor time of all that is run over this reader, where that is to
+    /// be as slow as some device.
     processor: Option<Arc<Processor>>,
     /// Where reading waits, if not on the runtime's threads.
     threads: Option<Arc<Threads>>,
@@ -111,7 +114,8 @@ impl Reader {
         Self { store, caches: Arc::new(caches), bytes_read: AtomicU64::new(0), processor: None, threads: None }
     }
 
-    /// The same reader on the cores of `processor`: reading through it, and engines over it, take the processor time of that device.
+    /// The same reader on the cores of `processor`: reading through it, and engines over it, take the
+    /// processor time of that device.
     #[must_use]
     pub fn paced(self, processor: Option<Arc<Processor>>) -> Self {
         Self { processor, ..self }
@@ -207,8 +211,8 @@ impl Reader {
         Ok(Source { len: entry.len, crc32c: entry.crc32c })
     }
 
-    /// Slice `n` of `partition`, as far as the columns at `places` of its group need it, and how many bytes were read. All of them are verified, and are of the slice that the
-    /// metadata describes.
+    /// Slice `n` of `partition`, as far as the columns at `places` of its group need it, and how many bytes were read.
+    /// All of them are verified, and are of the slice that the metadata describes.
     ///
     /// # Errors
     /// NotFound, Unavailable; Corrupt where another slice lies under the key, or for damage in what was read.
@@ -258,8 +262,8 @@ impl Reader {
         Ok((bytes.into(), read))
     }
 
-    /// The slices of a stripe with the columns that are wanted, ascending: for each the places of its columns in it, and its bytes as far as those need them. Without columns
-    /// the first.
+    /// The slices of a stripe with the columns that are wanted, ascending: for each the places of its columns in it,
+    /// and its bytes as far as those need them. Without columns the first.
     ///
     /// # Errors
     /// As [`Reader::slice`].
@@ -325,8 +329,8 @@ impl Reader {
         Ok(self.caches.columns.put(cached, column, weight))
     }
 
-    /// The whole Float32 column `name`, without nulls. The same array as long as it stays in the cache, so that callers may tell by its address
-    /// that what they made of it still holds.
+    /// The whole Float32 column `name`, without nulls. The same array as long as it stays in the cache, so that callers
+    /// may tell by its address that what they made of it still holds.
     ///
     /// # Errors
     /// As [`Reader::column`]; Corrupt where the column has another type or nulls.

@@ -11,7 +11,8 @@ use skytether_device::Storage;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Reads what another CSE stores. Its calls wait for tasks of a runtime; they are better made by other threads than the runtime's own.
+/// Reads what another CSE stores. Its calls wait for tasks of a runtime; they are better made by other
+/// threads than the runtime's own.
 #[derive(Debug)]
 pub struct RemoteStore {
     storage: Arc<dyn Storage>,

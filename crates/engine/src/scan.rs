@@ -1,8 +1,11 @@
-//! The physical operator that reads slices: reads ahead on threads that may block, decodes where the rows are wanted, and counts.
+//! The physical operator that reads slices: reads ahead on threads that may block, decodes where the
+//! rows are wanted, and counts.
 //!
-//! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they are in the cache. So a sparse
-//! slice is decoded batch by batch, some 64 thousand values at a time. Of a wide table the slices of a stripe are decoded one after the other, all rows of each: a
-//! decoder of a column takes more memory than its rows ([`crate::stripe`]). Small stripes that follow one another are read and handed on together ([`crate::stripe_coalescing`]).
+//! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they
+//! are in the cache. So a sparse slice is decoded batch by batch, some 64 thousand values at a time. Of a wide table
+//! the slices of a stripe are decoded one after the other, all rows of each: a decoder of a column takes more memory
+//! than its rows ([`crate::stripe`]). Small stripes that follow one another are read and handed on together
+//! ([`crate::stripe_coalescing`]).
 
 use std::fmt;
 use std::pin::Pin;

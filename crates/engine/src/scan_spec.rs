@@ -57,8 +57,8 @@ pub(crate) struct ScanSpec {
 }
 
 impl ScanSpec {
-    /// Columns `projection` of `partition` in this shape, out of these `stripes`, in at most `partitions` output partitions.
-    /// With a `limit` or without columns each run is a stripe.
+    /// Columns `projection` of `partition` in this shape, out of these `stripes`, in at most `partitions` output
+    /// partitions. With a `limit` or without columns each run is a stripe.
     pub(crate) fn new(
         reader: Arc<Reader>,
         partition: Arc<Partition>,
@@ -70,7 +70,8 @@ impl ScanSpec {
     ) -> Self {
         let stored = stored(&partition, &shape, &projection);
         let all = match stored {
-            // A limit must not read more than it asks for. The number of rows alone is in the metadata, stripe by stripe.
+            // A limit must not read more than it asks for. The number of rows alone is in the
+            // metadata, stripe by stripe.
             Ok(stored) if limit.is_none() && !projection.is_empty() => {
                 stripe_coalescing::join(&sized(&partition, &stored, &stripes), partition.metadata.stripes(), partitions)
             }
@@ -99,8 +100,8 @@ impl ScanSpec {
         self.found.as_deref()
     }
 
-    /// The runs of stripes in storage order, each with its rows and the bytes that are read of it as they are stored. `None`
-    /// where an index holds rows itself, or metadata lacks a number. Unless `joined`, each run is a stripe.
+    /// The runs of stripes in storage order, each with its rows and the bytes that are read of it as they are stored.
+    /// `None` where an index holds rows itself, or metadata lacks a number. Unless `joined`, each run is a stripe.
     pub(crate) fn slice_manifest(&self, joined: bool) -> Option<Vec<Stripe>> {
         // Rows that an index has itself are of no stripe.
         if self.found().is_some_and(|found| found.values.is_some()) {
@@ -114,8 +115,8 @@ impl ScanSpec {
         let mut left = sized.iter();
         let surveyed = |run: Run| {
             let stripes = left.by_ref().take(run.len());
-            // All rows, also where an index says which of them are wanted: a parent that gets the stripe decodes all of them,
-            // and the rows that the drive passes over are measured soon.
+            // All rows, also where an index says which of them are wanted: a parent that gets the stripe decodes all of
+            // them, and the rows that the drive passes over are measured soon.
             let rows_and_bytes = stripes.map(|(n, _)| Some((metadata.stripe_rows(*n as usize)?, read(*n as usize)?)));
             let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
             Some(Stripe { stripe: run.number(), rows, bytes })

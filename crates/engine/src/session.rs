@@ -1,7 +1,9 @@
-//! A sub-plan that is worked off slice by slice: what `skytether_scheduler::drive` decides, carried out by a [`Worker`].
+//! A sub-plan that is worked off slice by slice: what `skytether_scheduler::drive` decides,
+//! carried out by a [`Worker`].
 //!
-//! A task takes orders, beats, and closes; each epoch has as many lanes as the worker wants, tasks of their own that ask the machine for slices. Whoever knows something new tells the machine, under one
-//! lock, and sends what it says. What a lane does with its slices is the worker's: a drive's are lanes of its engine.
+//! A task takes orders, beats, and closes; each epoch has as many lanes as the worker wants, tasks of their own that
+//! ask the machine for slices. Whoever knows something new tells the machine, under one lock, and sends what it says.
+//! What a lane does with its slices is the worker's: a drive's are lanes of its engine.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -30,13 +32,15 @@ use crate::split_execution::SplitExecution;
 /// Signs of life of epochs that run.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 
-/// KiB of batches that may wait for the receiver, of one session. Lanes go on while results are on their way; with less, a lane on a slow link would send, and only then work on.
+/// KiB of batches that may wait for the receiver, of one session. Lanes go on while results are on their way; with
+/// less, a lane on a slow link would send, and only then work on.
 const WAITING: u32 = 4 << 10;
 
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
 
-/// Into how many parts [`LANE`] is divided of which one is left where rows still fit, and where only slices as they are stored do ([`skytether_scheduler::drive::admit`] wants an eighth for rows).
+/// Into how many parts [`LANE`] is divided of which one is left where rows still fit, and where only slices as they are
+/// stored do ([`skytether_scheduler::drive::admit`] wants an eighth for rows).
 const ROWS_LEFT: u64 = 2;
 const SLICES_LEFT: u64 = 16;
 
@@ -46,7 +50,8 @@ const RELIEF: Seconds = 2.0;
 /// Who asked is not sent away for longer.
 const LONGEST_RELIEF: Seconds = 30.0;
 
-/// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As [`Meters`] it tells how busy it is.
+/// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As
+/// [`Meters`] it tells how busy it is.
 pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
     /// The sub-plan that it works off.
     fn execution(&self) -> &SplitExecution;
@@ -54,7 +59,8 @@ pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
     fn lanes(&self) -> usize;
     /// What it did, as far as that is over.
     fn annotation(&self) -> Annotation;
-    /// These slices will be asked for next, and only these: what is read ahead of them may be dropped where they are others.
+    /// These slices will be asked for next, and only these: what is read ahead of them may be
+    /// dropped where they are others.
     fn ahead(&self, next: &[(PushdownLevel, SliceId)]);
     /// An epoch is no more; nothing of it is wanted.
     fn forgotten(&self, epoch: EpochId);
@@ -100,7 +106,8 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Seconds until it is worked off where slices take `load` times their processor time; a guess where nothing is known of them.
+    /// Seconds until it is worked off where slices take `load` times their processor time; a guess where
+    /// nothing is known of them.
     fn relief(self, load: f64) -> Seconds {
         match self.cost {
             Some(cost) if self.slices > 0 => (self.slices as f64 * cost * load / self.lanes.max(1) as f64).clamp(HEARTBEAT.as_secs_f64(), LONGEST_RELIEF),
@@ -125,7 +132,8 @@ struct Load {
 /// How long a load counts that nobody has measured again.
 const LOAD_COUNTS: Duration = Duration::from_secs(1);
 
-/// How long a load counts as the one before: slices take that long on a CSE that is as busy as one has to be to refuse work.
+/// How long a load counts as the one before: slices take that long on a CSE that is as busy as one
+/// has to be to refuse work.
 const LOAD_STAYS: Duration = Duration::from_secs(30);
 
 impl Sessions {
@@ -149,7 +157,8 @@ impl Sessions {
         self.load.lock()
     }
 
-    /// How busy the CSE is, as far as its lanes noticed of late. What one measurement says, of a millisecond perhaps, and the one before it did not, is no reason to refuse work for seconds.
+    /// How busy the CSE is, as far as its lanes noticed of late. What one measurement says, of a millisecond perhaps,
+    /// and the one before it did not, is no reason to refuse work for seconds.
     fn load(&self) -> f64 {
         self.known_load().filter(|load| load.at.elapsed() < LOAD_COUNTS).map_or(1.0, |load| load.now.min(load.before))
     }
@@ -200,7 +209,9 @@ impl Sessions {
                 batches_out,
                 |mut batches| async move { batches.recv().await.map(|(message, _room): (_, OwnedSemaphorePermit)| (message, batches)) },
             );
-        // What is said goes before rows that wait: whoever feeds the lanes must know what they have done. What ends it comes with the messages of the machine; lanes that still hold on to the other channel have nothing to say any more.
+        // What is said goes before rows that wait: whoever feeds the lanes must know what they have done. What
+        // ends it comes with the messages of the machine; lanes that still hold on to the other channel have
+        // nothing to say any more.
         let messages = stream::unfold(
             (stream::select_with_strategy(ups.boxed(), batches.boxed(), |_: &mut ()| PollNext::Left), Some(task)),
             |(mut messages, task)| async move {
@@ -232,7 +243,8 @@ struct Shared {
     state: Mutex<State>,
     /// Slices came or went, or an epoch is closing.
     changed: Notify,
-    /// How much less than [`LANE`] for each lane fits after one ran out of memory, as a divisor: less than at `full`, or than at `filter`; 0 where none did.
+    /// How much less than [`LANE`] for each lane fits after one ran out of memory, as a divisor: less than at `full`,
+    /// or than at `filter`; 0 where none did.
     exhausted: AtomicU64,
     ups: mpsc::UnboundedSender<Result<Message>>,
     /// As many as have room.
@@ -441,7 +453,8 @@ impl Shared {
         self.count(state);
         let Some(failed) = failed else { return };
         if kind == Kind::Exhausted {
-            // Less of the sub-plan needs less memory: rows hold no states, and handing slices out holds next to nothing.
+            // Less of the sub-plan needs less memory: rows hold no states, and handing slices
+            // out holds next to nothing.
             let accepts = if rung == PushdownLevel::Full && self.worker.execution().has_upper() { PushdownLevel::Filter } else { PushdownLevel::Raw };
             self.exhausted.fetch_max(if accepts == PushdownLevel::Filter { ROWS_LEFT } else { SLICES_LEFT }, Ordering::Relaxed);
             self.say(Up::Refused { epoch, accepts: Some(accepts), again: self.sessions.relief(), why: Why::Memory });
@@ -487,14 +500,16 @@ impl Lane {
         self.shared.ahead(&self.shared.state());
     }
 
-    /// Ready when slices came or went since it was called, or an epoch is closing. Call it before [`Self::next`], and wait for it where that says [`Next::Wait`].
+    /// Ready when slices came or went since it was called, or an epoch is closing. Call it before [`Self::next`], and
+    /// wait for it where that says [`Next::Wait`].
     pub fn changed(&self) -> impl Future<Output = ()> + '_ {
         let mut changed = Box::pin(self.shared.changed.notified());
         changed.as_mut().enable();
         changed
     }
 
-    /// A slice is done, at `cost` (in seconds of the device's cores); `pending` are the states that the epoch holds, and their bytes.
+    /// A slice is done, at `cost` (in seconds of the device's cores); `pending` are the states that the
+    /// epoch holds, and their bytes.
     pub fn done(&self, cost: SliceCost, pending: (u64, u64)) {
         let shared = &self.shared;
         let said = {

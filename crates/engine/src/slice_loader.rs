@@ -42,7 +42,8 @@ impl Fetching {
         Run::of(number, self.spec.partition.metadata.stripes())
     }
 
-    /// The bytes of the stripes of `run` as far as they are wanted, verified; no bytes where their number of rows is all that is wanted.
+    /// The bytes of the stripes of `run` as far as they are wanted, verified; no bytes where their number of
+    /// rows is all that is wanted.
     pub(crate) async fn fetch(self: Arc<Self>, run: Run) -> Result<Fetched> {
         if self.spec.projection.is_empty()
             && let Some(rows) = run.stripes().map(|n| self.spec.counted(n)).sum::<Option<u64>>()

@@ -1,7 +1,11 @@
 //! A sub-plan that can be run stripe by stripe, at several rungs, by several lanes.
 //!
-//! It is planned once per rung, as a whole before anybody asks for anything of it, and what is below its upper part when that [is wanted](SplitExecution::ready): most drives never work at `filter`, and planning takes slow ones long. Each lane runs a copy of that plan in one partition, over the stripes that its [`SliceFeed`] gives, with a state of its own. What lanes give over different stripes are parts of one
-//! result, whoever runs them: `full` where the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`SplitExecution::above`] over the rows that it gives.
+//! It is planned once per rung, as a whole before anybody asks for anything of it, and what is below its upper part
+//! when that [is wanted](SplitExecution::ready): most drives never work at `filter`, and planning takes slow ones
+//! long. Each lane runs a copy of that plan in one partition, over the stripes that its [`SliceFeed`] gives, with a
+//! state of its own. What lanes give over different stripes are parts of one result, whoever runs them: `full` where
+//! the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`SplitExecution::above`]
+//! over the rows that it gives.
 
 use std::fmt;
 use std::sync::Arc;
@@ -249,7 +253,8 @@ impl SplitExecution {
         Ok(self.lower(rung)?.map_or(&self.fetcher, |lower| &lower.fetcher))
     }
 
-    /// One more lane at `rung` (`Full` for all that is not `Filter`), which is to be [ready](Self::ready), over what `feed` gives; `meter` measures it.
+    /// One more lane at `rung` (`Full` for all that is not `Filter`), which is to be [ready](Self::ready), over what
+    /// `feed` gives; `meter` measures it.
     ///
     /// # Errors
     /// Internal only.
@@ -272,7 +277,8 @@ impl SplitExecution {
         self.over(upper, rows, meter)
     }
 
-    /// What puts states of lanes at `full`, wherever they ran, together to fewer; `None` where they give rows, which are handed on as they are.
+    /// What puts states of lanes at `full`, wherever they ran, together to fewer; `None` where they give rows, which
+    /// are handed on as they are.
     ///
     /// # Errors
     /// Internal only.

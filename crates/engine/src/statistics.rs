@@ -1,4 +1,5 @@
-//! What a partition's metadata tells of the rows that a scan gives, for DataFusion's optimiser: it answers `count`, `min` and `max` from that, without a slice.
+//! What a partition's metadata tells of the rows that a scan gives, for DataFusion's optimiser: it answers `count`,
+//! `min` and `max` from that, without a slice.
 
 use arrow::array::{Array, ArrayRef, UInt64Array};
 use arrow::compute::{self, SortOptions};
@@ -8,7 +9,8 @@ use datafusion::common::{ScalarValue, Statistics};
 
 use crate::reader::Partition;
 
-/// The statistics of the columns of `schema`, columns of `partition` as they are stored, over the stripes with these numbers. All that is given is exact.
+/// The statistics of the columns of `schema`, columns of `partition` as they are stored, over the stripes with these
+/// numbers. All that is given is exact.
 pub(crate) fn of(partition: &Partition, schema: &SchemaRef, stripes: &[u32]) -> Statistics {
     let mut statistics = Statistics::new_unknown(schema);
     let chosen = arrow::array::UInt32Array::from(stripes.to_vec());
@@ -54,7 +56,8 @@ fn exact(counts: &UInt64Array) -> Option<usize> {
     usize::try_from(counts.values().iter().try_fold(0u64, |sum, n| sum.checked_add(*n))?).ok()
 }
 
-/// Whether a bound of this type is a value that occurs. Bounds of text and bytes may be shortened; a zero of floats has whichever sign is the safer one.
+/// Whether a bound of this type is a value that occurs. Bounds of text and bytes may be shortened; a zero of floats has
+/// whichever sign is the safer one.
 fn is_value(bound: &ScalarValue) -> bool {
     let of_type = |t: &DataType| {
         t.is_integer()

@@ -1,10 +1,12 @@
 //! Runs: small stripes that follow one another are read, decoded and handed on as one.
 //!
-//! What a stripe costs whatever its size (a thread that reads it, a lane that asks for it, messages about it, a batch that goes through all operators) is some 100 microseconds, and 15 times that on a slow device. The rows of a
-//! slice of a megabyte take longer than that, those of a slice of ten kilobytes do not.
+//! What a stripe costs whatever its size (a thread that reads it, a lane that asks for it, messages about it, a batch
+//! that goes through all operators) is some 100 microseconds, and 15 times that on a slow device. The rows of a slice
+//! of a megabyte take longer than that, those of a slice of ten kilobytes do not.
 //!
-//! In what a drive says to others (surveys, orders) a run has one number: its first stripe's, and in the upper eight bits how many more there are. So single stripes have their own numbers, as if there were no runs. A partition with more
-//! stripes than fit below these bits has no runs.
+//! In what a drive says to others (surveys, orders) a run has one number: its first stripe's, and in the upper eight
+//! bits how many more there are. So single stripes have their own numbers, as if there were no runs. A partition with
+//! more stripes than fit below these bits has no runs.
 
 use std::ops::Range;
 
@@ -51,7 +53,8 @@ impl Run {
     }
 }
 
-/// The ascending `stripes` of a partition that has `of` of them, each with its bytes as they are stored, as runs; not so large that there would be fewer than `least`.
+/// The ascending `stripes` of a partition that has `of` of them, each with its bytes as they are stored, as runs; not
+/// so large that there would be fewer than `least`.
 pub(crate) fn join(stripes: &[(u32, u64)], of: usize, least: usize) -> Vec<Run> {
     let total: u64 = stripes.iter().map(|(_, bytes)| bytes).sum();
     let most = if of > 1 << BITS { 0 } else { JOINED.min(total / least.max(1) as u64) };

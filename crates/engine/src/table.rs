@@ -1,4 +1,5 @@
-//! A partition as a table that DataFusion can scan: as it is stored, as sparse rows with gene names, or as the dense view.
+//! A partition as a table that DataFusion can scan: as it is stored, as sparse rows with gene
+//! names, or as the dense view.
 
 use std::sync::Arc;
 
@@ -131,7 +132,8 @@ impl PartitionTable {
         }
         let mut stripes: Vec<u32> = kept.iter().enumerate().filter(|(_, kept)| **kept).filter_map(|(n, _)| u32::try_from(n).ok()).collect();
         let pruned = kept.len() - stripes.len();
-        // DataFusion gives a limit only where no filter stands between: then the first stripes that hold enough rows do.
+        // DataFusion gives a limit only where no filter stands between: then the first stripes
+        // that hold enough rows do.
         if let (Some(limit), true, true) = (limit, filters.is_empty(), self.view != View::Dense) {
             let mut rows = 0u64;
             stripes.retain(|&n| {

@@ -1,4 +1,5 @@
-//! Operators that poll their inputs on tasks of their own: on a device's cores what runs there pays for itself, since nobody who polls the root sees it.
+//! Operators that poll their inputs on tasks of their own: on a device's cores what runs there pays for itself, since
+//! nobody who polls the root sees it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -47,7 +47,8 @@ impl Ticket {
         Ok(matches!(partition.metadata.layout, Layout::Sparse { .. }).then_some(partition))
     }
 
-    /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and `raw_layer_<name>`, whose genes are others.
+    /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and
+    /// `raw_layer_<name>`, whose genes are others.
     pub(crate) fn genes_of(matrix: &str) -> &'static str {
         if matrix.starts_with("raw_") { "raw_var" } else { "var" }
     }

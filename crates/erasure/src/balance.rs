@@ -1,11 +1,14 @@
 //! Which shards move when drives are added or retired.
 //!
-//! Data and parities are balanced each by themselves, so that every drive has its share of the bytes to store and of those to compute on. What lies on retiring drives goes where there is least; then shards go
-//! from the drive with most to that with least, until all are within the tolerance: each such move is one that the most loaded or the least loaded drive needs, so that the bytes moved are the least possible but for
-//! about a shard per drive. Where no shard may go the straight way, because all its groups are there already, others make room along a path.
+//! Data and parities are balanced each by themselves, so that every drive has its share of the bytes to store and of
+//! those to compute on. What lies on retiring drives goes where there is least; then shards go from the drive with most
+//! to that with least, until all are within the tolerance: each such move is one that the most loaded or the least
+//! loaded drive needs, so that the bytes moved are the least possible but for about a shard per drive. Where no shard
+//! may go the straight way, because all its groups are there already, others make room along a path.
 //!
-//! What moves as one is a *unit* ([`Units`]): a shard, or several where a stripe of rows is several slices that must stay together, or a slice without any group. What many small data sets would leave unbalanced together, though none could be more
-//! balanced by itself, is made even by moves that make no data set less even ([`Units::balance`]).
+//! What moves as one is a *unit* ([`Units`]): a shard, or several where a stripe of rows is several slices that must
+//! stay together, or a slice without any group. What many small data sets would leave unbalanced together, though none
+//! could be more balanced by itself, is made even by moves that make no data set less even ([`Units::balance`]).
 
 use std::collections::VecDeque;
 
@@ -30,7 +33,8 @@ pub struct Move {
 /// Moves, and what comes of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Balance {
-    /// In the map's order. After all of them no two shards of a group are on the same drive; in between two may be, for a group of which more than one moves.
+    /// In the map's order. After all of them no two shards of a group are on the same drive; in between two may be, for
+    /// a group of which more than one moves.
     pub moves: Vec<Move>,
     /// Bytes of data after them, drive by drive.
     pub data: Vec<u64>,
@@ -38,12 +42,15 @@ pub struct Balance {
     pub parity: Vec<u64>,
 }
 
-/// The moves that empty retiring drives and bring the bytes of data, and those of parity, of every other drive to within `tolerance` (0.05, say) of their means, as far as shards are small enough and groups allow it.
+/// The moves that empty retiring drives and bring the bytes of data, and those of parity, of every other drive to
+/// within `tolerance` (0.05, say) of their means, as far as shards are small enough and groups allow it.
 ///
-/// `drives` says what may be done with each; those that the map does not know are new ones. What is lost is [repaired](crate::repair::repair) first.
+/// `drives` says what may be done with each; those that the map does not know are new ones. What is lost is
+/// [repaired](crate::repair::repair) first.
 ///
 /// # Errors
-/// Invalid where the map names a drive that is lost or not among `drives`; exhausted where too few drives are left for a group.
+/// Invalid where the map names a drive that is lost or not among `drives`; exhausted where too few
+/// drives are left for a group.
 pub fn balance(map: &CodeMap, drives: &[Drive], tolerance: f64) -> Result<Balance> {
     loads(map, drives.len())?;
     let mut units = Units::default();
@@ -93,7 +100,8 @@ pub struct Units {
 }
 
 impl Units {
-    /// A unit of `len` bytes on `drive`, with a shard of each of `groups` (which are numbered from 0): no other shard of these is to be where it is.
+    /// A unit of `len` bytes on `drive`, with a shard of each of `groups` (which are numbered from 0): no other shard
+    /// of these is to be where it is.
     pub fn push(&mut self, role: Role, drive: u32, len: u64, groups: impl IntoIterator<Item = u32>) {
         for group in groups {
             self.most = self.most.max(group as usize + 1);
@@ -132,7 +140,8 @@ impl Units {
         Ok(loads)
     }
 
-    /// The fewest bytes that have to move so that retiring drives are empty and the others within `tolerance` of the mean, data and parity each by themselves, if units could be divided.
+    /// The fewest bytes that have to move so that retiring drives are empty and the others within `tolerance` of the
+    /// mean, data and parity each by themselves, if units could be divided.
     ///
     /// # Errors
     /// As [`Self::loads`].
@@ -154,11 +163,14 @@ impl Units {
         Ok(self.loads(drives.len())?.iter().map(of).sum())
     }
 
-    /// Places that empty retiring drives and bring the bytes of data, and those of parity, of every other drive to within `tolerance` of their means, as far as units are small enough and groups allow it; and then all bytes of each drive, those of
-    /// `others` included that have been placed before, by moves that make data and parity no less even; without `others` that is left out.
+    /// Places that empty retiring drives and bring the bytes of data, and those of parity, of every other drive to
+    /// within `tolerance` of their means, as far as units are small enough and groups allow it; and then all bytes of
+    /// each drive, those of `others` included that have been placed before, by moves that make data and parity no less
+    /// even; without `others` that is left out.
     ///
     /// # Errors
-    /// Invalid where a unit is on a drive that is lost or not among `drives`; exhausted where too few drives are left for its groups.
+    /// Invalid where a unit is on a drive that is lost or not among `drives`; exhausted where too few drives
+    /// are left for its groups.
     pub fn balance(&self, drives: &[Drive], others: &[u64], tolerance: f64) -> Result<ShardLayout> {
         let mut state = State::new(self, drives)?;
         state.retire(others)?;
@@ -268,7 +280,8 @@ impl<'a> State<'a> {
             let load = |drive: &usize| (sum(&self.loads, *drive), *drive);
             let (Some(from), Some(to)) = (givers.iter().copied().max_by_key(load), takers.iter().copied().min_by_key(load)) else { break };
             let (high, low) = (sum(&self.loads, from), sum(&self.loads, to));
-            // Those that could not give or take any more are not among them: who is left may be even, or the other way round.
+            // Those that could not give or take any more are not among them: who is left may be
+            // even, or the other way round.
             if high <= low || ((high as f64) <= upper && (low as f64) >= lower) {
                 break;
             }

@@ -1,15 +1,19 @@
 //! Reed-Solomon over shards of unequal length.
 //!
-//! Systematic: data shards are stored as they are. The code works on 16-bit symbols, each place in the shards by itself; symbols lie in blocks of 64 bytes, the low bytes of 32 symbols before their
-//! high bytes. Data shards count as padded with zeros to the [`parity_len`]: that of the longest, rounded up to whole blocks, so that what a block means depends on nothing but its place.
+//! Systematic: data shards are stored as they are. The code works on 16-bit symbols, each place in the shards by
+//! itself; symbols lie in blocks of 64 bytes, the low bytes of 32 symbols before their high bytes. Data shards count as
+//! padded with zeros to the [`parity_len`]: that of the longest, rounded up to whole blocks, so that what a block means
+//! depends on nothing but its place.
 //!
 //! What the parity shards are is part of the format, and must not change:
 //! - of K = 1: copies of the data shard, of its very length;
 //! - of M = 1: the XOR of the data shards (it is also what the other rule gives);
-//! - else: the high-rate code of `reed-solomon-simd` 3 (Leopard-RS over GF(2^16), <https://github.com/catid/leopard>). A group of fewer than K data shards has the parity that it would have if the
-//!   missing ones were there and all zeros.
+//! - else: the high-rate code of `reed-solomon-simd` 3 (Leopard-RS over
+//!   GF(2^16), <https://github.com/catid/leopard>). A group of fewer than K data shards has the parity that it would
+//!   have if the missing ones were there and all zeros.
 //!
-//! Work goes strip by strip, so that it stays in a core's cache and nothing is padded but the strips in which shards end.
+//! Work goes strip by strip, so that it stays in a core's cache and nothing is padded but the
+//! strips in which shards end.
 
 use bytes::Bytes;
 use reed_solomon_simd::engine::{DefaultEngine, Engine, GF_MODULUS, GfElement, tables};
@@ -33,7 +37,8 @@ pub fn parity_len(code: Code, longest: usize) -> usize {
     if code.copies() { longest } else { longest.checked_next_multiple_of(BLOCK).unwrap_or(usize::MAX) }
 }
 
-/// The parity shards of a group with these data shards (1 to K of them, in the group's order), each [`parity_len`] bytes.
+/// The parity shards of a group with these data shards (1 to K of them, in the group's order),
+/// each [`parity_len`] bytes.
 ///
 /// # Errors
 /// Invalid where there is no data shard, or more than K.
@@ -60,8 +65,9 @@ pub fn encode<S: AsRef<[u8]>>(code: Code, data: &[S]) -> Result<Vec<Bytes>> {
 
 /// Wanted shards of a group, from any that are present and at least as many as the group has data shards.
 ///
-/// Shards are in the group's order, data before parity: `lens` has the length of each data shard, and so how many there are; `shards` those that are present, `None` for the others, for all data shards and all M parity shards.
-/// `wanted` are places in `shards`; the result has one entry for each, a shard that is present among them being copied.
+/// Shards are in the group's order, data before parity: `lens` has the length of each data shard, and so how many there
+/// are; `shards` those that are present, `None` for the others, for all data shards and all M parity shards. `wanted`
+/// are places in `shards`; the result has one entry for each, a shard that is present among them being copied.
 ///
 /// # Errors
 /// Invalid where numbers or lengths do not fit the group; unavailable where too few shards are present.
@@ -126,7 +132,8 @@ fn decode_lost(code: Code, lens: &[usize], len: usize, shards: &[Option<&[u8]>],
         let size = STRIP.min(len - from);
         let blocks = size / BLOCK;
         strips.encode(data, from, size, |at, strip| encoded[at].as_flattened_mut()[..size].copy_from_slice(strip))?;
-        // What the parities would be if the missing shards were zeros, plus what they are: the share of the missing shards.
+        // What the parities would be if the missing shards were zeros, plus what they are: the
+        // share of the missing shards.
         for (at, shard) in &used {
             xor(&mut encoded[*at].as_flattened_mut()[..size], &shard[from..from + size]);
         }
@@ -220,7 +227,8 @@ impl Strips {
         Ok(Self { count, parity: code.parity(), library, sum: vec![0; STRIP], padded: vec![0; STRIP] })
     }
 
-    /// Gives `each` the strip `from .. from + size` of each parity shard (its place among them, its bytes); missing data shards count as zeros. `size` is whole blocks, and at most [`STRIP`].
+    /// Gives `each` the strip `from .. from + size` of each parity shard (its place among them, its bytes); missing
+    /// data shards count as zeros. `size` is whole blocks, and at most [`STRIP`].
     fn encode(&mut self, data: &[Option<&[u8]>], from: usize, size: usize, mut each: impl FnMut(usize, &[u8])) -> Result<()> {
         let strip = |shard: &Option<&'_ [u8]>| -> usize { shard.map_or(0, |shard| shard.len().saturating_sub(from).min(size)) };
         let Some(library) = &mut self.library else {
@@ -310,7 +318,8 @@ impl Field {
     }
 }
 
-/// Each lost shard as a sum of what the `used` parities have beyond those of the data that is there: its factor for each of them. A lost parity's own such share is added by the caller.
+/// Each lost shard as a sum of what the `used` parities have beyond those of the data that is there: its factor for
+/// each of them. A lost parity's own such share is added by the caller.
 fn factors(code: Code, count: usize, missing: &[usize], used: &[usize], lost: &[usize]) -> Result<Vec<Vec<Factor>>> {
     let field = Field::new();
     // Columns of the code's matrix: the parities of a data shard of ones alone.

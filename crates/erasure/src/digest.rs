@@ -1,20 +1,30 @@
-//! Digests of shards from which a group is verified without its shards: the digests of the parity shards are the parity of the digests of the data shards.
+//! Digests of shards from which a group is verified without its shards: the digests of the parity shards are the parity
+//! of the digests of the data shards.
 //!
-//! A digest is [`ROWS`] rows of [`BUCKETS`] sums of 64-byte blocks. In every row each block of the shard is XORed into one bucket: which, says a column number that each block has by its place and the
-//! scrub's seed. The code works on each place of a block by itself and is linear over GF(2^16), and so over XOR: a sum of parity blocks is the parity of the sums of the data blocks at the same places. So
-//! digests are shards of a group, 256 times smaller, and are verified by the very code that made the parities.
+//! A digest is [`ROWS`] rows of [`BUCKETS`] sums of 64-byte blocks. In every row each block of the shard is XORed into
+//! one bucket: which, says a column number that each block has by its place and the scrub's seed. The code works on
+//! each place of a block by itself and is linear over GF(2^16), and so over XOR: a sum of parity blocks is the parity
+//! of the sums of the data blocks at the same places. So digests are shards of a group, 256 times smaller, and are
+//! verified by the very code that made the parities.
 //!
-//! **Why it is sound.** Take the parity that the data as it is would have, XORed with the parity as it is: blocks of zeros where the group is whole, others where something is wrong. The digests agree only
-//! if those blocks cancel in every bucket of every row. Within 4 MiB no two blocks have the same column (a random permutation of 2^16 numbers, a row's bucket being four bits of it), so that damage to one,
-//! two or three blocks, of whatever content, is always found: in some row one of them is alone in its bucket. Four blocks that are wrong by the same bits cancel in a row with probability 0.011, and in
-//! four rows with 1.6e-8: the worst case. Large damage, such as a shard that is another or an older one, cancels with about 2^-60. Since the seed is new for each scrub, and nobody knows it before, what was
-//! missed once will be found by the next.
+//! **Why it is sound.** Take the parity that the data as it is would have, XORed with the parity as it is: blocks of
+//! zeros where the group is whole, others where something is wrong. The digests agree only if those blocks cancel in
+//! every bucket of every row. Within 4 MiB no two blocks have the same column (a random permutation of 2^16 numbers, a
+//! row's bucket being four bits of it), so that damage to one, two or three blocks, of whatever content, is always
+//! found: in some row one of them is alone in its bucket. Four blocks that are wrong by the same bits cancel in a row
+//! with probability 0.011, and in four rows with 1.6e-8: the worst case. Large damage, such as a shard that is another
+//! or an older one, cancels with about 2^-60. Since the seed is new for each scrub, and nobody knows it before, what
+//! was missed once will be found by the next.
 //!
-//! **Sums.** Digests of one scrub may be [added](Digest::add): the sum of the shards at one place of many groups of the same shape is a shard of a group, too, and one digest of 4 KiB vouches for all of them. What is wrong with several groups in the same way
-//! at the same places would cancel in a sum, and so the columns of each group are [turned](Digesting::begin_turned) by another number.
+//! **Sums.** Digests of one scrub may be [added](Digest::add): the sum of the shards at one place of many groups of the
+//! same shape is a shard of a group, too, and one digest of 4 KiB vouches for all of them. What is wrong with several
+//! groups in the same way at the same places would cancel in a sum, and so the columns of each group are
+//! [turned](Digesting::begin_turned) by another number.
 //!
-//! What no digest tells is a group that is whole but not what it should be: all shards of an older generation, or shards exchanged in a group whose parity is their XOR, which is the same in any order. Lengths
-//! (a truncated shard that ended in zeros) and checksums are therefore compared with the [map](crate::map) as well, which [`crate::scrub`] does.
+//! What no digest tells is a group that is whole but not what it should be: all shards of an older generation,
+//! or shards exchanged in a group whose parity is their XOR, which is the same in any order. Lengths (a
+//! truncated shard that ended in zeros) and checksums are therefore compared with the [map](crate::map) as well,
+//! which [`crate::scrub`] does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +50,8 @@ const COLUMNS: usize = 1 << 16;
 /// A block as words.
 type Words = [u64; BLOCK / 8];
 
-/// Which blocks go into which sums, for one seed; cheap to clone. Its 128 KiB take a fraction of a millisecond to make: make one per scrub.
+/// Which blocks go into which sums, for one seed; cheap to clone. Its 128 KiB take a fraction of a millisecond to
+/// make: make one per scrub.
 #[derive(Clone)]
 pub struct Digesting {
     seed: u64,
@@ -69,7 +80,8 @@ impl Digesting {
         self.begin_turned(0)
     }
 
-    /// The same with another column for each block, by so much further on. Digests of the shards of one group are compared when they were turned alike.
+    /// The same with another column for each block, by so much further on. Digests of the shards of one group are
+    /// compared when they were turned alike.
     #[must_use]
     pub fn begin_turned(&self, turn: u16) -> Digester {
         Digester { of: self.clone(), turn, sums: vec![[0; BLOCK / 8]; ROWS * BUCKETS], partial: [0; BLOCK], len: 0 }
@@ -83,7 +95,8 @@ impl Digesting {
         digester.finish()
     }
 
-    /// The columns of blocks from `first` on, as many as follow on each other before the next multiple of [`COLUMNS`], and what is XORed to each.
+    /// The columns of blocks from `first` on, as many as follow on each other before the next multiple of [`COLUMNS`],
+    /// and what is XORed to each.
     fn columns(&self, first: u64, turn: u16) -> (&[u16], u16) {
         let (lap, within) = (first / COLUMNS as u64, (first % COLUMNS as u64) as usize);
         let at = (within + usize::from(turn)) % COLUMNS;
@@ -184,7 +197,8 @@ impl Digest {
         self.len
     }
 
-    /// Adds the digest of another shard of the same place in another group: the digest of their sum, as long as the longer one. What was added is taken out by adding it again.
+    /// Adds the digest of another shard of the same place in another group: the digest of their sum, as long as the
+    /// longer one. What was added is taken out by adding it again.
     ///
     /// # Errors
     /// Invalid where they are of several seeds.
@@ -197,7 +211,8 @@ impl Digest {
         Ok(())
     }
 
-    /// That of the same shard with zeros behind it, up to `len` bytes if that is more: all that is different is the length.
+    /// That of the same shard with zeros behind it, up to `len` bytes if that is more: all that is
+    /// different is the length.
     #[must_use]
     pub fn padded(self, len: u64) -> Self {
         Self { len: self.len.max(len), ..self }
@@ -221,7 +236,8 @@ impl Digest {
     }
 }
 
-/// Whether the parities of a group are those of its data, as their digests tell; all in the group's order. See the [module](self) for what is found.
+/// Whether the parities of a group are those of its data, as their digests tell; all in the group's order. See the
+/// [module](self) for what is found.
 ///
 /// # Errors
 /// Invalid where numbers do not fit the code, or digests are of several seeds.
@@ -232,7 +248,8 @@ pub fn consistent(code: Code, data: &[Digest], parity: &[Digest]) -> Result<bool
 
 /// The shards (their places, data before parity) any one of which, were it another, would make the group consistent.
 ///
-/// With M = 1 that is all of them, wherever the damage is; with M >= 2 the damaged one where it is only one, and none where there are more. None, too, where the group is consistent, or the lengths don't fit.
+/// With M = 1 that is all of them, wherever the damage is; with M >= 2 the damaged one where it is only one, and none
+/// where there are more. None, too, where the group is consistent, or the lengths don't fit.
 ///
 /// # Errors
 /// As [`consistent`].

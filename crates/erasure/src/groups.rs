@@ -1,14 +1,20 @@
 //! Code groups of slices as they come during an ingest, in bounded memory.
 //!
-//! A group has at most K data shards on as many drives, and M parity shards on M further drives, so that whichever M drives are lost, a group loses at most M shards. Which drives data lies on is given;
-//! parities go where there is least parity so far. A parity shard is as long as the group's longest data shard, so slices of like length are put together: slices wait in a *window*, and when that is full, the
-//! group goes that wastes least. Slices of equal length don't wait.
+//! A group has at most K data shards on as many drives, and M parity shards on M further drives, so that whichever
+//! M drives are lost, a group loses at most M shards. Which drives data lies on is given; parities go where there
+//! is least parity so far. A parity shard is as long as the group's longest data shard, so slices of like length
+//! are put together: slices wait in a *window*, and when that is full, the group goes that wastes least. Slices of
+//! equal length don't wait.
 //!
-//! Where there are just K + M drives, the parities of a drive are those of all groups in which it has no data: its bytes of data and parity together are then about the same as those of the others, and its share of
-//! parity is off the mean by as much as its data falls short of it. Where there are more drives, parities are balanced by themselves, over some thousand slices to within 5% of the mean.
+//! Where there are just K + M drives, the parities of a drive are those of all groups in which it has no data: its
+//! bytes of data and parity together are then about the same as those of the others, and its share of parity is off the
+//! mean by as much as its data falls short of it. Where there are more drives, parities are balanced by themselves,
+//! over some thousand slices to within 5% of the mean.
 //!
-//! Waste is what parities are longer than M/K of their group's data, and is given here as a share of that data's bytes. For lengths that are uniformly distributed from 0.6 to 1 MiB, over the fewest drives
-//! that a code may have, it is 0.2% (4+1), 0.4% (4+2) and 0.5% (8+3) with a window of [`default_window`], and over twice as many drives 0.1%, 0.3% and 0.3%.
+//! Waste is what parities are longer than M/K of their group's data, and is given here as a share of that data's
+//! bytes. For lengths that are uniformly distributed from 0.6 to 1 MiB, over the fewest drives that a code may
+//! have, it is 0.2% (4+1), 0.4% (4+2) and 0.5% (8+3) with a window of [`default_window`], and over twice as many
+//! drives 0.1%, 0.3% and 0.3%.
 
 use skytether_common::{Error, Result};
 
@@ -52,7 +58,8 @@ pub fn default_window(code: Code) -> usize {
     16 * code.data()
 }
 
-/// How much waste a group may have more than another, per shard and per slice that came since the shard did, as a share of the group's longest: so that odd ones don't fill the window for ever.
+/// How much waste a group may have more than another, per shard and per slice that came since the shard did, as a share
+/// of the group's longest: so that odd ones don't fill the window for ever.
 const AGE: f64 = 1e-4;
 
 #[derive(Debug)]
@@ -81,7 +88,8 @@ pub struct Grouper<I> {
 }
 
 impl<I> Grouper<I> {
-    /// Groups over so many drives (0..), with at most `window` slices that wait (at least K do). `seed` says on which drives the first parities lie, so that those of many small data sets are not all on the same.
+    /// Groups over so many drives (0..), with at most `window` slices that wait (at least K do). `seed` says on which
+    /// drives the first parities lie, so that those of many small data sets are not all on the same.
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M drives.
@@ -120,7 +128,8 @@ impl<I> Grouper<I> {
         Ok(Some(self.form(members)))
     }
 
-    /// Groups of all that waits, as few as possible; those that there are not enough drives or slices for have fewer than K data shards.
+    /// Groups of all that waits, as few as possible; those that there are not enough drives or slices for have
+    /// fewer than K data shards.
     pub fn finish(&mut self) -> Vec<Group<I>> {
         let mut groups = Vec::new();
         while !self.waiting.is_empty() {
@@ -154,7 +163,8 @@ impl<I> Grouper<I> {
         self.looks
     }
 
-    /// A full group of slices that need parities of exactly this length: of drives with most that wait, and of each the one that has waited for longest.
+    /// A full group of slices that need parities of exactly this length: of drives with most that wait, and of each the
+    /// one that has waited for longest.
     fn equals(&mut self, padded: u64) -> Option<Vec<usize>> {
         let from = self.waiting.partition_point(|other| self.padded(other.placed.len) < padded);
         let to = self.waiting.partition_point(|other| self.padded(other.placed.len) <= padded);
@@ -191,7 +201,8 @@ impl<I> Grouper<I> {
         best.map_or_else(|| vec![self.waiting.len() - 1], |(_, _, members)| members)
     }
 
-    /// The slice at `top` and those that are next in length below it, each on another drive, with all drives among them on which `urgent` slices or more wait; `None` where one of those has none so short.
+    /// The slice at `top` and those that are next in length below it, each on another drive, with all drives among them
+    /// on which `urgent` slices or more wait; `None` where one of those has none so short.
     fn down_from(&mut self, top: usize, urgent: usize) -> Option<Vec<usize>> {
         let is_urgent = |count: u32| count as usize >= urgent;
         let mut needed = self.counts.iter().filter(|count| is_urgent(**count)).count().min(self.code.data());

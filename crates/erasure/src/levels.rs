@@ -1,7 +1,9 @@
 //! Groups on two levels, as in MarFS: across hosts, and within each host across its drives.
 //!
-//! The outer groups see hosts: each of their shards, data or parity, is on another host. Within a host its shards, be they data or outer parities, are put into inner groups, each shard on another of the
-//! host's drives. So any M hosts may be lost, and m drives of each of the others at the same time; what is lost within a host is mended from its own drives.
+//! The outer groups see hosts: each of their shards, data or parity, is on another host. Within a host its
+//! shards, be they data or outer parities, are put into inner groups, each shard on another of the host's drives.
+//! So any M hosts may be lost, and m drives of each of the others at the same time; what is lost within a host is
+//! mended from its own drives.
 
 use skytether_common::{Error, Result};
 
@@ -66,7 +68,8 @@ pub struct Levels<I> {
 }
 
 impl<I: Clone> Levels<I> {
-    /// `hosts` says of each drive of the fleet which host (0..) it belongs to; `windows` are how many shards wait across hosts, and within each host. For `seed` see [`Grouper::new`].
+    /// `hosts` says of each drive of the fleet which host (0..) it belongs to; `windows` are how many shards wait
+    /// across hosts, and within each host. For `seed` see [`Grouper::new`].
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M hosts, or a host has fewer than k + m drives.

@@ -1,8 +1,11 @@
 //! The record of all code groups of a partition set: the *code map*.
 //!
-//! As bytes: `"SKYCODE\0"`, u32 LE format version (1), u32 LE CRC-32C of all that follows, and then numbers as LEB128 varints (those that may be negative zigzag coded): K, M, how many groups; for each group how many data
-//! shards it has, and these followed by its M parity shards. A shard is twice its drive, plus one if its home is another; its home, if so; its number less the one after the last of the same home and role; for a data shard its
-//! length less the one before (0 at first), while a parity's follows from those; and its CRC-32C as u32 LE. That is about 10 bytes per slice.
+//! As bytes: `"SKYCODE\0"`, u32 LE format version (1), u32 LE CRC-32C of all that follows, and then numbers as
+//! LEB128 varints (those that may be negative zigzag coded): K, M, how many groups; for each group how many data
+//! shards it has, and these followed by its M parity shards. A shard is twice its drive, plus one if its home is
+//! another; its home, if so; its number less the one after the last of the same home and role; for a data shard its
+//! length less the one before (0 at first), while a parity's follows from those; and its CRC-32C as u32 LE. That is
+//! about 10 bytes per slice.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +27,8 @@ const LEAST_SHARD: usize = 6;
 pub struct Shard {
     /// The drive on which it lies.
     pub drive: u32,
-    /// The partition (slot) that its key names: that of the drive on which it was first written. It stays what it is when the shard moves.
+    /// The partition (slot) that its key names: that of the drive on which it was first written. It stays what it
+    /// is when the shard moves.
     pub home: u32,
     /// Its number in that partition; data and parities are numbered apart.
     pub number: u32,
@@ -102,7 +106,8 @@ impl CodeMap {
     /// A map of these groups, each as its data and its parity shards.
     ///
     /// # Errors
-    /// Invalid where a group has not 1 to K data and M parity shards on distinct drives, a parity has not the length that follows from the data, a shard has more than [`MAX_SHARD`] bytes or is named twice.
+    /// Invalid where a group has not 1 to K data and M parity shards on distinct drives, a parity has not the length
+    /// that follows from the data, a shard has more than [`MAX_SHARD`] bytes or is named twice.
     pub fn new<'a>(code: Code, groups: impl IntoIterator<Item = (&'a [Shard], &'a [Shard])>) -> Result<Self> {
         let mut map = Self { code, shards: Vec::new(), ends: Vec::new(), order: [Vec::new(), Vec::new()] };
         for (data, parity) in groups {
@@ -262,7 +267,8 @@ impl CodeMap {
         bytes
     }
 
-    /// What [`CodeMap::to_bytes`] gave. Takes at most some twenty times as much memory as there are bytes, whatever they are.
+    /// What [`CodeMap::to_bytes`] gave. Takes at most some twenty times as much memory as there are
+    /// bytes, whatever they are.
     ///
     /// # Errors
     /// Unsupported for a later version; corrupt where the bytes are anything else.

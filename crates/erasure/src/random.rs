@@ -1,4 +1,5 @@
-//! Numbers that look random and follow from a seed: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+//! Numbers that look random and follow from a seed: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
+//! number generators", 2014).
 //!
 //! Not a library's: the sequence is a part of the format of digests (docs/internals/formats/code-map.md).
 

@@ -1,8 +1,11 @@
 //! How the shards of lost drives come back: which shards to read for each group, and to which drives to write.
 //!
-//! Each group that lost something is read once: as many of its surviving shards as it has data shards, which is the least that the code allows, whatever number of its shards is lost. Which of them, is chosen so
-//! that the drive that reads most reads as little as possible: reads are first given to the drives with the fewest so far, and are then moved along paths of groups, away from the drive with most, for as long as
-//! there is such a path. For shards of equal length the result is the least possible maximum (a set of drives that no such path leaves has to read what it reads); otherwise it is within about a shard of it.
+//! Each group that lost something is read once: as many of its surviving shards as it has data shards, which is the
+//! least that the code allows, whatever number of its shards is lost. Which of them, is chosen so that the drive that
+//! reads most reads as little as possible: reads are first given to the drives with the fewest so far, and are then
+//! moved along paths of groups, away from the drive with most, for as long as there is such a path. For shards of equal
+//! length the result is the least possible maximum (a set of drives that no such path leaves has to read what it
+//! reads); otherwise it is within about a shard of it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -57,7 +60,8 @@ pub struct Repair {
 /// Which shards to read for shards that are to be decoded now, without being written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reads {
-    /// Groups, in order, and their shards to read (places in the group, data before parity): as many as each has data shards.
+    /// Groups, in order, and their shards to read (places in the group, data before parity): as many
+    /// as each has data shards.
     pub groups: Vec<(u32, Vec<u32>)>,
     /// Groups that lost more than M shards.
     pub beyond: Vec<u32>,
@@ -65,7 +69,8 @@ pub struct Reads {
     pub read: Vec<u64>,
 }
 
-/// What to read so that those of the `wanted` shards that lie on lost drives can be decoded, spread over the drives as in [`repair`]; nothing for the others. Needs no drive to write to.
+/// What to read so that those of the `wanted` shards that lie on lost drives can be decoded, spread over the drives as
+/// in [`repair`]; nothing for the others. Needs no drive to write to.
 ///
 /// # Errors
 /// Invalid where a wanted shard is not in the map, or the map names a drive that is not among `drives`.
@@ -116,9 +121,11 @@ fn not_among(drive: u32, drives: usize) -> Error {
     Error::invalid(format!("drive {drive} of a code map is not among {drives}"))
 }
 
-/// A plan that brings back what lies on lost drives. `drives` says what may be done with each; those that the map does not know are new ones.
+/// A plan that brings back what lies on lost drives. `drives` says what may be done with each; those that the map
+/// does not know are new ones.
 ///
-/// Data goes where there is least data, parities where there is least parity, and no two shards of a group to the same drive.
+/// Data goes where there is least data, parities where there is least parity, and no two shards of a
+/// group to the same drive.
 ///
 /// # Errors
 /// Invalid where the map names a drive that is not among `drives`; exhausted where no drive is left for a shard.
@@ -216,7 +223,8 @@ fn spread(groups: &mut [RepairReads], drives: usize) -> Vec<u64> {
     loads
 }
 
-/// Moves a read from `from` to another drive, and one from there to yet another if need be, so that none of them has as much as `from` had. Whether there was a way.
+/// Moves a read from `from` to another drive, and one from there to yet another if need be, so that none of them has as
+/// much as `from` had. Whether there was a way.
 fn relieve(groups: &mut [RepairReads], of_drive: &[Vec<u32>], loads: &mut [u64], from: usize) -> bool {
     // How each drive was reached: from which drive, by which group.
     let mut reached: Vec<Option<(usize, u32)>> = vec![None; loads.len()];
@@ -243,7 +251,8 @@ fn relieve(groups: &mut [RepairReads], of_drive: &[Vec<u32>], loads: &mut [u64],
     false
 }
 
-/// Shifts reads along the way on which `to` was reached, unless one of the drives on it would then have as much as `from` has.
+/// Shifts reads along the way on which `to` was reached, unless one of the drives on it would then
+/// have as much as `from` has.
 fn shift(groups: &mut [RepairReads], loads: &mut [u64], reached: &[Option<(usize, u32)>], from: usize, to: usize) -> bool {
     let most = loads[from];
     let mut steps = Vec::new();

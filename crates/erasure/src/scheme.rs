@@ -136,14 +136,16 @@ impl Scheme {
         }
     }
 
-    /// How many drives may be lost, whichever they are. With two levels: M + 1 hosts would have to lose m + 1 drives each before anything is lost.
+    /// How many drives may be lost, whichever they are. With two levels: M + 1 hosts would have to lose m + 1 drives
+    /// each before anything is lost.
     #[must_use]
     pub fn tolerates(self) -> usize {
         let parity = self.code().map_or(0, Code::parity);
         self.inner().map_or(parity, |inner| (parity + 1) * (inner.parity() + 1) - 1)
     }
 
-    /// How many whole hosts may be lost, whichever they are, where there are two levels (and m drives of each of the others at the same time); otherwise 0.
+    /// How many whole hosts may be lost, whichever they are, where there are two levels (and m drives of each of the
+    /// others at the same time); otherwise 0.
     #[must_use]
     pub fn tolerates_hosts(self) -> usize {
         self.inner().map_or(0, |_| self.code().map_or(0, Code::parity))

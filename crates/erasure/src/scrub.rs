@@ -20,14 +20,18 @@ pub struct Report {
 pub enum Verdict {
     /// All shards are there, are those of the map, and fit one another.
     Whole,
-    /// These are not there, or are not those that the map names: stale, exchanged, truncated, damaged. The others are as they should be; up to M are mended by decoding.
+    /// These are not there, or are not those that the map names: stale, exchanged, truncated, damaged. The others are
+    /// as they should be; up to M are mended by decoding.
     Damaged(Vec<usize>),
-    /// All shards are those that the map names, but the parities are not those of the data: they were made of other data, or the map's checksums are of damaged bytes. The places are those any one of which, were it
-    /// another, would make the group whole (see [`suspects`]). A slice that its own metadata vouches for is none of them: with it, the parities are to be made anew.
+    /// All shards are those that the map names, but the parities are not those of the data: they were made of other
+    /// data, or the map's checksums are of damaged bytes. The places are those any one of which, were it another, would
+    /// make the group whole (see [`suspects`]). A slice that its own metadata vouches for is none of them: with it, the
+    /// parities are to be made anew.
     Mismatched(Vec<usize>),
 }
 
-/// Judges a group by the reports of its shards, data before parity, `None` for a shard that is not there or can't be read.
+/// Judges a group by the reports of its shards, data before parity, `None` for a shard that is
+/// not there or can't be read.
 ///
 /// # Errors
 /// Invalid where the number of reports is not that of the group's shards, or they are of several scrubs.

@@ -1,4 +1,5 @@
-//! Repair reads evenly and as little as the code allows; growth moves as little as it can; both keep a group's shards apart.
+//! Repair reads evenly and as little as the code allows; growth moves as little as it can; both
+//! keep a group's shards apart.
 
 #![allow(clippy::unwrap_used)]
 
@@ -61,7 +62,8 @@ fn check_repair(map: &CodeMap, drives: &[Drive], plan: &Repair) -> CodeMap {
     map.moved(moves).unwrap()
 }
 
-/// What the drive that reads most must read at least, in shards, whatever is chosen: any set of drives reads what the others can't (max-flow, min-cut).
+/// What the drive that reads most must read at least, in shards, whatever is chosen: any set of drives reads what the
+/// others can't (max-flow, min-cut).
 fn least_reading(map: &CodeMap, drives: &[Drive]) -> u64 {
     let lost = |drive: u32| drives[drive as usize] == Drive::Lost;
     let groups: Vec<(u32, u32)> = map

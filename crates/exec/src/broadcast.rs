@@ -48,7 +48,8 @@ pub struct BroadcastTables {
     inputs: Vec<Arc<dyn ExecutionPlan>>,
     /// The columns of each as they travel.
     schemas: Vec<SchemaRef>,
-    /// Begun by whoever asks first, and run once whatever becomes of that one and of the reading: plans can't be run twice.
+    /// Begun by whoever asks first, and run once whatever becomes of that one and of the reading:
+    /// plans can't be run twice.
     reading: Arc<OnceLock<Reading>>,
 }
 

@@ -1,7 +1,8 @@
 //! What is known about the columns of a table for estimates: bounds, shares of nulls, and how many values there can be.
 //!
-//! It comes from the metadata slice of one partition, which the host reads for the schema anyway. Rows are dealt out slice by slice or by a hash, so that one partition looks like all of them; where it
-//! does not, an estimate is off, and no answer.
+//! It comes from the metadata slice of one partition, which the host reads for the schema anyway. Rows are
+//! dealt out slice by slice or by a hash, so that one partition looks like all of them; where it does not, an
+//! estimate is off, and no answer.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Reading what a drive makes of its sub-plan: with patience, with figures for the receipt, and with errors that name the drive.
+//! Reading what a drive makes of its sub-plan: with patience, with figures for the receipt, and with
+//! errors that name the drive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +80,8 @@ pub(crate) struct WireCounters {
 }
 
 impl WireCounters {
-    /// But for so many bytes that were sent to the drive, and that came of slices that it handed out: these are counted by themselves.
+    /// But for so many bytes that were sent to the drive, and that came of slices that it handed out: these
+    /// are counted by themselves.
     pub(crate) fn without(self, received: u64, handed: u64) -> Self {
         Self { received: self.received.saturating_sub(received), sent: self.sent.saturating_sub(handed), ..self }
     }
@@ -99,8 +101,8 @@ pub struct DriveStream {
     pub patience: Timeouts,
     /// What knows of data sets, to tell what a missing part means.
     pub catalog: Option<Catalog>,
-    /// Whether the last batch is handed on only when the drive has told what it did: whoever takes the first rows of each drive asks for no more, and the
-    /// drive's figures would be lost on the way.
+    /// Whether the last batch is handed on only when the drive has told what it did: whoever takes the first rows of
+    /// each drive asks for no more, and the drive's figures would be lost on the way.
     pub to_the_end: bool,
 }
 
@@ -121,7 +123,8 @@ impl DriveStream {
     /// What an error of the drive says to whoever asked for what `plan` reads.
     pub(crate) async fn attribute_error(&self, plan: &SubPlan, e: Error) -> Error {
         let name = &self.drive.info().name;
-        // What is missing is a slice of this generation, or something that the query asks for in vain, such as a column.
+        // What is missing is a slice of this generation, or something that the query asks for
+        // in vain, such as a column.
         match missing_of(&e, plan).zip(self.catalog.as_ref()) {
             Some(((of, generation), catalog)) => missing::explain(catalog, &of, generation, name, e).await,
             None if e.mentions(name) => e,
@@ -129,7 +132,8 @@ impl DriveStream {
         }
     }
 
-    /// How patient to be: a connection that gets signs of life knows better than a clock whether its drive is dead or has much to do.
+    /// How patient to be: a connection that gets signs of life knows better than a clock whether its drive
+    /// is dead or has much to do.
     fn patience(&self) -> Timeouts {
         if self.drive.capabilities().heartbeats { Timeouts { begin: Duration::MAX, silence: Duration::MAX } } else { self.patience }
     }
@@ -150,7 +154,8 @@ impl DriveStream {
         });
     }
 
-    /// So many bytes of a slice have come as they are stored. The drive read them for this level, and not for the sub-plan that it counts for.
+    /// So many bytes of a slice have come as they are stored. The drive read them for this level, and not for the
+    /// sub-plan that it counts for.
     pub(crate) fn on_raw_bytes(&self, bytes: u64) {
         self.note.update(|a| {
             a.bytes_read += bytes;
@@ -171,14 +176,16 @@ impl DriveStream {
         self.metrics.record_output(batch.num_rows());
     }
 
-    /// What was seen of the drive so far, by this host: of a session that is over and will tell nothing, all that is known.
+    /// What was seen of the drive so far, by this host: of a session that is over and will tell
+    /// nothing, all that is known.
     pub(crate) fn seen(&self) -> WireCounters {
         let mut seen = WireCounters::default();
         self.note.update(|a| seen = WireCounters { rows: a.rows_out, sent: a.bytes_sent, received: a.bytes_received });
         seen
     }
 
-    /// The drive has told what it did since `before`, or nobody waits for that any longer; `change` adds what only the host knows.
+    /// The drive has told what it did since `before`, or nobody waits for that any longer; `change` adds
+    /// what only the host knows.
     pub(crate) fn end(&self, told: Option<Annotation>, before: WireCounters, change: impl FnOnce(&mut Annotation)) {
         let name = &self.drive.info().name;
         self.note.update(|a| {

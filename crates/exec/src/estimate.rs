@@ -1,8 +1,10 @@
 //! How many rows a sub-plan gives, roughly: so that joins read their smaller side first.
 //!
-//! Tables' numbers of rows are known, and of numbers, dates and times the bounds ([`KnownTable`]); conditions on them count by the share of their range, as if values were spread evenly. What is not known counts by shares of
-//! textbooks (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range; it matters that a filtered table counts for less than a whole one, not by how much. Of two columns that are joined the one with
-//! fewer values is taken for the key that the other refers to.
+//! Tables' numbers of rows are known, and of numbers, dates and times the bounds ([`KnownTable`]); conditions on them
+//! count by the share of their range, as if values were spread evenly. What is not known counts by shares of textbooks
+//! (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range; it matters that a filtered table
+//! counts for less than a whole one, not by how much. Of two columns that are joined the one with fewer values is taken
+//! for the key that the other refers to.
 
 use crate::column_stats::{Known, KnownTable};
 use std::collections::HashMap;
@@ -271,7 +273,8 @@ mod tests {
         table_scan(Some(name), &schema, None).unwrap()
     }
 
-    /// `unknown` has 1,000 rows; so has `t`, whose `a` has values from 1 to 100, `day` from 0 to 999, and `price` from 0 to 50. `large` is the same with 100,000 rows.
+    /// `unknown` has 1,000 rows; so has `t`, whose `a` has values from 1 to 100, `day` from 0 to 999, and `price` from
+    /// 0 to 50. `large` is the same with 100,000 rows.
     fn of(builder: LogicalPlanBuilder) -> Given {
         let known = KnownTable::with(&[("a", Known::whole(1.0, 100.0)), ("day", Known::whole(0.0, 999.0)), ("price", Known::spread(0.0, 50.0))]);
         let known = Arc::new(known);

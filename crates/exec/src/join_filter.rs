@@ -1,8 +1,9 @@
 //! What a join has learnt about its keys, as a filter for the drives.
 //!
-//! Once a hash join has its build side, DataFusion tells the other side's scan which keys can still match: bounds, and a set of keys. Here that becomes a
-//! condition that Substrait carries: comparisons, and a set of keys ([`skytether_plan::keys`]) instead of long lists. It may let rows through that the join
-//! then drops, and must never hold back one that matches; so whatever is not understood is left out.
+//! Once a hash join has its build side, DataFusion tells the other side's scan which keys can still match: bounds, and
+//! a set of keys. Here that becomes a condition that Substrait carries: comparisons, and a set of keys
+//! ([`skytether_plan::keys`]) instead of long lists. It may let rows through that the join then drops, and must never
+//! hold back one that matches; so whatever is not understood is left out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use skytether_plan::{expressions, keys};
 /// Longer lists of keys go down as sets.
 const SHORT_LIST: usize = 20;
 
-/// A condition that every row of `schema` for which `filter` holds fulfils; `None` where there is none worth sending. Sets of keys that it
-/// refers to are added to `sets`.
+/// A condition that every row of `schema` for which `filter` holds fulfils; `None` where there is none worth sending.
+/// Sets of keys that it refers to are added to `sets`.
 ///
 /// # Errors
 /// Where a set of keys can't be made.

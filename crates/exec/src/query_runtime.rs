@@ -12,17 +12,19 @@ use crate::query_limits::SpillFiles;
 use crate::sort_reserve::SortReservePool;
 use crate::spill_dir::SpillDirectory;
 
-/// The memory that all queries of a host share, and their room on disk. It is made before the cluster, whose degraded reads
-/// take from the same memory.
+/// The memory that all queries of a host share, and their room on disk. It is made before the cluster, whose degraded
+/// reads take from the same memory.
 #[derive(Debug, Clone)]
 pub struct QueryRuntime {
     runtime: Arc<RuntimeEnv>,
-    /// Queries that run keep the session's configuration, and so the directory, for as long as they may put something there.
+    /// Queries that run keep the session's configuration, and so the directory, for as long as they
+    /// may put something there.
     spill: Arc<SpillDirectory>,
 }
 
 impl QueryRuntime {
-    /// With these bytes of memory, and on disk below `spill_below` (the system's directory for temporary files if `None`).
+    /// With these bytes of memory, and on disk below `spill_below` (the system's directory for
+    /// temporary files if `None`).
     ///
     /// # Errors
     /// What the file system says of the directory for what memory can't hold.

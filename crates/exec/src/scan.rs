@@ -114,7 +114,8 @@ pub struct Moves {
     pub kinds: Vec<Kinds>,
     /// Memory and numbers of what may be under way.
     pub limits: Limits,
-    /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns that are read, if all are alike.
+    /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns
+    /// that are read, if all are alike.
     pub parts: Vec<(u32, u64, u64)>,
     /// What works off what each drive hands out.
     pub engines: Vec<Arc<LocalExecutor>>,
@@ -273,7 +274,8 @@ impl DriveScanExec {
         AbortOnDropHandle::new(tokio::spawn(running))
     }
 
-    /// What it is expected to take, before anything is asked of a drive; nothing where its work does not move by the cost model.
+    /// What it is expected to take, before anything is asked of a drive; nothing where its work does
+    /// not move by the cost model.
     pub fn expected(&self) -> Option<WorkSplit> {
         let moves = self.moves.as_ref().filter(|moves| moves.estimated)?;
         if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
@@ -436,7 +438,8 @@ impl ExecutionPlan for DriveScanExec {
         Ok(builder.build())
     }
 
-    /// To be run again, as the step of a recursive query is: the filters of joins were those of the run before, and nobody would complete them now.
+    /// To be run again, as the step of a recursive query is: the filters of joins were those of the run before, and
+    /// nobody would complete them now.
     fn reset_state(self: Arc<Self>) -> DfResult<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(self.with(self.plan.without_filters(), self.beside.with_inputs(self.beside.inputs().to_vec())?)))
     }
@@ -491,7 +494,8 @@ fn begun(name: &str, rung: PushdownLevel) -> Annotation {
     }
 }
 
-/// For each operator of `plan`, from the root down: the number of the sub-plan whose rows it reads, if it is a scan of drives.
+/// For each operator of `plan`, from the root down: the number of the sub-plan whose rows it reads,
+/// if it is a scan of drives.
 pub fn scan_numbers(plan: &dyn ExecutionPlan) -> Vec<Option<u32>> {
     let own = plan.downcast_ref::<DriveScanExec>().and_then(DriveScanExec::of_cut).and_then(|n| u32::try_from(n).ok());
     std::iter::once(own).chain(plan.children().into_iter().flat_map(|child| scan_numbers(child.as_ref()))).collect()

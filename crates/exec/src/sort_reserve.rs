@@ -1,8 +1,9 @@
 //! Memory that sorts leave free for their own merges.
 //!
-//! DataFusion's sort fills its share of the pool with rows, and when that is full merges them into a run on disk. The merge needs as much again for its keys (for
-//! more than one key, or text, they are written out in a form that compares as bytes), takes it from the same pool, and fails where the rows have left none: a sort
-//! that does not fit into memory would end with an error, not on disk. So the rows of a sort may fill half of what it could have.
+//! DataFusion's sort fills its share of the pool with rows, and when that is full merges them into a run on disk. The
+//! merge needs as much again for its keys (for more than one key, or text, they are written out in a form that compares
+//! as bytes), takes it from the same pool, and fails where the rows have left none: a sort that does not fit into
+//! memory would end with an error, not on disk. So the rows of a sort may fill half of what it could have.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,7 +70,8 @@ impl MemoryPool for SortReservePool {
         if sorts(reservation.consumer()) {
             let room = self.limit / 2 / self.sorters.load(Ordering::Relaxed).max(1);
             let wanted = reservation.size().saturating_add(additional);
-            // Who holds nothing has nothing to write to disk: a first batch that is larger than the room goes where there is room for it.
+            // Who holds nothing has nothing to write to disk: a first batch that is larger than the room goes
+            // where there is room for it.
             if wanted > room && reservation.size() > 0 {
                 return Err(resources_datafusion_err!(
                     "{} wants {}, more than the {} of its rows",

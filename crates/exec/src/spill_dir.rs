@@ -1,7 +1,8 @@
-//! Where a host puts aside what its memory can't hold: a directory of its own, which a crash leaves behind and the next host deletes.
+//! Where a host puts aside what its memory can't hold: a directory of its own, which a crash leaves behind
+//! and the next host deletes.
 //!
-//! `skytether-spill-<pid>-<id>/` holds the files; beside it lies `skytether-spill-<pid>-<id>.lock`, locked (flock) for as long as its host
-//! lives. A lock that can be taken therefore belongs to a host that is no more.
+//! `skytether-spill-<pid>-<id>/` holds the files; beside it lies `skytether-spill-<pid>-<id>.lock`, locked (flock) for
+//! as long as its host lives. A lock that can be taken therefore belongs to a host that is no more.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

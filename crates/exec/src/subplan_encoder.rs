@@ -45,7 +45,8 @@ impl Outgoing {
         Ok(Self { logical, state, plain, filters: Vec::new(), sent: OnceCell::new() })
     }
 
-    /// The same with `filters` on top. Each holds for rows of the plan's schema, and may only drop rows that the query has no use for.
+    /// The same with `filters` on top. Each holds for rows of the plan's schema, and may only drop rows that
+    /// the query has no use for.
     pub(crate) fn with_filters(&self, filters: impl IntoIterator<Item = Arc<dyn PhysicalExpr>>) -> Self {
         self.filtered_by(self.filters.iter().cloned().chain(filters).collect())
     }
@@ -76,7 +77,8 @@ impl Outgoing {
         &self.filters
     }
 
-    /// What goes to the drives. Waits until joins that filter have read their other sides, which depend on nothing that waits for this.
+    /// What goes to the drives. Waits until joins that filter have read their other sides, which depend on
+    /// nothing that waits for this.
     ///
     /// # Errors
     /// Where the plan can't be encoded.

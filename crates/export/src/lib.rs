@@ -1,7 +1,7 @@
 //! A table as one Parquet file, put together from its slices as they are stored.
 //!
-//! - [`ParquetView`](parquet_view::ParquetView) opens a table over a catalog, reads ranges of its file, and exports the whole to a
-//!   [`Sink`](parquet_view::Sink).
+//! - [`ParquetView`](parquet_view::ParquetView) opens a table over a catalog, reads ranges of its file, and exports the
+//!   whole to a [`Sink`](parquet_view::Sink).
 //! - [`VirtualFile`](virtual_file::VirtualFile) is an open file: its length, its footer, and a cache of slices.
 //!
 //! Invariants: a file has the generation that it was opened with, or reading fails with `Conflict`. Every slice is

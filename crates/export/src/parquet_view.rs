@@ -1,7 +1,10 @@
-//! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are (docs/internals/parquet-view.md).
+//! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are
+//! (docs/internals/parquet-view.md).
 //!
-//! [`ParquetView::open`] makes the file's footer of those of the slices, [`ParquetView::read`] gives any bytes of it and reads no more than the parts of slices that these are in, [`ParquetView::export`] gives all of it, front to end. All read drives as queries do: a lost drive's slices come from what the
-//! others have, and nothing is handed on that was not verified by the checksums of the partition's metadata.
+//! [`ParquetView::open`] makes the file's footer of those of the slices, [`ParquetView::read`] gives any bytes of it
+//! and reads no more than the parts of slices that these are in, [`ParquetView::export`] gives all of it, front to end.
+//! All read drives as queries do: a lost drive's slices come from what the others have, and nothing is handed on that
+//! was not verified by the checksums of the partition's metadata.
 
 use futures::future::BoxFuture;
 use std::ops::Range;
@@ -32,7 +35,8 @@ const AT_ONCE: usize = 16;
 /// Bytes of those slices together, unless a single one has more.
 const ON_THE_WAY: u64 = 64 << 20;
 
-/// How many slices of a table are read at once: those of rows that are longer than a slice should be may be many times as long.
+/// How many slices of a table are read at once: those of rows that are longer than a slice should be
+/// may be many times as long.
 fn at_once(parts: &[Part]) -> usize {
     let longest = parts.iter().flat_map(|part| &part.metadata.slices).map(|entry| entry.len).max().unwrap_or(0);
     usize::try_from(ON_THE_WAY / longest.max(1)).unwrap_or(AT_ONCE).clamp(1, AT_ONCE)
@@ -101,8 +105,8 @@ impl Plan {
 }
 
 impl ParquetView {
-    /// Over the drives of `catalog`, by the root records that `records` gives: those of the catalog itself, or of the host
-    /// through which the drives are reached.
+    /// Over the drives of `catalog`, by the root records that `records` gives: those of the catalog itself, or of the
+    /// host through which the drives are reached.
     pub fn new(catalog: Catalog, records: Arc<dyn RecordSource>) -> Self {
         Self { catalog, records }
     }
@@ -122,8 +126,9 @@ impl ParquetView {
     /// The file that the table `domain.dataset`, or `domain.dataset.table` of an expression data set, is.
     ///
     /// # Errors
-    /// `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix, which nobody stores; `Corrupt` for damage that nothing covers; `Exhausted` for a table that is too wide; `Conflict` where the data set is replaced meanwhile;
-    /// `Unavailable`.
+    /// `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix, which nobody stores;
+    /// `Corrupt` for damage that nothing covers; `Exhausted` for a table that is too wide; `Conflict` where the data
+    /// set is replaced meanwhile; `Unavailable`.
     pub fn open<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<VirtualFile>> {
         Box::pin(async move {
             let plan = self.plan(table).await?;
@@ -147,7 +152,8 @@ impl ParquetView {
     /// Bytes `range` of `file`.
     ///
     /// # Errors
-    /// `Invalid` for a range that is not within the file; `Conflict` where the data set was replaced or dropped since; `Corrupt`, `Unavailable`.
+    /// `Invalid` for a range that is not within the file; `Conflict` where the data set was replaced or dropped since;
+    /// `Corrupt`, `Unavailable`.
     pub fn read<'a>(&'a self, file: &'a VirtualFile, range: Range<u64>) -> BoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
             if range.start > range.end || range.end > file.len() {
@@ -169,7 +175,8 @@ impl ParquetView {
         })
     }
 
-    /// All bytes of the file that `table` is, in order, to `sink`: the same that [`Self::open`] and [`Self::read`] give.
+    /// All bytes of the file that `table` is, in order, to `sink`: the same that [`Self::open`]
+    /// and [`Self::read`] give.
     ///
     /// # Errors
     /// As these; the sink's.
@@ -287,7 +294,8 @@ impl ParquetView {
         Ok(bytes)
     }
 
-    /// Parts of `slice` as the metadata describes them; `None` where they are damaged, and the slice is to be read whole.
+    /// Parts of `slice` as the metadata describes them; `None` where they are damaged, and the
+    /// slice is to be read whole.
     async fn picked(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice, picked: &Picked) -> Result<Option<Pieces>> {
         let read = self.ranges(name, generation, parts, slice, picked.ranges()).await?;
         match picked.verify(&read) {
@@ -328,7 +336,8 @@ impl ParquetView {
         }
     }
 
-    /// The last bytes of a slice of which nobody knows where its footer begins: that footer, not verified. `None` where they are none.
+    /// The last bytes of a slice of which nobody knows where its footer begins: that footer, not verified.
+    /// `None` where they are none.
     async fn tail(&self, plan: &Plan, slice: Slice) -> Result<Option<(Bytes, Tail)>> {
         let (name, generation, parts) = (&plan.name, plan.record.generation, &plan.parts);
         let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
@@ -392,7 +401,8 @@ fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Foo
         .map_err(|e| e.context(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)))
 }
 
-/// The stripes in the order of the file. Those that were dealt to the drives in turn come as they were ingested; others partition by partition.
+/// The stripes in the order of the file. Those that were dealt to the drives in turn come as they were ingested;
+/// others partition by partition.
 fn order(parts: &[Part], in_turn: bool) -> Vec<(usize, usize)> {
     let count = |part: &Part| part.metadata.stripes();
     if !in_turn {

@@ -47,7 +47,8 @@ pub(crate) struct Tail {
     pub(crate) crc32c: u32,
 }
 
-/// A table as the Parquet file that its slices are, put together. It holds no drive: [`crate::parquet_view::ParquetView`] reads it.
+/// A table as the Parquet file that its slices are, put together. It holds no drive:
+/// [`crate::parquet_view::ParquetView`] reads it.
 #[derive(Debug)]
 pub struct VirtualFile {
     pub(crate) name: DatasetName,
@@ -61,8 +62,8 @@ pub struct VirtualFile {
     cache: Mutex<Cache>,
 }
 
-/// What was read: whole slices, or sections of them. The oldest go first, since files are read forwards: a cache that keeps
-/// what is used often (quick_cache) would hold the first ones and let go of the last.
+/// What was read: whole slices, or sections of them. The oldest go first, since files are read forwards: a cache that
+/// keeps what is used often (quick_cache) would hold the first ones and let go of the last.
 #[derive(Debug, Default)]
 struct Cache {
     kept: HashMap<(usize, usize), Bytes>,
@@ -164,7 +165,8 @@ impl VirtualFile {
         self.cache.lock()
     }
 
-    /// The sections of slice `at` that `range` touches, each with where it begins and ends; `None` where nobody knows them.
+    /// The sections of slice `at` that `range` touches, each with where it begins and ends; `None`
+    /// where nobody knows them.
     fn sections(&self, at: usize, range: &Range<u64>) -> Option<Vec<(usize, Range<u64>)>> {
         let slice = &self.slices[at];
         let ends = self.parts[slice.part].metadata.section_ends(slice.n)?;
@@ -193,7 +195,8 @@ impl VirtualFile {
         Some(all.freeze())
     }
 
-    /// The columns of slice `at` whose sections are to be read for `range`; `None` where the slice is to be read whole. The footer comes along with them.
+    /// The columns of slice `at` whose sections are to be read for `range`; `None` where the slice is to be read whole.
+    /// The footer comes along with them.
     pub(crate) fn missing(&self, at: usize, range: &Range<u64>) -> Option<Vec<usize>> {
         let slice = &self.slices[at];
         let columns = self.parts[slice.part].metadata.groups.columns(slice.n % self.parts[slice.part].metadata.groups.len()).len();

@@ -1,10 +1,11 @@
 //! The aggregate `cell_moments(cell, value, groups, transform)` over the dense view of a matrix.
 //!
-//! What people write in SQL; [`crate::rewrite`] makes `moments` over the sparse rows of it, which is some hundred times faster. Where the plan has a
-//! shape that can't be rewritten, it runs as it stands: over the rows that it is given (it counts those that it sees), with `groups` a whole
-//! spec, since no one else tells it the data set.
+//! What people write in SQL; [`crate::rewrite`] makes `moments` over the sparse rows of it, which is some hundred times
+//! faster. Where the plan has a shape that can't be rewritten, it runs as it stands: over the rows that it is given (it
+//! counts those that it sees), with `groups` a whole spec, since no one else tells it the data set.
 //!
-//! `groups` is the name of an obs column, or the JSON of [`Groups`] or of a [`MomentsSpec`]; `transform` is `'log1p_cp10k'` or NULL.
+//! `groups` is the name of an obs column, or the JSON of [`Groups`] or of a [`MomentsSpec`]; `transform` is
+//! `'log1p_cp10k'` or NULL.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub fn cell_moments_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
     aggregate(CellMoments { source })
 }
 
-/// What the literal arguments `groups` and `transform` mean for a data set and matrix; `of` is `None` where nobody knows them.
+/// What the literal arguments `groups` and `transform` mean for a data set and matrix; `of` is `None`
+/// where nobody knows them.
 ///
 /// # Errors
 /// Invalid where the texts are no groups or no transform, or where the data set is needed but unknown or another.

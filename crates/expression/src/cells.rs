@@ -10,9 +10,9 @@ use crate::prepared::PreparedCache;
 
 /// The cells of data sets: numbered from 0 in the order of `obs`.
 ///
-/// Drives implement this over their own copies of `obs` and `cells`, hosts over what they fetched before. Calls come from the
-/// middle of a running query, so they must not wait for anything but local memory or disk, and should be cached: the same array
-/// (by address) for the same content lets prepared groups be used again.
+/// Drives implement this over their own copies of `obs` and `cells`, hosts over what they fetched before. Calls come
+/// from the middle of a running query, so they must not wait for anything but local memory or disk, and should be
+/// cached: the same array (by address) for the same content lets prepared groups be used again.
 pub trait CellSource: Send + Sync + Debug {
     /// The number of cells.
     ///
@@ -38,8 +38,9 @@ pub trait CellSource: Send + Sync + Debug {
     /// Not found where there is no such data set or matrix.
     fn totals(&self, dataset: &DatasetName, matrix: &str) -> Result<Arc<Float32Array>>;
 
-    /// Where groups that are resolved are kept. A source that is made for each query gives one that outlives it, so that the same question asked again finds its groups;
-    /// by default they are kept for as long as the aggregate function that asked.
+    /// Where groups that are resolved are kept. A source that is made for each query gives one that outlives it,
+    /// so that the same question asked again finds its groups; by default they are kept for as long as the
+    /// aggregate function that asked.
     fn prepared(&self) -> Arc<PreparedCache> {
         Arc::default()
     }

@@ -90,8 +90,9 @@ fn names_groups(data_type: &DataType) -> bool {
     }
 }
 
-/// The distinct values of an obs column in ascending order (numbers by value, texts by bytes), as text, and each cell's group. Cells without a value are
-/// in none, and neither are those with NaN, which is how tables of numbers write "no value".
+/// The distinct values of an obs column in ascending order (numbers by value, texts by bytes), as text, and each
+/// cell's group. Cells without a value are in none, and neither are those with NaN, which is how tables of
+/// numbers write "no value".
 fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)> {
     let refused = || {
         Error::invalid(format!(
@@ -122,7 +123,8 @@ fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)>
     // What can't be told as text is no value either.
     let is_value = |at: &usize| !(text.is_null(*at) || float && text.value(*at) == "NaN");
 
-    // Positions in `distinct` of the values that occur, each text once; a dictionary may repeat a value and hold unused ones.
+    // Positions in `distinct` of the values that occur, each text once; a dictionary may repeat a
+    // value and hold unused ones.
     let mut number_of: HashMap<&str, u32> = HashMap::new();
     let mut first: Vec<u32> = Vec::new();
     let mut raw = Vec::with_capacity(values.len());

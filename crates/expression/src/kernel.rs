@@ -1,8 +1,8 @@
 //! Grouped moments of one sparse row: per group of cells the number of nonzeros, their sum and their sum of squares.
 //!
-//! This is where the time of a differential expression query goes, so: logarithms of small counts come from a table per block, the
-//! accumulators of a group lie side by side (one vector register), and there are [`REPLICAS`] of each, used in turn, because
-//! neighbouring cells are often of the same group and an addition would wait for the store before it.
+//! This is where the time of a differential expression query goes, so: logarithms of small counts come from a table per
+//! block, the accumulators of a group lie side by side (one vector register), and there are [`REPLICAS`] of each, used
+//! in turn, because neighbouring cells are often of the same group and an addition would wait for the store before it.
 //!
 //! The order of additions does not depend on the processor: with and without AVX2 the results have the same bits.
 
@@ -170,8 +170,9 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the same.
             (true, REPLICAS, true) => unsafe { tabulated_avx2::<T, REPLICAS, true, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
-            // SAFETY: `row` has checked the indices, and there is a place per cell; every level has a value per slot; codes are below the width, of
-            // which `sums` holds one per replica; without CLAMP no count is above the table.
+            // SAFETY: `row` has checked the indices, and there is a place per cell; every level has a value
+            // per slot; codes are below the width, of which `sums` holds one per replica; without CLAMP no
+            // count is above the table.
             (_, REPLICAS, false) => unsafe { tabulated::<T, REPLICAS, false, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
             // SAFETY: the same; CLAMP brings counts above the table to its last row.
             (_, REPLICAS, true) => unsafe { tabulated::<T, REPLICAS, true, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
@@ -225,8 +226,8 @@ impl Kernel {
         }
     }
 
-    /// Adds the replicas up into `out` and clears them. Tells whether all sums are finite: squares may be beyond all numbers where the values are not,
-    /// and without them there is no variance.
+    /// Adds the replicas up into `out` and clears them. Tells whether all sums are finite: squares may be beyond all
+    /// numbers where the values are not, and without them there is no variance.
     fn reduce(&mut self) -> bool {
         let mut finite = true;
         for (g, out) in self.out.iter_mut().enumerate() {
@@ -259,8 +260,9 @@ impl Kernel {
 /// Adds the table's values up.
 ///
 /// # Safety
-/// Every index less `first` must be one of `places`, every place's slot must be one of every level's, every place's code must be below `width`, `sums`
-/// must hold `R * width`, and without `CLAMP` every count must be at most [`TABULATED`].
+/// Every index less `first` must be one of `places`, every place's slot must be one of every level's, every
+/// place's code must be below `width`, `sums` must hold `R * width`, and without `CLAMP` every count must
+/// be at most [`TABULATED`].
 #[inline(always)]
 unsafe fn tabulated<T: Value, const R: usize, const CLAMP: bool, const SHORT: bool>(
     first: u32,

@@ -1,7 +1,9 @@
-//! Exponentials, logarithms and erfc without a branch, so that a loop over them becomes vector instructions (as does [`crate::log1p`]'s), and the same
-//! bits on every machine: nothing here depends on the C library, and nothing is fused.
+//! Exponentials, logarithms and erfc without a branch, so that a loop over them becomes vector
+//! instructions (as does [`crate::log1p`]'s), and the same bits on every machine: nothing here depends on
+//! the C library, and nothing is fused.
 //!
-//! Errors are a few units in the last place within the ranges stated; beyond them the results mean nothing, and whoever calls has to look first.
+//! Errors are a few units in the last place within the ranges stated; beyond them the results mean nothing, and whoever
+//! calls has to look first.
 
 use std::f64::consts::LOG2_E;
 
@@ -108,8 +110,9 @@ pub(crate) fn ln_1p(x: f64) -> f64 {
     k * LN_2_HIGH + (log_of(f) + (k * LN_2_LOW + lost))
 }
 
-/// `e^(x^2) erfc(x)` for 0 <= x <= 28: `(1 + 2x)` times it is a polynomial in `(x - 4) / (x + 4)` (as in Shepherd & Laframboise, Math. Comp. 36:249, 1981;
-/// the coefficients are a Chebyshev fit of degree 23 with 60 digits, whose error is 2e-18).
+/// `e^(x^2) erfc(x)` for 0 <= x <= 28: `(1 + 2x)` times it is a polynomial in `(x - 4) / (x + 4)` (as in
+/// Shepherd & Laframboise, Math. Comp. 36:249, 1981; the coefficients are a Chebyshev fit of degree 23 with 60
+/// digits, whose error is 2e-18).
 #[inline(always)]
 pub(crate) fn erfcx(x: f64) -> f64 {
     const C: [f64; 24] = [

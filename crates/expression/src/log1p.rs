@@ -1,8 +1,8 @@
 //! `log1p(x / (total / 1e4))` in float32, the same bits on every machine, and tables of it for small counts.
 //!
-//! scanpy's `normalize_total(target_sum=1e4)` and `log1p` work in float32: the quotient `total / 1e4`, then `x / quotient`, then the
-//! logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so that it vectorises) and rounded once,
-//! so it is the correctly rounded float32 but for one case in some ten million.
+//! scanpy's `normalize_total(target_sum=1e4)` and `log1p` work in float32: the quotient `total / 1e4`, then
+//! `x / quotient`, then the logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so
+//! that it vectorises) and rounded once, so it is the correctly rounded float32 but for one case in some ten million.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
@@ -29,7 +29,8 @@ pub fn log1p(z: f32) -> f32 {
     (if (z < SMALL) | !z.is_finite() { z } else { log }) as f32
 }
 
-/// `log1p(x / (total / 1e4))` for one value; not finite where `x` is negative or not finite, or has no total to be divided by.
+/// `log1p(x / (total / 1e4))` for one value; not finite where `x` is negative or not finite, or has
+/// no total to be divided by.
 #[inline(always)]
 #[must_use]
 pub fn log1p_cp10k(x: f32, total: f32) -> f32 {
@@ -93,15 +94,17 @@ pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
     gather_body(x, totals, out);
 }
 
-/// `log1p_cp10k(count, total of the cell)` for the counts up to [`TABULATED`] and the cells of one block; each count's row is made
-/// when it is first asked for.
+/// `log1p_cp10k(count, total of the cell)` for the counts up to [`TABULATED`] and the cells of one block; each count's
+/// row is made when it is first asked for.
 ///
-/// Many cells have the same total, so a row has one value per total and not per cell: few enough for all rows to stay in the cache.
+/// Many cells have the same total, so a row has one value per total and not per cell: few enough for all
+/// rows to stay in the cache.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The block's own: an array of all cells' would stay in memory for as long as the table does.
     totals: Box<[f32]>,
-    /// The totals that differ (in their bits), in the order in which cells have them first: where all differ, neighbours stay neighbours.
+    /// The totals that differ (in their bits), in the order in which cells have them first: where all differ,
+    /// neighbours stay neighbours.
     distinct: Box<[f32]>,
     /// For each cell, which of `distinct` is its total. A block has at most 65,536 cells.
     slots: Box<[u16]>,
@@ -148,8 +151,8 @@ impl Table {
     }
 }
 
-/// The tables last used in this process. They depend on nothing but the totals, so that drives in one process that hold copies of the same
-/// totals share them: an entry is found by content, not by name or generation.
+/// The tables last used in this process. They depend on nothing but the totals, so that drives in one process that hold
+/// copies of the same totals share them: an entry is found by content, not by name or generation.
 static TABLES: LazyLock<Mutex<Vec<Arc<Table>>>> = LazyLock::new(Mutex::default);
 
 /// At most this many tables stay (9 MB each where every count is in use and no two cells have the same total).

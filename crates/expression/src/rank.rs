@@ -107,14 +107,16 @@ struct Tested {
     pct_reference: f64,
 }
 
-/// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per gene) for each group. Without the
-/// column `gene`, genes have no names.
+/// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per
+/// gene) for each group. Without the column `gene`, genes have no names.
 ///
-/// The result is a batch per group, with the columns of [`ranking_schema`]; none where there are no genes. Its rows are ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see [`crate::ttest::t_test`]); infinite ones come first or last.
+/// The result is a batch per group, with the columns of [`ranking_schema`]; none where there are no genes. Its rows are
+/// ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see
+/// [`crate::ttest::t_test`]); infinite ones come first or last.
 ///
 /// # Errors
-/// Invalid where a group or the reference has fewer than two cells, or the rows' groups differ; not found, listing the groups there are, for an
-/// unknown group.
+/// Invalid where a group or the reference has fewer than two cells, or the rows' groups differ; not found, listing the
+/// groups there are, for an unknown group.
 pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Vec<RecordBatch>> {
     rank_on(batches, options, |tests| if tests < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) })
 }

@@ -1,8 +1,9 @@
-//! From the dense view to its sparse rows: `cell_moments(cell, value, groups, transform)` becomes `moments(idx, val, block, spec)`.
+//! From the dense view to its sparse rows: `cell_moments(cell, value, groups, transform)` becomes
+//! `moments(idx, val, block, spec)`.
 //!
-//! It applies to an aggregate over one dense view, where all that stands between them is projections, aliases and filters on genes, all its functions
-//! are `cell_moments(cell, value, ...)`, and its groups are made of genes' columns. Sparse rows stand for all cells, zeros included, so the two are
-//! equal. Any other plan stays as it is.
+//! It applies to an aggregate over one dense view, where all that stands between them is projections, aliases and
+//! filters on genes, all its functions are `cell_moments(cell, value, ...)`, and its groups are made of genes' columns.
+//! Sparse rows stand for all cells, zeros included, so the two are equal. Any other plan stays as it is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ pub type RowsOf<'a> = dyn Fn(&TableReference) -> Option<(Arc<dyn TableSource>, T
 /// The columns of sparse rows that `moments` takes.
 const SPARSE: [&str; 3] = ["idx", "val", "block"];
 
-/// Rewrites every aggregate of `plan`, subqueries included, that can be. `rows_of` tells the sparse rows of a dense view, `None` for any other table; `moments` is the
-/// aggregate function to call. The plan's schema stays the same.
+/// Rewrites every aggregate of `plan`, subqueries included, that can be. `rows_of` tells the sparse rows of a dense
+/// view, `None` for any other table; `moments` is the aggregate function to call. The plan's schema stays the same.
 ///
 /// # Errors
 /// Invalid where the literal arguments of `cell_moments` are no groups or no transform.
@@ -58,8 +59,8 @@ enum Dense {
 }
 
 impl Sparse {
-    /// Which of the view's columns `expr` is. A cast that leaves every cell's name and every value what it was changes nothing; any other (to integers,
-    /// say) is what the query asks for, and then `expr` is no column of the view.
+    /// Which of the view's columns `expr` is. A cast that leaves every cell's name and every value what it was changes
+    /// nothing; any other (to integers, say) is what the query asks for, and then `expr` is no column of the view.
     fn dense(&self, expr: &Expr) -> Option<Dense> {
         match expr {
             Expr::Column(column) => self.dense.get(column).copied().or_else(|| {

@@ -1,4 +1,5 @@
-//! What grouped moments are about: data set, matrix, groups of cells, transform. Travels as a JSON literal in the query.
+//! What grouped moments are about: data set, matrix, groups of cells, transform. Travels as a
+//! JSON literal in the query.
 //!
 //! ```json
 //! {"dataset": "blood.pbmc3k", "matrix": "x", "groups": {"obs": "cell_type"}, "transform": "log1p_cp10k"}
@@ -44,7 +45,8 @@ pub enum Squares {
     /// In doubles, which is exact for float32 values.
     #[default]
     Float64,
-    /// In float32, as scanpy squares float32 values (`value * value` in `sparse_mean_var_minor_axis`): in groups of few cells its scores can only be met so.
+    /// In float32, as scanpy squares float32 values (`value * value` in `sparse_mean_var_minor_axis`): in groups of few
+    /// cells its scores can only be met so.
     Float32,
 }
 
@@ -68,12 +70,14 @@ pub enum Groups {
     Codes {
         /// The groups' names; they differ from each other.
         names: Vec<String>,
-        /// Base64 of the ZSTD-compressed group numbers, u16 little-endian, one per cell, [`NO_GROUP`] for cells in none.
+        /// Base64 of the ZSTD-compressed group numbers, u16 little-endian, one per cell,
+        /// [`NO_GROUP`] for cells in none.
         codes: String,
     },
 }
 
-/// [`Groups`] as they are read: one shape for both kinds, so that a wrong key is refused by its name instead of being overlooked.
+/// [`Groups`] as they are read: one shape for both kinds, so that a wrong key is refused by its name
+/// instead of being overlooked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupsText {
@@ -158,7 +162,8 @@ impl Groups {
         let bad = |what: &str| Error::invalid(format!("the groups' codes {what}"));
         let len = n_cells as usize * 2;
         let packed = BASE64.decode(codes).map_err(|e| bad("are not base64").with_source(e))?;
-        // One byte more than fits, so that codes for more cells are noticed; never more memory than the data set's own cells warrant.
+        // One byte more than fits, so that codes for more cells are noticed; never more memory than the data
+        // set's own cells warrant.
         let bytes = zstd::bulk::decompress(&packed, len + 1).map_err(|e| bad(&format!("do not unpack to {n_cells} cells")).with_source(e))?;
         if bytes.len() != len {
             return Err(bad(&format!("are for {} cells, but the data set has {n_cells}", bytes.len() / 2)));

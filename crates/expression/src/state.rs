@@ -24,7 +24,8 @@ pub(crate) fn bound(width: usize, present: usize) -> usize {
     mask_len(width) + present * (4 + 16)
 }
 
-/// The moments of `n` cells of which one has the value `y`, the others zero; squared as for `Squares::Float32`, which is what large queries ask for.
+/// The moments of `n` cells of which one has the value `y`, the others zero; squared as for `Squares::Float32`, which
+/// is what large queries ask for.
 fn single(n: u64, y: f32) -> GroupMoments {
     GroupMoments::of_sums(n, 1, f64::from(y), f64::from(y * y))
 }

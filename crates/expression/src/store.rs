@@ -1,8 +1,9 @@
-//! Running moments: for each row of an aggregate (a gene) and each group of cells n, number of nonzeros, mean and M2 (the sum of squared
-//! differences from the mean), merged by Chan's update with exact counts.
+//! Running moments: for each row of an aggregate (a gene) and each group of cells n, number of nonzeros, mean and M2
+//! (the sum of squared differences from the mean), merged by Chan's update with exact counts.
 //!
-//! As state a row is two columns: `groups` (Utf8View: JSON with the groups' names and n, which is the same text for nearly all genes, so its
-//! views share one buffer) and `moments` (Binary: the bytes of [`crate::state`], which hold only the groups in which the gene occurs).
+//! As state a row is two columns: `groups` (Utf8View: JSON with the groups' names and n, which is the same text for
+//! nearly all genes, so its views share one buffer) and `moments` (Binary: the bytes of [`crate::state`], which hold
+//! only the groups in which the gene occurs).
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -48,7 +49,8 @@ pub fn state_types() -> [(&'static str, DataType); 2] {
     [("groups", DataType::Utf8View), ("moments", DataType::Binary)]
 }
 
-/// The most moments that a store holds: 4 GiB of them, since all are made room for at once, before anyone is asked for memory.
+/// The most moments that a store holds: 4 GiB of them, since all are made room for at once, before
+/// anyone is asked for memory.
 const MAX_ENTRIES: usize = 1 << 27;
 
 /// What the state's column `groups` holds. `n` has one more entry than `groups`: the cells in no group.
@@ -112,7 +114,8 @@ impl MomentStore {
         self.names.as_ref().map_or(0, |n| n.len() + 1)
     }
 
-    /// Makes room for `rows` rows of groups named `names`. Rows that are there keep their moments; groups that they don't know are added.
+    /// Makes room for `rows` rows of groups named `names`. Rows that are there keep their moments; groups that
+    /// they don't know are added.
     ///
     /// # Errors
     /// Invalid where there are too many groups.
@@ -280,7 +283,8 @@ impl MomentStore {
         (rows, part)
     }
 
-    /// Takes rows out as the columns of [`state_types`]. `rows` is the number of rows of the aggregate, some of which may have had no input.
+    /// Takes rows out as the columns of [`state_types`]. `rows` is the number of rows of the aggregate, some of
+    /// which may have had no input.
     ///
     /// # Errors
     /// Exhausted where the bytes grow beyond what one array can hold.
@@ -341,7 +345,8 @@ impl MomentStore {
     /// Takes rows out as a column of [`result_type`]. `rows` as in [`MomentStore::state`].
     ///
     /// # Errors
-    /// Exhausted where the lists grow beyond what one array can hold; Invalid where moments that were each finite are not any more once merged.
+    /// Exhausted where the lists grow beyond what one array can hold; Invalid where moments that were each finite are
+    /// not any more once merged.
     pub fn result(&mut self, emit: EmitTo, rows: usize) -> Result<ArrayRef> {
         self.set_rows(rows)?;
         let (rows, part) = self.emit(emit);

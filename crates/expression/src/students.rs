@@ -1,8 +1,9 @@
 //! The two-sided p-value of Student's t, `I_x(df / 2, 1 / 2)` with `x = df / (df + t^2)`.
 //!
-//! Where the degrees of freedom are many: the expansion BGRAT of DiDonato & Morris (ACM TOMS 18:360, 1992, section 5) with b = 1/2, where it
-//! needs but an erfc and an exponential. Elsewhere: the power series, the continued fraction (Lentz), or one minus the power series of
-//! the complement. The relative error is below 1e-12 down to 1e-300; most of it comes from the conditioning of the exponential itself.
+//! Where the degrees of freedom are many: the expansion BGRAT of DiDonato & Morris (ACM TOMS 18:360, 1992, section 5)
+//! with b = 1/2, where it needs but an erfc and an exponential. Elsewhere: the power series, the continued fraction
+//! (Lentz), or one minus the power series of the complement. The relative error is below 1e-12 down to 1e-300; most of
+//! it comes from the conditioning of the exponential itself.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -96,7 +97,8 @@ pub fn two_sided(t: f64, df: f64) -> f64 {
     p.clamp(0.0, 1.0)
 }
 
-/// [`two_sided`] of every `t` and `df`, the same to the last bit, several at a time where BGRAT serves. The slices are of one length.
+/// [`two_sided`] of every `t` and `df`, the same to the last bit, several at a time where BGRAT serves. The
+/// slices are of one length.
 #[inline(always)]
 pub(crate) fn two_sided_each(t: &[f64], df: &[f64], p: &mut [f64]) {
     for ((t, df), p) in t.chunks(BLOCK).zip(df.chunks(BLOCK)).zip(p.chunks_mut(BLOCK)) {
@@ -167,7 +169,8 @@ fn fraction(a: f64, x: f64) -> f64 {
     h
 }
 
-/// `I_x(a, 1/2)` for large `a`. In place of the paper's `J_n` this sums `H J_n / e^-u`, so that nothing can overflow and only the last step may underflow.
+/// `I_x(a, 1/2)` for large `a`. In place of the paper's `J_n` this sums `H J_n / e^-u`, so that nothing can overflow
+/// and only the last step may underflow.
 #[inline(always)]
 fn bgrat<const N: usize>(a: &[f64; N], log_x: &[f64; N]) -> [f64; N] {
     const B: f64 = 0.5;
@@ -214,7 +217,8 @@ fn gamma_ratio(a: f64) -> f64 {
     factor * gamma_ratio_over_root(t) * t.sqrt()
 }
 
-/// `Gamma(a + 1/2) / (Gamma(a) sqrt(t))` with `t = a - 1/4`, from `a` = 15 on: an expansion in even powers of `1 / t` (Fields 1966).
+/// `Gamma(a + 1/2) / (Gamma(a) sqrt(t))` with `t = a - 1/4`, from `a` = 15 on: an expansion in even powers
+/// of `1 / t` (Fields 1966).
 #[inline(always)]
 fn gamma_ratio_over_root(t: f64) -> f64 {
     let w = 1.0 / (t * t);

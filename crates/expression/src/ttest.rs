@@ -1,4 +1,5 @@
-//! t-tests from grouped moments. The formulas are those of scanpy 1.11's `rank_genes_groups` and of scipy's `ttest_ind_from_stats`.
+//! t-tests from grouped moments. The formulas are those of scanpy 1.11's `rank_genes_groups` and of
+//! scipy's `ttest_ind_from_stats`.
 
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
@@ -20,10 +21,11 @@ pub struct GroupMoments {
 }
 
 impl GroupMoments {
-    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not finite, M2 is not either.
+    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not
+    /// finite, M2 is not either.
     ///
-    /// M2 is a difference of `q` and a number close to it where the values' mean is far larger than their differences; whoever needs its last digits then
-    /// takes [`crate::kernel::two_pass_moments`].
+    /// M2 is a difference of `q` and a number close to it where the values' mean is far larger than their differences;
+    /// whoever needs its last digits then takes [`crate::kernel::two_pass_moments`].
     #[inline]
     #[must_use]
     pub fn of_sums(n: u64, nnz: u64, s: f64, q: f64) -> Self {
@@ -106,7 +108,8 @@ pub enum Method {
     /// Welch's, with variances of their own (scanpy's `t-test`).
     #[serde(rename = "t-test")]
     Welch,
-    /// Welch's with the reference taken to be as small as the group, which overestimates its variance (scanpy's `t-test_overestim_var`).
+    /// Welch's with the reference taken to be as small as the group, which overestimates its variance (scanpy's
+    /// `t-test_overestim_var`).
     #[serde(rename = "t-test_overestim_var")]
     Overestim,
 }
@@ -177,7 +180,8 @@ pub(crate) fn test_unchecked(method: Method, group: &GroupMoments, reference: &G
     } else {
         let (a, b) = (v1 / n1, v2 / n2);
         let error = a + b;
-        // Only their proportions matter; where their squares would leave the range of numbers, they are brought into it first.
+        // Only their proportions matter; where their squares would leave the range of numbers, they
+        // are brought into it first.
         let (a, b, sum) = if (error * error).is_normal() || error == 0.0 { (a, b, error) } else { (a / error, b / error, 1.0) };
         (sum * sum / (a * a / (n1 - 1.0) + b * b / (n2 - 1.0)), error)
     };
@@ -192,8 +196,9 @@ pub(crate) fn test_unchecked(method: Method, group: &GroupMoments, reference: &G
     TTest { t, df, p: if p.is_nan() { 1.0 } else { p } }
 }
 
-/// The log2 fold change as scanpy defines it: `log2((expm1(m1) + 1e-9) / (expm1(m2) + 1e-9))` of the means of the logarithms. `scale` is the natural
-/// logarithm of their base: 1 for natural ones (AnnData's `uns['log1p']['base']` says which).
+/// The log2 fold change as scanpy defines it: `log2((expm1(m1) + 1e-9) / (expm1(m2) + 1e-9))` of the means of the
+/// logarithms. `scale` is the natural logarithm of their base: 1 for natural ones (AnnData's
+/// `uns['log1p']['base']` says which).
 #[inline]
 #[must_use]
 pub fn log_fold_change(group_mean: f64, reference_mean: f64, scale: f64) -> f64 {
@@ -210,8 +215,8 @@ pub fn log_fold_change(group_mean: f64, reference_mean: f64, scale: f64) -> f64 
 /// Where means are no further from 0 than this, our own exponential serves.
 pub(crate) const FOLD_RANGE: f64 = 700.0;
 
-/// The moments of two sets of cells that may overlap, from those of the cells in the first alone, in the second alone, and in both: the groups that a
-/// query can be given, since a cell has one group.
+/// The moments of two sets of cells that may overlap, from those of the cells in the first alone, in the second alone,
+/// and in both: the groups that a query can be given, since a cell has one group.
 #[must_use]
 pub fn overlapping(first_only: &GroupMoments, second_only: &GroupMoments, both: &GroupMoments) -> (GroupMoments, GroupMoments) {
     (first_only.merged(both), second_only.merged(both))

@@ -1,4 +1,5 @@
-//! The scalar function `t_test(moments, group, reference, method)`, and the registration of all functions of this crate.
+//! The scalar function `t_test(moments, group, reference, method)`, and the registration of all
+//! functions of this crate.
 
 use std::sync::{Arc, LazyLock};
 
@@ -37,9 +38,10 @@ pub fn register(registry: &mut dyn FunctionRegistry, source: Arc<dyn CellSource>
 
 /// The scalar function `t_test(moments, group, reference, method)`.
 ///
-/// `moments` is the result of `moments()` or `cell_moments()`, `reference` a group or `'rest'` (all other cells; also where a group is so named), `method` one of
-/// [`Method`]'s names. Gives `Struct<score, df, pval, logfoldchange, mean_group, mean_reference, pct_nz_group, pct_nz_reference>`, all Float64; NULL where an argument is.
-/// The fold change takes values to be natural logarithms.
+/// `moments` is the result of `moments()` or `cell_moments()`, `reference` a group or `'rest'` (all other cells; also
+/// where a group is so named), `method` one of [`Method`]'s names. Gives
+/// `Struct<score, df, pval, logfoldchange, mean_group, mean_reference, pct_nz_group, pct_nz_reference>`, all Float64;
+/// NULL where an argument is. The fold change takes values to be natural logarithms.
 #[must_use]
 pub fn t_test_udf() -> ScalarUDF {
     ScalarUDF::new_from_impl(TTestFunction { signature: Signature::user_defined(Volatility::Immutable) })

@@ -1,8 +1,8 @@
 //! A CSE on the other side of a connection.
 //!
-//! Signs of life end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for them. That is why this CSE has the
-//! capability `heartbeats`: a caller's limit on the time between messages would count slow work as silence. A garbled answer to `apply` is
-//! `Unavailable`: the batch may be there.
+//! Signs of life end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for
+//! them. That is why this CSE has the capability `heartbeats`: a caller's limit on the time between messages would
+//! count slow work as silence. A garbled answer to `apply` is `Unavailable`: the batch may be there.
 
 use std::future::Future;
 use std::ops::Range;
@@ -85,7 +85,8 @@ impl Peer {
         details::with(Error::new(error.kind(), format!("{}: {text}", self.title)), error.detail().cloned())
     }
 
-    /// Notes how a call ended, and logs when that changes. Whoever answered without being the drive that was meant proves nothing.
+    /// Notes how a call ended, and logs when that changes. Whoever answered without being the drive that
+    /// was meant proves nothing.
     fn found(&self, lost: Option<&str>) {
         match lost {
             Some(why) if !self.lost.swap(true, Ordering::Relaxed) => tracing::warn!("{} is lost: {why}", self.title),
@@ -143,7 +144,8 @@ impl FlightCse {
     /// Connects to `address` (`host:port`, `grpc://host:port` or `grpc+tls://host:port`) and learns who is there.
     ///
     /// # Errors
-    /// Invalid for an address that is none, and for certificates that either side refuses; Unavailable where nothing answers in time; Unsupported where it speaks another protocol.
+    /// Invalid for an address that is none, and for certificates that either side refuses; Unavailable where nothing
+    /// answers in time; Unsupported where it speaks another protocol.
     pub fn connect(address: &str, options: ConnectOptions) -> BoxFuture<'_, Result<Arc<Self>>> {
         Box::pin(async move {
             let endpoint: Endpoint = address.parse()?;
@@ -159,7 +161,8 @@ impl FlightCse {
             };
             let channel = ChannelOptions {
                 connect_timeout: options.connect_timeout,
-                // The idle timeout is the one number that says how long a drive may be silent: a probe must not run out before it.
+                // The idle timeout is the one number that says how long a drive may be silent: a probe
+                // must not run out before it.
                 keepalive: options.keepalive.map(|interval| (interval, options.idle_timeout)),
                 windows: Some((2 << 20, 8 << 20)),
             };
@@ -189,7 +192,8 @@ impl FlightCse {
     }
 }
 
-/// The versions in the answer to an `apply` of so many `changes`. Whatever is wrong with it, the batch may have been carried out.
+/// The versions in the answer to an `apply` of so many `changes`. Whatever is wrong with it, the batch
+/// may have been carried out.
 fn versions(peer: &Peer, changes: usize, answer: &[u8]) -> Result<Vec<Version>> {
     match frames::decode_json::<Vec<Version>>("the answer to `apply`", answer) {
         Ok(versions) if versions.len() == changes => Ok(versions),

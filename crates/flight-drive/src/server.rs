@@ -42,7 +42,8 @@ use crate::status::to_status;
 /// How long the first message of a session may take to come.
 const FIRST: Duration = Duration::from_secs(30);
 
-/// Serves `cse` on `listener`, without TLS and for all callers, until `shutdown` is ready. Calls that run then end with `Unavailable`.
+/// Serves `cse` on `listener`, without TLS and for all callers, until `shutdown` is ready. Calls that run
+/// then end with `Unavailable`.
 ///
 /// # Errors
 /// As [`serve_on`].
@@ -69,8 +70,8 @@ fn serve_until(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: BoxFuture<'st
 
 /// Serves `cse` on `listener` until the context's shutdown. Calls that run then end with `Unavailable`.
 ///
-/// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on. Large requests hold at most 256 MiB
-/// together, and what is above that is refused as `Exhausted`.
+/// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on. Large requests
+/// hold at most 256 MiB together, and what is above that is refused as `Exhausted`.
 ///
 /// # Errors
 /// Unavailable where the listener fails.
@@ -93,7 +94,8 @@ pub fn serve_on(cse: Arc<dyn Cse>, listener: Listener, context: ServeContext) ->
     })
 }
 
-/// The Flight service over `cse`, to be added to a server. When `stopping` becomes true, running calls end with `Unavailable`.
+/// The Flight service over `cse`, to be added to a server. When `stopping` becomes true, running
+/// calls end with `Unavailable`.
 #[must_use]
 pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServiceServer<CseService> {
     let link = cse.info().profile.map(|profile| Arc::new(Link::new(&profile)));
@@ -119,8 +121,9 @@ fn heartbeat<T>(request: &Request<T>) -> Duration {
         .map_or(DEFAULT_HEARTBEAT, |ms| Duration::from_millis(ms.clamp(20, 60_000)))
 }
 
-/// Refuses a request that is meant for another drive: whoever sent it has broken its connection and found us where that drive was. Its data must not
-/// come here, and what is not here is not lost. A request that names nobody is meant for whoever answers.
+/// Refuses a request that is meant for another drive: whoever sent it has broken its connection and found us where
+/// that drive was. Its data must not come here, and what is not here is not lost. A request that names nobody is
+/// meant for whoever answers.
 fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
     let own = info.id.to_string();
     match request.metadata().get(DRIVE_KEY) {
@@ -241,7 +244,8 @@ impl Talk {
                         }
                         Err(error) => Err(error),
                     },
-                    // No more orders: the session tells what it did. So it does, to nobody, where the other side is gone.
+                    // No more orders: the session tells what it did. So it does, to nobody,
+                    // where the other side is gone.
                     Ok(None) | Err(_) => {
                         (self.incoming, self.orders) = (None, None);
                         continue;

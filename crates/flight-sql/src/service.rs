@@ -278,8 +278,9 @@ impl FlightSqlService for FlightSqlHost {
     }
 }
 
-/// The futures of [`FlightSqlService`]'s methods. They are made here because the methods of an async trait carry lifetime clauses,
-/// under which rustc does not cache its proofs that a future is `Send` (docs/decisions/0001-build-and-test-time.md).
+/// The futures of [`FlightSqlService`]'s methods. They are made here because the methods of an async trait carry
+/// lifetime clauses, under which rustc does not cache its proofs that a future is `Send`
+/// (docs/decisions/0001-build-and-test-time.md).
 impl FlightSqlHost {
     /// Anybody may come in: there is nothing to present.
     fn do_handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> BoxFuture<'_, Result<Response<Answer<HandshakeResponse>>, Status>> {

@@ -54,8 +54,8 @@ use skytether_runtime::Ids;
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// How often a silent connection is tried, and how long the host's system may take to react. A host that was switched off is noticed
-/// after both.
+/// How often a silent connection is tried, and how long the host's system may take to react. A host that was switched
+/// off is noticed after both.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
 /// How long one storage operation through the host may take.
@@ -130,12 +130,12 @@ impl RemoteHost {
         Box::pin(async move { Self::connect_with(url, &Credentials::default()).await })
     }
 
-    /// Connects to the host at `url`: `grpc://host:port` or `grpc+tls://host:port`. The connection shows `credentials`, also when it is made
-    /// again after it broke.
+    /// Connects to the host at `url`: `grpc://host:port` or `grpc+tls://host:port`. The connection shows `credentials`,
+    /// also when it is made again after it broke.
     ///
     /// # Errors
-    /// Invalid for a URL of another form, and where one side refuses the other's certificate or token; `Unavailable` where nothing answers,
-    /// `Unsupported` where the host speaks another protocol.
+    /// Invalid for a URL of another form, and where one side refuses the other's certificate or token; `Unavailable`
+    /// where nothing answers, `Unsupported` where the host speaks another protocol.
     pub fn connect_with<'a>(url: &'a str, credentials: &'a Credentials) -> BoxFuture<'a, Result<Self>> {
         Box::pin(async move {
             let endpoint = url.parse::<Endpoint>().and_then(|endpoint| endpoint.socket().map(drop).map(|()| endpoint));
@@ -215,8 +215,8 @@ impl RemoteHost {
     /// Makes a token in the host's file of tokens; the text is nowhere but in the answer.
     ///
     /// # Errors
-    /// As [`TokenStore::create`](skytether_transport::TokenStore::create); `Unsupported` where the host keeps no tokens; `Invalid` where it
-    /// does not let this caller; `Unavailable`.
+    /// As [`TokenStore::create`](skytether_transport::TokenStore::create); `Unsupported` where the host keeps no
+    /// tokens; `Invalid` where it does not let this caller; `Unavailable`.
     pub fn create_token<'a>(&'a self, name: &'a str, grants: &'a [String], lifetime: Option<Duration>) -> BoxFuture<'a, Result<Secret>> {
         Box::pin(async move {
             let asked = CreateToken { name: name.to_owned(), grants: grants.to_vec(), lifetime: lifetime.map(|lifetime| lifetime.as_secs()) };
@@ -254,7 +254,8 @@ impl RemoteHost {
         Err(self.cut_off())
     }
 
-    /// The drives as they can be reached through the host now: it may have been started again since the connection was made, even with its drives in another order.
+    /// The drives as they can be reached through the host now: it may have been started again since the connection was
+    /// made, even with its drives in another order.
     async fn behind(&self) -> Result<(HostInfo, Catalog)> {
         let info: HostInfo = self.connection.ask(HostAction::Info).await?;
         let behind = |(n, drive): (usize, &CseInfo)| {

@@ -41,7 +41,8 @@ pub(crate) struct HostInfo {
     /// New with each start.
     pub(crate) instance: Uuid,
     pub(crate) drives: Vec<CseInfo>,
-    /// Those that are not of the fleet any more, or not yet: places in the list, which stay what they are as long as the host runs.
+    /// Those that are not of the fleet any more, or not yet: places in the list, which stay what they are
+    /// as long as the host runs.
     #[serde(default)]
     pub(crate) outside: Vec<usize>,
     /// Those that are being emptied.

@@ -12,7 +12,8 @@ use tempfile::NamedTempFile;
 /// Files on their way, of the whole process.
 static UNDER_WAY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Removes what exports and generators have written so far, for a process that ends without waiting for them: nothing of theirs is put in its place afterwards.
+/// Removes what exports and generators have written so far, for a process that ends without waiting for them: nothing
+/// of theirs is put in its place afterwards.
 pub fn remove_unfinished() {
     for path in std::mem::take(&mut *UNDER_WAY.lock()) {
         // It may be done just now.
@@ -54,7 +55,8 @@ impl AtomicFile {
     /// Begins the file `to`, in the directory that it will be in.
     ///
     /// # Errors
-    /// `Conflict` where it exists and is not to be replaced; `Invalid` for a directory, a device, a pipe; what the system says of where it is to be.
+    /// `Conflict` where it exists and is not to be replaced; `Invalid` for a directory, a device, a pipe; what the
+    /// system says of where it is to be.
     pub fn begin(to: &Path, replace: bool) -> Result<Self> {
         if to.is_dir() {
             return Err(Error::invalid(format!("{} is a directory: name a file", to.display())));
@@ -76,7 +78,8 @@ impl AtomicFile {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // What the process's mask leaves of it, as of any file; who could read the file before still can, and nobody else.
+            // What the process's mask leaves of it, as of any file; who could read the file before
+            // still can, and nobody else.
             aside.permissions(before.map_or_else(|| std::fs::Permissions::from_mode(0o666), |before| before.permissions()));
         }
         let file = aside.tempfile_in(dir(to)).map_err(|e| Error::io("write", to, e))?;
@@ -111,7 +114,8 @@ impl AtomicFile {
         let placed = if replace { file.persist(&to) } else { file.persist_noclobber(&to) };
         placed.map_err(|e| if e.error.kind() == std::io::ErrorKind::AlreadyExists { there(&to) } else { Error::io("write", &to, e.error) })?;
         drop(listed);
-        // The name is on the disk, too; where a directory can't be synced, as on some network file systems, that is the system's to see to.
+        // The name is on the disk, too; where a directory can't be synced, as on some network file systems, that
+        // is the system's to see to.
         if let Ok(dir) = File::open(dir(&to)) {
             let _ = dir.sync_all();
         }

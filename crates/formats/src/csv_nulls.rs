@@ -5,8 +5,8 @@ use std::io::{self, Read};
 /// Bytes that are looked at at a time.
 const CHUNK: usize = 1 << 16;
 
-/// A reader that puts `""` into the blank lines of separated values of one column, where they are rows without a value: the reader behind it would pass
-/// over them. What has several columns, by its first line, is left as it is.
+/// A reader that puts `""` into the blank lines of separated values of one column, where they are rows without a value:
+/// the reader behind it would pass over them. What has several columns, by its first line, is left as it is.
 pub(super) struct CsvNulls<R> {
     inner: R,
     by: u8,

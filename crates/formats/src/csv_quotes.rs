@@ -2,8 +2,8 @@
 
 use std::io::{self, Read};
 
-/// A reader that follows the quotes of what it reads, by the rules of the reader that is behind it: a quote opens a value only as its first
-/// byte, two quotes within a quoted value are one.
+/// A reader that follows the quotes of what it reads, by the rules of the reader that is behind it: a quote opens a
+/// value only as its first byte, two quotes within a quoted value are one.
 pub(super) struct Quotes<R> {
     inner: R,
     by: u8,

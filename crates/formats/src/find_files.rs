@@ -10,9 +10,10 @@ use super::source::failed;
 /// What makes a name a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
-/// The files that `names` mean, in the order of the names. A directory means the files in it, in the order of their names, without those that begin
-/// with `.` or `_`. A name that is neither, and has `*`, `?` or `[` in it, is a pattern, as where no shell has seen it; what begins with `.` is only
-/// matched by a `.`, and of what it matches directories are left out.
+/// The files that `names` mean, in the order of the names. A directory means the files in it, in the order of their
+/// names, without those that begin with `.` or `_`. A name that is neither, and has `*`, `?` or `[` in it, is a
+/// pattern, as where no shell has seen it; what begins with `.` is only matched by a `.`, and of what it matches
+/// directories are left out.
 ///
 /// # Errors
 /// `NotFound` for a name that means no file; `Invalid` for what is no pattern; what the system says of a directory.

@@ -39,7 +39,8 @@ pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
     Ok((schema, rows as u64))
 }
 
-/// What to say of a file of separated values that seems to be separated by something else: one column whose name has the separator in it.
+/// What to say of a file of separated values that seems to be separated by something else: one column whose name
+/// has the separator in it.
 pub(super) fn hint(path: &Path, by: u8, schema: &Schema) -> Option<String> {
     let [only] = schema.fields().iter().as_slice() else { return None };
     let other = [(';', "';': write it again with commas"), ('\t', "tabs: call it .tsv"), (',', "commas: call it .csv")];

@@ -1,5 +1,5 @@
-//! Where JSON lines have lists, objects and plain values: a key must have one of them throughout. And which numbers are there, as far as inference passes
-//! over it.
+//! Where JSON lines have lists, objects and plain values: a key must have one of them throughout. And which numbers are
+//! there, as far as inference passes over it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -110,8 +110,8 @@ impl Shape {
         }
     }
 
-    /// `schema`, which was inferred from the objects, without the doubles that inference makes of whole numbers above those of `Int64`: these become
-    /// `UInt64`, or text where there are negative numbers beside them.
+    /// `schema`, which was inferred from the objects, without the doubles that inference makes of whole numbers above
+    /// those of `Int64`: these become `UInt64`, or text where there are negative numbers beside them.
     pub(super) fn exact(&self, schema: &Schema) -> Schema {
         Schema::new(self.exact_fields(schema.fields()))
     }

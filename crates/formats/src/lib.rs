@@ -90,13 +90,15 @@ impl Looked {
 
 /// Opens some files of the same columns as one table; they are read one after the other, in the order given.
 ///
-/// The types of text files are inferred from all of their rows together, and are the narrowest that hold every value (integers and floats
-/// become floats, integers beyond 64 bits text, dates and times become times, anything else mixed becomes text). JSON lines may leave keys out. CsvNulls
-/// lines are passed over, except in files of one column of separated values, where each is a null.
+/// The types of text files are inferred from all of their rows together, and are the narrowest that hold every value
+/// (integers and floats become floats, integers beyond 64 bits text, dates and times become times, anything else mixed
+/// becomes text). JSON lines may leave keys out. CsvNulls lines are passed over, except in files of one column of
+/// separated values, where each is a null.
 ///
 /// # Errors
-/// `NotFound`, `Unsupported` for an unknown ending, `Corrupt` or `Invalid` for content of another kind, `Invalid` for files with other
-/// columns than the first, `Exhausted` and `Unavailable` where the system can't read on; all name the file.
+/// `NotFound`, `Unsupported` for an unknown ending, `Corrupt` or `Invalid` for content of another kind,
+/// `Invalid` for files with other columns than the first, `Exhausted` and `Unavailable` where the system can't
+/// read on; all name the file.
 pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
     open_as(paths, None)
 }
@@ -139,7 +141,8 @@ pub fn open_as<P: AsRef<Path>>(paths: &[P], format: Option<Format>) -> Result<Ta
     Ok(TableFile { schema, batches, rows, bytes, hint })
 }
 
-/// The columns of all files together. Files with types of their own must agree; the inferred types of others are widened.
+/// The columns of all files together. Files with types of their own must agree; the inferred
+/// types of others are widened.
 fn common_schema(files: &[Looked]) -> Result<SchemaRef> {
     let typed = |l: &&Looked| matches!(l.format, Format::Parquet | Format::Arrow | Format::Vpic);
     let Some(lead) = files.iter().find(typed).or(files.first()) else { return Err(Error::invalid("no file to read")) };

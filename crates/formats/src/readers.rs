@@ -1,4 +1,5 @@
-//! A reader per format: an iterator of batches whose errors name the file. And what a file with types of its own says of itself.
+//! A reader per format: an iterator of batches whose errors name the file. And what a file with types
+//! of its own says of itself.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::error::Error
     failure.or(path, Error::corrupt(format!("{} is truncated or no {what} file", path.display())).with_source(e))
 }
 
-/// Ends `batches` at the first error, which becomes what `wrong` says, given the number of rows before; unless the system is to blame.
+/// Ends `batches` at the first error, which becomes what `wrong` says, given the number of rows before;
+/// unless the system is to blame.
 fn named(
     path: PathBuf,
     failure: Failure,
@@ -73,7 +75,8 @@ fn open_parquet(path: &Path) -> Result<(Parquet, Failure)> {
     Ok((Parquet::new_with_metadata(source, metadata), failure))
 }
 
-/// A column as the Parquet reader can read it: it makes dictionaries of texts and bytes, and of nothing else that is stored as bytes.
+/// A column as the Parquet reader can read it: it makes dictionaries of texts and bytes, and of nothing else
+/// that is stored as bytes.
 fn readable(field: &FieldRef) -> FieldRef {
     let data_type = match field.data_type() {
         DataType::Dictionary(_, values) if values.is_numeric() => values.as_ref().clone(),
@@ -179,7 +182,8 @@ pub(super) fn separated(path: PathBuf, by: u8, schema: &SchemaRef) -> Result<Bat
     Ok(named(path, failure, misfit, reader))
 }
 
-/// A row of separated values that does not fit the types. Arrow counts its lines without the header, and may show the whole row, which can be long.
+/// A row of separated values that does not fit the types. Arrow counts its lines without the header, and may show the
+/// whole row, which can be long.
 fn misfit(path: &Path, rows: usize, e: ArrowError) -> Error {
     let text = e.to_string();
     let told = text.strip_prefix("Parser error: Error ").and_then(|text| text.split_once(" at line ")).and_then(|(what, rest)| {

@@ -1,4 +1,5 @@
-//! A file that remembers why it could not be read: the readers of the formats pass the system's errors on as texts, or not at all.
+//! A file that remembers why it could not be read: the readers of the formats pass the system's errors on
+//! as texts, or not at all.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -70,7 +71,8 @@ impl FileSource {
     }
 }
 
-/// The bytes of a text: those of a file, unpacked if they are those of gzip or zstd, whatever the file's name; without a byte order mark.
+/// The bytes of a text: those of a file, unpacked if they are those of gzip or zstd, whatever the file's name;
+/// without a byte order mark.
 pub(super) struct Text {
     reader: Box<dyn Read + Send>,
     failure: Failure,
@@ -85,7 +87,8 @@ impl Text {
         let failure = source.failure();
         let (start, whole) = peek(Box::new(BufReader::new(source))).map_err(wrong)?;
         let unpacked: Box<dyn Read + Send> = match start.as_slice() {
-            // Members one after another are what block-compressing tools write; zstd's reader takes frames one after another, too.
+            // Members one after another are what block-compressing tools write; zstd's reader takes
+            // frames one after another, too.
             [0x1f, 0x8b, ..] => Box::new(Unpacked(MultiGzDecoder::new(whole))),
             [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Unpacked(zstd::stream::read::Decoder::new(whole).map_err(wrong)?)),
             _ => return Ok(Self { reader: unmarked(whole).map_err(wrong)?, failure }),

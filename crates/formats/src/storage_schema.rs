@@ -1,5 +1,6 @@
-//! Column types as they are stored. Some of Arrow's types are only other ways to write a value (dictionaries, runs, list views, narrow
-//! decimals, decimals that count hundreds) and can't travel in a Substrait plan; their plain forms are stored instead.
+//! Column types as they are stored. Some of Arrow's types are only other ways to write a value (dictionaries, runs,
+//! list views, narrow decimals, decimals that count hundreds) and can't travel in a Substrait plan; their plain
+//! forms are stored instead.
 
 use std::sync::Arc;
 

@@ -422,7 +422,8 @@ fn the_deepest_query_fits_the_stack_of_a_host() {
     run().unwrap();
 }
 
-/// The same for plans of strangers: whatever a plan of a megabyte says, it is planned or refused, on the stack that a host has.
+/// The same for plans of strangers: whatever a plan of a megabyte says, it is planned or refused, on
+/// the stack that a host has.
 #[test]
 fn foreign_plans_do_not_overflow_the_stack_of_a_host() {
     use prost::Message;

@@ -90,7 +90,7 @@ fn examples_are_told_from_other_blocks() {
 
 #[test]
 fn crates_without_documents_are_named() {
-    assert_eq!(unexplained("a", "//! A crate.\n//!\n//! See\n//! also `docs/a.md`.\n"), None);
+    assert_eq!(unexplained("a", "//! A crate.\n//!\n//! See\n//! also `README.md`.\n"), None);
     assert!(unexplained("a", "pub mod a;\n").unwrap().contains("does not begin"));
     assert!(unexplained("a", "//! A crate.\n\npub mod a;\n").unwrap().contains("names no document"));
     assert_eq!(unexplained("house", "//! A crate.\n"), None);

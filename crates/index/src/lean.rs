@@ -1,6 +1,7 @@
 //! Batches without the values that none of their rows refers to.
 //!
-//! Rows that are picked from many batches come with all that lies behind the views, and in the dictionaries, of any of these: a page of some thousand rows would have the texts of millions.
+//! Rows that are picked from many batches come with all that lies behind the views, and in the dictionaries, of any of
+//! these: a page of some thousand rows would have the texts of millions.
 
 use std::sync::Arc;
 

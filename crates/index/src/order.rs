@@ -1,8 +1,10 @@
 //! Values of any orderable column as 64-bit numbers in their order.
 //!
-//! The map is monotone, and not always one to one: what is smaller never gets a larger number, but texts that begin alike, and decimals beyond 64 bits, may share one. So a range of values becomes a range of numbers that
-//! has all of its rows and perhaps others; whoever asked looks at the values themselves. NULLs have a number of their own, above all values. Floats are in IEEE's total order but for the two zeros, which share a number:
-//! whether NaNs are larger than all numbers or not comparable at all, and the zeros equal or not, no row is missed.
+//! The map is monotone, and not always one to one: what is smaller never gets a larger number, but texts that begin
+//! alike, and decimals beyond 64 bits, may share one. So a range of values becomes a range of numbers that has all of
+//! its rows and perhaps others; whoever asked looks at the values themselves. NULLs have a number of their own, above
+//! all values. Floats are in IEEE's total order but for the two zeros, which share a number: whether NaNs are larger
+//! than all numbers or not comparable at all, and the zeros equal or not, no row is missed.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
@@ -89,7 +91,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// The order of a column of type `column`; `None` for types that have none. Where texts lie between two `bounds`, what these begin with alike is told once.
+    /// The order of a column of type `column`; `None` for types that have none. Where texts lie between two `bounds`,
+    /// what these begin with alike is told once.
     #[must_use]
     pub fn of(column: &DataType, bounds: Option<(&[u8], &[u8])>) -> Option<Self> {
         let class = Class::of(column)?;
@@ -149,8 +152,9 @@ impl Order {
         }
     }
 
-    /// The lowest and the highest number that values of a column of type `column` may have that are equal to the only one of `literal`, or would lie beside it: what is not below it has no less than the lowest, what is not
-    /// above it no more than the highest. `None` where the two are of types that are not compared so.
+    /// The lowest and the highest number that values of a column of type `column` may have that are equal to the only
+    /// one of `literal`, or would lie beside it: what is not below it has no less than the lowest, what is not above it
+    /// no more than the highest. `None` where the two are of types that are not compared so.
     #[must_use]
     pub fn around(&self, column: &DataType, literal: &ArrayRef) -> Option<(u64, u64)> {
         let literal = plain(literal).ok()?;

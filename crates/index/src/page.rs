@@ -1,7 +1,10 @@
-//! A page: rows that lie near one another, with their numbers in each of the index's columns, where they are, and perhaps values of columns.
+//! A page: rows that lie near one another, with their numbers in each of the index's columns, where they are, and
+//! perhaps values of columns.
 //!
-//! `u32 LE` how many rows; per column `u64 LE` the lowest number, `u8` how many bits at the lower end are nowhere set above it, `u8` how many bits each number takes, and the numbers less the lowest, without those bits, packed
-//! from the lowest bit on; the rows' places in the segment, ascending, in the same way; then, up to the end, an Arrow IPC stream with one batch of the values, or nothing. A page has no checksum: its segment's head has it.
+//! `u32 LE` how many rows; per column `u64 LE` the lowest number, `u8` how many bits at the lower end are nowhere set
+//! above it, `u8` how many bits each number takes, and the numbers less the lowest, without those bits, packed from the
+//! lowest bit on; the rows' places in the segment, ascending, in the same way; then, up to the end, an Arrow IPC stream
+//! with one batch of the values, or nothing. A page has no checksum: its segment's head has it.
 
 use skytether_common::{Error, Result};
 

@@ -1,10 +1,13 @@
 //! A segment: an index over the rows of some stripes that follow one another.
 //!
-//! Its rows are divided as a k-d tree divides points: at the median of one column, the halves at that of the next, down to pages. So a page's rows lie near one another in all columns, ranges of several columns meet few
-//! pages, and with one column pages are its values in order. There is no tree when it is read: the bounds of all pages are in the head, which is some 0.1% of the rows.
+//! Its rows are divided as a k-d tree divides points: at the median of one column, the halves at that of the next, down
+//! to pages. So a page's rows lie near one another in all columns, ranges of several columns meet few pages, and with
+//! one column pages are its values in order. There is no tree when it is read: the bounds of all pages are in the head,
+//! which is some 0.1% of the rows.
 //!
-//! A head's bytes: `"SKYINDX\0"`, u32 LE CRC-32C of all that follows, u32 LE length of a JSON header ([`Header`]), the header, and per page u32 LE each: its file, where it begins in it, its length, its CRC-32C, its rows; then
-//! per column u64 LE the lowest and the highest number in it.
+//! A head's bytes: `"SKYINDX\0"`, u32 LE CRC-32C of all that follows, u32 LE length of a JSON header ([`Header`]), the
+//! header, and per page u32 LE each: its file, where it begins in it, its length, its CRC-32C, its rows; then per
+//! column u64 LE the lowest and the highest number in it.
 
 use arrow::array::RecordBatch;
 use arrow::compute::interleave_record_batch;
@@ -138,7 +141,8 @@ impl Building {
             numbers.extend(order.numbers(column)?);
         }
         self.stripes.push(rows as u32);
-        // Numbers, in vectors that may be twice as large, an order of them, and both numbers and values a second time in the pages: all is there until the last page is.
+        // Numbers, in vectors that may be twice as large, an order of them, and both numbers and values a second time
+        // in the pages: all is there until the last page is.
         let bytes = rows * (3 * 8 * self.columns.len() + 8) + 2 * held.as_ref().map_or(0, RecordBatch::get_array_memory_size);
         (self.bytes, self.largest) = (self.bytes + bytes, self.largest.max(bytes));
         self.values.extend(held);
@@ -172,7 +176,8 @@ impl Building {
     /// The segment, which begins with stripe `first` of the partition `source`.
     ///
     /// # Errors
-    /// Internal where values can't be put together; Unsupported where they take far more bytes in pages than in the table.
+    /// Internal where values can't be put together; Unsupported where they take far more bytes in
+    /// pages than in the table.
     pub fn finish(self, source: Source, first: u32) -> Result<Built> {
         let mut order: Vec<u32> = (0..self.rows() as u32).collect();
         divide(&mut order, &self.numbers, 0);

@@ -51,7 +51,8 @@ pub struct IngestReport {
     pub seconds: f64,
 }
 
-/// One ingest under way. Nothing of it is to be seen before [`DatasetWriter::commit`]; without a commit what it wrote is deleted.
+/// One ingest under way. Nothing of it is to be seen before [`DatasetWriter::commit`]; without a commit
+/// what it wrote is deleted.
 #[derive(Debug)]
 pub struct DatasetWriter {
     catalog: Catalog,
@@ -148,8 +149,8 @@ impl DatasetWriter {
     /// Begins to write `name`; `generation` is drawn at random by the caller.
     ///
     /// # Errors
-    /// `Conflict` where the data set exists and `replace` is false; `Unsupported` where a newer version wrote it; `Internal` outside
-    /// of a runtime with several threads.
+    /// `Conflict` where the data set exists and `replace` is false; `Unsupported` where a newer version wrote it;
+    /// `Internal` outside of a runtime with several threads.
     pub fn begin(
         catalog: Catalog,
         slices: SliceOptions,
@@ -201,10 +202,12 @@ impl DatasetWriter {
         &self.name
     }
 
-    /// How the data set is kept from loss, if not as the fleet usually does. To be said before its first table is written.
+    /// How the data set is kept from loss, if not as the fleet usually does. To be said before
+    /// its first table is written.
     ///
     /// # Errors
-    /// Invalid where there are fewer drives than that needs, or, on two levels, fewer hosts or a fleet that does not know its hosts; and after a table was written.
+    /// Invalid where there are fewer drives than that needs, or, on two levels, fewer hosts or a fleet that does not
+    /// know its hosts; and after a table was written.
     pub fn redundancy(&mut self, scheme: Scheme) -> Result<()> {
         if !self.tables.is_empty() || self.state != State::Writing {
             return Err(Error::invalid(format!("the redundancy of {} is to be said before its tables are written", self.name)));
@@ -219,12 +222,12 @@ impl DatasetWriter {
         self.application.insert(key.into(), value.into());
     }
 
-    /// Writes one table from `batches` of `schema`. Reading, encoding and sending go on side by side, in bounded memory.
-    /// `batches` is read on the calling thread, which the runtime is told to do without meanwhile.
+    /// Writes one table from `batches` of `schema`. Reading, encoding and sending go on side by side, in bounded
+    /// memory. `batches` is read on the calling thread, which the runtime is told to do without meanwhile.
     ///
     /// # Errors
-    /// The iterator's errors; `Invalid` for a batch of another schema, a column name twice or a table twice; what the drives say. After
-    /// an error the writer can only be dropped.
+    /// The iterator's errors; `Invalid` for a batch of another schema, a column name twice or a table twice; what the
+    /// drives say. After an error the writer can only be dropped.
     pub async fn write_table(
         &mut self,
         table: &str,
@@ -235,7 +238,8 @@ impl DatasetWriter {
         self.write(table, placement, Vec::new(), schema, batches).await
     }
 
-    /// As [`Self::write_table`], with each row on the drive that its keys, the columns called `by`, say: partition `n` is on drive `n` of the fleet.
+    /// As [`Self::write_table`], with each row on the drive that its keys, the columns called `by`, say: partition `n`
+    /// is on drive `n` of the fleet.
     ///
     /// # Errors
     /// As there; `Invalid` where `by` names no column, one that is not there, or one of a type that keys can't have.
@@ -336,7 +340,8 @@ impl DatasetWriter {
             }
         }
         if placement == Placement::Spread && !by_key {
-            // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables that may be joined lie side by side.
+            // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables
+            // that may be joined lie side by side.
             let home = self.catalog.home(&self.name);
             let first = drives.iter().position(|drive| *drive == home).unwrap_or(0);
             drives.rotate_left(first);
@@ -428,8 +433,9 @@ impl DatasetWriter {
     /// Makes all tables visible at once, in place of what was there before.
     ///
     /// # Errors
-    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was written is deleted. After
-    /// any other error the data set may be there: look. A caller that stops waiting does not stop the commit.
+    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was
+    /// written is deleted. After any other error the data set may be there: look. A caller that stops waiting
+    /// does not stop the commit.
     pub fn commit(self) -> BoxFuture<'static, Result<IngestReport>> {
         Box::pin(async move {
             let mut this = self;
@@ -467,7 +473,8 @@ impl DatasetWriter {
         })
     }
 
-    /// What the commit is to find: what was there when the ingest began, its generation and change as they are now, and the indexes that it has now, which what comes is to have as well. Of several homes another may decide by now,
+    /// What the commit is to find: what was there when the ingest began, its generation and change as they are now, and
+    /// the indexes that it has now, which what comes is to have as well. Of several homes another may decide by now,
     /// whose versions are its own; and what was there may lie on other drives by now.
     async fn expected_now(&self) -> Result<(Expect, Option<(Generation, u64)>, Vec<IndexRecord>)> {
         self.catalog.look_around().await?;
@@ -478,7 +485,8 @@ impl DatasetWriter {
         if written == self.replaced { Ok((expect, now, indexes)) } else { Err(lost_update(&self.name)) }
     }
 
-    /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced. An error comes with whether it is certain that nothing was committed.
+    /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced. An error
+    /// comes with whether it is certain that nothing was committed.
     async fn commit_now(&self, record: &mut RootRecord) -> std::result::Result<Option<Generation>, (Error, bool)> {
         for attempt in 0.. {
             let (expect, now, indexes) = self.expected_now().await.map_err(|e| (e, true))?;
@@ -499,7 +507,8 @@ impl DatasetWriter {
         Err((lost_update(&self.name), true))
     }
 
-    /// Whether drives that are lost by now have no part that is nowhere else, and no drive was replaced: what it had is made anew of what root records name, and of nothing else.
+    /// Whether drives that are lost by now have no part that is nowhere else, and no drive was replaced: what it had is
+    /// made anew of what root records name, and of nothing else.
     fn is_all_there(&self, record: &RootRecord) -> Result<()> {
         let now = self.catalog.health().incarnations();
         let replaced = |id: &Uuid| now.get(id) != self.incarnations.get(id) && record.names(id);
@@ -576,7 +585,8 @@ impl Drop for DatasetWriter {
     }
 }
 
-/// Waits for the lanes; where both failed, the lanes' error is the cause and the encoder's only says that it could not go on.
+/// Waits for the lanes; where both failed, the lanes' error is the cause and the encoder's only says
+/// that it could not go on.
 async fn settle<T>(outbox: WritePipeline, encoded: Result<T>) -> Result<T> {
     let sent = outbox.finish().await;
     sent.and(encoded)

@@ -1,4 +1,5 @@
-//! A matrix on its way into slices: ranges of genes, each read and encoded by one thread, as many at a time as there are cores.
+//! A matrix on its way into slices: ranges of genes, each read and encoded by one thread, as many at a
+//! time as there are cores.
 
 use std::ops::Range;
 
@@ -13,7 +14,8 @@ use crate::stripe_encoder::StripeEncoder;
 use skytether_catalog::records::partition::PartitionRecord;
 use skytether_catalog::root_store::Catalog;
 
-/// Contiguous ranges of genes, at most `parts`, with about the same weight each; a gene weighs its nonzeros and one for itself.
+/// Contiguous ranges of genes, at most `parts`, with about the same weight each; a gene weighs its
+/// nonzeros and one for itself.
 pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {
     let total: u64 = nnz_per_gene.iter().map(|n| n + 1).sum();
     let mut ranges = Vec::new();

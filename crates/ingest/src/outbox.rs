@@ -1,6 +1,7 @@
 //! Slices on their way to the drives: one lane per drive, each a task that sends what came in as batches.
 //!
-//! A lane has [two](UNDER_WAY) batches under way: while the drive stores one, the next comes over its link, and where both have come, both are stored by different cores of the drive.
+//! A lane has [two](UNDER_WAY) batches under way: while the drive stores one, the next comes over its link, and where
+//! both have come, both are stored by different cores of the drive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use skytether_runtime::within;
 /// Bytes that one lane collects before it sends.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Bytes that all lanes together may hold back, but for the last slice of each batch and four more of each lane; of more than 32 drives a MiB for each batch.
+/// Bytes that all lanes together may hold back, but for the last slice of each batch and four more of each lane; of
+/// more than 32 drives a MiB for each batch.
 const TOTAL_BYTES: usize = 64 << 20;
 
 /// Batches of a lane that its drive has not answered yet.
@@ -33,7 +35,8 @@ struct DriveWriter {
     task: JoinHandle<Result<()>>,
 }
 
-/// Sends values to drives with backpressure: [`WritePipeline::put`] waits while the drive has not taken what came before.
+/// Sends values to drives with backpressure: [`WritePipeline::put`] waits while the drive has
+/// not taken what came before.
 pub(crate) struct WritePipeline {
     lanes: Vec<DriveWriter>,
 }
@@ -78,7 +81,8 @@ impl WritePipeline {
     }
 }
 
-/// Sends what comes in `ops`, until there is no more or the drive fails. What is under way then is answered before this ends, or given up at its deadline: whoever cleans up finds what was written until then.
+/// Sends what comes in `ops`, until there is no more or the drive fails. What is under way then is answered before this
+/// ends, or given up at its deadline: whoever cleans up finds what was written until then.
 async fn run(drive: Arc<dyn Storage>, mut ops: mpsc::Receiver<Op>, batch_bytes: usize, deadline: Duration) -> Result<()> {
     let (mut next, mut under_way) = (Batch::default(), FuturesUnordered::new());
     let (mut more, mut result) = (true, Ok(()));
@@ -116,7 +120,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// The next batch, once it is full or the last one; none where nothing comes any more. What came before it is dropped stays for the next call.
+    /// The next batch, once it is full or the last one; none where nothing comes any more. What came before it is
+    /// dropped stays for the next call.
     async fn fill(&mut self, ops: &mut mpsc::Receiver<Op>, most_bytes: usize) -> Vec<Op> {
         while self.bytes < most_bytes && self.ops.len() < BATCH_OPS {
             let Some(op) = ops.recv().await else { break };

@@ -11,8 +11,8 @@ use skytether_catalog::records::partition::PartitionedBy;
 use skytether_catalog::records::root::TableRecord;
 use skytether_catalog::root_store::Catalog;
 
-/// How many times the size of a slice rows may take in memory while they wait, for each partition: all partitions together hold no more than that, or than one table that
-/// is dealt in turn.
+/// How many times the size of a slice rows may take in memory while they wait, for each partition: all partitions
+/// together hold no more than that, or than one table that is dealt in turn.
 const WAITING: usize = 2;
 
 /// The partitions of one table while they are written.
@@ -74,8 +74,8 @@ impl<'a> RowRouter<'a> {
         slices.iter().try_for_each(|slice| self.partitions[at].add(slice))
     }
 
-    /// Drives that got no slice hold no partition, but for the first: an empty table has a schema too. Partitions by key are there without rows as well: sub-plans
-    /// that join them with others ask for them.
+    /// Drives that got no slice hold no partition, but for the first: an empty table has a schema too. Partitions by
+    /// key are there without rows as well: sub-plans that join them with others ask for them.
     pub(crate) fn finish(mut self, catalog: &Catalog, memory_bytes: u64) -> Result<TableRecord> {
         let by_key = !self.keys.is_empty();
         for (at, slicer) in std::mem::take(&mut self.slicers).into_iter().enumerate() {

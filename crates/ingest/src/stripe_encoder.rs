@@ -1,8 +1,10 @@
-//! The code groups of a table while it is written: slices wait until a group of them is complete, and its parities go out with the slices.
+//! The code groups of a table while it is written: slices wait until a group of them is complete, and its
+//! parities go out with the slices.
 //!
 //! Who cuts rows into slices by one thread has them made by another one ([`StripeEncoder::beside`]).
 //!
-//! On two levels each slice waits twice: for others of a group across hosts, and for others of a group within its host, as the parities of the former do.
+//! On two levels each slice waits twice: for others of a group across hosts, and for others of a group within its host,
+//! as the parities of the former do.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -151,7 +153,8 @@ impl<'a> StripeEncoder<'a> {
         })
     }
 
-    /// Slice `number` of partition `slot` goes out. What it completes is encoded by this thread, or by that of [`Self::beside`].
+    /// Slice `number` of partition `slot` goes out. What it completes is encoded by this thread, or by
+    /// that of [`Self::beside`].
     ///
     /// # Errors
     /// As [`WritePipeline::put`] and [`Grouper::push`].
@@ -214,7 +217,8 @@ impl<'a> StripeEncoder<'a> {
         ready.into_iter().try_for_each(|inner| self.encode_within(inner))
     }
 
-    /// Makes and sends the parities of a group within a host; one that has a parity that another thread is just making is left to that.
+    /// Makes and sends the parities of a group within a host; one that has a parity that another thread is
+    /// just making is left to that.
     fn encode_within(&self, inner: Inner) -> Result<()> {
         let Some(codes) = self.over.scheme.inner() else { return Err(Error::internal("a table on one level has a group within a host")) };
         let drives = self.over.drives.len() as u32;

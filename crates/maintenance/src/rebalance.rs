@@ -1,7 +1,9 @@
 //! Data sets go to other drives: each becomes a new generation of the same content, of which most is where it was.
 //!
-//! Nothing of a new generation is to be seen before its root record is there (compare-and-set), nothing of the old one is missing before that, and what a crash leaves of either is garbage as that of an ingest. Slices that stay on their drives are
-//! linked there: they get another name and are not copied. Those that move go through this process, verified, a few at a time.
+//! Nothing of a new generation is to be seen before its root record is there (compare-and-set), nothing of the old one
+//! is missing before that, and what a crash leaves of either is garbage as that of an ingest. Slices that stay on their
+//! drives are linked there: they get another name and are not copied. Those that move go through this process,
+//! verified, a few at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -142,7 +144,8 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Moves what has to move of all data sets. Dropping it stops it; the next one goes on with the data sets that this one did not come to.
+    /// Moves what has to move of all data sets. Dropping it stops it; the next one goes on with the data sets that
+    /// this one did not come to.
     ///
     /// # Errors
     /// `Unavailable`, what the drives say. What can't be moved is no error: the report tells.
@@ -284,7 +287,8 @@ impl<'a> Mover<'a> {
                 return Err(e.context(format!("{} could not be moved", record.name)));
             }
         };
-        // From here on the root record may name what was written: an answer may be lost, and whoever waits for this may leave. What it does not name goes when the fleet is opened next.
+        // From here on the root record may name what was written: an answer may be lost, and whoever waits for this may
+        // leave. What it does not name goes when the fleet is opened next.
         unsettled.settled = true;
         if !self.commit(&now, version, before).await? {
             unsettled.undo().await;
@@ -330,7 +334,8 @@ impl<'a> Mover<'a> {
         Ok(plans)
     }
 
-    /// Looks whether `now` may take the place of `before`: the version and change of what is there, if that is `before` still. What it says of indexes is as it is now.
+    /// Looks whether `now` may take the place of `before`: the version and change of what is there, if that is `before`
+    /// still. What it says of indexes is as it is now.
     ///
     /// # Errors
     /// Unavailable where a drive that is to have a part does not answer: what is there is whole.
@@ -364,7 +369,8 @@ impl<'a> Mover<'a> {
     async fn commit(&self, now: &RootRecord, version: Version, before: u64) -> Result<bool> {
         let catalog = self.cluster.catalog();
         let Err(e) = catalog.commit(now, Expect::Version(version), Some(before)).await else { return Ok(true) };
-        // The home that decides may have taken it: then what was there before is not missed when the others have it, too.
+        // The home that decides may have taken it: then what was there before is not missed when
+        // the others have it, too.
         match catalog.read(&now.name).await {
             Ok((there, _)) if there.generation == now.generation => {
                 let _turn = catalog.health().membership_lock().await;
@@ -471,7 +477,8 @@ impl<'a> Mover<'a> {
     }
 }
 
-/// Links values at drive `at`: how many, and those that are to be written instead, because the drive does not link or they are damaged there.
+/// Links values at drive `at`: how many, and those that are to be written instead, because the drive does not link
+/// or they are damaged there.
 async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> {
     if !cluster.drives()[at].capabilities().link {
         return Ok((0, jobs));
@@ -515,7 +522,8 @@ async fn read(cluster: Cluster, job: Job) -> Result<(Job, Bytes)> {
     Err(Error::corrupt(format!("{} has another value under {key} than it should: scrub {} first", cluster.drives()[job.from].info().name, job.was.0.dataset)))
 }
 
-/// Whether a value that can't be had is not to be had for a drive that does not answer: all do, but for those that leave for good.
+/// Whether a value that can't be had is not to be had for a drive that does not answer: all do, but for
+/// those that leave for good.
 async fn nobody_is_away(cluster: &Cluster, at: usize, key: &Key) -> bool {
     let health = cluster.catalog().health();
     let leaving = health.leaving();

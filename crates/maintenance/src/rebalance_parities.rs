@@ -1,4 +1,5 @@
-//! The parities of a table as they are to lie, and the code maps that name them: groups stay as they are, under other names.
+//! The parities of a table as they are to lie, and the code maps that name them: groups stay as
+//! they are, under other names.
 
 use std::collections::HashMap;
 
@@ -24,7 +25,8 @@ pub(crate) struct ParityLayout {
 }
 
 impl Planned<'_> {
-    /// Where parities go that `place` says of, one after the other: those across drives or hosts, and then those within hosts. `named` are the slices.
+    /// Where parities go that `place` says of, one after the other: those across drives or hosts, and then those within
+    /// hosts. `named` are the slices.
     ///
     /// # Errors
     /// Corrupt where groups have what nobody counts.

@@ -49,7 +49,8 @@ pub(crate) struct TablePlan {
     /// Its drives, in order of their slots; of tables that lie everywhere, those that have them.
     pub(crate) drives: Vec<usize>,
     pub(crate) parts: Vec<Partition>,
-    /// Its parities across drives or hosts, and those within hosts: how many there are on each of its drives, and their bytes.
+    /// Its parities across drives or hosts, and those within hosts: how many there are on each of its
+    /// drives, and their bytes.
     pub(crate) parities: [Vec<(u32, u64)>; 2],
     /// Its code map.
     pub(crate) stored: Option<StoredMap>,
@@ -86,10 +87,12 @@ impl Planner<'_> {
         })
     }
 
-    /// What table `title` of `record` is to be in generation `next`; `others`: bytes of all else on the drives, by their places.
+    /// What table `title` of `record` is to be in generation `next`; `others`: bytes of all else on the
+    /// drives, by their places.
     ///
     /// # Errors
-    /// `Exhausted` where too few drives would be left, `Unsupported` where the table can't do without a drive that leaves; what the drives say.
+    /// `Exhausted` where too few drives would be left, `Unsupported` where the table can't do without a drive that
+    /// leaves; what the drives say.
     pub(crate) async fn table(&self, record: &RootRecord, title: &str, table: &TableRecord, next: Generation, others: &[u64]) -> Result<TablePlan> {
         match table.placement {
             Placement::Everywhere => self.everywhere(record, title, table, next).await,
@@ -183,14 +186,16 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    /// The drives of a table: those that it has, without those that leave, and all others; on two levels all others of its hosts.
+    /// The drives of a table: those that it has, without those that leave, and all others; on two levels
+    /// all others of its hosts.
     fn more(&self, base: &[usize], housing: Option<&Housing>) -> Vec<usize> {
         let mut drives: Vec<usize> = base.iter().copied().filter(|at| !self.leaving.contains(at)).collect();
         drives.extend(self.targets.iter().filter(|at| !base.contains(at) && housing.is_none_or(|housing| housing.number(**at).is_some())));
         drives
     }
 
-    /// The drives of a table that is partitioned by key: others in the places of those that leave, so that rows stay in their partitions, and on two levels in their hosts.
+    /// The drives of a table that is partitioned by key: others in the places of those that leave, so that rows stay in
+    /// their partitions, and on two levels in their hosts.
     fn instead(&self, record: &RootRecord, title: &str, base: &[usize], housing: Option<&Housing>) -> Result<Vec<usize>> {
         let mut free: Vec<usize> = self.targets.iter().copied().filter(|at| !base.contains(at)).collect();
         let place = |at: &usize| {
@@ -242,7 +247,8 @@ impl Planned<'_> {
         self.drives.iter().copied().chain(self.gone()).collect()
     }
 
-    /// The stripes of all partitions in order, and the parities of all groups, those across drives or hosts before those within hosts, with where they are.
+    /// The stripes of all partitions in order, and the parities of all groups, those across drives or hosts before
+    /// those within hosts, with where they are.
     fn pieces(&self) -> Result<Vec<Piece>> {
         let locals = self.locals();
         let local: HashMap<usize, u32> = locals.iter().zip(0..).map(|(at, n)| (*at, n)).collect();
@@ -295,7 +301,8 @@ impl Planned<'_> {
         data.chain(parity).collect()
     }
 
-    /// The table with its units at these places. `whole`: partitions stay one after the other, as they are; otherwise stripes keep the order of the ingest as far as they can.
+    /// The table with its units at these places. `whole`: partitions stay one after the other, as they are; otherwise
+    /// stripes keep the order of the ingest as far as they can.
     fn laid_out(&self, now: &[u32], whole: bool, by_key: bool) -> Result<TablePlan> {
         let mut now = now.iter().copied();
         let mut next_place = || now.next().ok_or_else(|| Error::internal("a part of a table has no place"));
@@ -317,7 +324,8 @@ impl Planned<'_> {
             if !whole {
                 stripes.sort_by_key(|(p, stripe)| (*stripe, *p));
             }
-            // Where nothing is, is no partition, but for the first, which knows the schema; partitions by key are asked for all the same.
+            // Where nothing is, is no partition, but for the first, which knows the schema; partitions by key
+            // are asked for all the same.
             if stripes.is_empty() && slot > 0 && !by_key {
                 continue;
             }

@@ -1,9 +1,14 @@
-//! A blank drive in the place of a lost one: all that the lost one had is made anew on it, while queries go on without it, and then it is taken in.
+//! A blank drive in the place of a lost one: all that the lost one had is made anew on it, while queries go on without
+//! it, and then it is taken in.
 //!
-//! The blank drive has the lost one's id, so that nothing that names a drive changes: not root records, code maps or placement. What tells them apart is the member's *incarnation* in the record of the fleet, which grows when a rebuild begins: a drive
-//! whose own record names a smaller one was replaced, and is not used again. A drive without a record of the fleet is blank, and is not used either until all is on it; then it gets the record, and is taken in as one that was away.
+//! The blank drive has the lost one's id, so that nothing that names a drive changes: not root records, code maps or
+//! placement. What tells them apart is the member's *incarnation* in the record of the fleet, which grows when a
+//! rebuild begins: a drive whose own record names a smaller one was replaced, and is not used again. A drive without
+//! a record of the fleet is blank, and is not used either until all is on it; then it gets the record, and is taken
+//! in as one that was away.
 //!
-//! What is on the blank drive already, as the code map names it, is not made again: that is how a rebuild goes on after a crash.
+//! What is on the blank drive already, as the code map names it, is not made again: that is how a
+//! rebuild goes on after a crash.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -33,7 +38,9 @@ use skytether_recovery::shard::role;
 /// Groups that are read and decoded at the same time.
 const GROUPS: usize = 8;
 
-/// Bytes of shards that wait for others of their groups at most, unless a quarter of the host's memory is less: twice what is read for nobody in particular, which is a row or two of each of some drives and as far apart as shards of a group are.
+/// Bytes of shards that wait for others of their groups at most, unless a quarter of the host's memory is less:
+/// twice what is read for nobody in particular, which is a row or two of each of some drives and as far apart
+/// as shards of a group are.
 const MOST_WAITING: u64 = 384 << 20;
 
 /// Groups whose shards are read along at a time.
@@ -95,11 +102,14 @@ fn places_of(wanted: &BTreeMap<u32, Vec<usize>>) -> Vec<Place> {
 }
 
 impl Maintenance {
-    /// Makes all anew on blank drives that are in the place of lost ones, and takes them in; `tell` is told how far it is. Queries go on without them meanwhile, and so do ingests where enough other drives are here. Dropping it stops it, and the next one goes on from there.
+    /// Makes all anew on blank drives that are in the place of lost ones, and takes them in; `tell` is told how far it
+    /// is. Queries go on without them meanwhile, and so do ingests where enough other drives are here. Dropping it
+    /// stops it, and the next one goes on from there.
     ///
     /// # Errors
-    /// `Unsupported` in a fleet without redundancy; `Invalid` where a drive that is named is not lost, or what answers in its place is not blank; `Conflict` while another repair is under way; `Unavailable` where more drives are lost than the fleet survives, or a drive does not
-    /// answer.
+    /// `Unsupported` in a fleet without redundancy; `Invalid` where a drive that is named is not lost, or what answers
+    /// in its place is not blank; `Conflict` while another repair is under way; `Unavailable` where more drives are
+    /// lost than the fleet survives, or a drive does not answer.
     pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
         Box::pin(async move {
             let started = Instant::now();
@@ -160,7 +170,8 @@ impl Rebuild<'_> {
         let ids: Vec<_> = self.blank.iter().map(|at| catalog.drives()[*at].info().id).collect();
         catalog.fence(&ids).await?;
         let mut done: BTreeMap<DatasetName, Generation> = BTreeMap::new();
-        // What is written meanwhile is written without the blank drive; what was replaced meanwhile may have to be looked at again.
+        // What is written meanwhile is written without the blank drive; what was replaced meanwhile may
+        // have to be looked at again.
         for pass in 0.. {
             let mut records = Vec::new();
             for name in catalog.names().await? {
@@ -259,7 +270,8 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Slices and parities of a table from the rest of their groups, and what its blank drives have of metadata and code map.
+    /// Slices and parities of a table from the rest of their groups, and what its blank drives have
+    /// of metadata and code map.
     async fn coded(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, redundancy: &RedundancyRecord) -> Result<()> {
         let partition = record.partition(title, 0);
         let map =
@@ -282,7 +294,8 @@ impl Rebuild<'_> {
         self.own(record, &parity_of(&partition, 0).key()?, redundancy.holders(0), &|bytes| StoredMap::decode(bytes).map(drop)).await
     }
 
-    /// All that is missing on blank drives, from as many others of each group as it has data; whether the data set is still there.
+    /// All that is missing on blank drives, from as many others of each group as it has data; whether the
+    /// data set is still there.
     async fn one_level(&mut self, record: &RootRecord, partition: &PartitionName, level: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
         let wanted = self.wanted(partition, level, places).await?;
         let plan = reads(level.map(), states, &places_of(&wanted))?;
@@ -299,7 +312,8 @@ impl Rebuild<'_> {
         self.made(record, partition, level, &wanted, plan.groups, &Making::Planned).await
     }
 
-    /// The same on two levels: within the hosts where that is possible; what is not, slices and parities across hosts first, and then the parities within hosts, of what was made.
+    /// The same on two levels: within the hosts where that is possible; what is not, slices and parities across hosts
+    /// first, and then the parities within hosts, of what was made.
     async fn two_levels(&mut self, record: &RootRecord, partition: &PartitionName, within: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
         let across = Level::across(&within.stored);
         let wanted = self.wanted(partition, within, places).await?;
@@ -358,7 +372,8 @@ impl Rebuild<'_> {
         Ok(wanted)
     }
 
-    /// Makes the wanted shards of some groups of a level, each with those of its shards that are to be read; whether the data set is still there.
+    /// Makes the wanted shards of some groups of a level, each with those of its shards that are to be read; whether
+    /// the data set is still there.
     async fn made(
         &mut self,
         record: &RootRecord,
@@ -469,7 +484,8 @@ impl Rebuild<'_> {
         if batch.bytes >= BATCH || batch.ops.len() >= OPS { self.send(at).await } else { Ok(()) }
     }
 
-    /// Sends what waits for a drive, beside what is made next. Reading it back would ask the drive's memory, not its disk: that is for scrubs.
+    /// Sends what waits for a drive, beside what is made next. Reading it back would ask the drive's memory, not its
+    /// disk: that is for scrubs.
     async fn send(&mut self, at: usize) -> Result<()> {
         let Some(Batch { ops, bytes }) = self.batches.remove(&at) else { return Ok(()) };
         while self.sending.get(&at).is_some_and(|sending| sending.len() >= SENDS) {

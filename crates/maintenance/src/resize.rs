@@ -1,4 +1,5 @@
-//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then (docs/internals/resize.md).
+//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then
+//! (docs/internals/resize.md).
 //!
 //! | room | subject |
 //! |---|---|
@@ -35,12 +36,15 @@ const ROUNDS: usize = 16;
 const ANSWER: Duration = Duration::from_secs(10);
 
 impl Maintenance {
-    /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told how far it is.
-    /// Queries and ingests go on meanwhile. Dropping it stops it, and the next one goes on from there.
+    /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves
+    /// slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told
+    /// how far it is. Queries and ingests go on meanwhile. Dropping it stops it, and the next one goes on from there.
     ///
     /// # Errors
-    /// `Invalid` for new drives that are not blank, have another's name, or are of another fleet, for drives that are not there, and where too few would be left; `Conflict` while another one or a repair is under way; `Unavailable` while drives are lost
-    /// that are not to leave, and where a drive that is to leave has something that can't be moved, which the text names; `Unsupported` for the drives of a branch.
+    /// `Invalid` for new drives that are not blank, have another's name, or are of another fleet, for drives that are
+    /// not there, and where too few would be left; `Conflict` while another one or a repair is under way; `Unavailable`
+    /// while drives are lost that are not to leave, and where a drive that is to leave has something that can't be
+    /// moved, which the text names; `Unsupported` for the drives of a branch.
     pub fn resize<'a>(
         &'a self,
         new: Vec<Arc<dyn Cse>>,
@@ -190,7 +194,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// The places of the drives of these names or ids: of those of the fleet, and of those that left it when that was cut off.
+    /// The places of the drives of these names or ids: of those of the fleet, and of those that left
+    /// it when that was cut off.
     fn places_of(&self, names: &[String]) -> Result<(BTreeSet<usize>, BTreeSet<usize>)> {
         let (members, outside) = (self.0.catalog().health().members(), self.0.catalog().health().outside());
         let (mut leaving, mut left) = (BTreeSet::new(), BTreeSet::new());

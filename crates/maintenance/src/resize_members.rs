@@ -21,10 +21,12 @@ impl Maintenance {
         self.0.catalog().newest_of(&told).cloned().ok_or_else(|| no_record(&told))
     }
 
-    /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that nothing is to be looked for there. Whether it was not of it before.
+    /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that
+    /// nothing is to be looked for there. Whether it was not of it before.
     ///
     /// # Errors
-    /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported` for the drives of a branch.
+    /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported`
+    /// for the drives of a branch.
     pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
         let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         let (id, name) = (drive.info().id, drive.info().name.clone());
@@ -63,7 +65,8 @@ impl Maintenance {
             }
             new
         };
-        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was lost. What it says by itself counts for nothing.
+        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was
+        // lost. What it says by itself counts for nothing.
         let mut first = fleet;
         grown(&mut first);
         let newest = std::mem::take(&mut first.change);
@@ -105,7 +108,8 @@ impl Maintenance {
             .context(|| format!("{name} could not note its fleet"))
     }
 
-    /// Ends the membership of drives on which nothing lies any more, and hands their root records on. Nothing if a root record names one of them still: that is to move first, and this to be tried again; whether it is done.
+    /// Ends the membership of drives on which nothing lies any more, and hands their root records on. Nothing if a root
+    /// record names one of them still: that is to move first, and this to be tried again; whether it is done.
     ///
     /// # Errors
     /// What the drives say.
@@ -131,7 +135,8 @@ impl Maintenance {
             match catalog.read(name).await {
                 Ok((record, _)) if ids.iter().any(|id| record.names(id)) => return Ok(false),
                 Ok((record, _)) => records.push((name.clone(), Some(record.encode()?))),
-                // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off left it, and it must not be there when it is looked for.
+                // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off
+                // left it, and it must not be there when it is looked for.
                 Err(e) if e.kind() == Kind::NotFound => records.push((name.clone(), None)),
                 Err(e) => return Err(e.context(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
             }

@@ -18,7 +18,8 @@ impl Maintenance {
     /// The hosts of `count` drives that come while these leave, in order: empty names where the fleet knows none.
     ///
     /// # Errors
-    /// `Invalid` for a name that can't be one, or that a fleet without hosts can't use, and where nobody says which host the drive at an address is on.
+    /// `Invalid` for a name that can't be one, or that a fleet without hosts can't use, and where nobody says which
+    /// host the drive at an address is on.
     pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &ResizeOptions) -> Result<Vec<String>> {
         let Some(domains) = self.0.catalog().health().failure_domains() else {
             return match &options.host {
@@ -67,7 +68,8 @@ impl Maintenance {
         drives
     }
 
-    /// Checks that enough drives are left without these, and with others on `hosts`, for the fleet and for each data set.
+    /// Checks that enough drives are left without these, and with others on `hosts`, for the
+    /// fleet and for each data set.
     ///
     /// # Errors
     /// `Invalid`, naming the data set and the host; what the drives say.
@@ -124,7 +126,8 @@ impl Maintenance {
     }
 }
 
-/// Checks that something that is on these hosts in groups of `inner` can stay there, with so many drives left `on` each, or on others in the places of those of which all drives leave.
+/// Checks that something that is on these hosts in groups of `inner` can stay there, with so many drives left `on`
+/// each, or on others in the places of those of which all drives leave.
 fn stays(own: &BTreeSet<String>, on: &BTreeMap<String, usize>, inner: Code) -> Result<()> {
     let mut spare = on.iter().filter(|(host, drives)| !own.contains(*host) && **drives >= inner.shards()).count();
     for host in own {

@@ -9,13 +9,15 @@ use tokio::runtime::Handle;
 
 use skytether_cluster::cluster::Cluster;
 
-/// How long queries that began before have to end before what they read is deleted. Those that take longer are told that their data set was replaced.
+/// How long queries that began before have to end before what they read is deleted. Those that take longer are told
+/// that their data set was replaced.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Generations to be deleted, the oldest first. What is left of them when nobody waits any more is deleted in the background, as long as the host is there.
+/// Generations to be deleted, the oldest first. What is left of them when nobody waits any more is deleted in the
+/// background, as long as the host is there.
 pub(crate) struct Replaced<'a> {
     cluster: &'a Cluster,
     old: VecDeque<Old>,

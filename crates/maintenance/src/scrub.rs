@@ -1,7 +1,9 @@
-//! Scrubbing: every drive verifies what it has where it lies, and the host judges from what they report; what is found is mended.
+//! Scrubbing: every drive verifies what it has where it lies, and the host judges from what they report;
+//! what is found is mended.
 //!
-//! Slices and parities are verified against the code map, in `window`; those of tables without parities against their metadata. What has copies (root records, metadata slices, code maps) is compared copy with copy, and where these differ, the
-//! one counts that fits what it belongs to. A drive that is away is left out.
+//! Slices and parities are verified against the code map, in `window`; those of tables without parities against their
+//! metadata. What has copies (root records, metadata slices, code maps) is compared copy with copy, and where these
+//! differ, the one counts that fits what it belongs to. A drive that is away is left out.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,10 +60,12 @@ struct Own {
 }
 
 impl Maintenance {
-    /// Has every drive verify what it has, compares parities with data, and mends what is found; `tell` is told how far it is. Queries and ingests go on meanwhile; dropping it stops it.
+    /// Has every drive verify what it has, compares parities with data, and mends what is found; `tell` is told how far
+    /// it is. Queries and ingests go on meanwhile; dropping it stops it.
     ///
     /// # Errors
-    /// `NotFound` for a data set that is named and is not there; `Unavailable` where more drives are lost than the fleet survives. What is damaged is no error: the report tells.
+    /// `NotFound` for a data set that is named and is not there; `Unavailable` where more drives are lost than the
+    /// fleet survives. What is damaged is no error: the report tells.
     pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
         Box::pin(async move {
             let started = Instant::now();
@@ -114,7 +118,8 @@ impl Scrub<'_> {
         (self.tell)(&self.progress);
     }
 
-    /// Each of these drives verifies what is asked of it; nothing from one that does not answer, which is left out from then on.
+    /// Each of these drives verifies what is asked of it; nothing from one that does not answer, which
+    /// is left out from then on.
     pub(crate) async fn verified(&mut self, asked: Vec<(usize, Verify)>) -> BTreeMap<usize, Verified> {
         let moved: u64 = asked.iter().map(|(_, asked)| asked.encode().len() as u64).sum();
         let answers = join_all(asked.into_iter().map(async |(at, asked)| (at, self.reconstructor.verify(at, asked).await))).await;
@@ -363,7 +368,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Compares all copies of what lies under some keys, and makes them alike: as one that `fits`. The values that are wanted, as far as there is one.
+    /// Compares all copies of what lies under some keys, and makes them alike: as one that `fits`. The values that are
+    /// wanted, as far as there is one.
     async fn copies(
         &mut self,
         record: &Arc<RootRecord>,
@@ -380,7 +386,8 @@ impl Scrub<'_> {
                 }
             }
         }
-        // How long they are nobody knows beforehand, nor how long a drive that keeps to a rate would take; it is little.
+        // How long they are nobody knows beforehand, nor how long a drive that keeps to a rate
+        // would take; it is little.
         let of = |items: &[(usize, Item)]| Verify { bytes_per_s: None, items: items.iter().map(|(_, item)| item.clone()).collect(), ..Verify::default() };
         let requests = asked.iter().map(|(at, items)| (*at, of(items))).collect();
         let answers = self.verified(requests).await;

@@ -1,6 +1,9 @@
-//! Slices and parities that are verified together: each drive reads its own, and sends up what is wrong and, for all places of groups of one shape, the sum of their digests.
+//! Slices and parities that are verified together: each drive reads its own, and sends up what is wrong and, for all
+//! places of groups of one shape, the sum of their digests.
 //!
-//! The sums of the parities' digests must be the parity of the sums of the data's, which compares many groups at the price of one. What is found damaged is taken out of the sums again; where these do not agree, groups are looked at one by one.
+//! The sums of the parities' digests must be the parity of the sums of the data's, which compares many groups
+//! at the price of one. What is found damaged is taken out of the sums again; where these do not agree, groups
+//! are looked at one by one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -244,7 +247,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Compares the sums of digests; groups whose parities are not those of their data, and which of their shards may be wrong.
+    /// Compares the sums of digests; groups whose parities are not those of their data, and which of
+    /// their shards may be wrong.
     async fn compare(
         &mut self,
         groups: &[Group],
@@ -342,7 +346,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// A group whose shards are all those of the code map, and whose parities are not those of the data: with data that their metadata vouch for, map and parities are made anew.
+    /// A group whose shards are all those of the code map, and whose parities are not those of the data: with data that
+    /// their metadata vouch for, map and parities are made anew.
     async fn mend_parities(&mut self, table: &Arc<Table>, number: u32, suspects: &[usize]) -> Result<()> {
         let group = Group { table: Arc::clone(table), number, shape: None, turn: 0 };
         let (coded, members) = group.coded()?;
@@ -474,7 +479,8 @@ fn add(sums: &mut BTreeMap<u32, Digest>, answer: Verified) -> Result<()> {
     Ok(())
 }
 
-/// Whether the sums of groups of a shape fit each other. Their lengths, which are those of the longest, were compared shard by shard.
+/// Whether the sums of groups of a shape fit each other. Their lengths, which are those of the longest, were
+/// compared shard by shard.
 fn digests_agree(shape: Shape, digests: Vec<Digest>) -> Result<bool> {
     let longest = digests.iter().map(Digest::shard_len).max().unwrap_or(0).next_multiple_of(BLOCK as u64);
     let digests: Vec<Digest> = digests.into_iter().map(|digest| digest.padded(longest)).collect();

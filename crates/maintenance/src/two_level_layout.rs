@@ -1,4 +1,6 @@
-//! Where the parts of a table are to lie whose redundancy is on two levels: every part stays on its host, so that no group across hosts has two of them on one, and each host's drives are balanced by themselves. Where all drives of a host leave, another one takes its place whole.
+//! Where the parts of a table are to lie whose redundancy is on two levels: every part stays on its host, so that no
+//! group across hosts has two of them on one, and each host's drives are balanced by themselves. Where all drives of a
+//! host leave, another one takes its place whole.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,7 +35,8 @@ pub(crate) struct Housing<'a> {
 }
 
 impl Planner<'_> {
-    /// The hosts of a table that is on these drives, and those that take the places of hosts of which all drives leave, the largest first.
+    /// The hosts of a table that is on these drives, and those that take the places of hosts of which all drives
+    /// leave, the largest first.
     ///
     /// # Errors
     /// Unsupported where the fleet's record says otherwise, or nothing.
@@ -89,7 +92,9 @@ impl Housing<'_> {
     }
 }
 
-/// The drive of each piece, such that the first `stay` drives have as much as the others of their hosts, and the rest nothing; and the fewest bytes that have to move for it. `on` has the host of each drive, and `others` what else is on it.
+/// The drive of each piece, such that the first `stay` drives have as much as the others of their hosts, and
+/// the rest nothing; and the fewest bytes that have to move for it. `on` has the host of each drive, and
+/// `others` what else is on it.
 ///
 /// # Errors
 /// As [`Units::balance`].

@@ -1,6 +1,8 @@
-//! Prints the processor time (Linux) per nonzero of pushing and of reading rows: `cargo run -p skytether-matrix --example transpose_speed [million nonzeros] [memory limit in MiB]`.
+//! Prints the processor time (Linux) per nonzero of pushing and of reading rows:
+//! `cargo run -p skytether-matrix --example transpose_speed [million nonzeros] [memory limit in MiB]`.
 //!
-//! The matrix is shaped like counts from droplets: a few genes in most cells, most genes in few, three quarters of the counts 1 or 2.
+//! The matrix is shaped like counts from droplets: a few genes in most cells, most genes in few, three
+//! quarters of the counts 1 or 2.
 
 use fastrand::Rng;
 use skytether_common::Result;

@@ -1,8 +1,8 @@
 //! Matrix Market coordinate files, plain or gzip-compressed, in chunks.
 //!
-//! The format: a banner `%%MatrixMarket matrix coordinate <integer|real|pattern> general`, comment lines that begin with `%`, a line of three
-//! numbers (rows, columns, entries), then one line per entry: row, column (from 1) and, unless `pattern`, the value.
-//! See <https://math.nist.gov/MatrixMarket/formats.html>.
+//! The format: a banner `%%MatrixMarket matrix coordinate <integer|real|pattern> general`, comment lines that begin
+//! with `%`, a line of three numbers (rows, columns, entries), then one line per entry: row, column (from 1) and,
+//! unless `pattern`, the value. See <https://math.nist.gov/MatrixMarket/formats.html>.
 
 use std::io::Read;
 use std::path::Path;
@@ -65,8 +65,8 @@ impl MtxReader {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// No such file; [`Kind::Invalid`]: not a Matrix Market file, wrong size line; [`Kind::Unsupported`]: dense, complex or symmetric;
-    /// [`Kind::Corrupt`]: truncated or damaged gzip data. All name file and line.
+    /// No such file; [`Kind::Invalid`]: not a Matrix Market file, wrong size line; [`Kind::Unsupported`]: dense,
+    /// complex or symmetric; [`Kind::Corrupt`]: truncated or damaged gzip data. All name file and line.
     pub fn open(path: &Path) -> Result<Self> {
         Self::of(Lines::open(path)?)
     }
@@ -117,13 +117,13 @@ impl MtxReader {
         self.header
     }
 
-    /// Appends up to `max` entries: row and column numbers from 0, and values (1 for `pattern`). Returns how many; 0 means
-    /// that all announced entries were read and nothing else follows.
+    /// Appends up to `max` entries: row and column numbers from 0, and values (1 for `pattern`). Returns how many; 0
+    /// means that all announced entries were read and nothing else follows.
     ///
     /// # Errors
-    /// [`Kind::Invalid`]: a number expected, an index that is 0 or beyond the matrix, a value that is not finite, or in an
-    /// `integer` file not whole or not exact as a 64-bit float, more entries than announced;
-    /// [`Kind::Corrupt`]: fewer entries than announced, truncated or damaged gzip data. All name file and line.
+    /// [`Kind::Invalid`]: a number expected, an index that is 0 or beyond the matrix, a value that is not finite, or in
+    /// an `integer` file not whole or not exact as a 64-bit float, more entries than announced; [`Kind::Corrupt`]:
+    /// fewer entries than announced, truncated or damaged gzip data. All name file and line.
     pub fn read_chunk(&mut self, max: usize, rows: &mut Vec<u32>, cols: &mut Vec<u32>, vals: &mut Vec<f64>) -> Result<usize> {
         let mut n = 0;
         while n < max && !self.ended {
@@ -269,7 +269,8 @@ fn is_exact(text: &str, value: f64) -> bool {
     match text.parse::<i128>() {
         // Every finite float of at most 2^126 is an i128 if it is whole.
         Ok(whole) => value.abs() <= 2f64.powi(126) && value as i128 == whole,
-        // R writes 100000 as 1e+05. Of so small numbers the float tells whether the text was whole. What is not finite is refused as such.
+        // R writes 100000 as 1e+05. Of so small numbers the float tells whether the text was whole. What is not
+        // finite is refused as such.
         Err(_) => !value.is_finite() || (value.fract() == 0.0 && value.abs() <= 1e15),
     }
 }

@@ -111,8 +111,8 @@ fn put_varint(mut v: u64, to: &mut [u8]) -> usize {
     n + 1
 }
 
-/// Encodes one record into `to`; `next` is the smallest cell that may follow. Returns the length and whether it is a jump backwards
-/// (or a repetition).
+/// Encodes one record into `to`; `next` is the smallest cell that may follow. Returns the length and whether it is a
+/// jump backwards (or a repetition).
 #[inline(always)]
 pub(crate) fn put<C: Code>(to: &mut [u8; RECORD], next: u32, cell: u32, code: C) -> (usize, bool) {
     let back = cell < next;

@@ -80,8 +80,8 @@ impl Transposed {
     /// May be called as often as wanted, and at the same time by several threads.
     ///
     /// # Errors
-    /// A range beyond the genes, a (gene, cell) that was pushed twice with a spill or a change of value type in between, a failing disk, and
-    /// what `f` returns.
+    /// A range beyond the genes, a (gene, cell) that was pushed twice with a spill or a change of value type in
+    /// between, a failing disk, and what `f` returns.
     pub fn rows(&self, genes: Range<u32>, f: &mut RowFn<'_>) -> Result<()> {
         if genes.start > genes.end || genes.end > self.n_genes {
             return Err(Error::invalid(format!("genes {}..{} of a matrix with {} genes", genes.start, genes.end, self.n_genes)));

@@ -20,8 +20,8 @@ const SMALL_TABLES: u64 = 1 << 30;
 /// How a transposition uses the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransposeOptions {
-    /// Bytes for entries held in memory; beyond, they go to disk. The tables of genes (84 bytes each) and cells (8 bytes each) count too, but at
-    /// least a quarter of the limit is for entries.
+    /// Bytes for entries held in memory; beyond, they go to disk. The tables of genes (84 bytes each) and cells (8
+    /// bytes each) count too, but at least a quarter of the limit is for entries.
     pub memory_limit: usize,
     /// Where the temporary file is made when one is needed. It has no name and so vanishes with the process.
     pub spill_dir: PathBuf,
@@ -35,9 +35,10 @@ impl Default for TransposeOptions {
     }
 }
 
-/// Collects a matrix of cells and genes; see the crate. Pushes may mix shapes and orders, and cells may come in several pushes,
-/// as long as no (gene, cell) is pushed twice.
-/// An entry of a small count takes about two bytes; while genes are sorted or runs spilled, some MiB per thread come on top. Zeros are dropped. After an error the transposer takes no more: drop it.
+/// Collects a matrix of cells and genes; see the crate. Pushes may mix shapes and orders, and cells may come in
+/// several pushes, as long as no (gene, cell) is pushed twice. An entry of a small count takes about two bytes; while
+/// genes are sorted or runs spilled, some MiB per thread come on top. Zeros are dropped. After an error the
+/// transposer takes no more: drop it.
 #[derive(Debug)]
 pub struct Transposer {
     store: Store,
@@ -123,17 +124,20 @@ impl Transposer {
         self.store.n_genes
     }
 
-    /// Adds consecutive cells from `first_cell` on, in compressed sparse row form: `indptr` has one entry more than there are cells
-    /// and may start at any offset, which stands for the start of `indices` (genes, in any order) and `data`.
+    /// Adds consecutive cells from `first_cell` on, in compressed sparse row form: `indptr` has one entry
+    /// more than there are cells and may start at any offset, which stands for the start of `indices` (genes,
+    /// in any order) and `data`.
     ///
     /// # Errors
-    /// [`Kind::Invalid`], naming the place: cells or genes beyond the matrix, a decreasing `indptr` or one that does not span `indices` and `data`, a
-    /// value that is not finite or not exact as a 64-bit float. [`Kind::Exhausted`]: no room to spill.
+    /// [`Kind::Invalid`], naming the place: cells or genes beyond the matrix, a decreasing `indptr` or one that does
+    /// not span `indices` and `data`, a value that is not finite or not exact as a 64-bit
+    /// float. [`Kind::Exhausted`]: no room to spill.
     pub fn push_rows<P: Index, I: Index, V: Value>(&mut self, first_cell: u64, indptr: &[P], indices: &[I], data: &[V]) -> Result<()> {
         self.guarded(|this| this.push_major(Major::Cell, first_cell, indptr, indices, data))
     }
 
-    /// Adds consecutive genes from `first_gene` on, in compressed sparse column form; otherwise like [`Transposer::push_rows`].
+    /// Adds consecutive genes from `first_gene` on, in compressed sparse column form; otherwise like
+    /// [`Transposer::push_rows`].
     ///
     /// # Errors
     /// Like [`Transposer::push_rows`].
@@ -141,7 +145,8 @@ impl Transposer {
         self.guarded(|this| this.push_major(Major::Gene, first_gene, indptr, indices, data))
     }
 
-    /// Adds `rows` consecutive cells from `first_cell` on, dense: `data` is row-major, `rows` times the number of genes.
+    /// Adds `rows` consecutive cells from `first_cell` on, dense: `data` is row-major, `rows`
+    /// times the number of genes.
     ///
     /// # Errors
     /// Like [`Transposer::push_rows`].
@@ -190,7 +195,8 @@ impl Transposer {
     /// Ends the input.
     ///
     /// # Errors
-    /// A (gene, cell) that was pushed twice (some are only found while reading rows); an earlier push that failed; no room to spill.
+    /// A (gene, cell) that was pushed twice (some are only found while reading rows); an earlier push that
+    /// failed; no room to spill.
     pub fn finish(self) -> Result<Transposed> {
         if self.failed {
             return Err(Error::invalid("an earlier push into this transposition failed; start a new one"));

@@ -1,4 +1,5 @@
-//! The lists beside a 10x matrix: genes.tsv (id, name), features.tsv (id, name, feature type) and barcodes.tsv, plain or gzip-compressed.
+//! The lists beside a 10x matrix: genes.tsv (id, name), features.tsv (id, name, feature type) and barcodes.tsv,
+//! plain or gzip-compressed.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,8 +25,8 @@ pub struct Features {
 /// Reads a genes.tsv or features.tsv; further columns are ignored.
 ///
 /// # Errors
-/// No such file; [`Kind::Invalid`]: not UTF-8, a line without an id; [`Kind::Corrupt`]: gzip data truncated or damaged; [`Kind::Exhausted`]: a list that
-/// takes more than 1 GiB. All but the first name the line.
+/// No such file; [`Kind::Invalid`]: not UTF-8, a line without an id; [`Kind::Corrupt`]: gzip data truncated or
+/// damaged; [`Kind::Exhausted`]: a list that takes more than 1 GiB. All but the first name the line.
 pub fn read_features(path: &Path) -> Result<Features> {
     features(Lines::open(path)?)
 }

@@ -194,7 +194,8 @@ pub fn keys(schema: &Schema, columns: &[String]) -> Result<Vec<Key>> {
     Ok(keys)
 }
 
-/// The 64-bit integers in which numbers, dates and times are compared: by bits, as the largest unsigned numbers are no signed ones.
+/// The 64-bit integers in which numbers, dates and times are compared: by bits, as the largest unsigned
+/// numbers are no signed ones.
 ///
 /// # Errors
 /// For other columns.

@@ -1,10 +1,12 @@
 //! Small tables that travel down beside a sub-plan, so that a drive can join its rows with them.
 //!
-//! A join of a table on drives with something small goes down as a whole: every drive joins its own rows with all of the small side. That is right where every row of the
-//! result belongs to one row of the drives' side (an inner join, or an outer, semi or anti join that keeps the drives' side), and it pays where an operator above the
-//! join makes few rows of many and can then go down as well. Without such an operator the join stays on the host.
+//! A join of a table on drives with something small goes down as a whole: every drive joins its own rows with all of
+//! the small side. That is right where every row of the result belongs to one row of the drives' side (an inner join,
+//! or an outer, semi or anti join that keeps the drives' side), and it pays where an operator above the join makes few
+//! rows of many and can then go down as well. Without such an operator the join stays on the host.
 //!
-//! In a sub-plan the small side is a table `__shipped_n` of the data set that the sub-plan reads, with columns `__shipped_n_0`, `__shipped_n_1`, ...
+//! In a sub-plan the small side is a table `__shipped_n` of the data set that the sub-plan reads, with columns
+//! `__shipped_n_0`, `__shipped_n_1`, ...
 
 use std::sync::Arc;
 
@@ -51,10 +53,12 @@ pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Resu
     Ok(LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(scan))?))
 }
 
-/// How many times the rows of the small side the other must have: every drive gets the small side whole, and reads it into a hash table of its own.
+/// How many times the rows of the small side the other must have: every drive gets the small side whole, and reads it
+/// into a hash table of its own.
 const TIMES: u64 = 16;
 
-/// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in words; `None` where they are.
+/// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in
+/// words; `None` where they are.
 pub(crate) fn too_large(plan: &LogicalPlan, other: u64, tables: &dyn Tables) -> Option<String> {
     let fields = plan.schema().fields();
     if fields.is_empty() || !fields.iter().all(|f| takes_bytes(f.data_type())) {

@@ -28,7 +28,8 @@ pub enum Class {
     Whole,
     /// A limit of `skip + fetch` rows goes down; the operator stays above as well.
     Limit(usize),
-    /// It goes down as it is and stays above as well: each drive's rows in order, or the first of them, which are merged above.
+    /// It goes down as it is and stays above as well: each drive's rows in order, or the first of
+    /// them, which are merged above.
     Top,
     /// It goes down as state; a merge stays above.
     Split,
@@ -41,7 +42,8 @@ pub enum Class {
 pub struct Input {
     /// Where the table lies.
     pub placement: Placement,
-    /// Whether a limit went down per drive, so that what is below gives too many rows and not the right ones to filter or to count.
+    /// Whether a limit went down per drive, so that what is below gives too many rows and not the right
+    /// ones to filter or to count.
     pub limited: bool,
     /// Operators of the sub-plan so far.
     pub operators: usize,
@@ -60,8 +62,8 @@ pub struct Input {
 /// What may be done with `node`, the input of which goes down as `input` says. A pure function; this is the one list of
 /// operators that go down.
 ///
-/// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as well; so do aggregates and windows by
-/// the keys that a table is partitioned by.
+/// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as
+/// well; so do aggregates and windows by the keys that a table is partitioned by.
 #[must_use]
 pub fn classify(node: &LogicalPlan, input: &Input, policy: Pushdown, registry: &dyn FunctionRegistry) -> Class {
     if policy == Pushdown::Raw {
@@ -152,8 +154,9 @@ fn sort(node: &Sort, input: &Input, registry: &dyn FunctionRegistry) -> Class {
     }
 }
 
-/// How many bytes the first `first` rows of a sort take on a drive, about: rows of which it is not known how long they are may be [`SKEW`] times as long as the average,
-/// but not longer than all together. `None` where that is not known either.
+/// How many bytes the first `first` rows of a sort take on a drive, about: rows of which it is not known how
+/// long they are may be [`SKEW`] times as long as the average, but not longer than all together. `None` where
+/// that is not known either.
 fn bytes_of_first(node: &Sort, input: &Input, first: u64) -> Option<u64> {
     let (rows, bytes) = (input.rows?, input.bytes?);
     let long = (bytes / rows.max(1)).saturating_mul(first.min(rows)).saturating_mul(SKEW).min(bytes);

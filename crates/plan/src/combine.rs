@@ -1,7 +1,8 @@
 //! States into states: what a level in the middle does with the states of several CSEs below before it sends them up.
 //!
-//! A sub-plan that makes states of groups gives rows of groups and states; rows of equal groups, from wherever they come, can become one. What combines states is the merging form of the aggregate, asked for its state
-//! instead of its result.
+//! A sub-plan that makes states of groups gives rows of groups and states; rows of equal groups, from
+//! wherever they come, can become one. What combines states is the merging form of the aggregate, asked for
+//! its state instead of its result.
 
 use std::sync::Arc;
 
@@ -13,10 +14,12 @@ use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, Extension, Logica
 use crate::partial::{merge_of_state, state_udaf};
 use crate::pushdown_level::Delivered;
 
-/// Aggregates whose states are the values themselves: put together they are hardly fewer, and may be more than a message takes.
+/// Aggregates whose states are the values themselves: put together they are hardly fewer, and may be
+/// more than a message takes.
 const HOLDS_VALUES: [&str; 5] = ["_distinct_state", "__array_agg", "__median", "__percentile_cont", "__string_agg"];
 
-/// A plan that combines rows that `plan` gave, over [`Delivered`] rows of its schema, into fewer of the same schema; `None` where `plan` makes no states, so that its rows are to be handed on as they are.
+/// A plan that combines rows that `plan` gave, over [`Delivered`] rows of its schema, into fewer of the same schema;
+/// `None` where `plan` makes no states, so that its rows are to be handed on as they are.
 ///
 /// # Errors
 /// Internal only: where the parts of a valid plan are none.
@@ -65,7 +68,8 @@ pub fn combined(plan: &LogicalPlan, registry: &dyn FunctionRegistry) -> Result<O
     if same { Ok(Some(LogicalPlan::Projection(restored))) } else { plan_err!("combined states have other types than states") }
 }
 
-/// The aggregate that makes the states of `plan`, and for each column of `plan` the column of the aggregate that it is; `None` where something else is done to them.
+/// The aggregate that makes the states of `plan`, and for each column of `plan` the column of the aggregate that it is;
+/// `None` where something else is done to them.
 fn states(plan: &LogicalPlan) -> Option<(&Aggregate, Vec<usize>)> {
     match plan {
         LogicalPlan::Aggregate(aggregate) => {

@@ -13,9 +13,9 @@ pub fn to_datafusion(error: Error) -> DataFusionError {
 
 /// DataFusion's error as one of ours.
 ///
-/// An [`Error`] anywhere in the chain keeps its kind and its text. Otherwise: spent memory or disk is `Exhausted`; what the query got
-/// wrong (syntax, names, types, casts, division by zero) is `Invalid`; what the engine lacks is `Unsupported`; I/O is as
-/// [`Error::io`] has it; the rest is `Internal`.
+/// An [`Error`] anywhere in the chain keeps its kind and its text. Otherwise: spent memory or disk is `Exhausted`; what
+/// the query got wrong (syntax, names, types, casts, division by zero) is `Invalid`; what the engine lacks is
+/// `Unsupported`; I/O is as [`Error::io`] has it; the rest is `Internal`.
 #[must_use]
 pub fn from_datafusion(error: DataFusionError) -> Error {
     if let DataFusionError::External(inner) = error {
@@ -139,8 +139,8 @@ fn kind_of(error: &DataFusionError) -> Kind {
     }
 }
 
-/// What to say of `error`: its text without backtrace, without the class that DataFusion puts in front ("Error during planning: "), and without what
-/// only makes sense to whoever embeds the engine.
+/// What to say of `error`: its text without backtrace, without the class that DataFusion puts in front ("Error during
+/// planning: "), and without what only makes sense to whoever embeds the engine.
 fn text_of(error: &DataFusionError) -> String {
     use DataFusionError as D;
     match error {
@@ -161,7 +161,8 @@ fn text_of(error: &DataFusionError) -> String {
     text.replace(" or disable the datafusion.sql_parser.enable_ident_normalization configuration", "").replace("'@.@.", "'")
 }
 
-/// What is wrong with the arguments of a call, out of what the engine says of it: of a function with several forms it tells why each of them does not fit, and calls that a bug of its own.
+/// What is wrong with the arguments of a call, out of what the engine says of it: of a function with several forms it
+/// tells why each of them does not fit, and calls that a bug of its own.
 fn call_text(text: &str) -> Option<String> {
     let (before, why) = text.split_once("' failed to match any signature, errors: ")?;
     let (_, name) = before.rsplit_once("Function '")?;

@@ -1,8 +1,8 @@
 //! The one list of what can travel: expressions, functions, types.
 //!
-//! An expression goes down if a drive that reads the Substrait bytes is sure to compute the same value: it is deterministic, every
-//! node has a Substrait form that DataFusion reads back as the same node, every type that the form names survives the
-//! journey, and every function is known by name at both ends.
+//! An expression goes down if a drive that reads the Substrait bytes is sure to compute the same value: it is
+//! deterministic, every node has a Substrait form that DataFusion reads back as the same node, every type that the form
+//! names survives the journey, and every function is known by name at both ends.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{ExprSchema, ScalarValue};
@@ -12,8 +12,8 @@ use datafusion::logical_expr::{
     BinaryExpr, Case, Cast, Expr, ExprSchemable, Operator, TryCast, Volatility, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
 
-/// Greatest depth of an expression that is sent, in function calls (chains of AND and of OR count once). A call takes three of
-/// the hundred nested messages that protobuf readers accept.
+/// Greatest depth of an expression that is sent, in function calls (chains of AND and of OR count once). A call takes
+/// three of the hundred nested messages that protobuf readers accept.
 pub const MAX_DEPTH: usize = 20;
 
 /// Why an expression can't go down, in words.
@@ -159,8 +159,8 @@ fn simple(t: &DataType) -> bool {
     )
 }
 
-/// Whether Substrait has any name for `t`. (Less is asked than in [`exact`]: the types of columns and of results are told to
-/// the drive by its own catalog and functions, and not taken from the plan.)
+/// Whether Substrait has any name for `t`. (Less is asked than in [`exact`]: the types of columns and of results are
+/// told to the drive by its own catalog and functions, and not taken from the plan.)
 #[must_use]
 pub fn nameable(t: &DataType) -> bool {
     use DataType as D;
@@ -211,7 +211,8 @@ fn literal(value: &ScalarValue) -> bool {
     }
 }
 
-/// Whether `expr` is a moment. Its zone is only how it is shown, so that it may travel in that of UTC where it is compared.
+/// Whether `expr` is a moment. Its zone is only how it is shown, so that it may travel in that of
+/// UTC where it is compared.
 fn moment(expr: &Expr) -> bool {
     matches!(expr, Expr::Literal(v, None) if matches!(v.data_type(), DataType::Timestamp(_, Some(_))) && !v.is_null())
 }

@@ -1,7 +1,8 @@
 //! Rows are filtered before anything is computed from them.
 //!
-//! DataFusion's pushdown of projections puts a projection that narrows the columns below the filter, although it computes something: `i / j` is then worked out, and may
-//! fail, for rows that the filter would have dropped (`SELECT k, i / j FROM t WHERE k <= 3`). This rule comes last and puts such projections back.
+//! DataFusion's pushdown of projections puts a projection that narrows the columns below the filter, although it
+//! computes something: `i / j` is then worked out, and may fail, for rows that the filter would have dropped
+//! (`SELECT k, i / j FROM t WHERE k <= 3`). This rule comes last and puts such projections back.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
 use crate::physical_rule::PhysicalRule;
 
-/// Turns `Filter <- Projection` into `Projection <- Filter` where the projection computes something and the filter needs nothing of that.
+/// Turns `Filter <- Projection` into `Projection <- Filter` where the projection computes something and the
+/// filter needs nothing of that.
 #[must_use]
 pub fn filter_before_project() -> Arc<PhysicalRule> {
     PhysicalRule::new("filter_first", filtered_first)

@@ -1,15 +1,18 @@
-//! Keys of a join, sent to whoever reads its other side: `__among(column, name)` in a sub-plan, with the set of that name beside it.
+//! Keys of a join, sent to whoever reads its other side: `__among(column, name)` in a sub-plan, with the
+//! set of that name beside it.
 //!
 //! A set has one of two forms, said by its first byte:
-//! - `M`: a bitmap of whole numbers, dates or times as 64-bit numbers. The least of them (i64 LE), then how far the others are from it as a Roaring bitmap
-//!   (the portable format). Exact; where keys are dense it is small, and to look one up takes a nanosecond.
-//! - `B`: Parquet's split block Bloom filter (header and bitset, as in a Parquet file), over the keys in one form per kind of type: numbers as above, decimals as 128-bit
-//!   numbers, texts and binary as their bytes.
+//! - `M`: a bitmap of whole numbers, dates or times as 64-bit numbers. The least of them (i64 LE), then how far the
+//!   others are from it as a Roaring bitmap (the portable format). Exact; where keys are dense it is small, and to look
+//!   one up takes a nanosecond.
+//! - `B`: Parquet's split block Bloom filter (header and bitset, as in a Parquet file), over the keys in one form per
+//!   kind of type: numbers as above, decimals as 128-bit numbers, texts and binary as their bytes.
 //!
-//! So both levels need only agree on the column's type, which the plan says. It is no literal of the plan because planners copy and print literals freely, which took
-//! seconds for a set of a few hundred kilobytes.
+//! So both levels need only agree on the column's type, which the plan says. It is no literal of the plan because
+//! planners copy and print literals freely, which took seconds for a set of a few hundred kilobytes.
 //!
-//! A set is a hint: the join checks every row. Where it has turned out to let nearly everything through, most batches pass unasked.
+//! A set is a hint: the join checks every row. Where it has turned out to let nearly everything through,
+//! most batches pass unasked.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -35,7 +38,8 @@ const FALSE_POSITIVES: f64 = 0.02;
 /// Numbers further apart are no bitmap: it would take 8 MiB of a drive.
 const FURTHEST: u64 = 1 << 26;
 
-/// Bitmaps of a sub-plan are spread out up to so many bytes together; what is more stays packed, and is looked up more slowly.
+/// Bitmaps of a sub-plan are spread out up to so many bytes together; what is more stays packed, and
+/// is looked up more slowly.
 const SPREAD_OUT: usize = 16 << 20;
 
 /// A bitmap may be so many times as long as a Bloom filter of the same keys: it drops more, and faster.
@@ -163,7 +167,8 @@ impl Form {
     }
 }
 
-/// The function `__among(column, name)`: whether the column's value may be among the keys of the set `name` of `sets`; NULL or true for NULL.
+/// The function `__among(column, name)`: whether the column's value may be among the keys of the set `name` of
+/// `sets`; NULL or true for NULL.
 #[must_use]
 pub fn among_udf(sets: KeySets) -> ScalarUDF {
     ScalarUDF::from(Among { sets, signature: Signature::user_defined(Volatility::Immutable) })
@@ -190,7 +195,8 @@ pub fn takes(data_type: &DataType) -> bool {
         )
 }
 
-/// Refuses a Roaring bitmap of more containers than numbers so close can have, before room is made for them: one of a few bytes may become 8 KiB.
+/// Refuses a Roaring bitmap of more containers than numbers so close can have, before room is made for them: one of a
+/// few bytes may become 8 KiB.
 fn check_containers(bytes: &[u8]) -> Result<()> {
     const RUNS: u32 = 12_347;
     let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);

@@ -13,8 +13,9 @@ use skytether_partitioning::Placement;
 
 /// A part of a super-plan: the rows that the drives give for a sub-plan.
 ///
-/// No optimizer rule reaches into the sub-plan. Its inputs are the small tables that travel down beside the sub-plan. Its schema is the sub-plan's, qualifiers included; what comes back
-/// from the drives is bound to it by position, because Substrait does not carry qualifiers.
+/// No optimizer rule reaches into the sub-plan. Its inputs are the small tables that travel down beside the sub-plan.
+/// Its schema is the sub-plan's, qualifiers included; what comes back from the drives is bound to it by position,
+/// because Substrait does not carry qualifiers.
 #[derive(Debug, Clone)]
 pub struct DriveScan {
     /// The table that is read, as the query names it.
@@ -27,7 +28,8 @@ pub struct DriveScan {
     pub placement: Placement,
     /// What travels down beside the sub-plan ([`crate::broadcast_join`]), in order.
     pub inputs: Vec<LogicalPlan>,
-    /// The other tables that are read, each partitioned over the same drives by the same keys as `table`, which the sub-plan joins drive by drive.
+    /// The other tables that are read, each partitioned over the same drives by the same keys as `table`, which the
+    /// sub-plan joins drive by drive.
     pub with: Vec<TableReference>,
     schema: DFSchemaRef,
 }

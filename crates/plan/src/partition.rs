@@ -9,7 +9,8 @@ use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Join, LogicalPlan};
 use skytether_partitioning::{ByKey, Key, KeyType};
 use uuid::Uuid;
 
-/// What of the partitioning of tables is still to be seen in a part of a plan that reads them: all rows with equal keys are on one drive, and on which is known.
+/// What of the partitioning of tables is still to be seen in a part of a plan that reads them: all rows with equal keys
+/// are on one drive, and on which is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whole {
     /// For each key the columns that hold it; at least one each.
@@ -31,7 +32,8 @@ impl Whole {
         Some(Self { columns, types: by.keys.iter().map(|k| k.of).collect(), drives: Arc::clone(&by.drives) })
     }
 
-    /// Of a part whose columns are those of `exprs`, one for one under the names of `to`; `None` where a key is no longer among them.
+    /// Of a part whose columns are those of `exprs`, one for one under the names of `to`; `None` where a key
+    /// is no longer among them.
     pub(crate) fn through(&self, exprs: &[Expr], from: &DFSchema, to: &DFSchema) -> Option<Self> {
         let columns = self.columns.iter().map(|of_key| {
             let found = exprs.iter().zip(to.iter()).filter(|(expr, _)| key_of(expr, from).is_some_and(|c| of_key.contains(c)));
@@ -65,7 +67,8 @@ impl Whole {
         self.columns.iter().all(|of_key| exprs.iter().any(|e| key_of(e, schema).is_some_and(|c| of_key.contains(c))))
     }
 
-    /// Of `join`, whose sides are partitioned like `left` and `right`, where each pair of rows that it joins is on one drive.
+    /// Of `join`, whose sides are partitioned like `left` and `right`, where each pair of rows that
+    /// it joins is on one drive.
     ///
     /// # Errors
     /// Why they are not, in words.
@@ -99,7 +102,8 @@ impl Whole {
     }
 }
 
-/// The column whose values `expr` gives, as far as keys are concerned: under another name, or in another type of the same logical type.
+/// The column whose values `expr` gives, as far as keys are concerned: under another name, or in another type
+/// of the same logical type.
 fn key_of<'e>(expr: &'e Expr, schema: &DFSchema) -> Option<&'e Column> {
     match expr {
         Expr::Alias(alias) => key_of(&alias.expr, schema),

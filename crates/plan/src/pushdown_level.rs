@@ -1,7 +1,9 @@
 //! What of a sub-plan a drive may leave to the level above: a sub-plan in two parts.
 //!
-//! The lower part gives rows, each from rows of one slice alone: scan, filters, projections, joins with tables that came beside the plan. The upper part makes states of groups of them. `full` is both, `filter` the lower one,
-//! whose rows the upper one takes in above. States and rows of any parts of a table meet in the same merge, so that it makes no difference who ran what over which slices.
+//! The lower part gives rows, each from rows of one slice alone: scan, filters, projections, joins with tables that
+//! came beside the plan. The upper part makes states of groups of them. `full` is both, `filter` the lower one, whose
+//! rows the upper one takes in above. States and rows of any parts of a table meet in the same merge, so that it makes
+//! no difference who ran what over which slices.
 
 use std::fmt;
 use std::hash::Hash;
@@ -65,7 +67,8 @@ impl UserDefinedLogicalNodeCore for Delivered {
     }
 }
 
-/// Whether `plan` over parts of its table, whatever they are, gives parts of what it gives over the whole: rows as they come, or states of groups. Sorts, limits and windows do not.
+/// Whether `plan` over parts of its table, whatever they are, gives parts of what it gives over the whole: rows as they
+/// come, or states of groups. Sorts, limits and windows do not.
 #[must_use]
 pub fn divides(plan: &LogicalPlan) -> bool {
     let mut divides = true;

@@ -1,7 +1,8 @@
 //! How many bytes rows take, from what is known of the tables that they come from.
 //!
-//! Types tell the width of numbers. Texts, bytes and lists are as long as they are in the table: all of them together take at most what the table's rows take in memory,
-//! which its record says. A text that is computed may be of any length.
+//! Types tell the width of numbers. Texts, bytes and lists are as long as they are in the table: all of them
+//! together take at most what the table's rows take in memory, which its record says. A text that is
+//! computed may be of any length.
 
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, JoinType, TableReference};
@@ -66,8 +67,8 @@ fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64
     }
 }
 
-/// Whether calls of `window` may give the same text for many rows, as `max(text)` does: all of them together are of any length then. `lag` and `lead` give each
-/// row's at most once, but for what they give where there is no row.
+/// Whether calls of `window` may give the same text for many rows, as `max(text)` does: all of them together are of any
+/// length then. `lag` and `lead` give each row's at most once, but for what they give where there is no row.
 pub(crate) fn repeats(window: &Window) -> bool {
     let own = &window.schema.fields()[window.input.schema().fields().len()..];
     window.window_expr.iter().zip(own).any(|(expr, field)| {

@@ -1,4 +1,5 @@
-//! What a super-plan says: its scans, the work that is left to its operators, and which of these only follow another one.
+//! What a super-plan says: its scans, the work that is left to its operators, and which of these
+//! only follow another one.
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::{Expr, LogicalPlan};
@@ -33,8 +34,8 @@ pub fn remainder(node: &LogicalPlan) -> Option<&'static str> {
     }
 }
 
-/// Why an operator over `input`, which ends on the host, is there as well. The reason names the lowest operator on the way
-/// to the drives, and whether it stayed there or finishes the work of the drives.
+/// Why an operator over `input`, which ends on the host, is there as well. The reason names the lowest operator on the
+/// way to the drives, and whether it stayed there or finishes the work of the drives.
 #[must_use]
 pub fn follows(input: &LogicalPlan) -> String {
     let mut at = input;

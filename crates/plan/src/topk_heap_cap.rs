@@ -1,8 +1,9 @@
 //! Limits that are too large for a heap.
 //!
-//! Where few groups are wanted in the order of their maximum (`GROUP BY k ORDER BY max(v) DESC LIMIT 10`), DataFusion keeps only those, in a heap for which it makes room
-//! beforehand: as much as the limit says, past every budget of memory. `LIMIT 1000000000000` would end the process. Where the limit is large there is nothing to
-//! gain from it: this rule takes the hint away, and the sort above still gives no more rows than are wanted.
+//! Where few groups are wanted in the order of their maximum (`GROUP BY k ORDER BY max(v) DESC LIMIT 10`), DataFusion
+//! keeps only those, in a heap for which it makes room beforehand: as much as the limit says, past every budget of
+//! memory. `LIMIT 1000000000000` would end the process. Where the limit is large there is nothing to gain from it: this
+//! rule takes the hint away, and the sort above still gives no more rows than are wanted.
 
 use std::sync::Arc;
 

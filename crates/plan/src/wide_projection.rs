@@ -1,7 +1,8 @@
 //! Aggregates and projections of many expressions.
 //!
-//! To learn an expression's type DataFusion compares the name of each of its columns with those of the input one by one, which for a thousand expressions over a thousand columns is most of the
-//! time that it takes to make the operator. Here the input's names are indexed first.
+//! To learn an expression's type DataFusion compares the name of each of its columns with those of the input one by
+//! one, which for a thousand expressions over a thousand columns is most of the time that it takes to make the
+//! operator. Here the input's names are indexed first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -44,7 +45,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Where `column` is in `schema`; `None` where that is for the schema to say: it is small, or the name is ambiguous or not there.
+    /// Where `column` is in `schema`; `None` where that is for the schema to say: it is small, or the name
+    /// is ambiguous or not there.
     pub(crate) fn of(&mut self, column: &Column, schema: &DFSchemaRef) -> Option<usize> {
         if schema.fields().len() < MANY {
             return None;

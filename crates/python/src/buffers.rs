@@ -23,9 +23,9 @@ impl<T: Element> Lent<T> {
     /// The elements.
     pub(crate) fn slice(&self) -> &[T] {
         match self.0.as_slice_ptr() {
-            // SAFETY: the buffer is exported to us, so its memory stays where it is and allocated until it is released, and every bit pattern
-            // is a valid T (T is a primitive number). Python code could write to it from another thread meanwhile, which numpy forbids in
-            // the same way for its own functions that release the lock.
+            // SAFETY: the buffer is exported to us, so its memory stays where it is and allocated until it is released,
+            // and every bit pattern is a valid T (T is a primitive number). Python code could write to it from another
+            // thread meanwhile, which numpy forbids in the same way for its own functions that release the lock.
             Some(elements) => unsafe { elements.as_ref() },
             None => &[],
         }

@@ -7,10 +7,11 @@ use skytether_common::{Error, Result};
 
 use crate::errors::OrRaise;
 
-/// The steps of a serialised expression, in order: kinds (`call`, `field_ref`, `literal`, `options`, `end`, ...) and what they name.
+/// The steps of a serialised expression, in order: kinds (`call`, `field_ref`, `literal`, `options`, `end`,
+/// ...) and what they name.
 ///
-/// They are the metadata of an Arrow IPC file's schema (`arrow::compute::Serialize`), in which keys repeat, so that Arrow's readers lose
-/// all but one of a key.
+/// They are the metadata of an Arrow IPC file's schema (`arrow::compute::Serialize`), in which keys repeat, so that
+/// Arrow's readers lose all but one of a key.
 #[pyfunction]
 pub(crate) fn expression_steps(file: &[u8]) -> PyResult<Vec<(String, String)>> {
     steps(file).or_raise()

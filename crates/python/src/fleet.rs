@@ -196,7 +196,8 @@ impl PyFleet {
         PyResultSet::plan(py, Arc::clone(&self.0), Asked::substrait(plan), options(cut)?)
     }
 
-    /// Plans a scan of a table: of `columns`, or of what the Substrait `expressions` say, or (`count`) how many rows there are.
+    /// Plans a scan of a table: of `columns`, or of what the Substrait `expressions` say, or (`count`)
+    /// how many rows there are.
     #[pyo3(signature = (table, columns, expressions, filter, limit, count, batch_rows, cut))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn scan(
@@ -354,7 +355,8 @@ impl PyFleet {
 
     #[pyo3(signature = (source, name, replace, partition_by, redundancy, progress, format = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
-    /// Stores the files that `source` means as a plain table; what seems to be wrong with them nevertheless, for people.
+    /// Stores the files that `source` means as a plain table; what seems to be wrong with them
+    /// nevertheless, for people.
     fn ingest_files(
         &self,
         py: Python<'_>,

@@ -62,7 +62,8 @@ impl PyPlainFile {
         block(py, async move { door(&slot, kept).await?.is_current(&file).await })
     }
 
-    /// The same file, read through another object for the same fleet: its connection, and the drives as they are behind that.
+    /// The same file, read through another object for the same fleet: its connection, and the drives
+    /// as they are behind that.
     fn of(&self, py: Python<'_>, fleet: &crate::fleet::PyFleet) -> PyResult<Self> {
         let slot = fleet.slot();
         let door = if Arc::ptr_eq(&slot, &self.slot) {
@@ -102,7 +103,8 @@ pub(crate) fn generate_particles(
     let format = format.map_or_else(|| Format::of(&to), |text| text.parse()).or_raise()?;
     block(py, async move {
         let mut done = 0;
-        // Whoever interrupts this lets go of the one, and the thread, which nothing can end from outside, sees it with the next rows.
+        // Whoever interrupts this lets go of the one, and the thread, which nothing can end from outside,
+        // sees it with the next rows.
         let wanted = Arc::new(());
         let still = Arc::downgrade(&wanted);
         let written = tokio::task::spawn_blocking(move || {

@@ -20,8 +20,8 @@ use crate::buffers::Lent;
 use crate::errors::OrRaise;
 use crate::result::PyResultSet;
 
-/// The literal argument of `moments`: groups are those of obs column `column`, or `codes`: names, and for each cell the number of its group
-/// (int32, -1 for none). `single`: values are squared in float32, as scanpy does.
+/// The literal argument of `moments`: groups are those of obs column `column`, or `codes`: names, and for each cell the
+/// number of its group (int32, -1 for none). `single`: values are squared in float32, as scanpy does.
 #[pyfunction]
 #[pyo3(signature = (dataset, matrix, transform, column = None, codes = None, single = false))]
 pub fn moments_spec(
@@ -53,11 +53,13 @@ struct Asked {
     method: String,
     correction: String,
     log_base: Option<f64>,
-    /// The groups of the query are: cells in the first set alone, in the second alone, in both; and these are the sets' names.
+    /// The groups of the query are: cells in the first set alone, in the second alone, in both; and
+    /// these are the sets' names.
     overlap: Option<(String, String)>,
 }
 
-/// Runs `query` (columns `gene_id`, `moments`, and `gene` for names) and ranks its genes; the columns are those of `ranking_schema`, each group's rows are a batch.
+/// Runs `query` (columns `gene_id`, `moments`, and `gene` for names) and ranks its genes; the columns are those of
+/// `ranking_schema`, each group's rows are a batch.
 #[pyfunction]
 pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResult<PyTable> {
     let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").with_source(e)).or_raise()?;

@@ -124,7 +124,8 @@ impl PyResultSet {
         PyTable::try_new(batches, Arc::clone(&self.schema))
     }
 
-    /// The receipt of the last run that was read to its end (with `so_far`: of the last run), as JSON, as a small tree and with all operators; None if there is none.
+    /// The receipt of the last run that was read to its end (with `so_far`: of the last run), as JSON, as a small tree
+    /// and with all operators; None if there is none.
     #[pyo3(signature = (so_far = false))]
     fn receipt(&self, so_far: bool) -> PyResult<Option<(String, String, String)>> {
         let Some(receipt) = locked(&self.receipt).as_ref().map(ReceiptHandle::receipt) else { return Ok(None) };
@@ -155,8 +156,8 @@ enum StreamState {
     Over,
 }
 
-/// A query that runs on the runtime, whatever its reader does meanwhile: the host's part of the work is done where it is polled, and a
-/// reader that polls is deaf to ctrl-C until that is over.
+/// A query that runs on the runtime, whatever its reader does meanwhile: the host's part of the work is done where it
+/// is polled, and a reader that polls is deaf to ctrl-C until that is over.
 struct Running {
     batches: mpsc::Receiver<Result<RecordBatch>>,
     task: AbortOnDropHandle<()>,
@@ -223,8 +224,8 @@ impl Iterator for Rows {
     }
 }
 
-/// What a signal raises, if one came, as a text. An Arrow stream turns any error into one of its reader's own kinds, so that ctrl-C would get
-/// lost in it: Python is told once more, and raises `KeyboardInterrupt` when the reader is back.
+/// What a signal raises, if one came, as a text. An Arrow stream turns any error into one of its reader's own kinds, so
+/// that ctrl-C would get lost in it: Python is told once more, and raises `KeyboardInterrupt` when the reader is back.
 fn interrupted(py: Python<'_>) -> Result<()> {
     let Err(interrupt) = py.check_signals() else { return Ok(()) };
     // Before Python is told: making a text of an exception looks for signals too.

@@ -34,7 +34,8 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
         .thread_name("skytether")
         // Blocking threads read slices and sync files; more of them than a disk can use only cost memory.
         .max_blocking_threads(16)
-        // Planning recurses over expressions: long conditions need more than the usual 2 MiB. Address space only, until it is used.
+        // Planning recurses over expressions: long conditions need more than the usual 2 MiB. Address
+        // space only, until it is used.
         .thread_stack_size(32 << 20)
         .enable_all()
         .build()

@@ -137,7 +137,8 @@ impl PyMatrixWriter {
         self.push(py, |t| with_numbers!(&data, values => t.push_dense(first, rows, values)))
     }
 
-    /// All of a Matrix Market file whose rows are genes and whose columns are cells; calls `step` with the number of entries after each part.
+    /// All of a Matrix Market file whose rows are genes and whose columns are cells; calls `step` with the number of
+    /// entries after each part.
     fn push_mtx(&self, py: Python<'_>, path: std::path::PathBuf, step: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut reader = py.detach(|| MtxReader::open(&path)).or_raise()?;
         let (mut genes, mut cells, mut values) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! What the host must know of cells when grouped moments run on the host itself (`cut="raw"` and `"filter"`, or a plan that does
-//! not split): obs columns and totals, fetched before the query begins.
+//! What the host must know of cells when grouped moments run on the host itself (`cut="raw"` and `"filter"`, or a plan
+//! that does not split): obs columns and totals, fetched before the query begins.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(crate) struct HostCells {
     known: Mutex<HashMap<DatasetName, Known>>,
 }
 
-/// The aggregates that ask a [`CellSource`] for what their spec names. Merging does not: states carry all that it needs, so that what a
-/// query moves does not grow with the number of cells.
+/// The aggregates that ask a [`CellSource`] for what their spec names. Merging does not: states carry all that it
+/// needs, so that what a query moves does not grow with the number of cells.
 const ASKING: [&str; 2] = ["moments", "__moments_state"];
 
 /// What the aggregates that `plan` keeps on the host will ask for. Sub-plans are leaves, so what went down is not seen.

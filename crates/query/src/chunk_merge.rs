@@ -1,10 +1,13 @@
 //! Long lists of results over one table, made ready for the cut some at a time.
 //!
-//! Each part of the list was planned as a query of its own over the columns that it names. Here DataFusion's rules rewrite each of them as well, and one plan is made of what they give: the plan that the
-//! rules would have made of the whole list. Rules look for columns name by name and know their types anew each time, for which a part has few to look among, and parts are rewritten side by side.
+//! Each part of the list was planned as a query of its own over the columns that it names. Here DataFusion's rules
+//! rewrite each of them as well, and one plan is made of what they give: the plan that the rules would have made of the
+//! whole list. Rules look for columns name by name and know their types anew each time, for which a part has few to
+//! look among, and parts are rewritten side by side.
 //!
-//! Three rules see a list as a whole. Whether the two that find what is computed twice, or what may be computed by the scan, have something to do is told by a walk through all expressions;
-//! if they have, they get the joined plan. What the third does, to give each operator the columns that are wanted above it, is done here, with an index of names.
+//! Three rules see a list as a whole. Whether the two that find what is computed twice, or what may be computed by the
+//! scan, have something to do is told by a walk through all expressions; if they have, they get the joined plan. What
+//! the third does, to give each operator the columns that are wanted above it, is done here, with an index of names.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -50,7 +53,8 @@ impl Rules {
         })
     }
 
-    /// `plan`, some results of a list, as far as they can be rewritten by themselves, taken apart. `None` where it is not made of the operators of such a list, or its error is for the whole to tell.
+    /// `plan`, some results of a list, as far as they can be rewritten by themselves, taken apart. `None` where it is
+    /// not made of the operators of such a list, or its error is for the whole to tell.
     pub(crate) fn part(&self, plan: LogicalPlan, state: &SessionState) -> Option<Part> {
         let analysed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {}).ok()?;
         Part::of(self.of_parts.optimize(analysed, state, |_, _| {}).ok()?)
@@ -125,7 +129,8 @@ struct Joined {
 }
 
 impl Joined {
-    /// What `parts` are together; `None` where they are over different rows, or what they say by names is said by the planner only.
+    /// What `parts` are together; `None` where they are over different rows, or what they say by names is
+    /// said by the planner only.
     fn of(parts: Vec<Part>) -> Option<Self> {
         let mut parts = parts.into_iter();
         let Part { mut results, aggregate, below, scan } = parts.next()?;
@@ -215,7 +220,8 @@ impl Distinct {
         Some(all)
     }
 
-    /// `None` where two calls of one name differ: results refer to them by name, which has no casts, and only the planner knows what to say then.
+    /// `None` where two calls of one name differ: results refer to them by name, which has no casts, and only the
+    /// planner knows what to say then.
     fn add(&mut self, calls: Vec<Expr>) -> Option<()> {
         for call in calls {
             let name = call.schema_name().to_string();
@@ -326,7 +332,8 @@ fn is_work<'e>(exprs: impl IntoIterator<Item = &'e Expr>) -> bool {
 struct Marks(HashSet<u64>);
 
 impl Marks {
-    /// The mark of `expr`; `None` where a part of it that is computed has the mark of another that was seen, or its place may be in a scan.
+    /// The mark of `expr`; `None` where a part of it that is computed has the mark of another that was seen, or
+    /// its place may be in a scan.
     fn of(&mut self, expr: &Expr) -> Option<u64> {
         use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -1,10 +1,12 @@
 //! Long lists of results, planned some at a time.
 //!
-//! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times: for 1,000 aggregates that takes half a second, and the time grows with the
-//! square of their number. But each result depends on what is read and grouped only, not on the other results. So parts of the list are planned, each as a query of its own over the
-//! same input, and one aggregate and one projection are made of theirs.
+//! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times: for 1,000 aggregates
+//! that takes half a second, and the time grows with the square of their number. But each result depends on what is
+//! read and grouped only, not on the other results. So parts of the list are planned, each as a query of its own over
+//! the same input, and one aggregate and one projection are made of theirs.
 //!
-//! Over one table each part is planned with the columns that it names, and rewritten by the rules for logical plans before the parts are joined ([`crate::chunk_merge`]), several of them side by side.
+//! Over one table each part is planned with the columns that it names, and rewritten by the rules for logical plans
+//! before the parts are joined ([`crate::chunk_merge`]), several of them side by side.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -43,8 +45,9 @@ pub(crate) struct InParts {
     pub(crate) optimised: bool,
 }
 
-/// The plan of `statement` if it is a long list of results, each with an expression of its own, over tables, a condition and groups; `None` for all others, and where the parts do not
-/// fit together or one has an error: the planner is to see the whole then. The plan is optimised, too, if that is wanted and can be done in parts.
+/// The plan of `statement` if it is a long list of results, each with an expression of its own, over tables, a
+/// condition and groups; `None` for all others, and where the parts do not fit together or one has an error: the
+/// planner is to see the whole then. The plan is optimised, too, if that is wanted and can be done in parts.
 pub(crate) async fn plan(statement: &mut Statement, state: &SessionState, optimise: bool) -> Option<InParts> {
     let items = take_list(statement, SHORT, |_| true)?;
     let optimised = if optimise { optimised(statement, &items, state).await } else { None };
@@ -154,7 +157,8 @@ fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
         if own.group_expr != model.group_expr || own.input != model.input {
             return None;
         }
-        // The results refer to them by name, which has no casts: of two calls of one name only the planner knows what to say.
+        // The results refer to them by name, which has no casts: of two calls of one name only the
+        // planner knows what to say.
         for call in &own.aggr_expr {
             match names.entry(call.schema_name().to_string()) {
                 Entry::Vacant(new) => calls.push(Expr::clone(new.insert(call))),
@@ -166,8 +170,8 @@ fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
     aggregate(Arc::clone(&model.input), model.group_expr.clone(), calls).ok().map(Some)
 }
 
-/// How often the rules for logical plans go through `plan` at most: once for long lists of results over one table, which DataFusion's rules leave as they are in a second pass over all of
-/// them; `passes` times for all others.
+/// How often the rules for logical plans go through `plan` at most: once for long lists of results over one table,
+/// which DataFusion's rules leave as they are in a second pass over all of them; `passes` times for all others.
 pub(crate) fn passes(plan: &LogicalPlan, passes: usize) -> usize {
     if results(plan).is_some_and(|results| results > SHORT) { 1 } else { passes }
 }

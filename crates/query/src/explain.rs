@@ -22,8 +22,8 @@ impl Planner {
         Ok(self.explanation(asked, analyze, options).await?.to_string())
     }
 
-    /// The cut of a query, a text of SQL or a Substrait plan: super-plan, sub-plans, and why what stayed on the host stayed there. With `analyze` the query is run, and its
-    /// figures are with it.
+    /// The cut of a query, a text of SQL or a Substrait plan: super-plan, sub-plans, and why what stayed on the host
+    /// stayed there. With `analyze` the query is run, and its figures are with it.
     ///
     /// # Errors
     /// As [`Planner::sql`], and with `analyze` the query's own.

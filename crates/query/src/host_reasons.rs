@@ -1,9 +1,10 @@
 //! Why each operator of the host's physical plan is there.
 //!
-//! The cut says why for operators of the logical super-plan. DataFusion makes the physical plan of it and keeps no track of which became
-//! which, so they are paired: an operator is told by its kind and by the scans of drives that lie below it, and where several of one kind
-//! lie over the same scans, they are a chain and pair in order. A pair that is in doubt is left out: a wrong reason is worse than none, and
-//! the reasons are listed once more by themselves. Operators that the engine added of its own accord say what they are for.
+//! The cut says why for operators of the logical super-plan. DataFusion makes the physical plan of it and keeps no
+//! track of which became which, so they are paired: an operator is told by its kind and by the scans of drives that lie
+//! below it, and where several of one kind lie over the same scans, they are a chain and pair in order. A pair that is
+//! in doubt is left out: a wrong reason is worse than none, and the reasons are listed once more by themselves.
+//! Operators that the engine added of its own accord say what they are for.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,7 +1,9 @@
 //! Whether slices that travel anyway, as a lost drive's are decoded from them, are worked off where they arrive.
 //!
-//! While a drive is lost, whoever decodes what it had takes K - 1 of K slices of each of its groups from the drives that are here, and one parity. With few more drives than a group has slices that is most of what they have; then a drive that works a slice off itself has only more to do.
-//! What is decoded from them is measured as slow disks and links, so that a run that learns from that would leave to slow drives what is here already.
+//! While a drive is lost, whoever decodes what it had takes K - 1 of K slices of each of its groups from the drives
+//! that are here, and one parity. With few more drives than a group has slices that is most of what they have; then a
+//! drive that works a slice off itself has only more to do. What is decoded from them is measured as slow disks and
+//! links, so that a run that learns from that would leave to slow drives what is here already.
 
 use skytether_device::PushdownLevel;
 use skytether_erasure::Scheme;
@@ -13,19 +15,23 @@ use skytether_exec::scan::Moves;
 /// The least share of their slices that drives send to be decoded from.
 const MOST: f64 = 0.5;
 
-/// Handing out may take so many times as long as working off, by the estimate: nothing is done twice then, and the order in which drives read is one.
+/// Handing out may take so many times as long as working off, by the estimate: nothing is done twice then, and the
+/// order in which drives read is one.
 const AS_LONG: f64 = 1.25;
 
 /// The least share of slices that a query reads: of fewer columns only those travel.
 const NEARLY_ALL: f64 = 0.75;
 
-/// How much more than its own slices each of the drives that are here reads and sends, where so many of all are `lost`: its share of the parities.
+/// How much more than its own slices each of the drives that are here reads and sends, where so many of all are `lost`:
+/// its share of the parities.
 pub(crate) fn parities(lost: &[bool]) -> f64 {
     let count = lost.iter().filter(|lost| **lost).count();
     count as f64 / (lost.len() - count).max(1) as f64
 }
 
-/// Whether all drives are to hand out what they have, of which those that `lost` says are lost; a query of them reads the share `read` of their slices' bytes. Not where that would take longer, as this host is slow at it, or links are that send what need not travel.
+/// Whether all drives are to hand out what they have, of which those that `lost` says are lost; a query of them reads
+/// the share `read` of their slices' bytes. Not where that would take longer, as this host is slow at it, or links are
+/// that send what need not travel.
 pub(crate) fn prefer_host(scheme: Scheme, lost: &[bool], read: f64, moves: &Moves) -> bool {
     let Some(code) = scheme.code().filter(|_| scheme.inner().is_none()) else { return false };
     let (count, others) = (lost.iter().filter(|lost| **lost).count() as f64, lost.len() as f64 - 1.0);

@@ -1,8 +1,11 @@
 //! What a join has learnt about its keys, for every scan below that has one of them.
 //!
-//! DataFusion hands the filter of a hash join ([`skytether_exec::join_filter`]) down its probe side as a whole: where its keys come from several tables, it stops at the join of those. But the rows of a
-//! join's probe side that can't match may be left out wherever they come from, by each key alone. So this rule follows each key of each join through filters, projections, groups and other joins, and
-//! where an inner or semi join below says that two columns are equal, both of them. A scan that gets a key waits for the join's other side, which never waits for it: it only waits for joins further up.
+//! DataFusion hands the filter of a hash join ([`skytether_exec::join_filter`]) down its probe side as a whole: where
+//! its keys come from several tables, it stops at the join of those. But the rows of a join's probe side that can't
+//! match may be left out wherever they come from, by each key alone. So this rule follows each key of each join
+//! through filters, projections, groups and other joins, and where an inner or semi join below says that two columns
+//! are equal, both of them. A scan that gets a key waits for the join's other side, which never waits for it: it only
+//! waits for joins further up.
 
 use std::sync::Arc;
 
@@ -93,7 +96,8 @@ impl Keys<'_> {
     }
 }
 
-/// The columns of `node`'s input that those of its rows are, if rows that it gets may be left out where it would be left out what it makes of them.
+/// The columns of `node`'s input that those of its rows are, if rows that it gets may be left out where it would be
+/// left out what it makes of them.
 fn through(node: &Plan, places: &Places) -> Option<Places> {
     if node.fetch().is_some() {
         // The rows that are left out would make room for others.

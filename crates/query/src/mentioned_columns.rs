@@ -1,9 +1,11 @@
 //! The columns that the text of a query may mean: wide tables show the planner no others.
 //!
-//! DataFusion looks for a column among all of its schema, one by one, for each expression and in each of its rules, and copies schemas as it goes: of tables with thousands of
-//! columns that is most of the time of a query that reads a few. A column that is read is named in the text, so that a table may leave out those whose names are nowhere in it:
-//! names mean the same as before, since every table shows all of its columns of a name that occurs. That does not hold where columns are meant without their names, by a star or a
-//! `NATURAL JOIN` for example; such a text gets whole tables. So does a text that can't be planned with few columns, because messages list what there is.
+//! DataFusion looks for a column among all of its schema, one by one, for each expression and in each of its rules, and
+//! copies schemas as it goes: of tables with thousands of columns that is most of the time of a query that reads a few.
+//! A column that is read is named in the text, so that a table may leave out those whose names are nowhere in it: names
+//! mean the same as before, since every table shows all of its columns of a name that occurs. That does not hold where
+//! columns are meant without their names, by a star or a `NATURAL JOIN` for example; such a text gets whole tables. So
+//! does a text that can't be planned with few columns, because messages list what there is.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -49,7 +51,8 @@ impl Shown {
         self.hid.load(Ordering::Relaxed)
     }
 
-    /// The tables with few columns, for `text`, which was parsed as `statement`; `None` where they are to be seen as they are.
+    /// The tables with few columns, for `text`, which was parsed as `statement`; `None` where they
+    /// are to be seen as they are.
     ///
     /// # Errors
     /// As [`NamedTables::catalog_list`].
@@ -99,7 +102,8 @@ impl NamedColumns {
         self.names.iter().map(String::as_str)
     }
 
-    /// `schema` without the columns that are not named, if it is wide and there are any. One column is left in any case: rows are counted with it.
+    /// `schema` without the columns that are not named, if it is wide and there are any. One column is left in any
+    /// case: rows are counted with it.
     pub(crate) fn among(&self, schema: &SchemaRef) -> Option<SchemaRef> {
         if !is_wide(schema) {
             return None;

@@ -1,7 +1,8 @@
 //! One table as parts of a query see it: each with the columns that its own text names.
 //!
-//! What [`crate::mentioned_columns`] does for a whole query, for some of its results at a time: planners look for columns among all others, so that with as many parts as there are tens of columns
-//! the time grows with the number of columns and not with its square.
+//! What [`crate::mentioned_columns`] does for a whole query, for some of its results at a time: planners look for
+//! columns among all others, so that with as many parts as there are tens of columns the time grows with the number of
+//! columns and not with its square.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ impl OneTable {
         self.schema.fields().iter().enumerate().map(|(at, field)| (field.name().as_str(), at)).collect()
     }
 
-    /// A session like `state` in which the table has the columns that `part`, a statement over it, names; `None` where it may mean columns that it does not name.
+    /// A session like `state` in which the table has the columns that `part`, a statement over it, names; `None` where
+    /// it may mean columns that it does not name.
     pub(crate) fn seen_by(&self, part: &Statement, state: &SessionState) -> Option<SessionState> {
         let named = NamedColumns::of(&part.to_string(), part)?;
         let mut columns: Vec<usize> = named.names().filter_map(|name| self.places.get(name)).flatten().copied().collect();

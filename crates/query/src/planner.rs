@@ -118,7 +118,8 @@ impl Planner {
     /// Runs a query: one `SELECT`, in DataFusion's SQL.
     ///
     /// # Errors
-    /// Invalid for SQL that is wrong or no query, `NotFound` for data sets and tables, and what the drives say when asked for metadata.
+    /// Invalid for SQL that is wrong or no query, `NotFound` for data sets and tables, and what the drives say
+    /// when asked for metadata.
     pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.ask(&Asked::Sql(text.into()), options).await })
     }
@@ -126,8 +127,9 @@ impl Planner {
     /// Runs a plan of another producer: the bytes of a Substrait `Plan`.
     ///
     /// # Errors
-    /// Invalid for bytes that are no plan, contradict themselves or the tables, or are more than [`crate::substrait::LIMITS`]; unsupported for
-    /// relations, expressions and functions that this engine does not know, by name; and as [`Planner::sql`].
+    /// Invalid for bytes that are no plan, contradict themselves or the tables, or are more than
+    /// [`crate::substrait::LIMITS`]; unsupported for relations, expressions and functions that this engine does not
+    /// know, by name; and as [`Planner::sql`].
     pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.ask(&Asked::Substrait(plan), options).await })
     }
@@ -190,8 +192,8 @@ impl Planner {
         }
     }
 
-    /// The columns of a query's result, as far as they can be told before its parameters have values, and the parameters in order; those of
-    /// a type that the query does not tell are of type null.
+    /// The columns of a query's result, as far as they can be told before its parameters have values, and the
+    /// parameters in order; those of a type that the query does not tell are of type null.
     pub async fn prepare(&self, asked: &Asked) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
         let shown = Shown::named();
@@ -202,7 +204,8 @@ impl Planner {
         Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
     }
 
-    /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants to `optimise` it anyway.
+    /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants
+    /// to `optimise` it anyway.
     async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
         let (text, mut statement) = match asked {
             Asked::Sql(text) => (text, parse(&self.0.base, text)?),
@@ -324,7 +327,8 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     // What the drives send is spread over their number already, and usually small.
     let optimizer = &mut config.options_mut().optimizer;
     optimizer.enable_round_robin_repartition = false;
-    // Drives wait for the filters that joins make. Those of other operators are made from the very rows that would wait for them.
+    // Drives wait for the filters that joins make. Those of other operators are made from the very rows
+    // that would wait for them.
     optimizer.enable_topk_dynamic_filter_pushdown = false;
     optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;

@@ -19,7 +19,8 @@ fn statistics(bounds: &Bounds, schema: &Schema, about: &HashSet<&str>) -> Statis
     let mut statistics = Statistics::new_unknown(schema);
     for (field, column) in schema.fields().iter().zip(&mut statistics.column_statistics).filter(|(field, _)| about.contains(field.name().as_str())) {
         let both = bounds.get(field.name());
-        // What is not known, or does not fit the type, is a NULL of that type: beside others' values no other stands for it.
+        // What is not known, or does not fit the type, is a NULL of that type: beside others'
+        // values no other stands for it.
         let value = |which: usize| {
             let value = both.and_then(|both| ScalarValue::try_from_string(both[which].clone(), field.data_type()).ok());
             value.or_else(|| ScalarValue::try_from(field.data_type()).ok()).map_or(Precision::Absent, Precision::Exact)

@@ -54,7 +54,8 @@ pub(crate) struct ScanPlanner {
 }
 
 impl ExtensionPlanner for ScanPlanner {
-    // By hand what `#[async_trait]` would make, without a future that holds the arguments: see [`skytether_flight_sql::forward`].
+    // By hand what `#[async_trait]` would make, without a future that holds the arguments: see
+    // [`skytether_flight_sql::forward`].
     fn plan_extension<'life0, 'life1, 'life2, 'life3, 'life4, 'life5, 'life6, 'life7, 'async_trait>(
         &'life0 self,
         _: &'life1 dyn PhysicalPlanner,
@@ -119,7 +120,8 @@ impl ScanPlanner {
             (AdaptiveMode::Never, _) => return Ok(None),
             (AdaptiveMode::Always(policy), _) => policy,
             (AdaptiveMode::AsNeeded, Pushdown::Adaptive) if profiled => Policy::Adaptive,
-            // A sub-plan that is no more than a scan is handed out as it is stored; of the other static choices the drives run all that they are sent.
+            // A sub-plan that is no more than a scan is handed out as it is stored; of the other static choices the
+            // drives run all that they are sent.
             (AdaptiveMode::AsNeeded, Pushdown::Raw) if profiled => Policy::Static(PushdownLevel::Raw),
             (AdaptiveMode::AsNeeded, Pushdown::Full | Pushdown::Filter) if profiled => Policy::Static(PushdownLevel::Full),
             // A drive that is lost in the middle gives what it has not done to who stands for it.
@@ -129,7 +131,8 @@ impl ScanPlanner {
             }
             (AdaptiveMode::AsNeeded, _) => return Ok(None),
         };
-        // What is whole on each drive only is not to be torn apart; any one drive has all of a table that lies everywhere.
+        // What is whole on each drive only is not to be torn apart; any one drive has all of a
+        // table that lies everywhere.
         let apart = scan.placement == Placement::Spread && pushdown_level::divides(&scan.sub_plan);
         if !apart || (table.partitioned_by.is_some() && pushdown_level::aggregates(&scan.sub_plan)) {
             return Ok(None);
@@ -167,8 +170,10 @@ impl ScanPlanner {
         Ok(Some(moves))
     }
 
-    /// What is taken for the devices of `targets`. Where some, as `is_lost` says, are lost, the others read for two: themselves, and who decodes what the lost ones had. Slices are read once for both, but parities are read besides, of which each of
-    /// those that are here has its share; and who stands for a lost one is as quick as this host, and reads no faster than the slowest of the others can send.
+    /// What is taken for the devices of `targets`. Where some, as `is_lost` says, are lost, the others read for two:
+    /// themselves, and who decodes what the lost ones had. Slices are read once for both, but parities are read
+    /// besides, of which each of those that are here has its share; and who stands for a lost one is as quick as this
+    /// host, and reads no faster than the slowest of the others can send.
     fn profiles(&self, targets: &[Target], is_lost: &[bool]) -> Vec<Profile> {
         let own: Vec<Profile> = targets.iter().map(|target| profile_of(target.drive.info())).collect();
         let living = || own.iter().zip(is_lost).filter(|(_, lost)| !**lost).map(|(profile, _)| profile);
@@ -184,7 +189,8 @@ impl ScanPlanner {
             .collect()
     }
 
-    /// Takes those out of `targets` of which the root record says that nothing there can match: what is said of them instead.
+    /// Takes those out of `targets` of which the root record says that nothing there can match: what
+    /// is said of them instead.
     fn leave_out(&self, scan: &DriveScan, named: &Named, targets: &mut Vec<Target>) -> Result<Vec<Annotation>> {
         let table = named.table()?;
         if named.view != View::Stored || scan.placement != Placement::Spread {
@@ -224,8 +230,9 @@ impl ScanPlanner {
         Ok(unasked)
     }
 
-    /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of the small tables
-    /// about cells and genes; of the tables in `others`, which are partitioned like the first, the partition that lies beside it.
+    /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of
+    /// the small tables about cells and genes; of the tables in `others`, which are partitioned like the first, the
+    /// partition that lies beside it.
     fn targets(&self, named: &Named, others: &[&Arc<Named>]) -> Result<Vec<Target>> {
         let record = &named.record;
         let table = named.table()?;

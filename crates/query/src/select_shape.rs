@@ -42,7 +42,8 @@ pub(crate) fn is_ungrouped(select: &Select) -> bool {
     matches!(&select.group_by, GroupByExpr::Expressions(by, with) if by.is_empty() && with.is_empty())
 }
 
-/// The results of a list of more than `short`, each an expression of its own, taken out of the [`plain_select`] of `statement` if that fits `also`; they are to be put back with [`put_list`].
+/// The results of a list of more than `short`, each an expression of its own, taken out of the [`plain_select`] of
+/// `statement` if that fits `also`; they are to be put back with [`put_list`].
 pub(crate) fn take_list(statement: &mut Statement, short: usize, also: impl Fn(&Select) -> bool) -> Option<Vec<SelectItem>> {
     let select = plain_select(statement)?;
     let listed = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });

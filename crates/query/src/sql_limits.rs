@@ -1,7 +1,7 @@
 //! How long and how nested the text of a query may be.
 //!
-//! Parser and planner are recursive: a chain such as `1 + 1 + ...` becomes a tree as deep as the chain is long, and a stack that
-//! overflows ends the process. (Parentheses are limited by the parser itself.)
+//! Parser and planner are recursive: a chain such as `1 + 1 + ...` becomes a tree as deep as the chain is long, and a
+//! stack that overflows ends the process. (Parentheses are limited by the parser itself.)
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -10,10 +10,12 @@ use skytether_common::{Error, Result};
 
 use skytether_api::statement::MAX_REQUEST;
 
-/// The longest text without what is quoted: groups of cells may be spelled out in a literal, which is only a value to the parser.
+/// The longest text without what is quoted: groups of cells may be spelled out in a literal, which is
+/// only a value to the parser.
 pub const MAX_TEXT: usize = 1 << 20;
 
-/// The most operators in one query: chains of about so many are tested to be planned on stacks of 32 MiB, which the threads of hosts have.
+/// The most operators in one query: chains of about so many are tested to be planned on stacks of 32 MiB, which
+/// the threads of hosts have.
 pub const MAX_OPERATORS: usize = 1000;
 
 /// Refuses texts that parser and planner should not see.

@@ -17,7 +17,8 @@ use crate::tables::{NamedTables, SchemaCache};
 use skytether_catalog::root_store::Catalog;
 use skytether_exec::profile::Collector;
 
-/// How much a plan may hold: what texts of SQL may hold, too. Expressions are more than operators, as lists of values count.
+/// How much a plan may hold: what texts of SQL may hold, too. Expressions are more than operators,
+/// as lists of values count.
 pub const LIMITS: Limits = Limits { bytes: 16 << 20, relations: MAX_OPERATORS, depth: 200, expressions: 1 << 18, levels: MAX_OPERATORS / 2 };
 
 /// The logical plan of `bytes`, and the tables that it reads.
@@ -34,7 +35,8 @@ pub(crate) async fn logical(
     Ok((plan, finder.found.into_inner()))
 }
 
-/// What `work`, on a stranger's plan, says. That the engine's planner fails or panics over it is the plan's fault, and nobody else's.
+/// What `work`, on a stranger's plan, says. That the engine's planner fails or panics over it is the plan's
+/// fault, and nobody else's.
 pub(crate) async fn guarded<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(done) => done.map_err(blame),
@@ -91,7 +93,8 @@ impl Finder<'_> {
             }
         };
         let mut other = vec![name.domain().to_owned(), name.dataset().to_owned()];
-        // The tables within a data set are named by us, in lower case, but for what an expression data set calls its layers.
+        // The tables within a data set are named by us, in lower case, but for what an expression
+        // data set calls its layers.
         other.extend(table.iter().map(|t| t.to_lowercase()));
         Ok((other != parts).then_some(other))
     }

@@ -126,7 +126,8 @@ impl NamedTables {
         self.records.get(name)
     }
 
-    /// Finds what `references` name. References of one part name no data set and are left to the SQL planner (`WITH`, functions).
+    /// Finds what `references` name. References of one part name no data set and are left to the SQL
+    /// planner (`WITH`, functions).
     pub(crate) async fn resolve(references: Vec<TableReference>, catalog: &Catalog, schemas: &SchemaCache, collector: &Collector) -> Result<Self> {
         let mut tables = Self::default();
         for reference in references {
@@ -265,7 +266,8 @@ impl SchemaCache {
 
     async fn stored(&self, record: &RootRecord, table: &str, catalog: &Catalog, collector: &Collector) -> Result<Described> {
         let partitions = &record.table(table)?.partitions;
-        // Any partition will do: of large tables the one with the least statistics to carry along, of others the one that tells most.
+        // Any partition will do: of large tables the one with the least statistics to carry along, of others
+        // the one that tells most.
         let (least, most) = (partitions.iter().min_by_key(|p| p.slices), partitions.iter().max_by_key(|p| p.slices));
         let Some(partition) = most.filter(|p| p.slices <= TELLING).or(least) else {
             return Err(Error::corrupt(format!("the root record of {} names no partition of {table}", record.name)));

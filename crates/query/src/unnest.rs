@@ -1,8 +1,11 @@
 //! What determined a row before `UNNEST` does not after it.
 //!
-//! DataFusion knows of an aggregate that its groups determine all of its columns, and hands that on through `UNNEST`, which makes many rows of one. Above it, its SQL planner would take `GROUP BY g` for `GROUP BY g, u` and choose
-//! another frame for windows that are ordered by `g`; its rules would take `GROUP BY g, u` for `GROUP BY g` and order by `g` alone what is to be ordered by `g, u`. So a node that says nothing of what determines what stands above each
-//! such `UNNEST` while its rules rewrite a plan, and above each relation with one while a text is planned. It lets filters, limits and unwanted columns pass, and is gone before the cut.
+//! DataFusion knows of an aggregate that its groups determine all of its columns, and hands that on through `UNNEST`,
+//! which makes many rows of one. Above it, its SQL planner would take `GROUP BY g` for `GROUP BY g, u` and choose
+//! another frame for windows that are ordered by `g`; its rules would take `GROUP BY g, u` for `GROUP BY g` and order
+//! by `g` alone what is to be ordered by `g, u`. So a node that says nothing of what determines what stands above each
+//! such `UNNEST` while its rules rewrite a plan, and above each relation with one while a text is planned. It lets
+//! filters, limits and unwanted columns pass, and is gone before the cut.
 
 use std::cell::Cell;
 use std::cmp::Ordering;

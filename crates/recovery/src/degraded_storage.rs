@@ -40,7 +40,8 @@ impl ReconstructionCounters {
         ReconstructionStats { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
     }
 
-    /// A slice was decoded, from so many bytes that were read for it: none where somebody else decoded it, at the same time or before.
+    /// A slice was decoded, from so many bytes that were read for it: none where somebody else decoded it, at
+    /// the same time or before.
     fn decoded(&self, read: u64, within: bool) {
         self.slices.fetch_add(1, Ordering::Relaxed);
         self.within.fetch_add(u64::from(within), Ordering::Relaxed);
@@ -219,7 +220,8 @@ impl Storage for DegradedStorage {
     }
 }
 
-/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not for those who can mend it.
+/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not
+/// for those who can mend it.
 pub fn damaged(why: &str) -> String {
     format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
 }

@@ -1,4 +1,5 @@
-//! A drive, and what stands for it: whoever asks for something gets it from the drive if that can give it, and otherwise from what the other drives have.
+//! A drive, and what stands for it: whoever asks for something gets it from the drive if that can give it, and
+//! otherwise from what the other drives have.
 
 use futures::future::BoxFuture;
 use std::collections::HashSet;
@@ -69,7 +70,8 @@ impl FailoverDrive {
         self.0.rebuilt.reconstructor.health.is_redundant()
     }
 
-    /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
+    /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the
+    /// fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
     fn covers(&self, key: &Key) -> bool {
         self.is_redundant() && PartitionName::parse(key).is_some()
     }
@@ -89,14 +91,16 @@ impl FailoverDrive {
         }
     }
 
-    /// Whether a batch has values of data sets for a drive that is being emptied, or has left: after that these would be nobody's.
+    /// Whether a batch has values of data sets for a drive that is being emptied, or has left: after that
+    /// these would be nobody's.
     fn is_late(&self, batch: &[Op]) -> bool {
         let adds = |op: &Op| matches!(op, Op::Put { .. } | Op::Link { .. }) && PartitionName::parse(op.key()).is_some();
         let health = &self.0.rebuilt.reconstructor.health;
         (health.is_outside(self.0.rebuilt.at) || health.is_leaving(self.0.rebuilt.at)) && batch.iter().any(adds)
     }
 
-    /// Whether root records may change in this way, or such a drive takes values still; while what comes of it is held, no drive leaves.
+    /// Whether root records may change in this way, or such a drive takes values still; while what comes of it
+    /// is held, no drive leaves.
     async fn may_change(&self, batch: &[Op]) -> Result<RwLockReadGuard<'_, ()>> {
         let reconstructor = &self.0.rebuilt.reconstructor;
         let changing = reconstructor.health.record_write().await;

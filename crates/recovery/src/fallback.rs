@@ -9,7 +9,8 @@ use skytether_device::{DeliveryStream, OpenReply, Storage, SubPlan};
 
 /// Makes executors over the values of drives.
 pub trait Fallback: Send + Sync + Debug {
-    /// An executor over what `values` gives, one of `drives` that share the memory for caches. Must be called in a runtime.
+    /// An executor over what `values` gives, one of `drives` that share the memory for caches.
+    /// Must be called in a runtime.
     ///
     /// # Errors
     /// Internal only, where the engine does not take our functions.

@@ -15,10 +15,12 @@ use crate::reconstruct::Reconstructor;
 use crate::shard::role;
 use skytether_catalog::records::code_map::{Level, Part, StoredMap};
 
-/// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as well reads both in rows.
+/// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as
+/// well reads both in rows.
 const DEPTH: usize = 16;
 
-/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are few ways of the head. Of all that is read ahead no more waits than an eighth of the host's memory.
+/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are
+/// few ways of the head. Of all that is read ahead no more waits than an eighth of the host's memory.
 const WINDOW: [(Kind, u64); 2] = [(Kind::Parities, 64 << 20), (Kind::Slices, 36 << 20)];
 
 /// The most slices of which the shards are read ahead at a time.
@@ -28,7 +30,8 @@ const MOST_SLICES: u32 = 64;
 const KEPT: Duration = Duration::from_secs(10);
 
 impl Reconstructor {
-    /// Begins to read these shards, each of a drive by its place among the host's and of so many bytes, as far as there is room; as long as the window is kept they are there for whoever reads them next.
+    /// Begins to read these shards, each of a drive by its place among the host's and of so many bytes, as far as there
+    /// is room; as long as the window is kept they are there for whoever reads them next.
     pub(crate) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key, u64)>) -> PrefetchWindow {
         let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
         let mut begun = Vec::new();
@@ -64,7 +67,8 @@ impl Reconstructor {
         PrefetchWindow::new(&self.ahead, begun, of.into_iter().map(read).collect())
     }
 
-    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes; nothing where not enough of its group is here.
+    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes; nothing
+    /// where not enough of its group is here.
     fn shards_for(&self, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>) -> Option<Vec<(usize, Key, u64)>> {
         let (part, table) = Part::parse(partition);
         Level::all(map).into_iter().find_map(|level| {
@@ -84,7 +88,8 @@ impl Reconstructor {
         })
     }
 
-    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those after it are read ahead.
+    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those
+    /// after it are read ahead.
     pub(crate) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
         for (kind, room) in WINDOW {
             if kind == Kind::Parities || !self.shared.is_read(partition) {

@@ -1,8 +1,12 @@
-//! Shards that a rebuild wants one group after the other, read in the order in which they lie on their drives, before they are asked for.
+//! Shards that a rebuild wants one group after the other, read in the order in which they lie on their drives,
+//! before they are asked for.
 //!
-//! The slices of a group lie up to some dozens apart on each drive, as groups are formed of slices of like length: read group by group they cost a disk a seek each, which is twice as long as a slice takes. So each drive is read along: of each of its files (the slices of a
-//! partition, its parities) a [row](ROW) at a time, the file first whose next shard is due first. What is read waits until its group takes it. How much may wait has a [bound](Reading::want): up to half of it is read for nobody in particular, and beyond that what a group waits for further on, with all before it; a
-//! shard that is too far on is read by who wants it.
+//! The slices of a group lie up to some dozens apart on each drive, as groups are formed of slices of like length: read
+//! group by group they cost a disk a seek each, which is twice as long as a slice takes. So each drive is read along:
+//! of each of its files (the slices of a partition, its parities) a [row](ROW) at a time, the file first whose next
+//! shard is due first. What is read waits until its group takes it. How much may wait has a [bound](Reading::want): up
+//! to half of it is read for nobody in particular, and beyond that what a group waits for further on, with all before
+//! it; a shard that is too far on is read by who wants it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +26,8 @@ pub struct Shard {
     pub(crate) at: usize,
     /// Under which its drive has it.
     pub(crate) key: Key,
-    /// Which of the drive's files it lies in, and where there: shards of one file that follow one another are read without a seek.
+    /// Which of the drive's files it lies in, and where there: shards of one file that follow one another
+    /// are read without a seek.
     pub(crate) file: (Part, u32),
     pub(crate) number: u32,
     /// Bytes.
@@ -94,7 +99,8 @@ impl OrderedReader {
         count.checked_sub(1).and_then(|last| self.ends.get(last)).copied().unwrap_or(0)
     }
 
-    /// Somebody waits for shard `n`; whether it will come. One that is so far on that with all before it more than twice the room would be held will not.
+    /// Somebody waits for shard `n`; whether it will come. One that is so far on that with all before it more than
+    /// twice the room would be held will not.
     pub(crate) fn want(&self, n: usize) -> bool {
         let mut state = self.state();
         if n >= state.next && state.held + self.end(n + 1) - self.end(state.next) > 2 * self.room {

@@ -1,7 +1,10 @@
-//! Shards that will be wanted soon, read before they are asked for: many of a drive at a time, in the order in which they lie there.
+//! Shards that will be wanted soon, read before they are asked for: many of a drive at a time, in the order
+//! in which they lie there.
 //!
-//! A disk that moves its head for every shard is a third as quick as one that reads them in a row. Whoever decodes knows which shards come next, but groups name them in another order than they lie, and beside what a drive reads for its own sub-plan every read of one shard is two ways of the
-//! head. So what is read ahead is asked for all at once, sorted by key.
+//! A disk that moves its head for every shard is a third as quick as one that reads them in a row. Whoever decodes
+//! knows which shards come next, but groups name them in another order than they lie, and beside what a drive
+//! reads for its own sub-plan every read of one shard is two ways of the head. So what is read ahead is asked for
+//! all at once, sorted by key.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -66,7 +69,8 @@ pub(crate) struct Prefetcher {
     windows: Mutex<VecDeque<(Instant, PrefetchWindow)>>,
     /// Held of each drive by the window that is read there: two at a time would be two ways of the head for each shard.
     turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
-    /// Of each partition the number of the slice that was decoded last, and of the first that nothing was read ahead for.
+    /// Of each partition the number of the slice that was decoded last, and of the first that
+    /// nothing was read ahead for.
     followed: Mutex<HashMap<(PartitionName, Kind), (u32, u32)>>,
 }
 

@@ -11,10 +11,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::ordered_read::{Came, Coming, OrderedReader, Shard, in_order};
 use crate::reconstruct::Reconstructor;
 
-/// Requests that a drive has before it: it reads one, works on another, and its link has a third. More would only come out of order.
+/// Requests that a drive has before it: it reads one, works on another, and its link has a third. More
+/// would only come out of order.
 const DEPTH: usize = 4;
 
-/// Bytes of a file that are read in a row, before another one is, unless a third of what may wait of a drive is less: so many that a seek of 8 ms is a tenth of the time.
+/// Bytes of a file that are read in a row, before another one is, unless a third of what may wait of a drive is less:
+/// so many that a seek of 8 ms is a tenth of the time.
 pub(crate) const ROW: u64 = 16 << 20;
 
 /// One of the shards that are being read.
@@ -40,7 +42,8 @@ impl Drop for InOrder {
 }
 
 impl Reconstructor {
-    /// Begins to read these shards, of which about `room` bytes may wait, and twice as many at most; whoever reads one next gets what was read here. Shards that another reading brings are left to that.
+    /// Begins to read these shards, of which about `room` bytes may wait, and twice as many at most; whoever reads one
+    /// next gets what was read here. Shards that another reading brings are left to that.
     pub fn read_in_order(self: &Arc<Self>, shards: Vec<Shard>, room: u64) -> InOrder {
         let mut of: BTreeMap<usize, Vec<Shard>> = BTreeMap::new();
         for shard in shards.into_iter().filter(|shard| !self.health.is_down(shard.at)) {
@@ -67,7 +70,8 @@ impl Reconstructor {
     }
 }
 
-/// Reads the shards in `queue` from drive `at`, as far as there is room. Where the drive is lost it ends, and whoever waits is told by that.
+/// Reads the shards in `queue` from drive `at`, as far as there is room. Where the drive is lost it ends, and
+/// whoever waits is told by that.
 async fn read_along(reconstructor: &Weak<Reconstructor>, at: usize, reading: &Arc<OrderedReader>, mut queue: VecDeque<(Key, oneshot::Sender<Came>)>) {
     let mut reads = FuturesUnordered::new();
     loop {

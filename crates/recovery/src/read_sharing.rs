@@ -1,6 +1,9 @@
-//! Slices that a query takes from living drives as they are stored, and that those of a lost drive are decoded from, too: they come from their drive once, for both.
+//! Slices that a query takes from living drives as they are stored, and that those of a lost drive are decoded from,
+//! too: they come from their drive once, for both.
 //!
-//! Where drives hand their slices out, a query with a drive lost reads most of them twice: for itself, and for the groups of what is lost. A disk and a link that are what is slow are twice as slow then. So whoever reads such a slice first leaves it for the other one, for a [while](KEPT) and within a bound.
+//! Where drives hand their slices out, a query with a drive lost reads most of them twice: for itself, and for the
+//! groups of what is lost. A disk and a link that are what is slow are twice as slow then. So whoever reads such a
+//! slice first leaves it for the other one, for a [while](KEPT) and within a bound.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -57,7 +60,8 @@ struct State {
     bytes: usize,
     /// How far queries are with partitions at drives, and since when.
     queries: HashMap<(usize, PartitionName), (u32, Instant)>,
-    /// Since when queries read slices of a table as they are stored, and when they last did. A table goes by its first partition.
+    /// Since when queries read slices of a table as they are stored, and when they last did. A table
+    /// goes by its first partition.
     reading: HashMap<PartitionName, (Instant, Instant)>,
     /// Somebody lets go of what is kept for too long.
     tidied: bool,
@@ -105,7 +109,8 @@ impl Shared {
         self.state.lock()
     }
 
-    /// The slice under `key` at drive `at`: as the other reader got it, or gets it just now, and otherwise what `read` gives, which is kept for that one, and for more of them where it is wanted `again`.
+    /// The slice under `key` at drive `at`: as the other reader got it, or gets it just now, and otherwise what `read`
+    /// gives, which is kept for that one, and for more of them where it is wanted `again`.
     ///
     /// # Errors
     /// As `read`.
@@ -191,7 +196,8 @@ impl Shared {
         self.state().reading.get(&table_of(partition)).is_some_and(|(_, last)| last.elapsed() < RECENT)
     }
 
-    /// Waits for a query that will read this slice soon, as far as can be seen: a disk would move its head to and fro for who does not wait.
+    /// Waits for a query that will read this slice soon, as far as can be seen: a disk would move its head to and
+    /// fro for who does not wait.
     pub(crate) async fn expect(&self, at: usize, key: &Key) {
         let Some((partition, Some(number))) = PartitionName::parse(key) else { return };
         if Part::parse(&partition).0 != Part::Slice {

@@ -213,7 +213,8 @@ impl Reconstructor {
         format!("{} is lost ({})", self.name(at), self.health.down_reason(at).unwrap_or_default())
     }
 
-    /// Slice `number` of `partition` under `key`, from the other shards of its group in `map`. Whoever asks for it at the same time waits for the same work; the figure of bytes goes to the one who began it.
+    /// Slice `number` of `partition` under `key`, from the other shards of its group in `map`. Whoever asks for it at
+    /// the same time waits for the same work; the figure of bytes goes to the one who began it.
     ///
     /// # Errors
     /// `NotFound` where the map has no such slice; Unavailable where too few of the others can be read, naming them.
@@ -249,7 +250,8 @@ impl Reconstructor {
         Ok(Reconstructed { value: parts.pop().unwrap_or_default(), read, within })
     }
 
-    /// Parts of slice `number` of `partition`, and how many bytes were read for them: those of the other shards at the same places, and no more. As they are stored: damage is not found.
+    /// Parts of slice `number` of `partition`, and how many bytes were read for them: those of the other shards at the
+    /// same places, and no more. As they are stored: damage is not found.
     ///
     /// # Errors
     /// As [`Self::decode`]; Invalid for ranges that are not within the slice.
@@ -338,7 +340,8 @@ impl Reconstructor {
         };
         let mut shards: Vec<Option<Vec<Bytes>>> = vec![None; members.all().len()];
         let mut trouble = Vec::new();
-        // So that all drives have about as much to read, groups begin with different ones; and with those that are there.
+        // So that all drives have about as much to read, groups begin with different ones; and
+        // with those that are there.
         let mut others: Vec<usize> = (0..shards.len()).map(|at| (at + place.group as usize) % shards.len()).filter(|at| *at != own).collect();
         if *or != ParitySource::None {
             others.sort_by_key(|at| self.at(level, &members.all()[*at]).is_none_or(|at| self.health.is_down(at)));
@@ -406,7 +409,8 @@ impl Reconstructor {
         Ok((values, read))
     }
 
-    /// A shard of a group, whole and verified, or parts of it: from its drive, or made as `or` says; and how many bytes were read.
+    /// A shard of a group, whole and verified, or parts of it: from its drive, or made as `or` says; and
+    /// how many bytes were read.
     pub(crate) fn shard_or<'a>(
         &'a self,
         level: &'a Level,

@@ -1,6 +1,8 @@
-//! Damaged values made anew: slices and parities from the rest of their groups, what has copies from those, written to the drive where they belong.
+//! Damaged values made anew: slices and parities from the rest of their groups, what has copies from those, written to
+//! the drive where they belong.
 //!
-//! Nothing is written that was not verified against the code map, or by its own checksums. A generation that is replaced meanwhile gets nothing that would outlive it.
+//! Nothing is written that was not verified against the code map, or by its own checksums. A generation that is
+//! replaced meanwhile gets nothing that would outlive it.
 
 use std::collections::BTreeSet;
 
@@ -49,10 +51,13 @@ impl Reconstructor {
         }
     }
 
-    /// The shards at some places of a group, made of others, and how many bytes were read for them: those `chosen`, and then what it takes where they can't be had. On two levels those that can't be had are made on the other one, if there is no other way.
+    /// The shards at some places of a group, made of others, and how many bytes were read for them: those `chosen`,
+    /// and then what it takes where they can't be had. On two levels those that can't be had are made on the other
+    /// one, if there is no other way.
     ///
     /// # Errors
-    /// Unavailable where too few of the others can be read, naming them; Corrupt where what was made is not what the map names.
+    /// Unavailable where too few of the others can be read, naming them; Corrupt where what was made
+    /// is not what the map names.
     pub async fn regroup(&self, table: &PartitionName, level: &Level, group: u32, wanted: &[usize], chosen: &[u32]) -> Result<(Vec<Bytes>, u64)> {
         let or = if level.is_one_of_two() && !level.is_within() { ParitySource::LocalGroup } else { ParitySource::None };
         let made = self.regroup_or(table, level, group, wanted, chosen, or).await;
@@ -76,7 +81,8 @@ impl Reconstructor {
         let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         let (need, all) = (members.data.len(), members.all());
         let mut order: Vec<usize> = chosen.iter().map(|at| *at as usize).filter(|at| *at < all.len() && !wanted.contains(at)).collect();
-        // So that all drives have about as much to read, groups begin with different ones; and with those that are there.
+        // So that all drives have about as much to read, groups begin with different ones; and
+        // with those that are there.
         let others = (0..all.len()).map(|at| (at + group as usize) % all.len());
         let mut others: Vec<usize> = others.filter(|at| !wanted.contains(at) && !order.contains(at)).collect();
         others.sort_by_key(|at| self.at(level, &all[*at]).is_none_or(|at| self.health.is_down(at)));
@@ -110,7 +116,9 @@ impl Reconstructor {
         Ok((self.coded(level, group, shards, wanted).await?, read))
     }
 
-    /// As [`Self::regroup`], of a group within a host that has lost too much to be mended there: its data come from other hosts as far as they must. The drives of `also` are read although they are not used otherwise: those that are being rebuilt.
+    /// As [`Self::regroup`], of a group within a host that has lost too much to be mended there: its data come
+    /// from other hosts as far as they must. The drives of `also` are read although they are not used otherwise:
+    /// those that are being rebuilt.
     pub async fn regroup_from_data(
         &self,
         table: &PartitionName,
@@ -159,7 +167,8 @@ impl Reconstructor {
     /// Writes `value` under `key` of drive `at`, whatever lies there, and has it verified there.
     ///
     /// # Errors
-    /// What the drive says; Conflict where somebody else writes it all the time; Corrupt where it is not there afterwards.
+    /// What the drive says; Conflict where somebody else writes it all the time; Corrupt where it
+    /// is not there afterwards.
     pub async fn put_back(&self, at: usize, key: &Key, value: Bytes) -> Result<Version> {
         let expected = Expected { len: value.len() as u64, crc32c: crc32c(&value) };
         let mut last = None;

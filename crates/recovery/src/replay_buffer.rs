@@ -1,4 +1,5 @@
-//! Rows of a sub-plan that runs as a whole: they are held back until it is known that it needs not be run again, as long as they are few.
+//! Rows of a sub-plan that runs as a whole: they are held back until it is known that it needs not be run again,
+//! as long as they are few.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -34,7 +35,8 @@ struct Held {
     again: Option<RetryFn>,
 }
 
-/// What `stream`, the answer of the drive called `name`, gives; where that fails before anything was handed on, what `again` gives.
+/// What `stream`, the answer of the drive called `name`, gives; where that fails before anything was
+/// handed on, what `again` gives.
 pub(crate) fn held(name: &str, stream: DeliveryStream, again: RetryFn) -> DeliveryStream {
     let schema: SchemaRef = stream.schema;
     let (name, announced) = (name.to_owned(), SchemaRef::clone(&schema));

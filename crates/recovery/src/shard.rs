@@ -25,7 +25,8 @@ pub(crate) struct ReconstructedRanges {
     pub(crate) within: bool,
 }
 
-/// How a shard is made that its drive can't give. Each asks for less than the one after it, so that nothing goes round in circles.
+/// How a shard is made that its drive can't give. Each asks for less than the one after it, so that
+/// nothing goes round in circles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParitySource {
     /// Not at all.

@@ -8,7 +8,8 @@ use crate::read_sharing::*;
 use crate::reconstruct::Reconstructor;
 
 impl Reconstructor {
-    /// Whether another slice of the group of slice `number` of a partition has to be decoded by whoever wants it: then this one is wanted for that, too. Nobody decodes yet of whose groups nothing is known.
+    /// Whether another slice of the group of slice `number` of a partition has to be decoded by whoever wants it: then
+    /// this one is wanted for that, too. Nobody decodes yet of whose groups nothing is known.
     fn is_wanted_twice(&self, partition: &PartitionName, number: u32) -> bool {
         if self.health.down().is_empty() {
             return false;

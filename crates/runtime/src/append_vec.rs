@@ -1,6 +1,7 @@
 //! A list that grows while others read it, and never shrinks: places in it stay what they are.
 //!
-//! Not `boxcar::Vec`: that lies in several pieces, and `Host::drives` gives a slice (`&[Arc<dyn Cse>]`) to callers outside.
+//! Not `boxcar::Vec`: that lies in several pieces, and `Host::drives` gives a slice
+//! (`&[Arc<dyn Cse>]`) to callers outside.
 
 use std::ops::Deref;
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! What a host draws: its own id, those of fleets that it founds, numbers of generations, seeds of scrubs. It is given where from, so that a test can draw the same ones again.
+//! What a host draws: its own id, those of fleets that it founds, numbers of generations, seeds of scrubs. It is given
+//! where from, so that a test can draw the same ones again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,8 @@ impl Ids {
         Self(None)
     }
 
-    /// Ids that follow from `seed`, for tests: whoever draws from the same seed gets the same ones in the same order, and two hosts of one fleet must not.
+    /// Ids that follow from `seed`, for tests: whoever draws from the same seed gets the same ones in the same order,
+    /// and two hosts of one fleet must not.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self(Some(Arc::new(AtomicU64::new(seed))))
@@ -42,7 +44,8 @@ impl Ids {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014). Not a library's: one atomic addition draws it, and the simulated fleets of the tests pin seeds of it.
+/// SplitMix64 (Steele, Lea, Flood 2014). Not a library's: one atomic addition draws it, and the simulated fleets of
+/// the tests pin seeds of it.
 fn drawn(state: &AtomicU64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let x = state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);

@@ -1,7 +1,7 @@
 //! Threads of our own for work that blocks, such as reads from afar.
 //!
-//! The async runtime has few threads that may block, and the drives of an embedded fleet read with them. If reads from those
-//! drives took these threads as well, they could take all of them, and no drive could answer.
+//! The async runtime has few threads that may block, and the drives of an embedded fleet read with them. If reads from
+//! those drives took these threads as well, they could take all of them, and no drive could answer.
 
 use std::panic::AssertUnwindSafe;
 
@@ -40,8 +40,8 @@ pub fn no_more(cause: std::io::Error) -> Error {
     Error::exhausted("the system has no more threads: let this process have more").with_source(cause)
 }
 
-/// Runs `work`, which may block, on a thread of its own within the present runtime. The thread runs to its end even where its
-/// caller is gone.
+/// Runs `work`, which may block, on a thread of its own within the present runtime. The thread runs to its end even
+/// where its caller is gone.
 ///
 /// # Errors
 /// Those of `work`; Exhausted where the system has no more threads; Internal where `work` panics.
@@ -58,8 +58,8 @@ pub async fn spawn_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> Res
     };
     let thread = std::thread::Builder::new().name("skytether-above".to_owned()).stack_size(STACK).spawn(run).map_err(no_more)?;
     let done = receiver.await.unwrap_or_else(|e| Err(Error::internal("a thread ended without an answer").with_source(e)));
-    // The thread has nothing left to do. Not joining it means `pthread_detach`, which in glibc (2.36, say) may read memory
-    // that a thread unmaps when it ends at that moment.
+    // The thread has nothing left to do. Not joining it means `pthread_detach`, which in glibc (2.36, say) may read
+    // memory that a thread unmaps when it ends at that moment.
     let _ = thread.join();
     done
 }

@@ -1,8 +1,9 @@
 //! What a slice costs at each rung on each CSE: priors by kind of operator, corrected by what was measured.
 //!
-//! A prediction is a prior (seconds of a core of this machine, per row or byte) divided by the device's speed, times two factors that are
-//! learnt apart: how far processor times of this kind of work on this device are from the prior (steady), and how much longer than its processor time a
-//! slice takes there (load, which changes). What comes out per row is learnt from whoever ran the rung. Nothing of it needs an earlier run.
+//! A prediction is a prior (seconds of a core of this machine, per row or byte) divided by the device's speed, times
+//! two factors that are learnt apart: how far processor times of this kind of work on this device are from the prior
+//! (steady), and how much longer than its processor time a slice takes there (load, which changes). What comes out per
+//! row is learnt from whoever ran the rung. Nothing of it needs an earlier run.
 
 use crate::kinds::{Had, Kinds};
 use crate::learn::{Load, Robust};
@@ -56,7 +57,8 @@ struct Cse {
     told_at: Seconds,
 }
 
-/// A drive that hands out slices more slowly than it should: by a load of which nobody tells, or by a slow link, or as that takes more of its processor than was thought.
+/// A drive that hands out slices more slowly than it should: by a load of which nobody tells, or by a slow link, or as
+/// that takes more of its processor than was thought.
 #[derive(Debug, Clone, Copy)]
 struct Guess {
     /// Bytes per second.
@@ -88,7 +90,8 @@ pub struct CostModel {
 /// A link is slower than thought if less than this share comes of what should.
 const SLOW_LINK: f64 = 0.5;
 
-/// Handing out takes so many times the processor time that was thought at most; what is slower still is the link's doing.
+/// Handing out takes so many times the processor time that was thought at most; what is slower
+/// still is the link's doing.
 const MOST_SENDS: f64 = 3.0;
 
 /// The share of what slices take that sending may be for operators to be learnt of.
@@ -140,7 +143,8 @@ impl CostModel {
         self
     }
 
-    /// What kinds of operators take on `cse`, if the work that it did at `rung` was shared out among them as `had` tells; what was known before where too little was measured.
+    /// What kinds of operators take on `cse`, if the work that it did at `rung` was shared out among them as `had`
+    /// tells; what was known before where too little was measured.
     #[must_use]
     pub fn kinds(&self, cse: usize, rung: PushdownLevel, had: &[Had]) -> Kinds {
         let own = &self.cses[cse];
@@ -151,7 +155,8 @@ impl CostModel {
             PushdownLevel::Filter => &own.filter,
             PushdownLevel::Full => &own.full,
         };
-        // What was measured has sending in it, which is no operator's: where that is much, operators can't be told from it.
+        // What was measured has sending in it, which is no operator's: where that is much,
+        // operators can't be told from it.
         let out = if rung == PushdownLevel::Full && self.has_upper() { 0.0 } else { self.filtered().1 };
         let (lower, upper) = self.seconds_per_row(&own.kinds);
         let (operators, sending) = (if rung == PushdownLevel::Full { lower + upper } else { lower }, out * self.priors.transfer_s_per_byte);
@@ -161,7 +166,8 @@ impl CostModel {
         }
     }
 
-    /// What it knows, for a query that begins now, at time 0 of its own clock: how busy drives were before does not count.
+    /// What it knows, for a query that begins now, at time 0 of its own clock: how busy drives
+    /// were before does not count.
     #[must_use]
     pub fn again(mut self) -> Self {
         for cse in &mut self.cses {
@@ -241,7 +247,8 @@ impl CostModel {
         rows * self.filtered().0
     }
 
-    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice, where kinds of operators take what `kinds` says.
+    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice, where kinds of
+    /// operators take what `kinds` says.
     fn seconds_per_row(&self, kinds: &Kinds) -> (f64, f64) {
         let (share, _) = self.filtered();
         let lower = self.work.lower.iter().map(|operator| kinds.seconds_per_row(operator, &self.priors)).sum();
@@ -282,7 +289,8 @@ impl CostModel {
         let own = &self.cses[cse];
         // A device that runs one rung slower than thought will run the other so, too.
         match rung {
-            // What is sent is not computed: what it costs says something of the device, and what operators cost does not say it.
+            // What is sent is not computed: what it costs says something of the device, and what
+            // operators cost does not say it.
             PushdownLevel::Raw => own.raw.value().unwrap_or(own.sends),
             PushdownLevel::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
             // Where it has run neither, how far the level above is from the prior says more than nothing.
@@ -311,7 +319,8 @@ impl CostModel {
         (work * self.host_factor.value().unwrap_or(1.0) + transfer) / self.host.speed_per_core
     }
 
-    /// What closing an epoch costs whose slices have `rows` rows. It runs in as many lanes as there are cores, each with states of its own.
+    /// What closing an epoch costs whose slices have `rows` rows. It runs in as many lanes as there are cores,
+    /// each with states of its own.
     #[must_use]
     pub fn close(&self, cse: usize, rung: PushdownLevel, rows: f64) -> CloseLoad {
         let own = &self.cses[cse];
@@ -358,7 +367,8 @@ impl CostModel {
         }
     }
 
-    /// A slice that runs at `rung` on `cse` has had `cpu` seconds already, although it should take no more than `predicted`.
+    /// A slice that runs at `rung` on `cse` has had `cpu` seconds already, although it should take
+    /// no more than `predicted`.
     pub fn running(&mut self, cse: usize, rung: PushdownLevel, cpu: Seconds, predicted: Seconds) {
         let factor = self.factor(cse, rung) * cpu / predicted;
         match rung {
@@ -394,7 +404,8 @@ impl CostModel {
         self.cses[cse].told_at
     }
 
-    /// Whether the load of `cse` is a guess, and its link may be slow instead: a slice that it works off itself would tell.
+    /// Whether the load of `cse` is a guess, and its link may be slow instead: a slice that it
+    /// works off itself would tell.
     #[must_use]
     pub fn is_guessed(&self, cse: usize) -> bool {
         self.cses[cse].guess.is_some()
@@ -437,9 +448,11 @@ impl CostModel {
         self.cses[cse].link
     }
 
-    /// While bytes were waiting at `cse` all the time, `rate` of them came per second, although by all that is known `expected` should have.
+    /// While bytes were waiting at `cse` all the time, `rate` of them came per second, although by all that is
+    /// known `expected` should have.
     ///
-    /// Whatever else holds bytes up is in `expected`; so what is far below it twice in a row is the link's doing, and what is above the link's rate proves a better one.
+    /// Whatever else holds bytes up is in `expected`; so what is far below it twice in a row is the link's doing, and
+    /// what is above the link's rate proves a better one.
     pub fn flowed(&mut self, cse: usize, rate: f64, expected: f64) {
         if !(rate.is_finite() && rate > 0.0) {
             return;
@@ -458,12 +471,14 @@ impl CostModel {
         }
     }
 
-    /// `cse` hands out slices one after the other, `rate` bytes of them per second, and nobody tells its load. Its processor is thought to allow `sends`, all else `others`.
+    /// `cse` hands out slices one after the other, `rate` bytes of them per second, and nobody tells its load. Its
+    /// processor is thought to allow `sends`, all else `others`.
     pub fn handed(&mut self, now: Seconds, cse: usize, rate: f64, sends: f64, others: f64) {
         let own = &mut self.cses[cse];
         let load = own.load.value() * sends / rate;
         own.fastest = own.fastest.max(rate);
-        // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long as nobody says otherwise.
+        // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long
+        // as nobody says otherwise.
         if rate > sends {
             own.guess = None;
             own.load.add(now, load);
@@ -489,7 +504,8 @@ impl CostModel {
         }
     }
 
-    /// The level above has worked off slices of `rows` rows that came at `rung` in `cpu` seconds; where it ran `lower`, that gave `out` (rows, bytes).
+    /// The level above has worked off slices of `rows` rows that came at `rung` in `cpu` seconds; where it ran `lower`,
+    /// that gave `out` (rows, bytes).
     pub fn worked(&mut self, rung: PushdownLevel, rows: f64, bytes_in: f64, cpu: Seconds, out: Option<(u64, u64)>) {
         if let (PushdownLevel::Raw, Some((out_rows, out_bytes))) = (rung, out) {
             self.selected(rows, out_rows as f64, out_bytes as f64);
@@ -506,8 +522,8 @@ impl CostModel {
         }
     }
 
-    /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds `states` now, or gave so many at its
-    /// end.
+    /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds
+    /// `states` now, or gave so many at its end.
     pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
         self.told = true;
         let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
@@ -545,13 +561,15 @@ pub fn distinct(groups: f64, rows: f64) -> f64 {
     if groups <= 0.0 { 0.0 } else { groups * -(-rows / groups).exp_m1() }
 }
 
-/// What [`distinct`] gives for rows that are worked off in `lanes` lanes, each with states of its own, all lanes added up.
+/// What [`distinct`] gives for rows that are worked off in `lanes` lanes, each with states of its
+/// own, all lanes added up.
 #[must_use]
 pub fn distinct_in_lanes(groups: f64, rows: f64, lanes: f64) -> f64 {
     lanes * distinct(groups, rows / lanes.max(1.0))
 }
 
-/// The number of groups of which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most a thousand times `rows`.
+/// The number of groups of which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most
+/// a thousand times `rows`.
 #[must_use]
 pub fn groups_of(rows: f64, states: f64) -> f64 {
     let (mut low, mut high) = (states, rows * 1000.0);

@@ -1,7 +1,9 @@
-//! The machine of the level below: what a CSE accepts, which slice it begins next, when an epoch ends, when it stops of its own accord.
+//! The machine of the level below: what a CSE accepts, which slice it begins next, when an epoch ends, when it
+//! stops of its own accord.
 //!
-//! One [`Drive`] per query. The caller (a drive's executor, or the simulator) carries out [`Effect`]s, asks for slices with [`Drive::next`] as its
-//! sub-plans' scans ask it, and says what was done. [`admit`] decides over all queries of the CSE.
+//! One [`Drive`] per query. The caller (a drive's executor, or the simulator) carries out [`Effect`]s, asks
+//! for slices with [`Drive::next`] as its sub-plans' scans ask it, and says what was done. [`admit`] decides
+//! over all queries of the CSE.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -88,7 +90,8 @@ pub enum Effect {
         /// The rung.
         rung: PushdownLevel,
     },
-    /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again where it said [`Next::Wait`].
+    /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again
+    /// where it said [`Next::Wait`].
     Look,
     /// Tear down an epoch; nothing of it is to be sent any more.
     Forget {
@@ -180,7 +183,8 @@ impl Drive {
             return effects;
         }
         if down.order == Order::Cancel {
-            // It ends the epoch whatever came before it or is missing: an order that was lost with a life of this CSE must not keep what nobody wants.
+            // It ends the epoch whatever came before it or is missing: an order that was lost with a life of this CSE
+            // must not keep what nobody wants.
             self.ended.insert(down.epoch);
             self.early.retain(|(epoch, _), _| *epoch != down.epoch);
             if self.epochs.remove(&down.epoch).is_some() {
@@ -317,7 +321,8 @@ impl Drive {
         }
     }
 
-    /// Whether everything that `epoch` will ever begin is done, so that its executor is to deliver and say [`Self::finished`].
+    /// Whether everything that `epoch` will ever begin is done, so that its executor is to deliver
+    /// and say [`Self::finished`].
     #[must_use]
     pub fn is_over(&self, now: Seconds, epoch: EpochId) -> bool {
         self.epochs.get(&epoch).is_some_and(|epoch| {
@@ -327,7 +332,8 @@ impl Drive {
         })
     }
 
-    /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The answer is to be sent up.
+    /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The
+    /// answer is to be sent up.
     pub fn slice_done(&mut self, now: Seconds, id: EpochId, cost: SliceCost, pending: (u64, u64), meters: &(impl Meters + ?Sized)) -> Option<Up> {
         let epoch = self.epochs.get_mut(&id)?;
         if !epoch.running.remove(&cost.slice) {
@@ -370,7 +376,8 @@ impl Drive {
         Some(Up::Failed { epoch: Some(id), again })
     }
 
-    /// Between slices: whether what runs may go on. What is above the rung that `pressure` allows stops, delivers what was begun, and gives the rest back.
+    /// Between slices: whether what runs may go on. What is above the rung that `pressure` allows stops, delivers what
+    /// was begun, and gives the rest back.
     pub fn reconsider(&mut self, pressure: &Pressure) -> Vec<Up> {
         let mut said = Vec::new();
         for (id, epoch) in &mut self.epochs {

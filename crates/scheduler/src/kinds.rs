@@ -1,7 +1,9 @@
 //! What each kind of operator takes on a CSE, as its annotations tell: known from one query to the next.
 //!
-//! While a query runs, what is measured is whole slices, which go through all operators of a rung in one pipeline. At its end the annotation says how much of that each operator had. Both together
-//! say how far each kind is from its prior there (but computed expressions, of which there are as many kinds as people think of): so a device whose hash tables are slow, or that decodes fast, is known as such by the next query, whatever that asks.
+//! While a query runs, what is measured is whole slices, which go through all operators of a rung in one pipeline. At
+//! its end the annotation says how much of that each operator had. Both together say how far each kind is from its
+//! prior there (but computed expressions, of which there are as many kinds as people think of): so a device whose hash
+//! tables are slow, or that decodes fast, is known as such by the next query, whatever that asks.
 
 use crate::work::{Kind, Operator, Priors};
 
@@ -31,7 +33,8 @@ pub struct Had {
     pub operator: Operator,
     /// Rows that it read.
     pub rows: f64,
-    /// What it took, in whatever unit is the same for all of them: only shares count, as operators' own clocks run on while others have the processor.
+    /// What it took, in whatever unit is the same for all of them: only shares count, as operators' own clocks run on
+    /// while others have the processor.
     pub share: f64,
 }
 
@@ -59,7 +62,8 @@ impl Kinds {
         operator.seconds_per_row(priors) * self.of(operator.kind)
     }
 
-    /// A query is over in which slices took `factor` times what these factors had foretold, of which the operators had their shares as `had` tells. What is no number, or nothing, is passed over.
+    /// A query is over in which slices took `factor` times what these factors had foretold, of which the operators had
+    /// their shares as `had` tells. What is no number, or nothing, is passed over.
     #[must_use]
     pub fn learnt(self, priors: &Priors, factor: f64, had: &[Had]) -> Self {
         let foretold = |had: &Had| had.rows * self.seconds_per_row(&had.operator, priors);
@@ -95,7 +99,8 @@ mod tests {
     const DECODE: Operator = Operator { kind: Kind::Decode, units_per_row: 24.0 };
     const AGGREGATE: Operator = Operator { kind: Kind::HashAggregate { groups: 10.0 }, units_per_row: 1.0 };
 
-    /// What a device whose operators take so many times their priors tells of a query over `rows` rows, by a clock that runs three times too fast.
+    /// What a device whose operators take so many times their priors tells of a query over `rows` rows, by a clock that
+    /// runs three times too fast.
     fn query(known: Kinds, truth: [f64; 2], rows: f64) -> Kinds {
         let operators = [DECODE, AGGREGATE];
         let took = |at: usize| rows * operators[at].seconds_per_row(&PRIORS) * truth[at];

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::message::Seconds;
 
-/// The first slices of a process on a drive take several times as long as later ones (Skytether paper, Figure 6: the first five).
+/// The first slices of a process on a drive take several times as long as later ones (Skytether paper,
+/// Figure 6: the first five).
 pub const WARM_UP: u32 = 5;
 
 /// How many measurements the average is taken of.
@@ -13,8 +14,8 @@ const WINDOW: usize = 25;
 /// How many of them make an average that one outlier does not move far.
 pub const KNOWN: usize = 4;
 
-/// A factor (measured by predicted) that is steady: the average of the middle half of the last measurements. The warm-up ones are believed for as long as there are no
-/// others, and by half: they can only be too large.
+/// A factor (measured by predicted) that is steady: the average of the middle half of the last measurements. The
+/// warm-up ones are believed for as long as there are no others, and by half: they can only be too large.
 #[derive(Debug, Clone, Default)]
 pub struct Robust {
     seen: u32,
@@ -109,7 +110,8 @@ fn middle(values: &VecDeque<f64>) -> Option<f64> {
     Some(kept.iter().sum::<f64>() / kept.len() as f64)
 }
 
-/// How many times its processor time something takes: 1 on an idle device. It changes while a query runs, so that the last measurements count most.
+/// How many times its processor time something takes: 1 on an idle device. It changes while a query runs, so that the
+/// last measurements count most.
 #[derive(Debug, Clone)]
 pub struct Load {
     value: f64,

@@ -1,8 +1,8 @@
 //! Which slice is covered by which complete epoch: exactly once, whatever comes in whatever order.
 //!
-//! Batches are held until their epoch is complete: its end was told, and all the batches that it names are there. Then the epoch counts as a
-//! whole, or is dropped as a whole: because it was revoked, because one of its slices is covered by another epoch already, or because it names
-//! slices that it never was given.
+//! Batches are held until their epoch is complete: its end was told, and all the batches that it names are there. Then
+//! the epoch counts as a whole, or is dropped as a whole: because it was revoked, because one of its slices is covered
+//! by another epoch already, or because it names slices that it never was given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ pub enum Dropped {
     Revoked,
     /// Slices of it are covered by another epoch.
     Overlap,
-    /// It names slices that it was never given, a slice twice, or another rung than it was opened at: its CSE is not to be trusted.
+    /// It names slices that it was never given, a slice twice, or another rung than it was opened at: its
+    /// CSE is not to be trusted.
     Garbage,
 }
 

@@ -1,7 +1,8 @@
 //! What travels between the level above and a CSE below while a query runs.
 //!
-//! Epochs are named by the level above and never reused within a query. Messages *down* carry a number per epoch, so that the CSE applies them
-//! in order (but for `Cancel`, which waits for none) and each once, whatever the transport does. Messages *up* may come late, twice or out of order: all of them are idempotent.
+//! Epochs are named by the level above and never reused within a query. Messages *down* carry a number per epoch, so
+//! that the CSE applies them in order (but for `Cancel`, which waits for none) and each once, whatever the transport
+//! does. Messages *up* may come late, twice or out of order: all of them are idempotent.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,8 +37,8 @@ impl PushdownLevel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CseId(pub u32);
 
-/// A slice (a stripe, where a table has many columns) by its number in the query; the level above gives the numbers, in storage order for each
-/// CSE, and knows which slice of which partition that is.
+/// A slice (a stripe, where a table has many columns) by its number in the query; the level above gives the numbers, in
+/// storage order for each CSE, and knows which slice of which partition that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceId(pub u32);
 
@@ -81,7 +82,8 @@ impl CloseAfter {
 pub struct Down {
     /// The epoch.
     pub epoch: EpochId,
-    /// 0 for the `Open` of an epoch, then one more each; the CSE applies them in this order, each once; a `Cancel` at once, whatever is missing before it.
+    /// 0 for the `Open` of an epoch, then one more each; the CSE applies them in this order, each once; a `Cancel` at
+    /// once, whatever is missing before it.
     pub number: u32,
     /// What to do.
     pub order: Order,
@@ -115,7 +117,8 @@ pub enum Order {
         /// Whether to work off the queue first. Otherwise what was not begun is not done.
         drain: bool,
     },
-    /// Forget it and all its results. It does not wait for its turn: what comes before it, or was lost, does not matter any more.
+    /// Forget it and all its results. It does not wait for its turn: what comes before it, or was lost,
+    /// does not matter any more.
     Cancel,
 }
 
@@ -172,7 +175,8 @@ pub enum Up {
         /// Why.
         why: Why,
     },
-    /// A sign of life and what was measured since the last one. Sent after each slice, and every [`crate::query::Limits::heartbeat`] seconds while slices run.
+    /// A sign of life and what was measured since the last one. Sent after each slice, and every
+    /// [`crate::query::Limits::heartbeat`] seconds while slices run.
     Progress {
         /// The epoch.
         epoch: EpochId,
@@ -180,8 +184,8 @@ pub enum Up {
         done: Vec<SliceCost>,
         /// Slices being worked off, and the processor seconds that they have had.
         running: Vec<(SliceId, Seconds)>,
-        /// How busy the CSE is with other things: core seconds that its own threads wanted (at most as many as there are cores) by those that they
-        /// got, since the last message. 1 on an idle CSE.
+        /// How busy the CSE is with other things: core seconds that its own threads wanted (at most as many as there
+        /// are cores) by those that they got, since the last message. 1 on an idle CSE.
         load: f64,
         /// Whether it waits for orders: its queue is empty, nothing runs, and it may not end yet.
         waits: bool,
@@ -189,7 +193,8 @@ pub enum Up {
         pending_rows: u64,
         /// Their bytes.
         pending_bytes: u64,
-        /// Seconds for which it may stand still, as it sees it, beside what its slices take: a level in the middle gives its own drives time before it does without one of them.
+        /// Seconds for which it may stand still, as it sees it, beside what its slices take: a level in the middle
+        /// gives its own drives time before it does without one of them.
         #[serde(default, skip_serializing_if = "is_zero")]
         slack: Seconds,
     },
@@ -204,7 +209,8 @@ pub enum Up {
     },
     /// The epoch is complete.
     EpochDone(Completed),
-    /// The CSE closes the epoch of its own accord: it delivers what was begun (an `EpochDone` follows) and gives back the rest.
+    /// The CSE closes the epoch of its own accord: it delivers what was begun (an `EpochDone` follows)
+    /// and gives back the rest.
     Stopped {
         /// The epoch.
         epoch: EpochId,

@@ -1,8 +1,10 @@
-//! The best division of what is left, as a fluid: how many slices of each drive are worked off there, at which rung, and how many above.
+//! The best division of what is left, as a fluid: how many slices of each drive are worked off there, at which
+//! rung, and how many above.
 //!
-//! For a time `T`, each drive's processor, disk and link allow an interval of numbers of slices to be worked off below. All drives share the cores
-//! and the link of the level above: two sums that must not exceed what `T` allows, so that the choice within the intervals is a fractional knapsack.
-//! The least `T` that allows a choice is found by bisection, for each set of rungs that is worth a try.
+//! For a time `T`, each drive's processor, disk and link allow an interval of numbers of slices to be worked off below.
+//! All drives share the cores and the link of the level above: two sums that must not exceed what `T` allows, so that
+//! the choice within the intervals is a fractional knapsack. The least `T` that allows a choice is found by bisection,
+//! for each set of rungs that is worth a try.
 
 use crate::cost::{SliceLoad, distinct_in_lanes};
 use crate::message::{PushdownLevel, Seconds};
@@ -39,7 +41,8 @@ pub struct LevelCost {
     pub begin: Seconds,
     /// Where results come as states at the end.
     pub states: Option<States>,
-    /// Whether that is one epoch to the end, which is still to be begun: all that goes into it stays with the drive, and can be lost to whatever befalls it.
+    /// Whether that is one epoch to the end, which is still to be begun: all that goes into it stays with the drive,
+    /// and can be lost to whatever befalls it.
     pub commits: bool,
 }
 
@@ -54,8 +57,8 @@ pub struct Part {
     pub busy: Seconds,
     /// Bytes on their way up, or that will be, whatever is decided: of epochs that are closing.
     pub backlog: f64,
-    /// What the states of the open epoch cost if nothing is added to them: bytes, seconds of a core above, and seconds of the drive, with all its lanes. They must come up
-    /// in any case.
+    /// What the states of the open epoch cost if nothing is added to them: bytes, seconds of a core above, and seconds
+    /// of the drive, with all its lanes. They must come up in any case.
     pub held: (f64, Seconds, Seconds),
     /// Seconds of its disk per slice.
     pub disk: Seconds,
@@ -63,7 +66,8 @@ pub struct Part {
     pub link: f64,
     /// A slice that is handed out as stored: `wall` is for sending.
     pub raw: SliceLoad,
-    /// Core seconds above before the first thing that it hands out or filters can be worked off there; nothing once that is over.
+    /// Core seconds above before the first thing that it hands out or filters can be worked off there;
+    /// nothing once that is over.
     pub begin_above: Seconds,
     /// Whether slices may be handed out as stored.
     pub may_raw: bool,
@@ -117,7 +121,8 @@ const LEVEL: f64 = 0.03;
 /// Fewer bytes by less than this share are not fewer.
 const SAME: f64 = 0.01;
 
-/// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely end. `thorough` also tries drives one by one.
+/// Plans from scratch, or from the `present` lanes (which are kept where others are hardly better) and their likely
+/// end. `thorough` also tries drives one by one.
 #[must_use]
 pub fn divide(above: &ParentNode, parts: &[Part], present: Option<(&[Option<usize>], Seconds)>, thorough: bool) -> Plan {
     let hint = present.map_or(0.0, |(_, end)| end);
@@ -164,7 +169,8 @@ struct Fluid<'a> {
     /// About when the end may be.
     hint: Seconds,
     below: Vec<f64>,
-    // Drives whose share may change, with their interval and what a slice worked off below changes: (at, low, high, link, cores).
+    // Drives whose share may change, with their interval and what a slice worked off below changes: (at,
+    // low, high, link, cores).
     spread: Vec<(usize, f64, f64, f64, f64)>,
     best: Option<Found>,
 }
@@ -237,8 +243,8 @@ impl Fluid<'_> {
 
     /// Whether all can be done in `time`; `below` has how then.
     fn feasible(&mut self, choice: &[Option<usize>], time: Seconds) -> bool {
-        // States of all drives come at the end, one after the other through the same link and cores. How many there are follows from how many slices
-        // are below, and that from how much time they leave: twice is near enough.
+        // States of all drives come at the end, one after the other through the same link and cores. How many there are
+        // follows from how many slices are below, and that from how much time they leave: twice is near enough.
         let mut tail = 0.0;
         for _ in 0..2 {
             let mut bytes = 0.0;
@@ -313,7 +319,8 @@ impl Fluid<'_> {
             } else if lane.load.wall > part.raw.wall {
                 high = high.min((core_time - n * part.raw.wall) / (lane.load.wall - part.raw.wall));
             }
-            // A drive does not work for so little of its link that it is lost again by the first slice that takes longer than thought.
+            // A drive does not work for so little of its link that it is lost again by the first slice that
+            // takes longer than thought.
             let saves = part.raw.bytes - lane.load.bytes;
             let more = if saves > 0.0 && saves < SAME * part.raw.bytes { 0.0 } else { -saves };
             let spare = own_link - n * part.raw.bytes;
@@ -328,7 +335,8 @@ impl Fluid<'_> {
                 return false;
             }
             let relief = part.raw.above - lane.load.above;
-            // Where working off saves no bytes worth mentioning, it is done only as far as the level above needs it: it would cost time of the drive, and risk, for nothing.
+            // Where working off saves no bytes worth mentioning, it is done only as far as the level above needs it: it
+            // would cost time of the drive, and risk, for nothing.
             let more = if more.abs() < LEVEL * part.raw.bytes { more.abs().max(1e-6) } else { more };
             // As few bytes as possible, to begin with.
             let start = if more > 0.0 { low } else { high };
@@ -474,7 +482,8 @@ mod tests {
         slow.lanes[0].states = Some(many);
         slow.slices = 100;
         let plan = divide(&ParentNode { link: 12.5e6, ..ABOVE }, &[slow.clone()], None, false);
-        // Through this link 100 MB take eight seconds; below, 100 slices would take a minute, and any of them 2 MB of states.
+        // Through this link 100 MB take eight seconds; below, 100 slices would take a minute, and
+        // any of them 2 MB of states.
         assert!(plan.end < 8.2, "{plan:?}");
         slow.lanes[0].load = load(2e-3, 0.0, 0.0);
         slow.lanes[0].states = Some(States { groups: 10.0, ..many });
@@ -487,7 +496,8 @@ mod tests {
         let few = Part { slices: 12, ..part(4e-3, 1e3) };
         let plan = divide(&ABOVE, std::slice::from_ref(&few), None, false);
         assert!(plan.shares[0].raw > 4, "{plan:?}");
-        // The drive alone takes 24 ms. To begin above takes 30 of a core; or 12 of the 16 that four have until all could be done together.
+        // The drive alone takes 24 ms. To begin above takes 30 of a core; or 12 of the 16 that four have until
+        // all could be done together.
         let plan = divide(&ABOVE, &[Part { begin_above: 30e-3, ..few.clone() }], None, false);
         assert_eq!((plan.shares[0].below, plan.shares[0].raw), (12, 0), "{plan:?}");
         // The drive's first slices take so much longer that it had better not begin.

@@ -1,6 +1,7 @@
 //! Device profiles: what a CSE is made of, for planning and for experiments.
 //!
-//! A profile is TOML with units in the names; [`Profile::shipped`] has those that come with Skytether, and says where their figures are from.
+//! A profile is TOML with units in the names; [`Profile::shipped`] has those that come with Skytether, and says
+//! where their figures are from.
 
 use std::collections::BTreeMap;
 

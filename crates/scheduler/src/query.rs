@@ -1,10 +1,12 @@
 //! The machine of the level above: which CSE works off which slices of a query, at which rung, and when to think again.
 //!
-//! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that were counted, works off
-//! what came raw or filtered, and calls again at [`Query::wake`]. See docs/internals/adaptive-execution.md.
+//! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that
+//! were counted, works off what came raw or filtered, and calls again at [`Query::wake`]. See
+//! docs/internals/adaptive-execution.md.
 //!
-//! `query/book.rs` keeps the books of slices and epochs, `query/part.rs` tells plans of them, `query/decide.rs` makes the decisions, `query/feed.rs` has them carried out,
-//! `query/hedge.rs` sees to who keeps others waiting, `query/forecast.rs` tells people of it all.
+//! `query/book.rs` keeps the books of slices and epochs, `query/part.rs` tells plans of them, `query/decide.rs` makes
+//! the decisions, `query/feed.rs` has them carried out, `query/hedge.rs` sees to who keeps others waiting,
+//! `query/forecast.rs` tells people of it all.
 
 mod book;
 mod decide;
@@ -73,7 +75,8 @@ pub struct Setup {
     pub limits: Limits,
     /// Priors of the cost model.
     pub priors: Priors,
-    /// How far kinds of operators are from these at each CSE, as queries before have shown; none where nothing is known.
+    /// How far kinds of operators are from these at each CSE, as queries before have shown;
+    /// none where nothing is known.
     pub kinds: Vec<Kinds>,
     /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a level above that feeds an epoch.
     pub fed: bool,
@@ -82,7 +85,8 @@ pub struct Setup {
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<B> {
-    /// These are the slices that `cse` has of the query, after pruning, in storage order. Once per CSE; until then nothing is asked of it.
+    /// These are the slices that `cse` has of the query, after pruning, in storage order. Once per CSE; until
+    /// then nothing is asked of it.
     Surveyed {
         /// The CSE.
         cse: CseId,
@@ -116,7 +120,8 @@ pub enum Event<B> {
         /// The message.
         up: Up,
     },
-    /// The level above has worked off an epoch that was counted (decoded and aggregated slices, aggregated rows, merged states).
+    /// The level above has worked off an epoch that was counted (decoded and aggregated slices,
+    /// aggregated rows, merged states).
     Worked {
         /// The epoch.
         epoch: EpochId,
@@ -127,8 +132,9 @@ pub enum Event<B> {
         /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
         held: Option<(u64, u64)>,
     },
-    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the level above does not read what the CSE says, so that
-    /// nothing can be missed of it; to be said at least every 40 ms for as long as that lasts. Meanwhile there are no orders.
+    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the level above does not
+    /// read what the CSE says, so that nothing can be missed of it; to be said at least every 40 ms for as long as that
+    /// lasts. Meanwhile there are no orders.
     Alive {
         /// The CSE.
         cse: CseId,
@@ -169,14 +175,16 @@ pub enum Action<B> {
         /// The batches, in order.
         batches: Vec<B>,
     },
-    /// `cse` stands still although it gives signs of life. What was open there is given up; whoever carries messages is to speak to it in another session, or to whoever stands for it.
+    /// `cse` stands still although it gives signs of life. What was open there is given up; whoever carries messages is
+    /// to speak to it in another session, or to whoever stands for it.
     Stuck {
         /// The CSE.
         cse: CseId,
         /// Seconds for which it has done nothing.
         seconds: Seconds,
     },
-    /// Something did not count. Where it is [garbage](Dropped::Garbage), what was open at its CSE is given up, as for [`Self::Stuck`]; otherwise nothing is to be done.
+    /// Something did not count. Where it is [garbage](Dropped::Garbage), what was open at its CSE is given up, as for
+    /// [`Self::Stuck`]; otherwise nothing is to be done.
     Dropped {
         /// The epoch.
         epoch: EpochId,
@@ -194,7 +202,8 @@ pub enum Action<B> {
     },
 }
 
-/// Bytes of rows that may come from a CSE before those of an epoch that waits for its turn: several times what CSEs let wait.
+/// Bytes of rows that may come from a CSE before those of an epoch that waits for its turn: several
+/// times what CSEs let wait.
 const QUEUED: f64 = (64 << 20) as f64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +242,8 @@ struct Epoch {
     heard: Seconds,
     /// The most processor time that was told of each slice that is not done.
     had: BTreeMap<SliceId, Seconds>,
-    /// When it last gave a sign that it goes on: a slice was begun, had processor time or was done, rows came, or it said that it has nothing to do. That its CSE is there is none.
+    /// When it last gave a sign that it goes on: a slice was begun, had processor time or was done, rows came, or it
+    /// said that it has nothing to do. That its CSE is there is none.
     sound: Seconds,
     /// Bytes of rows of other epochs for which it was excused since it went on by itself.
     excused: f64,
@@ -418,8 +428,9 @@ impl<B> Query<B> {
                         }
                         open.excused = 0.0;
                         let (at, rung) = (open.cse, open.rung);
-                        // Slices are handed out one after the other, without a word in between: who waits for his turn is sound. So are lanes whose rows wait behind those of others, as long
-                        // as there can be so many before theirs.
+                        // Slices are handed out one after the other, without a word in between: who waits for his
+                        // turn is sound. So are lanes whose rows wait behind those of others, as long as there can
+                        // be so many before theirs.
                         for id in &self.cses[at].epochs {
                             let Some(other) =
                                 self.epochs.get_mut(id).filter(|other| *id != epoch && (other.rung == PushdownLevel::Raw) == (rung == PushdownLevel::Raw))
@@ -485,7 +496,8 @@ impl<B> Query<B> {
         self.wake
     }
 
-    /// How many more slices the CSEs should have before them, so that none of them waits: what [`Event::More`] is to bring next.
+    /// How many more slices the CSEs should have before them, so that none of them waits: what
+    /// [`Event::More`] is to bring next.
     #[must_use]
     pub fn room(&self) -> usize {
         if self.ended || !self.fed {
@@ -500,7 +512,8 @@ impl<B> Query<B> {
         wanted.saturating_sub(there)
     }
 
-    /// The same query, of which `cost` is known: what [`Self::cost`] of another one over the same drives said, of the same work.
+    /// The same query, of which `cost` is known: what [`Self::cost`] of another one over the same
+    /// drives said, of the same work.
     #[must_use]
     pub fn with_cost(self, cost: CostModel) -> Self {
         if cost.drives() == self.cses.len() { Self { cost: cost.again(), ..self } } else { self }
@@ -543,7 +556,8 @@ impl<B> Query<B> {
             Verdict::Dropped(why) => {
                 out.push(Action::Dropped { epoch, why });
                 match why {
-                    // Who says such a thing says nothing that can be believed: whoever carries messages is to speak to it in another session, or to whoever stands for it.
+                    // Who says such a thing says nothing that can be believed: whoever carries messages is to speak to
+                    // it in another session, or to whoever stands for it.
                     Dropped::Garbage => self.lost(cse.0 as usize, true, out),
                     Dropped::Overlap => self.abandon(epoch, out),
                     Dropped::Unknown | Dropped::Late | Dropped::Revoked => {}

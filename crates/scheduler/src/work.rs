@@ -20,8 +20,8 @@ pub enum Kind {
     TopK,
 }
 
-/// Priors: seconds of one core of this machine. Measured where docs/benchmarks.md or the design notes say so, plausible elsewhere; what is
-/// measured while queries run corrects them.
+/// Priors: seconds of one core of this machine. Measured where docs/benchmarks.md or the design notes say so, plausible
+/// elsewhere; what is measured while queries run corrects them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Priors {
     /// Decoding and filtering, per byte of Arrow data.
@@ -48,11 +48,13 @@ pub struct Priors {
     pub session_s: f64,
     /// Taking on an epoch: setting up the sub-plan.
     pub epoch_s: f64,
-    /// Beginning above with what a drive hands out or filters, once per drive: planning over it, reading its metadata, setting up the engine.
+    /// Beginning above with what a drive hands out or filters, once per drive: planning over it, reading its
+    /// metadata, setting up the engine.
     pub begin_above_s: f64,
 }
 
-/// The priors that planning starts from, and what costs are in the simulator: what `benches/moving.py` takes, where that was measured (docs/benchmarks.md).
+/// The priors that planning starts from, and what costs are in the simulator: what `benches/moving.py` takes, where
+/// that was measured (docs/benchmarks.md).
 pub const PRIORS: Priors = Priors {
     decode_s_per_byte: 0.5e-9,
     decode_sparse_s_per_nonzero: 0.54e-9,
@@ -122,7 +124,8 @@ pub enum Output {
 pub struct Work {
     /// Scan, filter and projection: what the rung `Filter` runs. They read all rows of a slice.
     pub lower: Vec<Operator>,
-    /// The operators above; they read the rows that `lower` gives. Empty where the sub-plan is no more than that: then `Full` is `Filter`.
+    /// The operators above; they read the rows that `lower` gives. Empty where the sub-plan is no more than that:
+    /// then `Full` is `Filter`.
     pub upper: Vec<Operator>,
     /// What leaves `lower`: always rows.
     pub filtered: Output,

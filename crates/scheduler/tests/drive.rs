@@ -73,7 +73,8 @@ fn orders_are_applied_in_order_and_once() {
     assert_eq!(tell(&mut drive, 1, Order::Feed { slices: ids(&[8]) }), [], "a number that was used");
 }
 
-/// A drive that was away for a moment may have missed an order in the middle: what it works off for nobody must end all the same.
+/// A drive that was away for a moment may have missed an order in the middle: what it works off for
+/// nobody must end all the same.
 #[test]
 fn cancel_ends_an_epoch_despite_lost_orders() {
     let mut drive = Drive::new();

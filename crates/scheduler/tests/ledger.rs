@@ -1,6 +1,7 @@
 //! Exactly once: every interleaving of a small instance, and many random ones of larger instances.
 //!
-//! A slice's results are the number 1 in the place of the slice, so that what was counted says how often each slice was.
+//! A slice's results are the number 1 in the place of the slice, so that what was counted says
+//! how often each slice was.
 
 use std::collections::HashSet;
 
@@ -84,7 +85,8 @@ impl State {
     }
 }
 
-/// From here the drives are dead, and what is uncovered is done again by an epoch of its own; then all that was still under way comes after all.
+/// From here the drives are dead, and what is uncovered is done again by an epoch of its own; then all that was still
+/// under way comes after all.
 fn repair_and_check(mut state: State, epochs: &[Epoch], late: &[Message]) {
     for epoch in 0..epochs.len() as u32 {
         state.ledger.revoke(EpochId(epoch));
@@ -104,8 +106,8 @@ fn repair_and_check(mut state: State, epochs: &[Epoch], late: &[Message]) {
     assert!(state.ledger.complete() && state.counted.iter().all(|count| *count == 1));
 }
 
-/// Goes through all orders of `messages`, of which each comes at most once: states are told apart by what they hold, so that orders that come to
-/// the same are gone through once. In each state both drives may die.
+/// Goes through all orders of `messages`, of which each comes at most once: states are told apart by what they hold, so
+/// that orders that come to the same are gone through once. In each state both drives may die.
 fn explore(epochs: &[Epoch], slices: u32, messages: &[Message]) -> usize {
     let mut seen = HashSet::new();
     let mut open = vec![(0_u32, State::new(slices, epochs))];
@@ -127,7 +129,8 @@ fn explore(epochs: &[Epoch], slices: u32, messages: &[Message]) -> usize {
 
 #[test]
 fn every_interleaving_of_two_drives_and_three_slices() {
-    // Drive 0 has an epoch of two slices and one of the third; drive 1 does the first epoch's second slice and the third again, for it was taken to hang.
+    // Drive 0 has an epoch of two slices and one of the third; drive 1 does the first epoch's second slice and the
+    // third again, for it was taken to hang.
     let epochs =
         [Epoch { cse: 0, slices: vec![0, 1], batches: 2 }, Epoch { cse: 0, slices: vec![2], batches: 1 }, Epoch { cse: 1, slices: vec![1, 2], batches: 1 }];
     let messages = [

@@ -1,4 +1,5 @@
-//! The decisions are pure: no code of this crate can look at a clock, a file, a socket or chance, so that a host, a drive and the simulator decide the same.
+//! The decisions are pure: no code of this crate can look at a clock, a file, a socket or chance, so that a host, a
+//! drive and the simulator decide the same.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The words in `source` that could look at something outside, each with its line; comments and the tests at the end are left out.
+/// The words in `source` that could look at something outside, each with its line; comments and the tests
+/// at the end are left out.
 fn outside(source: &str) -> Vec<String> {
     let end = source.find("#[cfg(test)]\nmod tests {").unwrap_or(source.len());
     let mut found = Vec::new();

@@ -13,7 +13,8 @@ const ROWS: u32 = 65_536;
 /// Bits per second of a link through which slices go so slowly that drives rather work them off.
 const THIN: f64 = 1e7;
 
-/// A query, and what it did in its first ten milliseconds, of `copies.len()` drives with one core each like the host's; slice n of drive d is 100 d + n, and `copies[d]` can read it, too.
+/// A query, and what it did in its first ten milliseconds, of `copies.len()` drives with one core each like the host's;
+/// slice n of drive d is 100 d + n, and `copies[d]` can read it, too.
 fn query(policy: Policy, slices: u32, copies: &[Option<u32>], retries: u32, link_bits_per_s: f64) -> (Query<u32>, Vec<Action<u32>>) {
     let profile =
         Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 1 << 30, disk_bytes_per_s: 1e9, disk_seek_s: 0.0, link_bits_per_s, link_latency_s: 0.0 };
@@ -186,7 +187,8 @@ fn busy_drive_loses_work_and_regains_it_when_idle() {
     let (mut query, mut actions) = query(Policy::Adaptive, 400, &[None, None], 2, 3e9);
     let mut queues: BTreeMap<u32, (EpochId, VecDeque<u32>)> = BTreeMap::new();
     let (mut taken, mut done) = ([0; 3], [0; 3]);
-    // Drive 0 is idle, so busy that handing out is quicker, and idle again; a slice takes a drive a millisecond, or as many as its load says.
+    // Drive 0 is idle, so busy that handing out is quicker, and idle again; a slice takes a drive a millisecond, or
+    // as many as its load says.
     for step in 0..240 {
         let (phase, now) = (step / 80, 0.01 + 0.001 * step as f64);
         let load = if phase == 1 { 20 } else { 1 };
@@ -405,7 +407,8 @@ fn beat(epoch: EpochId, running: &[(u32, f64)]) -> Up {
     Up::Progress { epoch, done: vec![], running, load: 1.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 }
 }
 
-/// All that comes of it if drive 0 says `says` of `epoch` every 50 ms from `from` until `until`; when it was found to be stuck.
+/// All that comes of it if drive 0 says `says` of `epoch` every 50 ms from `from` until `until`; when
+/// it was found to be stuck.
 fn beats(query: &mut Query<u32>, from: f64, until: f64, says: impl Fn(f64) -> Up) -> (Vec<Action<u32>>, Option<f64>) {
     let (mut all, mut now, mut stuck) = (Vec::new(), from, None);
     while now < until && !query.ended() {

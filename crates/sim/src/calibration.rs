@@ -1,7 +1,10 @@
-//! What queries really cost: taken from runs that `benches/moving.py` measured, and kept beside this file (`calibration.csv`).
+//! What queries really cost: taken from runs that `benches/moving.py` measured, and kept beside this
+//! file (`calibration.csv`).
 //!
-//! `regret calibrate bench-out/moving.csv bench-out/moments.csv > crates/sim/calibration.csv` takes them anew. A query's costs are the medians over the points at which it was calibrated. No run of them is one of those that `regret real`
-//! compares. What planners believe is not here: that is priors and what a planner can know, as on hosts, so that whoever decides has to find out how far the world is from that.
+//! `regret calibrate bench-out/moving.csv bench-out/moments.csv > crates/sim/calibration.csv` takes them anew. A
+//! query's costs are the medians over the points at which it was calibrated. No run of them is one of those that
+//! `regret real` compares. What planners believe is not here: that is priors and what a planner can know, as on hosts,
+//! so that whoever decides has to find out how far the world is from that.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -23,7 +26,8 @@ pub struct Costs {
     pub row_bytes: f64,
     /// Bytes of a state, and seconds to merge one; 0 where there are none.
     pub state: (f64, f64),
-    /// Seconds to read a byte of a slice from a drive's disk, and to verify it; 0 where it was not measured of this query.
+    /// Seconds to read a byte of a slice from a drive's disk, and to verify it; 0 where it was
+    /// not measured of this query.
     pub read: f64,
     /// Seconds that a drive plans; 0 where it was not measured of this query.
     pub session: f64,
@@ -71,7 +75,8 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(0.5 * (low + high))
 }
 
-/// The share of the most rows of a slice from which on they are believed, as all are of one table: of what statistics and filters leave out, runs counted what was read until a while ago.
+/// The share of the most rows of a slice from which on they are believed, as all are of one table: of what statistics
+/// and filters leave out, runs counted what was read until a while ago.
 const SLICE: f64 = 0.5;
 
 /// The costs in `text`, which `benches/moving.py` wrote, as this file is kept.

@@ -1,7 +1,8 @@
-//! Seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering. The answer is computed from what was delivered and compared with the right one.
+//! Seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering. The answer is
+//! computed from what was delivered and compared with the right one.
 //!
-//! A drive is *doomed* if it dies and never comes back; one that is not has no more mishaps than the host bears. So it is known before which runs must be answered: all but those with slices that
-//! doomed drives have alone.
+//! A drive is *doomed* if it dies and never comes back; one that is not has no more mishaps than the host bears. So it
+//! is known before which runs must be answered: all but those with slices that doomed drives have alone.
 
 use skytether_scheduler::drive::Pressure;
 use skytether_scheduler::message::{CseId, PushdownLevel};
@@ -136,7 +137,8 @@ fn is_doomed(spec: &Spec) -> bool {
     spec.kills.iter().any(|(_, back)| back.is_none())
 }
 
-/// The most failures that a host can count of a drive that is not doomed: each time that it is taken for silent, with the pause after that, and once for what was said to it just before it was back.
+/// The most failures that a host can count of a drive that is not doomed: each time that it is taken for silent, with
+/// the pause after that, and once for what was said to it just before it was back.
 fn strikes(spec: &Spec, limits: &Limits, session: f64) -> u32 {
     let silent = |seconds: f64| 1 + (seconds / (limits.silence + limits.pause)).ceil() as u32;
     let kills: u32 = spec.kills.iter().map(|(at, back)| 1 + silent(back.map_or(0.0, |back| back - at))).sum();
@@ -145,13 +147,15 @@ fn strikes(spec: &Spec, limits: &Limits, session: f64) -> u32 {
     kills + stalls + begins + spec.mishaps.garbled + spec.mishaps.stuck.len() as u32
 }
 
-/// Whether every slice has a reader that is there in the end, so that the query must be answered; `readers` as in [`Outcome`].
+/// Whether every slice has a reader that is there in the end, so that the query must be answered;
+/// `readers` as in [`Outcome`].
 #[must_use]
 pub fn must_answer(fleet: &Fleet, readers: &[Vec<CseId>]) -> bool {
     readers.iter().all(|readers| readers.iter().any(|reader| fleet.drives.get(reader.0 as usize).is_some_and(|drive| !is_doomed(drive))))
 }
 
-/// Runs the scenario of `seed` and looks whether it went as it must: the right answer; or, where doomed drives have slices alone, a failure that blames one of them for one of those.
+/// Runs the scenario of `seed` and looks whether it went as it must: the right answer; or, where doomed drives have
+/// slices alone, a failure that blames one of them for one of those.
 ///
 /// # Errors
 /// What is wrong, with the seed.

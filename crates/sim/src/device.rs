@@ -80,8 +80,8 @@ impl<J> Cores<J> {
         self.jobs.iter().map(move |job| (&job.job, job.left - (now - self.at) * rate))
     }
 
-    /// Seconds that metered jobs have run since it was asked last, all added up, and the work that was done of them; nothing where that is too little to
-    /// say something.
+    /// Seconds that metered jobs have run since it was asked last, all added up, and the work that was done of them;
+    /// nothing where that is too little to say something.
     pub fn meter(&mut self, now: f64) -> Option<(f64, f64)> {
         let (rate, time) = (self.rate(), now - self.at);
         let metered = self.jobs.iter().filter(|job| job.metered).count() as f64;

@@ -280,7 +280,8 @@ pub(crate) fn costs(fleet: &Fleet, rng: &mut fastrand::Rng) -> Vec<Real> {
     (0..count).map(|_| Real { cost: (fleet.noise * gauss(rng)).exp(), group: rng.u32(0..5), value: rng.u64(0..1 << 40) }).collect()
 }
 
-/// Runs `work` on `fleet`. All that is random follows from `seed`, and nothing of it from `policy`: the same slices cost the same for every policy.
+/// Runs `work` on `fleet`. All that is random follows from `seed`, and nothing of it from `policy`: the same slices
+/// cost the same for every policy.
 #[must_use]
 pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(seed);

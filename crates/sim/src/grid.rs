@@ -1,4 +1,5 @@
-//! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same slices at the same costs.
+//! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same
+//! slices at the same costs.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_scheduler::profile::Profile;
@@ -16,7 +17,8 @@ pub enum Load {
     Idle,
     /// The first drive's processor has an eighth left for us.
     OneOverloaded,
-    /// The same befalls half of the drives (the only one, where there is one) when 40% of the best static choice's time on idle drives have passed.
+    /// The same befalls half of the drives (the only one, where there is one) when 40% of the best static choice's time
+    /// on idle drives have passed.
     Changes,
 }
 
@@ -26,7 +28,8 @@ pub const OVERLOAD: f64 = 8.0;
 /// The same beside the grid.
 pub const OVERLOAD_BESIDE: f64 = 3.0;
 
-/// How far what hosts believe of speeds and links is from what is, and what operators cost from what was measured: by up to this, as the logarithm of a factor.
+/// How far what hosts believe of speeds and links is from what is, and what operators cost from what was measured: by
+/// up to this, as the logarithm of a factor.
 const OFF: f64 = 0.25;
 
 /// When a load changes, as a share of the time of the best static choice on idle drives.
@@ -138,7 +141,8 @@ pub fn points() -> Vec<Point> {
     all
 }
 
-/// Points between and beyond those of the grid, at which nothing was ever chosen; their overloaded drives are [`OVERLOAD_BESIDE`] times slower.
+/// Points between and beyond those of the grid, at which nothing was ever chosen; their overloaded drives are
+/// [`OVERLOAD_BESIDE`] times slower.
 #[must_use]
 pub fn beside() -> Vec<Point> {
     let mut all = Vec::new();
@@ -240,7 +244,8 @@ pub fn measure_all(points: &[Point], ground: &Scenario) -> Vec<Row> {
     parallel(points.len(), |at| measure(&points[at], ground, false))
 }
 
-/// Points where the load changes: how many there are of each kind. All but `better` are misses; [`Row::bound`] says why of some.
+/// Points where the load changes: how many there are of each kind. All but `better` are misses;
+/// [`Row::bound`] says why of some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Changes {
     /// All.

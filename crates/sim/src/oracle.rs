@@ -1,15 +1,17 @@
-//! What no policy can beat: a lower bound of the time of a query on a fleet, for one that knows all costs and all loads to come and divides work as
-//! if slices were a fluid.
+//! What no policy can beat: a lower bound of the time of a query on a fleet, for one that knows all costs and all loads
+//! to come and divides work as if slices were a fluid.
 //!
-//! Every slice is read from its disk and takes one way up: `full`, `filter` or `raw`. Each way uses so much of each resource (the drives' processors, links
-//! and disks, the link and the cores above), and until the time `T` each gives so much (its rate times `T`, less the time before anything can have
-//! arrived there). The least `T` for which a division exists is a linear program. We solve its dual: *any* prices of the resources, none negative,
-//! prove a bound, as all that the slices use at least is worth no more than all that there is. So the bound holds even where the simplex method
-//! errs: the prices that it finds are applied to each slice with its own cost.
+//! Every slice is read from its disk and takes one way up: `full`, `filter` or `raw`. Each way uses so much of each
+//! resource (the drives' processors, links and disks, the link and the cores above), and until the time `T` each gives
+//! so much (its rate times `T`, less the time before anything can have arrived there). The least `T` for which a
+//! division exists is a linear program. We solve its dual: *any* prices of the resources, none negative, prove a bound,
+//! as all that the slices use at least is worth no more than all that there is. So the bound holds even where the
+//! simplex method errs: the prices that it finds are applied to each slice with its own cost.
 //!
-//! Left out, all to the oracle's favour: seeks, setting up epochs, heartbeats, waiting of one stage for another but at the beginning and the end; states cost
-//! what one epoch per drive would, spread evenly over its slices, and the slow first slices likewise. Whole slices count in one way: a drive works off
-//! no more than could be done one after the other on its cores.
+//! Left out, all to the oracle's favour: seeks, setting up epochs, heartbeats, waiting of one stage for another but
+//! at the beginning and the end; states cost what one epoch per drive would, spread evenly over its slices, and the
+//! slow first slices likewise. Whole slices count in one way: a drive works off no more than could be done one
+//! after the other on its cores.
 
 use skytether_scheduler::cost::distinct;
 use skytether_scheduler::message::PushdownLevel;
@@ -53,8 +55,8 @@ impl Resource {
 pub enum Foresight {
     /// Everything: the bound holds for each single run of any policy.
     All,
-    /// Not which drives it will befall: until then it treats all drives alike. The bound holds for any policy on average over which drives it
-    /// befalls, not for each single run.
+    /// Not which drives it will befall: until then it treats all drives alike. The bound holds for any policy on
+    /// average over which drives it befalls, not for each single run.
     NotWhich,
 }
 
@@ -83,7 +85,8 @@ struct Supply {
     rate: f64,
 }
 
-/// A way for a slice of a class: what it uses of each supply, as `fixed + cost * scaled`, where `cost` is the slice's against the average.
+/// A way for a slice of a class: what it uses of each supply, as `fixed + cost * scaled`, where `cost` is the
+/// slice's against the average.
 struct Way {
     uses: Vec<(usize, f64, f64)>,
 }
@@ -103,7 +106,8 @@ struct Program {
     classes: Vec<Class>,
 }
 
-/// The bound for `work` on `fleet` with the slices' costs of `seed`, whatever the policy. Loads of drives must not fall.
+/// The bound for `work` on `fleet` with the slices' costs of `seed`, whatever the policy. Loads
+/// of drives must not fall.
 #[must_use]
 pub fn bound(fleet: &Fleet, work: &Workload, seed: u64, foresight: Foresight) -> Bound {
     let real = costs(fleet, &mut fastrand::Rng::with_seed(seed));
@@ -168,7 +172,8 @@ impl Program {
         let (warm, slower) = fleet.warm_up;
         let warm_up = f64::from(warm.min(fleet.slices)) * (slower - 1.0).max(0.0) / slices;
 
-        // What can't be before: a drive has said which slices it has, an order has come to it, a slice was read, the first bytes have left, and have come.
+        // What can't be before: a drive has said which slices it has, an order has come to it, a slice was read, the
+        // first bytes have left, and have come.
         let session = fleet.session * slow * fleet.drives.iter().map(|drive| load_at_first(&drive.load)).fold(f64::INFINITY, f64::min);
         let cheapest = real.iter().map(|real| real.cost).fold(f64::INFINITY, f64::min);
         let begins = session + 2.0 * is.link_latency_s + read;
@@ -190,7 +195,8 @@ impl Program {
         ];
         let all = fleet.drives.len() as f64;
         let raw_work = (bytes * transfer + (lower + upper) * real.iter().map(|real| real.cost).fold(0.0, f64::max)) * host;
-        // What a core has worked on before the change was read before it; what it gave has gone through the links since, or waits in bounded places.
+        // What a core has worked on before the change was read before it; what it gave has gone through the links
+        // since, or waits in bounded places.
         let memory = fleet.limits.memory as f64;
         let waits = OUTGOING + cores * bytes.max(selected).max(streamed);
         let early = change.max(begins) - begins;
@@ -352,8 +358,8 @@ fn load_at_first(load: Loads<'_>) -> f64 {
     load.iter().rev().find(|(from, _)| *from <= 0.0).map_or(1.0, |(_, load)| *load)
 }
 
-/// The most whole slices that `cores` cores work off one after the other in `time` seconds, for a drive; of the cheapest there are, `each` seconds for
-/// an average one.
+/// The most whole slices that `cores` cores work off one after the other in `time` seconds, for a drive; of the
+/// cheapest there are, `each` seconds for an average one.
 fn whole(costs: &[f64], each: f64, time: f64, cores: u32) -> f64 {
     let mut left = time;
     let mut count = 0;

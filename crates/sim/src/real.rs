@@ -27,8 +27,9 @@
 //! | `read_s_per_byte` | what a drive takes to read a byte of a slice from its disk, beside what operators take, seconds of a core of the host | 0 |
 //! | `disk_seek_s` | seconds to move to another place on a drive's disk | the grid's |
 //!
-//! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives behind a quick link. Drives have two cores and the rate of the disk of the grid's, and are what the host
-//! takes them for. Slices all cost what was calibrated, the first ones too: the calibration has what the average has.
+//! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives behind
+//! a quick link. Drives have two cores and the rate of the disk of the grid's, and are what the host takes them for.
+//! Slices all cost what was calibrated, the first ones too: the calibration has what the average has.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_scheduler::query::Policy;

@@ -6,8 +6,8 @@ const TINY: f64 = 1e-9;
 /// What limits of zero are widened by, each by another multiple, so that steps don't lead nowhere.
 const WIDER: f64 = 1e-10;
 
-/// `x >= 0` with `rows * x <= limits` that maximises `goal * x`, or as good a one as `pivots` steps find; likewise where there is no maximum. `limits`
-/// are not negative, so that the origin is feasible.
+/// `x >= 0` with `rows * x <= limits` that maximises `goal * x`, or as good a one as `pivots` steps find; likewise
+/// where there is no maximum. `limits` are not negative, so that the origin is feasible.
 #[must_use]
 pub fn maximise(rows: &[Vec<f64>], limits: &[f64], goal: &[f64], pivots: usize) -> Vec<f64> {
     let (m, n) = (rows.len(), goal.len());

@@ -1,10 +1,14 @@
-//! Skyhook's experiments on the simulated clock: how slow the processors of storage servers may be, and what half of the network costs.
+//! Skyhook's experiments on the simulated clock: how slow the processors of storage servers may be, and what
+//! half of the network costs.
 //!
-//! The set-up is that of "Quantifying CPU and Network savings in Computational Storage Systems", section 3: a client and so many storage servers, each with eight cores of 2 GHz, an NVMe drive and a 10 Gb/s
-//! interface; files of 32 MB with 1.4 million rows of 17 columns; 1% of the rows is selected. Eight servers have 460 files (section 3.2), others as many each (the paper scales weakly). A file is 32 slices here.
+//! The set-up is that of "Quantifying CPU and Network savings in Computational Storage Systems", section 3: a client
+//! and so many storage servers, each with eight cores of 2 GHz, an NVMe drive and a 10 Gb/s interface; files of 32 MB
+//! with 1.4 million rows of 17 columns; 1% of the rows is selected. Eight servers have 460 files (section 3.2), others
+//! as many each (the paper scales weakly). A file is 32 slices here.
 //!
-//! What a row costs is not in the paper: per byte of rows in memory, what was measured of our filter of 1% (`calibration.csv`). Servers of 2 GHz have speed 1 here, as the machine that was measured, slower ones
-//! in proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
+//! What a row costs is not in the paper: per byte of rows in memory, what was measured of our filter of 1%
+//! (`calibration.csv`). Servers of 2 GHz have speed 1 here, as the machine that was measured, slower ones in
+//! proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_scheduler::profile::Profile;
@@ -120,7 +124,8 @@ pub struct Clocked {
     pub adaptive: f64,
 }
 
-/// Section 3.1: servers of each number of `servers` at each clock rate of `mhz`, with interfaces of 10 Gb/s. `ground` has the slices of each server ([`SLICES`] is the paper's) and the seed.
+/// Section 3.1: servers of each number of `servers` at each clock rate of `mhz`, with interfaces of 10 Gb/s. `ground`
+/// has the slices of each server ([`SLICES`] is the paper's) and the seed.
 #[must_use]
 pub fn clocks(servers: &[u32], mhz: &[f64], ground: &Scenario) -> Vec<Clocked> {
     let points: Vec<(u32, f64)> =
@@ -137,7 +142,8 @@ pub fn clocks(servers: &[u32], mhz: &[f64], ground: &Scenario) -> Vec<Clocked> {
     points.iter().enumerate().filter_map(row).collect()
 }
 
-/// Of the rows of [`clocks`] with so many servers the lowest clock rate at which the servers take no more than `slack` (a share) longer than the client, and so do all above it.
+/// Of the rows of [`clocks`] with so many servers the lowest clock rate at which the servers take no more than `slack`
+/// (a share) longer than the client, and so do all above it.
 #[must_use]
 pub fn enough(rows: &[Clocked], servers: u32, slack: f64) -> Option<f64> {
     let mut of: Vec<&Clocked> = rows.iter().filter(|row| row.servers == servers).collect();

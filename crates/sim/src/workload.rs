@@ -21,7 +21,8 @@ pub struct Truth {
     pub result_bytes: f64,
     /// Seconds of a core of this machine to merge a state.
     pub merge: f64,
-    /// Seconds of a drive's core, were it one of this machine, to read a byte of a slice from its disk; what operators cost comes beside it. The host, who is handed bytes, has none of it.
+    /// Seconds of a drive's core, were it one of this machine, to read a byte of a slice from its disk; what operators
+    /// cost comes beside it. The host, who is handed bytes, has none of it.
     pub read: f64,
     /// Seconds that a drive plans before it says which slices it has, were its core one of this machine.
     pub session: f64,
@@ -52,7 +53,8 @@ fn operator(kind: Kind, units_per_row: f64) -> Operator {
     Operator { kind, units_per_row }
 }
 
-/// A filter that selects `selected` of all rows, over a number, and a projection of three columns (20 bytes in Arrow). What it costs was measured (`calibration.csv`); without that, what priors say of 50,000 rows a slice.
+/// A filter that selects `selected` of all rows, over a number, and a projection of three columns (20 bytes in Arrow).
+/// What it costs was measured (`calibration.csv`); without that, what priors say of 50,000 rows a slice.
 #[must_use]
 pub fn filter(name: &'static str, selected: f64) -> Workload {
     // As the host's planner reckons: bytes of the columns that are scanned, and an expression.
@@ -83,7 +85,8 @@ pub fn filter(name: &'static str, selected: f64) -> Workload {
     }
 }
 
-/// Sums and a count by one key of so many groups. What it costs was measured; without that, what priors say of 50,000 rows a slice, key and values of 16 bytes, states of 32.
+/// Sums and a count by one key of so many groups. What it costs was measured; without that, what priors say of 50,000
+/// rows a slice, key and values of 16 bytes, states of 32.
 #[must_use]
 pub fn aggregate(name: &'static str, groups: f64) -> Workload {
     let scan = operator(Kind::Decode, 16.0);
@@ -113,8 +116,9 @@ pub fn aggregate(name: &'static str, groups: f64) -> Workload {
     }
 }
 
-/// Moments of two groups of cells, gene by gene, as `benches/moving.py --moments` has them: what its operators cost was measured; reading and planning cost what they do in the median of the others. Without that, what priors say of slices of 257 genes
-/// with 3,500 nonzeros each, six bytes a nonzero in Arrow, states of 18 bytes a group.
+/// Moments of two groups of cells, gene by gene, as `benches/moving.py --moments` has them: what its operators cost was
+/// measured; reading and planning cost what they do in the median of the others. Without that, what priors say of
+/// slices of 257 genes with 3,500 nonzeros each, six bytes a nonzero in Arrow, states of 18 bytes a group.
 #[must_use]
 pub fn moments(name: &'static str) -> Workload {
     let known = calibration::known(name);

@@ -1,4 +1,5 @@
-//! A sample of the grid; all of it in `make soak`, and with its figures by `cargo run -p skytether-sim --bin regret grid`.
+//! A sample of the grid; all of it in `make soak`, and with its figures by
+//! `cargo run -p skytether-sim --bin regret grid`.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_sim::equal::curve;

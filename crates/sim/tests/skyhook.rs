@@ -16,7 +16,8 @@ fn the_more_servers_the_slower_they_may_be() {
         }
     }
     let least = SERVERS.map(|servers| enough(&rows, servers, 0.05).unwrap());
-    // One server has to be as fast as the client; of eight an eighth is enough, of sixteen a sixteenth, and twice that in any case.
+    // One server has to be as fast as the client; of eight an eighth is enough, of sixteen a sixteenth,
+    // and twice that in any case.
     assert!(least[0] >= 0.8 * CLIENT_MHZ, "{least:?}");
     for (servers, least) in SERVERS.into_iter().zip(least).skip(1) {
         assert!(least <= 2.0 * CLIENT_MHZ / f64::from(servers), "{servers} servers: {least} MHz");

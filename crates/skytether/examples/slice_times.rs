@@ -1,6 +1,8 @@
-//! What each slice of a query takes, by where its code and its data are: Figure 6 of the Skytether paper, through the engine that drives and hosts use.
+//! What each slice of a query takes, by where its code and its data are: Figure 6 of the Skytether paper, through the
+//! engine that drives and hosts use.
 //!
-//! `slice_times FLEET PROFILE PLACE QUERY` runs the sub-plan of QUERY in one lane over the slices of the fleet's only drive, in storage order, and prints CSV: the slice's number, its rows, the seconds of processor time on the
+//! `slice_times FLEET PROFILE PLACE QUERY` runs the sub-plan of QUERY in one lane over the slices of the fleet's only
+//! drive, in storage order, and prints CSV: the slice's number, its rows, the seconds of processor time on the
 //! processor of that place, and the seconds until the next slice was done, its reading included. `PLACE` is one of
 //!
 //! | place | code | data |

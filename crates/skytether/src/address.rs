@@ -16,7 +16,8 @@ fn is_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')))
 }
 
-/// The URL of the host at `address`, which may leave the scheme out or have another name for it; what is no address stays as it is.
+/// The URL of the host at `address`, which may leave the scheme out or have another name for it; what is
+/// no address stays as it is.
 pub(crate) fn url(address: &str) -> String {
     address.parse::<Endpoint>().ok().filter(|endpoint| endpoint.socket().is_ok()).map_or_else(|| address.to_owned(), |endpoint| endpoint.to_string())
 }

@@ -20,7 +20,8 @@ use crate::profiles::Profiles;
 /// The newest format of a fleet's directory that this version reads and the one that it writes.
 pub const FORMAT: u32 = 2;
 
-/// The one that it writes where each drive lies below the directory of its number in the list, so that versions before read it.
+/// The one that it writes where each drive lies below the directory of its number in the list, so that
+/// versions before read it.
 const DENSE_FORMAT: u32 = 1;
 
 /// Drives that a new fleet gets if nobody says how many.
@@ -34,17 +35,20 @@ pub(crate) const MAX_DRIVES: usize = 256;
 pub struct OpenOptions {
     /// How many drives it has; `None` takes what is there, or four for a new one.
     pub drives: Option<usize>,
-    /// How data sets survive the loss of drives in a fleet that is made now, unless their ingest says otherwise: `none`, `replicas:R`, `ec:K+M` or `ec:K+M/k+m`. A fleet that is there has its own, with which
+    /// How data sets survive the loss of drives in a fleet that is made now, unless their ingest says
+    /// otherwise: `none`, `replicas:R`, `ec:K+M` or `ec:K+M/k+m`. A fleet that is there has its own, with which
     /// anything but `none` must agree.
     pub redundancy: String,
-    /// On how many hosts the drives of a fleet that is made now are taken to be, as many on each, in order: those that may be lost together. `None` for none, or for those that a fleet has that is there. What is on two levels
+    /// On how many hosts the drives of a fleet that is made now are taken to be, as many on each, in order: those that
+    /// may be lost together. `None` for none, or for those that a fleet has that is there. What is on two levels
     /// (`ec:K+M/k+m`) needs them.
     pub hosts: Option<usize>,
     /// Which devices the drives are to be like; by default each is as fast as the machine.
     pub profile: Profiles,
     /// Whether to make the fleet where there is none.
     pub create: bool,
-    /// Bytes that each drive's engine may use; by default what its device has, or 512 MiB without one. No drive uses more than its device has.
+    /// Bytes that each drive's engine may use; by default what its device has, or 512 MiB without one. No drive uses
+    /// more than its device has.
     pub memory_per_drive: Option<u64>,
 }
 
@@ -115,7 +119,8 @@ impl Embedded {
                 let each = drives.len() / hosts.max(1);
                 host.hosts = drives.iter().enumerate().map(|(at, drive)| (drive.info().id, format!("host-{}", at / each.max(1)))).collect();
             }
-            // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says that these are all drives.
+            // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says
+            // that these are all drives.
             let (host, deleted) = Host::join_without(drives.into_iter().map(|drive| linked(drive)).collect(), lost, host, Founding::KnownList).await?;
             let own = host.redundancy();
             if scheme != Scheme::None && scheme != own {
@@ -223,7 +228,8 @@ fn check_hosts(drives: usize, hosts: Option<usize>, scheme: Scheme) -> Result<()
     }
 }
 
-/// Refuses what is a host's address: whoever gives one here means the fleet there, and not a new one in a directory of that name.
+/// Refuses what is a host's address: whoever gives one here means the fleet there, and not a new one in
+/// a directory of that name.
 fn refuse_address(path: &Path) -> Result<()> {
     let Some(text) = path.to_str() else { return Ok(()) };
     if crate::address::is_host(text) {
@@ -303,8 +309,10 @@ pub(crate) fn identity_of(dir: &Path) -> Option<DriveIdentity> {
     serde_json::from_slice(&fs::read(dir.join("drive.json")).ok()?).ok()
 }
 
-/// The numbers of the directories in which the drives of `fleet` are, in its order. A drive is known by its id, in whichever directory below `drives/` it was put, if it was moved out of its own: an empty
-/// directory may be a disk that is not mounted, of which an old copy lies elsewhere. One that is in none keeps its number, unless another one is there now.
+/// The numbers of the directories in which the drives of `fleet` are, in its order. A drive is known by its id, in
+/// whichever directory below `drives/` it was put, if it was moved out of its own: an empty directory may be a
+/// disk that is not mounted, of which an old copy lies elsewhere. One that is in none keeps its number, unless
+/// another one is there now.
 pub(crate) fn places(path: &Path, fleet: &FleetFile) -> Result<Vec<usize>> {
     let holds = |n: usize, id: &Uuid| identity_of(&drive_dir(path, n)).is_some_and(|found| found.id == *id);
     let known: Vec<usize> = (0..fleet.drives.len()).map(|at| fleet.place(at)).collect();
@@ -317,7 +325,8 @@ pub(crate) fn places(path: &Path, fleet: &FleetFile) -> Result<Vec<usize>> {
             there.entry(found.id).or_default().push(n);
         }
     }
-    // What is left in its own directory can't be read or is not mounted; of two copies nobody knows which one is the newer.
+    // What is left in its own directory can't be read or is not mounted; of two copies nobody
+    // knows which one is the newer.
     let moved = |n: usize| matches!(drive_dir(path, n).try_exists(), Ok(false)) || identity_of(&drive_dir(path, n)).is_some();
     let elsewhere = |id: &Uuid| match there.get(id).map(Vec::as_slice) {
         Some([n]) => Some(*n),
@@ -389,7 +398,8 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             for (place, (id, device)) in fleet.drives.iter().zip(devices).enumerate() {
                 match open_known(path, fleet.place(place), *id, like(device)) {
                     Ok(drive) => drives.push(drive),
-                    // Whether the fleet survives that the others know. What says that it is of a newer version may be damaged, and is left as it is either way.
+                    // Whether the fleet survives that the others know. What says that it is of a newer version may be
+                    // damaged, and is left as it is either way.
                     Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound | Kind::Unsupported) => {
                         missing.push(UnavailableDrive { id: *id, place, error })
                     }
@@ -442,7 +452,8 @@ pub(crate) fn drive_dir(path: &Path, n: usize) -> PathBuf {
 /// The drive with this id, which is in the directory of number `n`, if it is anywhere.
 ///
 /// # Errors
-/// `Unavailable` where it is missing, whether nothing or another drive is there, which is left alone; as [`Drive::open`].
+/// `Unavailable` where it is missing, whether nothing or another drive is there, which is left
+/// alone; as [`Drive::open`].
 pub(crate) fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
     let dir = drive_dir(path, n);
     if !dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))? {

@@ -1,6 +1,7 @@
 //! Embedded fleets that drives come to and leave: their directories, and `fleet.json`.
 //!
-//! A drive that comes is in `fleet.json` before it is a member of the fleet, and one that leaves is there after it has ceased to be one: whoever opens the fleet leaves out those that are no members, and puts the list right.
+//! A drive that comes is in `fleet.json` before it is a member of the fleet, and one that leaves is there after it has
+//! ceased to be one: whoever opens the fleet leaves out those that are no members, and puts the list right.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ impl Embedded {
         done.and_then(|report| kept.map(|()| report))
     }
 
-    /// `fleet.json` names the drives of the fleet and no others. None goes that any drive takes for one of them: without it the fleet could not be opened.
+    /// `fleet.json` names the drives of the fleet and no others. None goes that any drive takes for one of them:
+    /// without it the fleet could not be opened.
     pub(crate) async fn keep_list(&self) -> Result<()> {
         let fleet = read(&self.path().join("fleet.json"))?;
         let members = self.host().members();
@@ -54,7 +56,8 @@ impl Embedded {
         if drives == before { Ok(()) } else { write(self.path(), &FleetFile::new(drives)) }
     }
 
-    /// Puts a drive of the fleet into the list that does not name it, since a disk or somebody changed it: in the place of what is none of its drives and nowhere, or else where the drive lies.
+    /// Puts a drive of the fleet into the list that does not name it, since a disk or somebody changed it: in the place
+    /// of what is none of its drives and nowhere, or else where the drive lies.
     fn name_again(&self, id: Uuid, members: &[Uuid], drives: &mut Vec<(Uuid, usize)>) -> Result<()> {
         let there = |place: usize| identity_of(&drive_dir(self.path(), place)).map(|found| found.id);
         let own = begun(self.path())?.into_iter().find(|place| there(*place) == Some(id));
@@ -108,7 +111,8 @@ impl Embedded {
     }
 }
 
-/// The drive in a directory, made where there is none; nothing where there is something else, or one that somebody uses.
+/// The drive in a directory, made where there is none; nothing where there is something else,
+/// or one that somebody uses.
 fn open(dir: &Path, name: String, like: DriveOptions) -> Result<Option<Arc<Drive>>> {
     let begun = dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", dir, e))?;
     match Drive::open(dir, (!begun).then(|| DriveIdentity { id: Uuid::new_v4(), name }), like) {

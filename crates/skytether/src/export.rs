@@ -66,11 +66,14 @@ impl Fleet {
         })
     }
 
-    /// Writes the table `domain.dataset`, or `domain.dataset.table` of an expression data set, to the file `to`: one Parquet file of its slices as they are stored. The file is there whole or not at all. `progress` is told the bytes that are done and how many there
-    /// will be (but for the footer), and may end it by an error.
+    /// Writes the table `domain.dataset`, or `domain.dataset.table` of an expression data set, to the file `to`: one
+    /// Parquet file of its slices as they are stored. The file is there whole or not at all. `progress` is told the
+    /// bytes that are done and how many there will be (but for the footer), and may end it by an error.
     ///
     /// # Errors
-    /// `Conflict` where the file exists and `replace` is false, or the data set is replaced meanwhile; `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix; `Corrupt` for damage that nothing covers; `Exhausted` for a full disk; `Unavailable`.
+    /// `Conflict` where the file exists and `replace` is false, or the data set is replaced meanwhile; `NotFound` for a
+    /// table that there is not; `Unsupported` for the dense view of a matrix; `Corrupt` for damage that nothing covers;
+    /// `Exhausted` for a full disk; `Unavailable`.
     pub fn export<'a>(
         &'a self,
         table: &'a str,

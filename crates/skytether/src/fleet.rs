@@ -266,8 +266,9 @@ impl Fleet {
         })
     }
 
-    /// Stores `batches` as the plain table `name`, in the storable form of their schema (see [`skytether_formats::storage_schema`]).
-    /// Needs a runtime with more than one thread. `options` may be just whether to replace a data set of that name.
+    /// Stores `batches` as the plain table `name`, in the storable form of their schema (see
+    /// [`skytether_formats::storage_schema`]). Needs a runtime with more than one thread. `options` may be just whether
+    /// to replace a data set of that name.
     ///
     /// # Errors
     /// The iterator's; `Conflict` where the data set exists and is not to be replaced; `Invalid` for columns to

@@ -18,10 +18,13 @@ const BATCH: usize = 1 << 16;
 /// Rows of a row group of Parquet: what one takes in memory while it is written, some 25 MB, bounds what writing takes.
 const GROUP: usize = 1 << 20;
 
-/// Writes `particles` to the file `to`, as Parquet or as raw VPIC records; the file is there whole or not at all. `progress` is told the rows that were made since it was told last, and may end it by an error. Gives the bytes of the file. Blocks.
+/// Writes `particles` to the file `to`, as Parquet or as raw VPIC records; the file is there whole or not at
+/// all. `progress` is told the rows that were made since it was told last, and may end it by an error. Gives the
+/// bytes of the file. Blocks.
 ///
 /// # Errors
-/// `Unsupported` for other formats; `Conflict` where the file exists and `replace` is false; `Exhausted` for a full disk, and what else the system says.
+/// `Unsupported` for other formats; `Conflict` where the file exists and `replace` is false; `Exhausted` for a full
+/// disk, and what else the system says.
 pub fn particles(particles: &Particles, to: &Path, format: Format, replace: bool, mut progress: impl FnMut(u64) -> Result<()>) -> Result<u64> {
     let raw = match format {
         Format::Vpic => true,

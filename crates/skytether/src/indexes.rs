@@ -15,7 +15,8 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 const STUCK: Duration = Duration::from_secs(300);
 
 impl Fleet {
-    /// Has the drives build an index in the background; what it is called. See [`skytether_host::Catalog::create_index`].
+    /// Has the drives build an index in the background; what it is called. See
+    /// [`skytether_host::Catalog::create_index`].
     ///
     /// # Errors
     /// As there.
@@ -42,7 +43,8 @@ impl Fleet {
     /// Waits until an index is built; `tell` is told how far it is.
     ///
     /// # Errors
-    /// NotFound where it was dropped; Exhausted where drives dropped it for want of space, Invalid where it can't be built; Unavailable where drives don't answer, or it gets no further; what `tell` says.
+    /// NotFound where it was dropped; Exhausted where drives dropped it for want of space, Invalid where it can't be
+    /// built; Unavailable where drives don't answer, or it gets no further; what `tell` says.
     pub async fn wait_for_index(&self, index: &OldIndex, mut tell: impl FnMut(&IndexInfo) -> Result<()>) -> Result<IndexInfo> {
         let asked = ListIndexes { dataset: Some(index.dataset.clone()) };
         let (mut pause, mut seen, mut moved) = (LOOKS.0, None, Instant::now());

@@ -21,7 +21,8 @@ struct Found {
     drive: Result<Arc<Drive>>,
 }
 
-/// The drives of the embedded fleet at `path`, those that are there and those that are not; see [`crate::Fleet::offline_status`].
+/// The drives of the embedded fleet at `path`, those that are there and those that are not; see
+/// [`crate::Fleet::offline_status`].
 pub(crate) fn offline_status(path: &Path) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
     Box::pin(async move {
         let dir = path.to_path_buf();

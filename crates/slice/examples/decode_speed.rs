@@ -1,4 +1,5 @@
-//! Nanoseconds per nonzero value for writing and reading sparse slices, and bytes per value, on data shaped like single-cell counts.
+//! Nanoseconds per nonzero value for writing and reading sparse slices, and bytes per value, on data shaped
+//! like single-cell counts.
 //!
 //! `cargo run -p skytether-slice --example decode_speed [CELLS GENES]`, default 50,000 and 4,000.
 

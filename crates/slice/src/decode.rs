@@ -10,7 +10,8 @@ use crate::layout::Layout;
 use crate::pieces::Pieces;
 use crate::sparse::SparseBatches;
 
-/// Values that a batch of sparse rows has at most, but for single rows with more: with their cell numbers they fit a core's second-level cache.
+/// Values that a batch of sparse rows has at most, but for single rows with more: with their cell numbers they fit a
+/// core's second-level cache.
 const SPARSE_VALUES: usize = 1 << 16;
 
 /// A slice's batches, decoded as they are asked for. After an error there are no more.
@@ -33,12 +34,14 @@ impl Iterator for Batches {
     }
 }
 
-/// Decodes a slice of a table with `schema` to batches of at most `batch_rows` rows, with the columns `projection` in that order.
-/// Other columns are not read, so that `stored` may be [pieces](crate::Picked::verify) of a table's slice. An empty projection gives batches without columns that have row counts. A slice without rows gives no batch.
+/// Decodes a slice of a table with `schema` to batches of at most `batch_rows` rows, with the columns `projection` in
+/// that order. Other columns are not read, so that `stored` may be [pieces](crate::Picked::verify) of a table's slice.
+/// An empty projection gives batches without columns that have row counts. A slice without rows gives no batch.
 ///
 /// # Errors
-/// `Corrupt` where the bytes are no slice of this layout and schema (of its pages that is found batch by batch), or the pieces not those of the columns; `Invalid` for a column number
-/// that the schema does not have, and for pieces of a matrix's slice.
+/// `Corrupt` where the bytes are no slice of this layout and schema (of its pages that is found batch by batch),
+/// or the pieces not those of the columns; `Invalid` for a column number that the schema does not have, and for
+/// pieces of a matrix's slice.
 pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, projection: &[usize], batch_rows: usize) -> Result<Batches> {
     let (stored, batch_rows) = (stored.into(), batch_rows.max(1));
     Ok(match layout {
@@ -50,7 +53,8 @@ pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, pr
     })
 }
 
-/// As [`decode`], of a table's slice, but only the rows at the ascending places `rows`: others are passed over without being unpacked, as far as their encoding allows.
+/// As [`decode`], of a table's slice, but only the rows at the ascending places `rows`: others are passed over without
+/// being unpacked, as far as their encoding allows.
 ///
 /// # Errors
 /// As there; `Corrupt` where the slice does not have such rows.

@@ -1,11 +1,13 @@
 //! Decoding of Parquet's DELTA_BINARY_PACKED pages, eight or sixteen values at a time where the machine has AVX2.
 //!
-//! Layout (Parquet format, "Delta Encoding"): a header of block size, miniblocks per block, number of values and first value; then per block the least
-//! delta (zigzag), one bit width per miniblock and the miniblocks, each value's delta minus the least one, packed from the lowest bit on.
-//! This decoder takes blocks of 128 values in four miniblocks of 32, which is what writers write for 32-bit columns, and widths up to 32;
-//! it gives nothing for anything else, which Arrow's decoder may then try.
+//! Layout (Parquet format, "Delta Encoding"): a header of block size, miniblocks per block, number of values and first
+//! value; then per block the least delta (zigzag), one bit width per miniblock and the miniblocks, each value's delta
+//! minus the least one, packed from the lowest bit on. This decoder takes blocks of 128 values in four miniblocks of
+//! 32, which is what writers write for 32-bit columns, and widths up to 32; it gives nothing for anything else, which
+//! Arrow's decoder may then try.
 //!
-//! Alongside the values it finds what validation needs, at no measurable cost: the largest value, and how many deltas are not positive.
+//! Alongside the values it finds what validation needs, at no measurable cost: the largest value, and how many
+//! deltas are not positive.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -71,7 +73,8 @@ pub(crate) struct Stream<T> {
 }
 
 impl<T: Target> Stream<T> {
-    /// Begins to decode `page`, which must hold exactly `expected` values; `None` where its parameters are not those that this decoder takes.
+    /// Begins to decode `page`, which must hold exactly `expected` values; `None` where its parameters are not those
+    /// that this decoder takes.
     ///
     /// # Errors
     /// `Corrupt` where lengths or counts do not fit.
@@ -102,7 +105,8 @@ impl<T: Target> Stream<T> {
     }
 
     /// The next `n` values (or as many as are left); `None` where a block is not of the form that this decoder takes.
-    /// [`Column::max`] may be that of values soon to come. After an error or `None`, nothing that follows means anything.
+    /// [`Column::max`] may be that of values soon to come. After an error or `None`, nothing
+    /// that follows means anything.
     ///
     /// # Errors
     /// `Corrupt` where the page ends too early, or a value does not fit `T`.
@@ -146,7 +150,8 @@ impl<T: Target> Stream<T> {
             #[cfg(target_arch = "x86_64")]
             Engine::Avx2 => {
                 values.reserve(count * BLOCK_VALUES);
-                // SAFETY: the engine was detected; there is room for `count` blocks, and all values of `done` blocks were written.
+                // SAFETY: the engine was detected; there is room for `count` blocks, and all values of
+                // `done` blocks were written.
                 unsafe {
                     let done = avx2::blocks(&self.page, &mut self.at, count, &mut self.state, values.as_mut_ptr().add(values.len()));
                     values.set_len(values.len() + done * BLOCK_VALUES);

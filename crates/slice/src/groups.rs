@@ -1,7 +1,8 @@
 //! Groups of columns: of a wide table a stripe of rows is several slices, each with some of the columns.
 //!
-//! A slice is what a drive reads at once and what small drives can hold. Were it all columns of thousands, it would have few rows, be mostly footer, and be read as a whole
-//! for the sake of one column. So the columns of a table that has more than [`WIDTH`] are taken in groups of so many, in the order of its schema.
+//! A slice is what a drive reads at once and what small drives can hold. Were it all columns of thousands, it would
+//! have few rows, be mostly footer, and be read as a whole for the sake of one column. So the columns of a table that
+//! has more than [`WIDTH`] are taken in groups of so many, in the order of its schema.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ impl Groups {
         (column / self.width, column % self.width)
     }
 
-    /// The schema of the slices of a group. A single group has the table's; metadata of the table is not repeated in each of many.
+    /// The schema of the slices of a group. A single group has the table's; metadata of the table is not
+    /// repeated in each of many.
     #[must_use]
     pub fn schema(&self, schema: &SchemaRef, group: usize) -> SchemaRef {
         if self.len() == 1 {

@@ -98,13 +98,15 @@ impl Metadata {
         stripe.saturating_mul(self.groups.len()).saturating_add(group)
     }
 
-    /// What to read of slice `n` for the columns at `places` of its group, each with a checksum; `None` where that is not known, so that slices are read whole.
+    /// What to read of slice `n` for the columns at `places` of its group, each with a checksum; `None` where that is
+    /// not known, so that slices are read whole.
     #[must_use]
     pub fn pick(&self, n: usize, places: &[usize]) -> Option<Picked> {
         self.sections.as_ref()?.pick(n, self.slices.get(n)?.len, places)
     }
 
-    /// Where the sections of slice `n` end: one for each column of its group, and the footer; `None` where that is not known, so that the slice is read whole.
+    /// Where the sections of slice `n` end: one for each column of its group, and the footer; `None` where that is not
+    /// known, so that the slice is read whole.
     #[must_use]
     pub fn section_ends(&self, n: usize) -> Option<Vec<u64>> {
         self.sections.as_ref()?.ends(n, self.slices.get(n)?.len)

@@ -35,7 +35,8 @@ impl Pieces {
         Ok(Self::new(len, vec![(start, bytes)]))
     }
 
-    /// Of a slice of `len` bytes those `pieces`, each with the place where it begins: ascending, none in another, none beyond the end.
+    /// Of a slice of `len` bytes those `pieces`, each with the place where it begins: ascending, none in
+    /// another, none beyond the end.
     pub(crate) fn new(len: u64, pieces: Vec<(u64, Bytes)>) -> Self {
         Self { len, pieces: pieces.into() }
     }

@@ -1,10 +1,12 @@
 //! Slices put together, as they are, to one Parquet file: its footer.
 //!
-//! The file is the slices one after the other, whole, each with its own footer, and one footer behind all of them ([`Assembly`]): what is between row groups nobody reads, so that this is a
-//! Parquet file like any other. A stripe of rows is a row group; of wide tables its chunks are in several slices.
+//! The file is the slices one after the other, whole, each with its own footer, and one footer behind all of them
+//! ([`Assembly`]): what is between row groups nobody reads, so that this is a Parquet file like any other. A stripe of
+//! rows is a row group; of wide tables its chunks are in several slices.
 //!
-//! The footer's chunks are those of the slices' own footers, with offsets of the file. Beside them it has what slices leave to the partition's metadata slice: bounds and null counts of the
-//! columns, so that readers can skip row groups, and the Arrow schema of the whole table.
+//! The footer's chunks are those of the slices' own footers, with offsets of the file. Beside them it has what slices
+//! leave to the partition's metadata slice: bounds and null counts of the columns, so that readers can skip row groups,
+//! and the Arrow schema of the whole table.
 
 use std::sync::Arc;
 
@@ -31,10 +33,12 @@ use crate::metadata::entry::SliceEntry;
 use crate::metadata::stats_table::StatsTable;
 use crate::pieces::Pieces;
 
-/// What every Parquet file begins with. So does the first slice; a file without slices has nothing else before its footer.
+/// What every Parquet file begins with. So does the first slice; a file without slices has
+/// nothing else before its footer.
 pub const MAGIC: &[u8; 4] = b"PAR1";
 
-/// The most column chunks that one footer describes: their description is in memory while it is made, some hundred bytes each.
+/// The most column chunks that one footer describes: their description is in memory while it is made,
+/// some hundred bytes each.
 pub const MAX_CHUNKS: usize = 4 << 20;
 
 /// The footer of a file of slices, while it is made: stripe by stripe in the order of the file.
@@ -214,7 +218,8 @@ fn joined(parts: &[SchemaDescPtr]) -> Result<SchemaDescPtr> {
     Ok(SchemaDescPtr::new(SchemaDescriptor::new(Arc::new(root))))
 }
 
-/// What the metadata slice knows of column `column` of a stripe, in Parquet's words. Nothing where the two have another order, or none.
+/// What the metadata slice knows of column `column` of a stripe, in Parquet's words. Nothing where the two
+/// have another order, or none.
 fn statistics(data_type: &DataType, chunk: &ColumnChunkMetaData, stats: &StatsTable, column: usize, stripe: usize) -> Option<Statistics> {
     let (min, max, nulls) = stats.of(column, stripe)?;
     let bound = |array: &ArrayRef| array.is_valid(0).then(|| Arc::clone(array));

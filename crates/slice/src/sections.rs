@@ -1,8 +1,10 @@
-//! Where each column lies in the slices of a table, with checksums, so that a reader need neither read nor verify the others.
+//! Where each column lies in the slices of a table, with checksums, so that a reader need neither
+//! read nor verify the others.
 //!
-//! A slice is divided into *sections* that follow one another: one for each column of its group, in order, with all of the column's chunks (a nested column has several; before the first
-//! column is the file's magic number), and what comes behind the last column, the footer. Whoever wants some columns reads their sections and the footer, and what lies between them where
-//! that is little.
+//! A slice is divided into *sections* that follow one another: one for each column of its group, in order, with all of
+//! the column's chunks (a nested column has several; before the first column is the file's magic number), and what
+//! comes behind the last column, the footer. Whoever wants some columns reads their sections and the footer, and what
+//! lies between them where that is little.
 
 use std::ops::Range;
 
@@ -23,7 +25,8 @@ const COLUMN: usize = 8;
 /// Bytes per slice beside that: the footer's CRC-32C.
 const FOOTER: usize = 4;
 
-/// Bytes between two ranges that are read along rather than reading twice: from the page cache they take less than another read, some 3 us.
+/// Bytes between two ranges that are read along rather than reading twice: from the page cache they take less than
+/// another read, some 3 us.
 const GAP: u64 = 16 << 10;
 
 /// For each column of a slice with this footer where its section ends; `None` where columns do not follow one another.
@@ -135,7 +138,8 @@ impl Sections {
         Some((0..list.len() / COLUMN).map(|place| u64::from(number(list, place * COLUMN))).chain([len]).collect())
     }
 
-    /// What to read for the columns at `places` of slice `n`, which has `len` bytes; `None` where there is no such slice or column.
+    /// What to read for the columns at `places` of slice `n`, which has `len` bytes; `None` where there is
+    /// no such slice or column.
     pub(crate) fn pick(&self, n: usize, len: u64, places: &[usize]) -> Option<Picked> {
         let list = self.list(n)?;
         let columns = list.len() / COLUMN;
@@ -195,7 +199,8 @@ impl Picked {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The pieces of the slice that are wanted, from what was read at the [ranges](Self::ranges): each has the checksum that the metadata slice says. What was read beside them is dropped.
+    /// The pieces of the slice that are wanted, from what was read at the [ranges](Self::ranges): each has the checksum
+    /// that the metadata slice says. What was read beside them is dropped.
     ///
     /// # Errors
     /// `Corrupt` where one has another; `Internal` where other ranges were read.

@@ -1,9 +1,13 @@
 //! What is known about a slice's columns without reading it: bounds for pruning, and null counts.
 //!
-//! Bounds are *bounds*: every non-null value lies between them, but they need not occur. Three rules make sure that pruning by them is never wrong:
-//! - **NaN**: comparisons of NaN differ between engines (IEEE, or a total order in which NaN is the largest), so a column with a NaN has no bounds.
-//! - **Signed zero**: a lower bound of zero is stored as -0.0, an upper one as +0.0, which is right whether or not the two are told apart.
-//! - **Long strings**: bounds are cut to [`MAX_BOUND`] bytes; the upper one is then rounded up, or missing where that is impossible.
+//! Bounds are *bounds*: every non-null value lies between them, but they need not occur. Three rules make sure that
+//! pruning by them is never wrong:
+//! - **NaN**: comparisons of NaN differ between engines (IEEE, or a total order in which NaN is the largest), so a
+//!   column with a NaN has no bounds.
+//! - **Signed zero**: a lower bound of zero is stored as -0.0, an upper one as +0.0, which is right whether or
+//!   not the two are told apart.
+//! - **Long strings**: bounds are cut to [`MAX_BOUND`] bytes; the upper one is then rounded up, or missing
+//!   where that is impossible.
 //!
 //! A missing bound is null and means "unknown".
 
@@ -27,7 +31,8 @@ pub const MAX_BOUND: usize = 64;
 pub struct SliceStats {
     /// Number of rows.
     pub rows: u64,
-    /// One entry per column; `None` where the column's type has no order that is of use (nested types, intervals, nulls).
+    /// One entry per column; `None` where the column's type has no order that is of use (nested
+    /// types, intervals, nulls).
     pub columns: Vec<Option<ColumnStats>>,
 }
 
@@ -52,7 +57,8 @@ impl ColumnStats {
     }
 }
 
-/// The type of the bounds of a column: its own, or for a dictionary the type of its values. `None` for types without bounds.
+/// The type of the bounds of a column: its own, or for a dictionary the type of its values. `None`
+/// for types without bounds.
 #[must_use]
 pub fn stats_type(column: &DataType) -> Option<DataType> {
     match column {

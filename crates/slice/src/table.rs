@@ -1,7 +1,8 @@
 //! Record batches of any schema to slices.
 //!
-//! How many rows fill a slice cannot be known before they are compressed. The slicer learns it: it writes what should fit, looks at the size, and tries again with
-//! fewer rows (or more, if there are more) where it was off. What it learns serves the next slice, so that nearly all slices are written once.
+//! How many rows fill a slice cannot be known before they are compressed. The slicer learns it: it writes what should
+//! fit, looks at the size, and tries again with fewer rows (or more, if there are more) where it was off. What it
+//! learns serves the next slice, so that nearly all slices are written once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,16 +26,19 @@ use crate::options::SliceOptions;
 use crate::sections;
 use crate::stats::{ColumnStats, SliceStats, column_stats};
 
-/// A slice is closed when its rows take this many times the target in memory, however well they compress: bounds writers and readers.
+/// A slice is closed when its rows take this many times the target in memory, however well they compress:
+/// bounds writers and readers.
 const MAX_EXPANSION: usize = 32;
 /// The same of a stripe of several groups of columns, with all of them.
 const MAX_STRIPE: usize = 32;
 /// Batches below this many rows are joined with their neighbours.
 const SMALL: usize = 4096;
-/// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor of ZSTD takes readers as long as to unpack some ten thousand bytes.
+/// Bytes of a column in a slice from which on it pays to compress them in a wide table: to set up a decompressor of
+/// ZSTD takes readers as long as to unpack some ten thousand bytes.
 const COMPRESSED: usize = 4 << 10;
-/// Columns that compression makes less than this much smaller are stored as they are: readers gain more by not unpacking them. So do numbers without a dictionary that makes them less than
-/// this much smaller: they are copied, and not looked up one by one.
+/// Columns that compression makes less than this much smaller are stored as they are: readers gain more by not
+/// unpacking them. So do numbers without a dictionary that makes them less than this much smaller: they are copied, and
+/// not looked up one by one.
 const GAIN: f64 = 1.25;
 /// Every so many stripes all columns get a dictionary and are compressed, to see which of them gain by it.
 const LOOK_AGAIN: u64 = 32;
@@ -43,12 +47,15 @@ const TRIES: usize = 8;
 
 /// Cuts batches of one schema into slices of whole rows.
 ///
-/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
+/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most
+/// [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
 ///
-/// Of a wide table a stripe of rows becomes a slice for each group of columns ([`Groups`]), of which the largest approaches the target. Where a group's footer and page headers alone
-/// exceed half of that, slices may take twice their fixed cost.
+/// Of a wide table a stripe of rows becomes a slice for each group of columns ([`Groups`]), of which the
+/// largest approaches the target. Where a group's footer and page headers alone exceed half of that, slices may
+/// take twice their fixed cost.
 ///
-/// Besides the batch that was pushed last, rows of at most 32 targets (of wide tables, too) are held in memory, and the slices that they become.
+/// Besides the batch that was pushed last, rows of at most 32 targets (of wide tables, too) are held in memory, and the
+/// slices that they become.
 #[derive(Debug)]
 pub struct TableSlicer {
     schema: SchemaRef,
@@ -153,7 +160,8 @@ impl TableSlicer {
             None => self.pending.rows_within(target.saturating_mul(2).saturating_mul(self.groups.len())),
         };
         let mut rows = first.clamp(1, most);
-        // `most` counts only rows that are there: reaching it with more to come is no reason to close unless memory or row limits say so.
+        // `most` counts only rows that are there: reaching it with more to come is no reason to close unless
+        // memory or row limits say so.
         let limited = most < self.pending.rows || most as u64 == self.options.most_rows();
         if !last && first >= self.pending.rows && !limited {
             return Ok(None);
@@ -325,7 +333,8 @@ fn gaining_little(footer: &ParquetMetaData) -> Vec<ColumnPath> {
         .collect()
 }
 
-/// Columns of numbers, or other values of a fixed width, whose dictionary made them little smaller. Nulls count as values: who has many keeps it.
+/// Columns of numbers, or other values of a fixed width, whose dictionary made them little smaller. Nulls count as
+/// values: who has many keeps it.
 fn without_dictionary(footer: &ParquetMetaData) -> Vec<ColumnPath> {
     let columns = footer.row_groups().iter().flat_map(|group| group.columns());
     columns
@@ -363,7 +372,8 @@ impl Pending {
         self.rows += batch.num_rows();
         self.weights.push((memory(&batch) as f64 / batch.num_rows() as f64).max(0.01));
         self.batches.push(batch);
-        // Small neighbours of about the same size are joined, so that rows pushed one by one are copied a logarithmic number of times.
+        // Small neighbours of about the same size are joined, so that rows pushed one by one are copied a
+        // logarithmic number of times.
         while let [.., a, b] = self.batches.as_slice()
             && a.num_rows() <= 2 * b.num_rows()
             && a.num_rows() + b.num_rows() <= SMALL
@@ -423,7 +433,8 @@ impl Pending {
     }
 }
 
-/// About the bytes that the rows of `batch` take; shared buffers count only as far as they are used, where Arrow can tell.
+/// About the bytes that the rows of `batch` take; shared buffers count only as far as they are
+/// used, where Arrow can tell.
 fn memory(batch: &RecordBatch) -> usize {
     let of = |a: &Arc<dyn Array>| a.to_data().get_slice_memory_size().unwrap_or_else(|_| a.get_array_memory_size());
     batch.columns().iter().map(of).sum()

@@ -1,4 +1,5 @@
-//! Damaged and hostile bytes: an error or a table of consistent shape, never a panic that escapes. The same seeds and mutations as in `fuzz/`, cheap enough for every run.
+//! Damaged and hostile bytes: an error or a table of consistent shape, never a panic that escapes. The same seeds and
+//! mutations as in `fuzz/`, cheap enough for every run.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The contract of [`SliceStore`] as checks that run against every implementation; whoever writes another one runs them too.
+//! The contract of [`SliceStore`] as checks that run against every implementation; whoever writes
+//! another one runs them too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests, in the library so that other crates can run them")]
 #![allow(clippy::single_range_in_vec_init, reason = "one range is a list of ranges here")]
 
@@ -321,7 +322,8 @@ fn one_of_many_writers_wins(store: &dyn SliceStore) {
     assert_eq!(keys(&store.list("side/", None, 100).unwrap()), [format!("side/{i}")]);
 }
 
-/// A batch writes the same number under all keys; a reader's one listing must show one number only, and every value must be one that was put.
+/// A batch writes the same number under all keys; a reader's one listing must show one number only, and every value
+/// must be one that was put.
 fn reads_see_whole_batches(store: &dyn SliceStore) {
     let names: Vec<String> = (0..6).map(|i| format!("k{i}")).collect();
     let value = |round: u32| round.to_le_bytes().repeat(1 + round as usize % 50);

@@ -1,8 +1,9 @@
 //! The store of a drive on a disk: one immutable file per value, and an index that says which files count.
 //!
-//! Layout: docs/internals/formats/drive-directory.md. A batch is written aside, flushed, moved into place and then made visible by one
-//! transaction of the index. Whatever happens before that transaction is garbage that the next opening removes; whatever
-//! happens after it is only tidying. Where nobody can know whether it happened, the error is `Unavailable`; other errors change nothing.
+//! Layout: docs/internals/formats/drive-directory.md. A batch is written aside, flushed, moved into place and then made
+//! visible by one transaction of the index. Whatever happens before that transaction is garbage that the next opening
+//! removes; whatever happens after it is only tidying. Where nobody can know whether it happened, the error is
+//! `Unavailable`; other errors change nothing.
 
 mod backend;
 #[doc(hidden)]
@@ -99,9 +100,9 @@ impl DiskStore {
     /// Opens the drive in `dir`, or makes it if the options say so, and puts right what a crash left.
     ///
     /// # Errors
-    /// `NotFound` where there is no drive, `Conflict` where another process has it open or it has another id than the one to create, `Invalid` where
-    /// `dir` holds other things, `Unsupported` where a newer version wrote it, `Corrupt` where `drive.json` or the index is damaged,
-    /// `Exhausted` and `Unavailable` for failures of the disk.
+    /// `NotFound` where there is no drive, `Conflict` where another process has it open or it has another id than the
+    /// one to create, `Invalid` where `dir` holds other things, `Unsupported` where a newer version wrote it, `Corrupt`
+    /// where `drive.json` or the index is damaged, `Exhausted` and `Unavailable` for failures of the disk.
     pub fn open(dir: &Path, options: OpenOptions) -> Result<Self> {
         let hook = Hook::new(options.crash_point);
         let sync = options.sync == Sync::Full;
@@ -380,7 +381,8 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
     if sync && let Ok(dir) = dir.canonicalize() {
         for (above, parent) in dir.ancestors().skip(1).enumerate() {
             match sync_directory(parent, &hook) {
-                // Those above were perhaps made just now as well; where they may not be read, somebody else has made them.
+                // Those above were perhaps made just now as well; where they may not be read,
+                // somebody else has made them.
                 Err(e) if above > 0 && is_forbidden(&e) => break,
                 done => done?,
             }
@@ -409,7 +411,8 @@ fn recover(files: &Files, mut rows: Vec<(u64, u64, String)>) -> Result<Recovery>
         let found_len = len_of(*number);
         if found_len != Some(*len) {
             let file = files.path(*number);
-            // No warning: other drives may have what it takes to mend it, which this one can't know. Whoever reads or scrubs it does, and says so.
+            // No warning: other drives may have what it takes to mend it, which this one can't know. Whoever reads or
+            // scrubs it does, and says so.
             tracing::info!(key, file = %file.display(), expected = len, found = ?found_len, "a value is missing or has the wrong length; `skytether scrub` mends it where other drives have what that takes");
             recovery.damaged.push(Damaged { key: key.clone(), file, expected_len: *len, found_len });
         }

@@ -1,7 +1,7 @@
 //! A store that fails on purpose, to test what lies above.
 //!
-//! What fails is given by [`Rule`]s, by count or by a seeded draw, so that a run can be repeated exactly. Crashes in the middle of a
-//! batch are the disk store's own matter: see `disk::crash`.
+//! What fails is given by [`Rule`]s, by count or by a seeded draw, so that a run can be repeated exactly. Crashes in
+//! the middle of a batch are the disk store's own matter: see `disk::crash`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,14 +54,15 @@ pub enum When {
 /// What happens to an operation that a rule hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not carried out and fails with this kind: `Unavailable` as a drive with an I/O error, `Exhausted` as a full one.
+    /// It is not carried out and fails with this kind: `Unavailable` as a drive with an I/O error,
+    /// `Exhausted` as a full one.
     Fail(Kind),
     /// It is carried out, and then fails with this kind: the answer got lost.
     FailAfter(Kind),
     /// A `get` fails as it does for damaged bytes, naming the key. Other operations are not touched.
     Corrupt,
-    /// A `get` returns the value with one bit flipped, against the contract: for layers that claim to verify by themselves. So do the parts of a value, as any store's may.
-    /// Empty values and other operations are not touched.
+    /// A `get` returns the value with one bit flipped, against the contract: for layers that claim to verify by
+    /// themselves. So do the parts of a value, as any store's may. Empty values and other operations are not touched.
     FlipBit,
 }
 
@@ -70,8 +71,8 @@ pub enum Fault {
 pub struct Rule {
     /// The operation that is counted.
     pub operation: Operation,
-    /// Counts only where this is a prefix of a key concerned (for `list`: where one of the two prefixes begins with the other);
-    /// empty for all.
+    /// Counts only where this is a prefix of a key concerned (for `list`: where one of the two prefixes begins with
+    /// the other); empty for all.
     pub prefix: String,
     /// Which of those counted fail.
     pub when: When,
@@ -225,7 +226,8 @@ fn injected(kind: Kind, what: &str) -> Error {
     Error::new(kind, format!("{what} failed: injected fault ({})", kind.as_str()))
 }
 
-/// SplitMix64's finaliser (Steele, Lea, Flood 2014): not a sequence but a hash, so that a fault follows from seed and operation, in whichever order threads come.
+/// SplitMix64's finaliser (Steele, Lea, Flood 2014): not a sequence but a hash, so that a fault follows from seed and
+/// operation, in whichever order threads come.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -43,7 +43,8 @@ use skytether_common::{Key, Result, checksum};
 
 pub use layer::StoreLayer;
 
-/// Counts up with every change of a key; never used twice in one store, so a key that was deleted and written again is seen to have changed.
+/// Counts up with every change of a key; never used twice in one store, so a key that was deleted and written again
+/// is seen to have changed.
 pub type Version = u64;
 
 /// What the writer believes about a key before its change.
@@ -117,7 +118,8 @@ impl Op {
     }
 }
 
-/// The largest value that a store takes. Slices stay at or below 1 MiB by default; metadata slices of very wide tables may be larger.
+/// The largest value that a store takes. Slices stay at or below 1 MiB by default; metadata slices of very
+/// wide tables may be larger.
 pub const MAX_VALUE: usize = 64 << 20;
 
 /// What a store knows about a key without reading its value.
@@ -149,16 +151,19 @@ pub struct Usage {
 /// Semantics that every implementation keeps, and `contract::check` tests:
 /// - `apply` is atomic: all changes of a batch or none, also across a crash; when it returns, they are durable.
 /// - If any expectation of a batch fails, the error is `Conflict`, names the key, and nothing changes.
-/// - The same key twice in one batch is `Invalid`, and so is a link from a key that the batch changes. A link from what is not there is `NotFound`, and from what is another value `Conflict`: nothing changes.
+/// - The same key twice in one batch is `Invalid`, and so is a link from a key that the batch changes. A link from what
+///   is not there is `NotFound`, and from what is another value `Conflict`: nothing changes.
 /// - `get` returns exactly the bytes that were put, or `Corrupt` naming the key; it never returns other bytes.
-/// - `get_ranges_unverified` returns parts of one version of a value, of the lengths that were asked for. It does not look whether they are the bytes that were put.
+/// - `get_ranges_unverified` returns parts of one version of a value, of the lengths that were asked for. It does not
+///   look whether they are the bytes that were put.
 /// - Reads see whole batches, and a value that was read stays valid whatever happens to its key.
 /// - `list` is in ascending key order.
 pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// Carries out `batch` as one; the new versions of what was put (0 for deletes and checks), in order.
     ///
     /// # Errors
-    /// `Conflict`, `Invalid`, `Exhausted` (disk full): nothing has changed. `Unavailable`: where a commit's outcome is unknown, all may have.
+    /// `Conflict`, `Invalid`, `Exhausted` (disk full): nothing has changed. `Unavailable`: where a commit's outcome
+    /// is unknown, all may have.
     fn apply(&self, batch: Vec<Op>) -> Result<Vec<Version>>;
 
     /// The value of `key`, verified.
@@ -167,7 +172,8 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// `NotFound`, `Corrupt`, `Unavailable`.
     fn get(&self, key: &Key) -> Result<Bytes>;
 
-    /// The value of `key`, verified, where it is the one of `len` bytes with this CRC-32C; `None` where another one lies there.
+    /// The value of `key`, verified, where it is the one of `len` bytes with this CRC-32C; `None`
+    /// where another one lies there.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -176,7 +182,8 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
         Ok((value.len() as u64 == len && checksum::crc32c(&value) == crc32c).then_some(value))
     }
 
-    /// As [`Self::get_expected`], after parts of the value were found damaged, from a store that may have it from elsewhere; `None` from one that has nothing else.
+    /// As [`Self::get_expected`], after parts of the value were found damaged, from a store that may have it from
+    /// elsewhere; `None` from one that has nothing else.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -184,12 +191,13 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
         Ok(None)
     }
 
-    /// The bytes of the value of `key` at each of `ranges` (from its start to before its end), in that order, as they are stored: damage is *not* found, since the store has a
-    /// checksum of the whole only. Whoever asks must have checksums of the parts. Nothing beside `ranges` is read.
+    /// The bytes of the value of `key` at each of `ranges` (from its start to before its end), in that order, as they
+    /// are stored: damage is *not* found, since the store has a checksum of the whole only. Whoever asks must have
+    /// checksums of the parts. Nothing beside `ranges` is read.
     ///
     /// # Errors
-    /// `NotFound`, `Unavailable`; `Corrupt` where the value is missing or is not as long as it was, as for [`Self::get`]; `Invalid` where a range ends before it begins or
-    /// beyond the value.
+    /// `NotFound`, `Unavailable`; `Corrupt` where the value is missing or is not as long as it was, as for
+    /// [`Self::get`]; `Invalid` where a range ends before it begins or beyond the value.
     fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>>;
 
     /// What is known about `key`, or `None`.

@@ -163,7 +163,8 @@ fn step_refused_by_the_system_changes_and_leaks_nothing() {
                     assert_eq!(error.kind(), kind, "{step:?}, step {n}: {error}");
                     assert_eq!(everything(&store), old, "{step:?}, step {n}");
                     assert_no_leaks(dir.path(), &store);
-                    // What is certain stays so across another end of the process: no copy of the refused batch may come back.
+                    // What is certain stays so across another end of the process: no copy of the
+                    // refused batch may come back.
                     let copy = tempfile::tempdir().unwrap();
                     copy_tree(dir.path(), copy.path());
                     assert_eq!(everything(&open(copy.path())), old, "{step:?}, step {n}: opened after a crash");

@@ -93,8 +93,8 @@ fn authority(machine: &str) -> Result<CertifiedIssuer<'static, KeyPair>> {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate().map_err(failed)?;
-    // Its own name for each authority: verifiers look for the issuer by name, and say of a namesake that the signature is
-    // wrong instead of that the authority is unknown.
+    // Its own name for each authority: verifiers look for the issuer by name, and say of a namesake that the signature
+    // is wrong instead of that the authority is unknown.
     let id: String = Sha256::digest(key.public_key_raw()).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name.push(DnType::CommonName, format!("Skytether fleet authority {id} of {machine}"));
     CertifiedIssuer::self_signed(params, key).map_err(failed)

@@ -1,16 +1,23 @@
 //! Made-up particles, like those of the simulation of which C2's authors published how many are above which energy.
 //!
-//! **Energies.** The share of particles with `ke > t` is, for the t of [`PUBLISHED`], what was published: 1.1 M, 63 k, 2.5 k, 80 and 0 of 500 M above 0.3, 0.4, 0.5, 0.6 and 0.7. Between these points, and from (0, all) to the first, the logarithm
-//! of the share falls in a straight line (energies are exponential there, with another temperature in each piece); from 0.6 on the share itself does, down to 0 at 0.7. Each particle's energy is drawn by itself, so that the shares hold at any number of rows but for
-//! the error of sampling.
+//! **Energies.** The share of particles with `ke > t` is, for the t of [`PUBLISHED`], what was published: 1.1 M, 63 k,
+//! 2.5 k, 80 and 0 of 500 M above 0.3, 0.4, 0.5, 0.6 and 0.7. Between these points, and from (0, all) to the first, the
+//! logarithm of the share falls in a straight line (energies are exponential there, with another temperature in each
+//! piece); from 0.6 on the share itself does, down to 0 at 0.7. Each particle's energy is drawn by itself, so that the
+//! shares hold at any number of rows but for the error of sampling.
 //!
-//! **Places.** A dump is what one rank of the simulation after the other wrote. So the rows are in runs of [`RANK`], each the particles of one brick of the box (a cube of [`BOX`] to a side, the bricks in rows along x, then y, then z), and anywhere within it. A slice has few bricks,
-//! so conditions on places skip most slices. Which particles are energetic does not depend on the place: the published figures say how many they are, and not where, and evenly spread is what is hardest to skip: from some thousandth of a percent of hits on, nearly every slice has one.
+//! **Places.** A dump is what one rank of the simulation after the other wrote. So the rows are in runs of [`RANK`],
+//! each the particles of one brick of the box (a cube of [`BOX`] to a side, the bricks in rows along x, then y, then
+//! z), and anywhere within it. A slice has few bricks, so conditions on places skip most slices. Which particles are
+//! energetic does not depend on the place: the published figures say how many they are, and not where, and evenly
+//! spread is what is hardest to skip: from some thousandth of a percent of hits on, nearly every slice has one.
 //! [`Particles::gathered`] gathers some of them in every 16th brick instead, as they are where field lines reconnect.
 //!
-//! **IDs** are the numbers from 0 to the number of rows, each once, in no order: particles keep theirs while they move from rank to rank.
+//! **IDs** are the numbers from 0 to the number of rows, each once, in no order: particles keep theirs while
+//! they move from rank to rank.
 //!
-//! All of a particle follows from the seed, its row and the number of rows, by arithmetic that is the same on every machine: rows can be made in any order and in batches of any size.
+//! All of a particle follows from the seed, its row and the number of rows, by arithmetic that is the same on every
+//! machine: rows can be made in any order and in batches of any size.
 
 use std::ops::Range;
 
@@ -95,7 +102,8 @@ impl Particles {
         Self { rows, seed, gathered: 0.0, crowded: rows as f64 / gathering.max(1) as f64, side, half: bits.div_ceil(2).max(1) }
     }
 
-    /// The same, with the share `gathered` of the energetic ones (those above 0.3) in every 16th brick and the others anywhere. How many are above which energy stays as it is.
+    /// The same, with the share `gathered` of the energetic ones (those above 0.3) in every 16th brick and the others
+    /// anywhere. How many are above which energy stays as it is.
     ///
     /// # Errors
     /// `Invalid` for what is no share.
@@ -132,7 +140,8 @@ impl Particles {
         energy_above(ENERGETIC + (u - energetic) / (1.0 - energetic) * (1.0 - ENERGETIC))
     }
 
-    /// The row's ID: a Feistel network over numbers of an even number of bits, again and again until it gives one that there is.
+    /// The row's ID: a Feistel network over numbers of an even number of bits, again and again until it
+    /// gives one that there is.
     fn id(&self, row: u64) -> u64 {
         if self.rows < 2 {
             return row;
@@ -179,7 +188,8 @@ impl Particles {
         all.finish()
     }
 
-    /// The same as raw records ([`vpic`]): the cell is that of the brick's 32 by 32 by 64, counted along x, then y, then z; the momentum has any direction, and the length that the energy says, sqrt((1 + ke)^2 - 1).
+    /// The same as raw records ([`vpic`]): the cell is that of the brick's 32 by 32 by 64, counted along x, then y,
+    /// then z; the momentum has any direction, and the length that the energy says, sqrt((1 + ke)^2 - 1).
     ///
     /// # Errors
     /// As [`Self::batch`].
@@ -218,7 +228,8 @@ mod tests {
     use super::*;
     use crate::columns;
 
-    /// That `found` of `all` is a sample of the share `share`, within five standard errors; of a small number that is a wide berth.
+    /// That `found` of `all` is a sample of the share `share`, within five standard errors; of a small
+    /// number that is a wide berth.
     #[track_caller]
     fn assert_share(found: u64, all: u64, share: f64, what: &str) {
         let due = share * all as f64;

@@ -12,8 +12,10 @@
 //! 44      4  ke      f32: the kinetic energy
 //! ```
 //!
-//! ID, x, y, z and ke are read ([`crate::schema`]); of the rest nothing is looked at. There is no header and no mark by which a dump could be told from other bytes. So whatever can be seen to be wrong is refused: a length that is
-//! no multiple of 48, and places and energies that are no finite numbers (what is read half a record off the mark has such soon).
+//! ID, x, y, z and ke are read ([`crate::schema`]); of the rest nothing is looked at. There is no header and no
+//! mark by which a dump could be told from other bytes. So whatever can be seen to be wrong is refused: a length
+//! that is no multiple of 48, and places and energies that are no finite numbers (what is read half a record off
+//! the mark has such soon).
 
 use std::io::{ErrorKind, Read};
 
@@ -48,7 +50,8 @@ pub fn records(name: &str, bytes: u64) -> Result<u64> {
 /// The particles of some whole records, of which the first is number `first` of its dump, from 0.
 ///
 /// # Errors
-/// `Corrupt` where the records are not whole; `Invalid` for a place or an energy that is no finite number, with the record's number and where it begins.
+/// `Corrupt` where the records are not whole; `Invalid` for a place or an energy that is no finite number, with the
+/// record's number and where it begins.
 pub fn decode(name: &str, bytes: &[u8], first: u64) -> Result<RecordBatch> {
     records(name, bytes.len() as u64)?;
     let mut all = Columns::with_capacity(bytes.len() / RECORD);

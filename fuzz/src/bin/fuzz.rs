@@ -1,4 +1,5 @@
-//! libFuzzer over the target that the variable FUZZ_TARGET names. With FUZZ_SEEDS it first writes the target's seeds into that directory.
+//! libFuzzer over the target that the variable FUZZ_TARGET names. With FUZZ_SEEDS it first writes the target's
+//! seeds into that directory.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -16,7 +17,8 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
         eprintln!("FUZZ_TARGET is {name:?}: name one of {}", names.join(", "));
         std::process::exit(2)
     };
-    // libFuzzer's hook would stop at panics that our parsers catch by design; what they do not catch ends the process all the same.
+    // libFuzzer's hook would stop at panics that our parsers catch by design; what they do not catch ends
+    // the process all the same.
     std::panic::set_hook(Box::new(|_| {}));
     target
 });

@@ -1,10 +1,14 @@
-//! What redundancy stores: parity slices in partitions of their own, the code map beside the drives that it counts, copies of metadata.
+//! What redundancy stores: parity slices in partitions of their own, the code map beside the drives that it
+//! counts, copies of metadata.
 //!
-//! The parities of table `t` are the partitions of table `parity/t`, of the same generation. Partition `i` of both is on drive `i` of the drives that the table was written over, so that data and parity of one drive have one number.
-//! What lies under the key of a partition itself (its metadata slice; for `parity/t` the code map, in partition 0) is on the M drives after it as well, under the same key.
+//! The parities of table `t` are the partitions of table `parity/t`, of the same generation. Partition `i` of both is
+//! on drive `i` of the drives that the table was written over, so that data and parity of one drive have one number.
+//! What lies under the key of a partition itself (its metadata slice; for `parity/t` the code map, in partition 0) is
+//! on the M drives after it as well, under the same key.
 //!
-//! On two levels the parities within hosts are the partitions of table `inner-parity/t`, numbered alike. The code map is two then: that across hosts, and that within each of them, in which a data shard whose home is `n` or more, of `n` drives, is the parity of
-//! the outer groups of partition home - n.
+//! On two levels the parities within hosts are the partitions of table `inner-parity/t`, numbered alike. The code map
+//! is two then: that across hosts, and that within each of them, in which a data shard whose home is `n` or more, of
+//! `n` drives, is the parity of the outer groups of partition home - n.
 
 use std::sync::Arc;
 
@@ -45,7 +49,8 @@ pub struct RedundancyRecord {
 }
 
 impl RedundancyRecord {
-    /// Of a table with so many `parities` (and so many bytes of them) on each of `drives`, across drives or hosts and within hosts, and a code map of `map` bytes. `hosts` are there on two levels only.
+    /// Of a table with so many `parities` (and so many bytes of them) on each of `drives`, across drives or hosts and
+    /// within hosts, and a code map of `map` bytes. `hosts` are there on two levels only.
     pub fn new(scheme: Scheme, drives: Vec<Uuid>, hosts: Vec<u32>, parities: &[Vec<(u32, u64)>; 2], map: u64) -> Self {
         let records = |level: usize| {
             let record = |(slot, (drive, (slices, bytes))): (usize, (&Uuid, &(u32, u64)))| {
@@ -64,7 +69,8 @@ impl RedundancyRecord {
         self.parity.iter().chain(&self.inner)
     }
 
-    /// The drives that have what lies under the key of partition `slot` itself: its own, and M more; on two levels m more of its host, and m + 1 of M more hosts.
+    /// The drives that have what lies under the key of partition `slot` itself: its own, and M more; on two levels m
+    /// more of its host, and m + 1 of M more hosts.
     pub fn holders(&self, slot: u32) -> impl Iterator<Item = Uuid> + '_ {
         let places = match self.scheme {
             Scheme::Levels(outer, inner) => level_holders(slot, &self.hosts, outer, inner),
@@ -80,12 +86,14 @@ impl RedundancyRecord {
     }
 }
 
-/// The places of the drives that have what lies under the key of partition `slot` itself, of so many, M of which may be lost.
+/// The places of the drives that have what lies under the key of partition `slot` itself, of so
+/// many, M of which may be lost.
 pub fn holders(slot: u32, drives: usize, parity: usize) -> impl Iterator<Item = usize> {
     (0..=parity.min(drives.saturating_sub(1))).map(move |further| (slot as usize + further) % drives.max(1))
 }
 
-/// As [`holders`], on two levels, where `hosts` has the host of each drive: m more of the drive's own host, and m + 1 of each of the M hosts after it.
+/// As [`holders`], on two levels, where `hosts` has the host of each drive: m more of the drive's own host, and m + 1
+/// of each of the M hosts after it.
 pub fn level_holders(slot: u32, hosts: &[u32], outer: Code, inner: Code) -> Vec<usize> {
     let Some(own) = hosts.get(slot as usize).copied() else { return Vec::new() };
     let count = hosts.iter().max().map_or(0, |last| *last as usize + 1);
@@ -170,7 +178,8 @@ struct Head {
 }
 
 impl StoredMap {
-    /// The bytes: u32 LE length of a JSON object `{"drives": [ids]}`, that, and the map; on two levels `{"drives", "hosts", "across": bytes of the first map}`, that, the map across hosts, and that within them.
+    /// The bytes: u32 LE length of a JSON object `{"drives": [ids]}`, that, and the map; on two levels
+    /// `{"drives", "hosts", "across": bytes of the first map}`, that, the map across hosts, and that within them.
     ///
     /// # Errors
     /// Internal, where the head can't be written as JSON.
@@ -294,7 +303,8 @@ impl Level {
 /// The code of a scheme between drives, or between hosts, if it has one.
 ///
 /// # Errors
-/// Invalid where there are too few drives for it; on two levels it also takes hosts, see [`crate::records::failure_domains::FailureDomains::usable`].
+/// Invalid where there are too few drives for it; on two levels it also takes hosts, see
+/// [`crate::records::failure_domains::FailureDomains::usable`].
 pub fn code(scheme: Scheme, drives: usize) -> Result<Option<Code>> {
     let Some(code) = scheme.code() else { return Ok(None) };
     if drives < scheme.least_drives() {

@@ -1,6 +1,8 @@
-//! Hosts: which of a fleet's drives are lost together, as the record of the fleet has it, and what follows for where things lie.
+//! Hosts: which of a fleet's drives are lost together, as the record of the fleet has it, and what
+//! follows for where things lie.
 //!
-//! A *host* is a name that the membership record gives to drives: those that are in one box. A fleet whose record gives none has none, and stores nothing on two levels.
+//! A *host* is a name that the membership record gives to drives: those that are in one box. A fleet whose record gives
+//! none has none, and stores nothing on two levels.
 
 use crate::records::membership::DomainSpread;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,8 +66,9 @@ impl FailureDomains {
         by_host
     }
 
-    /// The homes of a root record, of all drives in `order`: so many of the first hosts in this order, and so many of the first drives of each of them. They are in `order`, and its first is among them; so are the first two. Hosts with fewer drives than that come into it
-    /// only where there are too few others.
+    /// The homes of a root record, of all drives in `order`: so many of the first hosts in this order, and so many of
+    /// the first drives of each of them. They are in `order`, and its first is among them; so are the first two. Hosts
+    /// with fewer drives than that come into it only where there are too few others.
     pub(crate) fn homes(&self, order: &[usize], flat: usize) -> Vec<usize> {
         let Some(spread) = self.spread else { return order.iter().take(flat).copied().collect() };
         let full = |host: &u32| order.iter().filter(|at| self.host(**at) == Some(*host)).count() >= spread.drives as usize;
@@ -112,7 +115,8 @@ impl FailureDomains {
         Some(format!("{}, and of {} of each other host at the same time", counted(hosts, "host"), counted(drives, "drive")))
     }
 
-    /// Of `drives`, those that a table on two levels can be written over: those of hosts with k + m of them or more, hosts taking turns, so that neighbours are on different ones; and the host of each (0..).
+    /// Of `drives`, those that a table on two levels can be written over: those of hosts with k + m of them or more,
+    /// hosts taking turns, so that neighbours are on different ones; and the host of each (0..).
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M such hosts.

@@ -1,7 +1,9 @@
 //! Which drives root records lie on, in fleets that drives came to or left.
 //!
-//! A root record's homes follow from its name and a list of *seats*: those of the drives with which the fleet was founded. A drive that comes gets none, so that no root record has to move, and whoever writes one with an older list of drives writes
-//! it where everybody looks for it. A drive that leaves hands its seats on, and the root records with them.
+//! A root record's homes follow from its name and a list of *seats*: those of the drives with which the fleet
+//! was founded. A drive that comes gets none, so that no root record has to move, and whoever writes one with
+//! an older list of drives writes it where everybody looks for it. A drive that leaves hands its seats on, and
+//! the root records with them.
 
 use crate::records::membership::HomeSlot;
 use uuid::Uuid;
@@ -27,7 +29,8 @@ impl HomeSlots {
         Some(Self { seats: membership.seats.clone(), rest })
     }
 
-    /// The drives in the order in which they are homes of what lies under `key`: each once, those without a seat last; how many have one.
+    /// The drives in the order in which they are homes of what lies under `key`: each once, those without a seat
+    /// last; how many have one.
     pub(crate) fn order(&self, key: &str) -> (Vec<Uuid>, usize) {
         let mut order: Vec<Uuid> = Vec::with_capacity(self.seats.len() + self.rest.len());
         for at in rendezvous_order(key, self.seats.iter().map(|seat| &seat.id)) {

@@ -1,7 +1,8 @@
 //! Which drives make up a fleet: a record on every one of them.
 //!
-//! Home drives and garbage are told from the list of drives, so a host that is given too few drives, or one too many, would look for
-//! root records in the wrong place and take what it does not find for garbage. The record makes it notice.
+//! Home drives and garbage are told from the list of drives, so a host that is given too few drives, or
+//! one too many, would look for root records in the wrong place and take what it does not find for
+//! garbage. The record makes it notice.
 
 use std::collections::BTreeMap;
 
@@ -17,19 +18,23 @@ pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 /// The newest membership record that this version reads.
 pub const MEMBERSHIP_FORMAT: u32 = HOSTS_FORMAT;
 
-/// The one that it writes for a fleet whose drives are on hosts that it knows: versions before would look for root records on too few drives.
+/// The one that it writes for a fleet whose drives are on hosts that it knows: versions before would look for root
+/// records on too few drives.
 pub(crate) const HOSTS_FORMAT: u32 = 6;
 
-/// The one that it writes for a fleet that drives came to or left: versions before would look for root records where they are not.
+/// The one that it writes for a fleet that drives came to or left: versions before would look for root
+/// records where they are not.
 pub const GROWN_FORMAT: u32 = 5;
 
-/// The one that it writes for a fleet of which drives were replaced: versions before would use one that was, if it came back.
+/// The one that it writes for a fleet of which drives were replaced: versions before would use one
+/// that was, if it came back.
 pub(crate) const REPLACED_FORMAT: u32 = 4;
 
 /// The one that it writes for the drives of a branch: versions before would take those for their own.
 pub(crate) const BRANCH_FORMAT: u32 = 2;
 
-/// The one that it writes for a fleet that may lose drives: versions before would look for root records on one drive, and take parities for garbage.
+/// The one that it writes for a fleet that may lose drives: versions before would look for root records on one drive,
+/// and take parities for garbage.
 pub(crate) const REDUNDANT_FORMAT: u32 = 3;
 
 /// The one that it writes for a fleet.
@@ -74,7 +79,8 @@ pub struct Membership {
     /// Drives that were away while a root record changed, and have not got the change yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Uuid>,
-    /// What root records' homes follow from, where that is not the list of drives: in fleets that drives came to or left.
+    /// What root records' homes follow from, where that is not the list of drives: in fleets
+    /// that drives came to or left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seats: Vec<HomeSlot>,
     /// Grows with each change: of several records the highest counts.
@@ -148,7 +154,8 @@ impl Membership {
         serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").with_source(e))
     }
 
-    /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all that is on them, since the records that name it are those of the host above.
+    /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all
+    /// that is on them, since the records that name it are those of the host above.
     pub(crate) fn plays(&self, role: &Role) -> Result<()> {
         match (&self.branch, role) {
             (None, Role::Fleet) => Ok(()),
@@ -210,8 +217,9 @@ impl Membership {
         self.seats.extend(rest.map(|id| HomeSlot { id, drive: id }));
     }
 
-    /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of the host with the
-    /// fewest, so that as many hosts have seats as before, on as many drives.
+    /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and
+    /// of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of
+    /// the host with the fewest, so that as many hosts have seats as before, on as many drives.
     pub fn reassign_slots(&mut self, id: &Uuid, host: &str) {
         for at in 0..self.seats.len() {
             if self.seats[at].drive == *id {
@@ -228,7 +236,8 @@ impl Membership {
     }
 }
 
-/// On how many drives of how many hosts something lies that is to survive the loss of whole hosts, and of drives of the others at the same time.
+/// On how many drives of how many hosts something lies that is to survive the loss of whole hosts, and of drives of the
+/// others at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainSpread {
     /// M + 1 hosts.
@@ -264,7 +273,8 @@ impl Membership {
     }
 }
 
-/// Why the drive of this id is not to be used, by what it knows of its fleet, if that tells: in a fleet that may lose drives, whose newest record is `newest`.
+/// Why the drive of this id is not to be used, by what it knows of its fleet, if that tells: in a fleet that may lose
+/// drives, whose newest record is `newest`.
 pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Membership>>) -> Option<&'static str> {
     match told {
         Ok(None) => Some(BLANK),

@@ -47,7 +47,8 @@ pub struct PartitionRecord {
     pub slices: u32,
     /// Bytes of its slices and of its metadata slice.
     pub bytes: u64,
-    /// Between which values its columns lie; not known of matrices and parities, and of partitions that were written before it was kept.
+    /// Between which values its columns lie; not known of matrices and parities, and of partitions that were
+    /// written before it was kept.
     #[serde(default, skip_serializing_if = "Bounds::is_empty")]
     pub bounds: Bounds,
 }

@@ -13,7 +13,8 @@ use crate::records::code_map::RedundancyRecord;
 use crate::records::index::IndexRecord;
 use crate::records::partition::{PartitionRecord, PartitionedBy};
 
-/// The newest root record that this version reads, and the one that it writes of data sets with redundancy on two levels.
+/// The newest root record that this version reads, and the one that it writes of data sets with
+/// redundancy on two levels.
 pub const ROOT_FORMAT: u32 = 3;
 
 /// The one that it writes of data sets with redundancy on one level.
@@ -64,10 +65,12 @@ pub struct TableRecord {
     /// The shape, for a matrix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matrix: Option<MatrixRecord>,
-    /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were written before it was kept.
+    /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were
+    /// written before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// By which keys rows are dealt to the partitions, if they are; there is a partition on every drive of the time then, in order of their slots.
+    /// By which keys rows are dealt to the partitions, if they are; there is a partition on every drive of the time
+    /// then, in order of their slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitioned_by: Option<PartitionedBy>,
     /// The partitions, one per drive at most.
@@ -88,7 +91,8 @@ pub struct RootRecord {
     pub kind: DatasetKind,
     /// The version of its content.
     pub generation: Generation,
-    /// The generation in which the content was written, where its parts were moved to other drives since, which makes a new generation of the same content.
+    /// The generation in which the content was written, where its parts were moved to other drives since, which makes a
+    /// new generation of the same content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Generation>,
     /// Grows with each change: of several copies of a record the highest is the truth. 0 where there is one copy.
@@ -210,7 +214,8 @@ impl RootRecord {
         Ok(keys)
     }
 
-    /// The generation in which the content was written: another one than [`Self::generation`] where drives came or went since.
+    /// The generation in which the content was written: another one than [`Self::generation`] where
+    /// drives came or went since.
     #[must_use]
     pub fn written(&self) -> Generation {
         self.content.unwrap_or(self.generation)

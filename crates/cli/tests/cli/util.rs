@@ -13,7 +13,8 @@ use arrow::record_batch::RecordBatch;
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_skytether");
 
-/// How long one call may take; a call that takes longer has hung. More than any deadline of the system's own, so that those are seen.
+/// How long one call may take; a call that takes longer has hung. More than any deadline of the system's
+/// own, so that those are seen.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// How a call ended.
@@ -159,7 +160,8 @@ pub(crate) fn run_and_interrupt_once(args: &[&str], begun: impl Fn() -> bool) ->
 /// Sends a signal to a process that was not awaited yet.
 #[track_caller]
 fn send(child: &Child, signal: libc::c_int) {
-    // SAFETY: kill(2) takes no memory; the process is our child and was not awaited, so that the number is still its own.
+    // SAFETY: kill(2) takes no memory; the process is our child and was not awaited, so that the
+    // number is still its own.
     assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
 }
 
@@ -281,7 +283,8 @@ pub(crate) fn file(dir: &Path, name: &str, content: &str) -> String {
     text(&path).to_owned()
 }
 
-/// `rows` rows of (k, v, x, noise): x in eighths, so that sums are exact in any order; noise, so that nothing is small when compressed.
+/// `rows` rows of (k, v, x, noise): x in eighths, so that sums are exact in any order; noise, so that nothing
+/// is small when compressed.
 pub(crate) fn rows(from: i64, rows: i64) -> RecordBatch {
     let v: Vec<i64> = (from..from + rows).collect();
     let noise: Vec<i64> = v.iter().map(|&v| scramble(v as u64) as i64).collect();

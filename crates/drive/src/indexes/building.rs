@@ -183,7 +183,8 @@ impl Shared {
         }
     }
 
-    /// What the store has of an index: its segments from the first on, as far as they are whole and of the partition's present content.
+    /// What the store has of an index: its segments from the first on, as far as they are whole and of the
+    /// partition's present content.
     pub(super) fn load(&self, store: &dyn SliceStore, at: &PartitionName, entry: &mut Entry) -> Result<()> {
         let Some(content) = store.stat(&entry.of.key()?)? else { return Ok(()) };
         for segment in 0.. {
@@ -341,7 +342,8 @@ impl Shared {
         had
     }
 
-    /// Deletes what is stored of an index that was taken off. Nothing is written for it: there may be no room for the least.
+    /// Deletes what is stored of an index that was taken off. Nothing is written for it: there may
+    /// be no room for the least.
     fn free(&self, at: &PartitionName) {
         if let Err(error) = at.key().and_then(|key| self.remove_slices(at, &key)) {
             tracing::warn!("what index {at:?} takes could not be freed: {}", error.report());

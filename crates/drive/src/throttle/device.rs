@@ -18,11 +18,12 @@ impl Device {
     /// What a profile is called that has no name.
     pub const NAMELESS: &str = "own profile";
 
-    /// The device that `given` means: the name of a shipped profile, the path of a TOML file, or a profile's TOML text (which has a `=`, or several lines).
-    /// `None` for `unlimited`, which bounds nothing.
+    /// The device that `given` means: the name of a shipped profile, the path of a TOML file, or a profile's TOML text
+    /// (which has a `=`, or several lines). `None` for `unlimited`, which bounds nothing.
     ///
     /// # Errors
-    /// Invalid for what is none of them, naming the shipped ones, and for a profile that can't be used, naming the key; `io` errors of a file that can't be read.
+    /// Invalid for what is none of them, naming the shipped ones, and for a profile that can't be used, naming the key;
+    /// `io` errors of a file that can't be read.
     pub fn given(given: &str) -> Result<Option<Self>> {
         let device = match Profile::shipped(given) {
             Ok(profile) => Self { name: given.to_owned(), profile },

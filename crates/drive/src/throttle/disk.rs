@@ -1,8 +1,11 @@
 //! A store on a disk of some rate and seek time.
 //!
-//! There is one disk with one head, and one request at a time. The slices of a partition lie one behind the other, as they were written. What is read ahead of the head costs the way there, at the
-//! disk's rate, where that is less than a seek; all else costs a seek. A slice that is at most [`NEAR`] from the last one costs no way at all, in either direction, and so does one that is
-//! asked for while one so near to it still waits, and is read with that: requests come in any order, and a disk's own queue and read-ahead put that right. Only reading costs: values that are written, the index and its listings are free.
+//! There is one disk with one head, and one request at a time. The slices of a partition lie one behind the other, as
+//! they were written. What is read ahead of the head costs the way there, at the disk's rate, where that is less than a
+//! seek; all else costs a seek. A slice that is at most [`NEAR`] from the last one costs no way at all, in either
+//! direction, and so does one that is asked for while one so near to it still waits, and is read with that: requests
+//! come in any order, and a disk's own queue and read-ahead put that right. Only reading costs: values that are
+//! written, the index and its listings are free.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -142,7 +145,8 @@ impl SlowDisk {
         head.book(place, now, cost, 0)
     }
 
-    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who [defers](skytether_emulation::wait::deferred) it.
+    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who
+    /// [defers](skytether_emulation::wait::deferred) it.
     fn pay(&self, key: &Key, ranges: &[Range<u64>], asked: Duration) {
         owe(self.start + self.book(key, ranges, asked), WORTH_WAITING);
     }

@@ -17,7 +17,8 @@ use tokio::sync::mpsc;
 /// Bytes of a small message: a request that names a key, an entry.
 const SMALL: u64 = 128;
 
-/// `cse` behind the link of its profile, where it has one. Rows count as their Arrow buffers, sub-plans and values as their bytes.
+/// `cse` behind the link of its profile, where it has one. Rows count as their Arrow buffers, sub-plans
+/// and values as their bytes.
 #[must_use]
 pub fn linked(cse: Arc<dyn Cse>) -> Arc<dyn Cse> {
     match cse.info().profile {

@@ -1,7 +1,9 @@
 //! A drive that is to be like some device: as slow as that, with as much memory.
 //!
-//! There is one object of each kind per drive, shared by all that runs on it: the cores ([`skytether_emulation::Processor`], around planning, around the root of each sub-plan's rows, and around what reads),
-//! the disk ([`SlowDisk`], around the store) and the link ([`linked`] in process; over a wire it is the server's). Memory is the pool's. A drive without a profile has none of them.
+//! There is one object of each kind per drive, shared by all that runs on it: the cores
+//! ([`skytether_emulation::Processor`], around planning, around the root of each sub-plan's rows, and around what
+//! reads), the disk ([`SlowDisk`], around the store) and the link ([`linked`] in process; over a wire it is the
+//! server's). Memory is the pool's. A drive without a profile has none of them.
 
 mod device;
 mod disk;

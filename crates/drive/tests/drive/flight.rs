@@ -50,14 +50,16 @@ impl Drop for Server {
     }
 }
 
-/// Short enough for tests to wait for, and long enough for a machine that does much else: within a quarter of it the other side is to say that it lives.
+/// Short enough for tests to wait for, and long enough for a machine that does much else: within a quarter of it the
+/// other side is to say that it lives.
 const SILENCE: Duration = Duration::from_secs(2);
 
 fn quick() -> ConnectOptions {
     ConnectOptions { connect_timeout: SILENCE, idle_timeout: SILENCE, keepalive: None, ..ConnectOptions::default() }
 }
 
-/// Forwards bytes to a server until it freezes (connections stay open, nothing goes through) or dies (connections close).
+/// Forwards bytes to a server until it freezes (connections stay open, nothing goes through) or
+/// dies (connections close).
 struct Proxy {
     address: SocketAddr,
     frozen: watch::Sender<bool>,

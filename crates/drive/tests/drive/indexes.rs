@@ -1,4 +1,5 @@
-//! Indexes of one drive: what becomes of them where space is short, where the table is another one, and where nobody wants them any more.
+//! Indexes of one drive: what becomes of them where space is short, where the table is another one, and where
+//! nobody wants them any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -173,7 +174,8 @@ enum Call {
 
 type Hook = (Call, String, Box<dyn FnOnce(&MemoryStore) + Send>);
 
-/// A store in which something happens just before the first call of some kind about a key that begins with some text, and that has no room for `other` the first time.
+/// A store in which something happens just before the first call of some kind about a key that begins with some text,
+/// and that has no room for `other` the first time.
 #[derive(Default)]
 struct Hooked {
     inner: MemoryStore,

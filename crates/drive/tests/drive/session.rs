@@ -225,7 +225,8 @@ async fn busy_drive_finishes_begun_slices_and_returns_the_rest() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_device_reports_only_its_own_queue() {
-    // Two epochs on one core that is sixty times slower: each waits for the other about as long as it works. By this machine's clock that is a hundred and twenty times the processor time.
+    // Two epochs on one core that is sixty times slower: each waits for the other about as long as it works. By this
+    // machine's clock that is a hundred and twenty times the processor time.
     let store = Arc::new(MemoryStore::default());
     store_numbers(store.as_ref());
     let slow = Profile { speed_per_core: 1.0 / 60.0, cores: 1, ..Profile::shipped("server").unwrap() };
@@ -250,7 +251,8 @@ async fn slow_device_reports_only_its_own_queue() {
             _ => {}
         }
     }
-    // It is measured anew with each millisecond of processor time, and 1 before. Others that use this machine make it more, by what they take.
+    // It is measured anew with each millisecond of processor time, and 1 before. Others that use this machine make it
+    // more, by what they take.
     let most = loads.iter().copied().fold(1.0, f64::max);
     loads.sort_by(f64::total_cmp);
     assert!(loads.len() >= 10 && most > 1.2 && loads[loads.len() / 2] < 40.0, "{loads:?}");
@@ -370,7 +372,8 @@ async fn heard(messages: &mut (impl futures::Stream<Item = Result<Message>> + Un
 /// they take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drive_refuses_by_measured_load_only() {
-    // What nobody has measured counts as 1; two epochs on one core wait for each other about as long as they work, which is 2, and more where others use this machine, too.
+    // What nobody has measured counts as 1; two epochs on one core wait for each other about as long as they work,
+    // which is 2, and more where others use this machine, too.
     for (max_load, refuses) in [(1.1, true), (f64::INFINITY, false)] {
         let store = Arc::new(Gated::default());
         store_numbers(store.as_ref());
@@ -401,7 +404,8 @@ async fn drive_refuses_by_measured_load_only() {
             }
         }
         store.open(1 << 20);
-        // Two are there all the time: another one for each that ends, because it is done or because it was stopped. Where nobody refuses, it is enough that these go well.
+        // Two are there all the time: another one for each that ends, because it is done or because it was stopped.
+        // Where nobody refuses, it is enough that these go well.
         let enough = if refuses { 60 } else { 6 };
         let mut next = 2;
         let refused = loop {
@@ -455,7 +459,8 @@ async fn slices_on_a_slow_core_take_their_cost_in_wall_time() {
         assert!(!is_slow || took > 0.9 * end.cpu, "{took} s for {} s of the core", end.cpu);
         costs.push(end.cpu);
     }
-    // Processor times, whatever waits: twenty times as much of the slow core, give or take what two runs of the same differ by.
+    // Processor times, whatever waits: twenty times as much of the slow core, give or take what two
+    // runs of the same differ by.
     assert!(costs[0] > 0.0 && costs[1] > 0.4 * costs[0] / SPEED, "{costs:?}");
 }
 

@@ -1,7 +1,9 @@
 //! What reading stripes of a partition takes on a drive: by this it is decided whether an index is used.
 //!
-//! A scan reads the slices of its stripes in their order, and whole column chunks of them however few rows are wanted: an index without the values saves stripes that have none, and nothing else. What it leaves out between
-//! two stripes the disk has to seek across, which may take longer than reading it. Disk and processor work side by side, so that the slower one is what a scan takes; a search of an index comes before all that.
+//! A scan reads the slices of its stripes in their order, and whole column chunks of them however few rows are wanted:
+//! an index without the values saves stripes that have none, and nothing else. What it leaves out between two stripes
+//! the disk has to seek across, which may take longer than reading it. Disk and processor work side by side, so that
+//! the slower one is what a scan takes; a search of an index comes before all that.
 
 use std::ops::Range;
 
@@ -36,7 +38,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Seconds of the disk for these bytes of a slice, ascending, from the slice's beginning on: what lies before and between them it passes over, unless a seek is quicker.
+    /// Seconds of the disk for these bytes of a slice, ascending, from the slice's beginning on: what lies before and
+    /// between them it passes over, unless a seek is quicker.
     pub(super) fn slice(&self, ranges: &[Range<u64>]) -> f64 {
         let (mut seconds, mut at) = (0.0, 0);
         for range in ranges {
@@ -53,7 +56,8 @@ impl Costs {
     }
 }
 
-/// How many stripes back one may be so that the next one follows on it without a seek, in a partition with so many `groups` of columns of which a scan reads some from `first` to `last`.
+/// How many stripes back one may be so that the next one follows on it without a seek, in a partition with so many
+/// `groups` of columns of which a scan reads some from `first` to `last`.
 pub(super) fn reach(groups: usize, first: usize, last: usize) -> u32 {
     u32::try_from((NEAR + last.saturating_sub(first)) / groups.max(1)).unwrap_or(u32::MAX)
 }
@@ -84,7 +88,8 @@ pub(super) struct ReadCost {
 }
 
 impl ReadCost {
-    /// Seconds for those of the stripes of which `share` says how likely each of them is read, independently of the others; `few` says whether few rows pass.
+    /// Seconds for those of the stripes of which `share` says how likely each of them is read, independently of the
+    /// others; `few` says whether few rows pass.
     pub(super) fn seconds(&self, share: impl Fn(&Stripe) -> f64, few: bool) -> f64 {
         let (mut disk, mut processor) = (0.0, 0.0);
         // The last two, with their shares. No stripe has another one of this number before it.
@@ -111,7 +116,8 @@ impl ReadCost {
         self.seconds(|_| 1.0, few)
     }
 
-    /// Seconds of the processor for a stripe. An index that leaves rows of it over saves little of that: conditions first pass over the others as well.
+    /// Seconds of the processor for a stripe. An index that leaves rows of it over saves little of that: conditions
+    /// first pass over the others as well.
     fn processor(&self, stripe: &Stripe, few: bool) -> f64 {
         let columns = match self.first {
             Some(first) if few && stripe.rows >= LEAST as f64 => first,

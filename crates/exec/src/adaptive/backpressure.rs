@@ -17,7 +17,8 @@ use crate::adaptive::spill_buffer::BufferedBatch;
 /// Rows that wait in memory for whoever reads them, in bytes, before nothing more is taken in.
 const WAITING: u64 = 32 << 20;
 
-/// Milliseconds in which nobody reads anything, after which it is asked whether somebody waits for the rows of another drive first.
+/// Milliseconds in which nobody reads anything, after which it is asked whether somebody waits for the
+/// rows of another drive first.
 const STUCK: u64 = 250;
 
 /// Where the rows of one drive go. The queue ends with this, which nobody else may keep.
@@ -104,8 +105,10 @@ impl Flow {
         self.bytes.load(Ordering::Relaxed) > WAITING
     }
 
-    /// Whether nothing more is to come. Where nobody reads any of what waits, a reader may wait for the rows of another drive first (a merge in order does): then more is taken in, which waits on disk
-    /// ([`crate::adaptive::spill_buffer`]). A reader that takes nothing of any drive is waited for, however long that takes.
+    /// Whether nothing more is to come. Where nobody reads any of what waits, a reader may wait for the
+    /// rows of another drive first (a merge in order does): then more is taken in, which waits on disk
+    /// ([`crate::adaptive::spill_buffer`]). A reader that takes nothing of any drive is waited for,
+    /// however long that takes.
     pub(crate) fn clogged(&self) -> bool {
         let stuck = || self.now().saturating_sub(self.read.load(Ordering::Relaxed)) >= STUCK;
         let hungry = || self.mouths.lock().iter().any(|mouth| mouth.is_hungry());

@@ -9,7 +9,8 @@ use skytether_scheduler::work::{Kind, Operator};
 /// The operator that makes states of rows.
 const AGGREGATE: &str = "AggregateExec";
 
-/// What is known of drive `at` after a query of which `cost` is what was learnt, and `told` what the drive itself tells; `None` where that says nothing new.
+/// What is known of drive `at` after a query of which `cost` is what was learnt, and `told` what the drive itself
+/// tells; `None` where that says nothing new.
 pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<Kinds> {
     // Who stood for it is another device; a branch has its drives do the work.
     if told.served_by_fallback.is_some() || !told.below.is_empty() {

@@ -1,4 +1,5 @@
-//! What a sub-plan costs, as the decisions of `skytether_scheduler` see it: kinds of operators, rows and bytes, as far as they are known before it runs.
+//! What a sub-plan costs, as the decisions of `skytether_scheduler` see it: kinds of operators, rows and bytes, as far
+//! as they are known before it runs.
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};

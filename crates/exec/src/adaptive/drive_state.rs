@@ -137,7 +137,8 @@ impl Drive {
         stripes.into_iter().map(|stripe| self.slice(stripe)).collect()
     }
 
-    /// The columns that rows of `epoch` are to have, where those at `full` are `schema`; `None` where it was not asked for, so that they count for nothing.
+    /// The columns that rows of `epoch` are to have, where those at `full` are `schema`; `None` where it was not asked
+    /// for, so that they count for nothing.
     pub(crate) fn columns(&self, epoch: EpochId, has_upper: bool, schema: &SchemaRef) -> Option<SchemaRef> {
         match self.opened.get(&epoch)? {
             PushdownLevel::Filter if has_upper => self.lower.clone(),
@@ -198,7 +199,8 @@ impl Drive {
         let above = self.worked_above(self.told_above);
         let read = self.above.told().unwrap_or_default();
         let Handed { slices, bytes, filtered, full, .. } = self.handed_out;
-        // Beside slices the drive read metadata and names for this level. What came until now is in the receipt, unless what the drive tells takes its place.
+        // Beside slices the drive read metadata and names for this level. What came until now is in the receipt, unless
+        // what the drive tells takes its place.
         let more = read.bytes_read.max(bytes).saturating_sub(if told.is_some() { 0 } else { bytes });
         let rung = if slices > 0 {
             PushdownLevel::Raw
@@ -225,7 +227,8 @@ impl Drive {
     }
 }
 
-/// Why less than everything ran at a drive that worked `own` slices off and handed `handed` out; the machine knows of so many slices that it filtered, and that it worked off in full.
+/// Why less than everything ran at a drive that worked `own` slices off and handed `handed` out; the machine knows of
+/// so many slices that it filtered, and that it worked off in full.
 fn reason(own: u64, handed: u64, (filtered, full): (u64, u64)) -> Option<String> {
     let all = own.saturating_add(handed);
     let mut reasons = Vec::new();

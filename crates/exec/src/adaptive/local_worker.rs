@@ -1,7 +1,10 @@
-//! The level above as a worker: runs a sub-plan over slices that a drive handed out, and its upper part over rows that a drive filtered.
+//! The level above as a worker: runs a sub-plan over slices that a drive handed out, and its upper part over
+//! rows that a drive filtered.
 //!
-//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as the drive does. Lanes for slices, and others for rows, are started when the first ones come. They run on threads of
-//! their own: what they need beside the slices (names of genes, groups of cells) is read from the drive in the middle of them.
+//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as
+//! the drive does. Lanes for slices, and others for rows, are started when the first ones come. They run on
+//! threads of their own: what they need beside the slices (names of genes, groups of cells) is read from the
+//! drive in the middle of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +30,8 @@ use tokio::sync::OnceCell;
 use crate::adaptive::spill_buffer::BufferedBatch;
 use crate::adaptive::work_queue::{Queue, WorkerHandle};
 
-/// The engine over what a drive stores, made when it is first needed; it keeps what it has read of metadata and names for the next query.
+/// The engine over what a drive stores, made when it is first needed; it keeps what it has read of metadata and
+/// names for the next query.
 #[derive(Debug)]
 pub struct LocalExecutor {
     drive: Arc<dyn Cse>,
@@ -196,7 +200,8 @@ impl LocalWorker {
         queue.push(epoch, batches);
     }
 
-    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads slices, the rung says how far.
+    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads
+    /// slices, the rung says how far.
     fn start(self: &Arc<Self>, reads: Option<PushdownLevel>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         let meter = Arc::new(Meter::default());

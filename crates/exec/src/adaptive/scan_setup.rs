@@ -55,7 +55,8 @@ pub struct Start {
 
 /// Where the slices of such a scan come from.
 pub trait SliceSource: Send + Sync {
-    /// The stripes that lie on a drive, in storage order. (The drive itself has metadata of all of them, and may join small ones.)
+    /// The stripes that lie on a drive, in storage order. (The drive itself has metadata of all of them,
+    /// and may join small ones.)
     fn slice_manifest(&self, drive: usize) -> Vec<Stripe>;
     /// Takes up to `most` stripes that are wanted, each with the drive that has it.
     fn take(&self, most: usize) -> Vec<(usize, u32)>;
@@ -65,7 +66,8 @@ pub trait SliceSource: Send + Sync {
     fn changed(&self) -> BoxFuture<'_, ()>;
     /// A stripe (which `cost` names as its slice) is worked off, for the first time or again.
     fn done(&self, cost: SliceCost);
-    /// The stripes that a drive works on, with the processor seconds that they have had, how busy it is, and for how long it may stand still, as it says.
+    /// The stripes that a drive works on, with the processor seconds that they have had, how busy it is, and for how
+    /// long it may stand still, as it says.
     fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64, slack: Seconds);
     /// What is known of the costs from scans before.
     fn known(&self) -> Option<CostModel>;

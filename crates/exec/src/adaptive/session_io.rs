@@ -84,7 +84,8 @@ impl Task {
         }
     }
 
-    /// What drive `at` announces when it is opened makes no sense: whoever stands for it is asked, or it is once more. An error where that has been done.
+    /// What drive `at` announces when it is opened makes no sense: whoever stands for it is asked, or it is once more.
+    /// An error where that has been done.
     fn announced(&mut self, at: usize, first: bool, error: Error) -> Result<()> {
         if !first {
             self.garbled(at, error);
@@ -151,7 +152,8 @@ impl Task {
         Ok(())
     }
 
-    /// What drive `at` said makes no sense: nothing more is heard of it in this session, and the next order opens another, with whoever stands for it if somebody does. What was open there is lost.
+    /// What drive `at` said makes no sense: nothing more is heard of it in this session, and the next order opens
+    /// another, with whoever stands for it if somebody does. What was open there is lost.
     pub(crate) fn garbled(&mut self, at: usize, error: Error) {
         let drive = &mut self.drives[at];
         drive.faults.protocol_violation(&drive.plan, &error.report());
@@ -195,7 +197,8 @@ impl Task {
                 };
                 let bytes = batch_bytes(&batch);
                 drive.reading.on_batch(&batch, bytes);
-                // An epoch of states may be all that a drive has; all others are small, and what is aggregated here is so at once.
+                // An epoch of states may be all that a drive has; all others are small, and what is
+                // aggregated here is so at once.
                 let kept = match drive.opened.get(&epoch) {
                     Some(PushdownLevel::Full) => self.room.keep(batch),
                     _ => Ok(self.room.hold(batch)),
@@ -226,7 +229,8 @@ impl Task {
         }
     }
 
-    /// Everything is covered, or nothing more is to be done: lanes above give what they hold, drives tell what they did.
+    /// Everything is covered, or nothing more is to be done: lanes above give what they hold,
+    /// drives tell what they did.
     pub(crate) async fn finish(mut self, heard: &mut mpsc::UnboundedReceiver<DriveReply>, said: &mut mpsc::Receiver<DriveReply>) -> Result<()> {
         for drive in &mut self.drives {
             self.left += drive.above.close();
@@ -245,7 +249,8 @@ impl Task {
         let actual = self.actual();
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
-        // One that owes something and was not heard of for long has its slices covered by others, and nothing to say. Who handed all of its slices out had nothing to say until now.
+        // One that owes something and was not heard of for long has its slices covered by others, and nothing to say.
+        // Who handed all of its slices out had nothing to say until now.
         let asked = Instant::now();
         let well = |drive: &Drive| drive.heard.elapsed() < LAST_WORDS / 2 || (drive.owes.is_empty() && asked.elapsed() < LAST_WORDS / 2);
         let speaks = |drive: &Drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0 && well(drive);

@@ -196,7 +196,8 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
     }
 }
 
-/// Lanes for the slices that one of so many drives hands out: what cores there are for each, as long as their states, which each lane has of its own, take little of the memory.
+/// Lanes for the slices that one of so many drives hands out: what cores there are for each, as long as their states,
+/// which each lane has of its own, take little of the memory.
 fn lanes(setup: &Setup, drives: usize) -> usize {
     let drives = drives.max(1);
     let cores = setup.host.cores as usize / drives;
@@ -586,7 +587,8 @@ impl Task {
     }
 }
 
-/// Rows that are to wait for their reader, and the bytes of memory that they are counted with: as much as may be in memory, the rest on disk.
+/// Rows that are to wait for their reader, and the bytes of memory that they are counted with: as much as may be in
+/// memory, the rest on disk.
 pub(crate) fn waiting(flow: &Flow, room: &SpillBuffer, rows: BufferedBatch) -> Result<(BufferedBatch, u64)> {
     let rows = match rows.in_memory() {
         Some(batch) if flow.is_full() => room.put_aside(batch)?,

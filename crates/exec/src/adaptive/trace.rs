@@ -1,4 +1,5 @@
-//! What happens while work moves, and what is decided about it, as traces: `SKYTETHER_LOG=skytether::moves=trace`. Seconds are those since the scan began.
+//! What happens while work moves, and what is decided about it, as traces: `SKYTETHER_LOG=skytether::moves=trace`.
+//! Seconds are those since the scan began.
 
 use skytether_scheduler::message::Up;
 use skytether_scheduler::query::{Action, Event};

@@ -61,7 +61,8 @@ value! {
     f64, false, |_| usize::MAX, no_counts;
 }
 
-/// Four numbers in one load: the kernel is bound by its loads, so that taking a word apart is cheaper than loading its parts.
+/// Four numbers in one load: the kernel is bound by its loads, so that taking a word apart is
+/// cheaper than loading its parts.
 ///
 /// # Safety
 /// Four values must be readable.

@@ -9,8 +9,9 @@ const DIGITS: usize = 3;
 
 /// The places of `keys`, lowest key first, equal ones as they came.
 ///
-/// Many keys are sorted by their upper halves, digit by digit from the lowest (the sign, the exponent and 20 bits of the fraction: they seldom agree where the numbers
-/// don't); those of which the upper halves are equal lie together then and are compared.
+/// Many keys are sorted by their upper halves, digit by digit from the lowest (the sign, the exponent and 20 bits
+/// of the fraction: they seldom agree where the numbers don't); those of which the upper halves are equal lie
+/// together then and are compared.
 pub(super) fn in_order(keys: &[u64]) -> Vec<u32> {
     if keys.len() < MANY {
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();

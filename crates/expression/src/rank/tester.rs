@@ -1,4 +1,5 @@
-//! Some genes at a time: their groups' moments column by column, and what each group is compared to, so that merging makes vector instructions.
+//! Some genes at a time: their groups' moments column by column, and what each group is compared to, so that merging
+//! makes vector instructions.
 
 use std::ops::Range;
 
@@ -18,7 +19,8 @@ pub(super) struct Tester<'a> {
     before: Vec<Moments>,
     after: Vec<Moments>,
     rest: Moments,
-    /// To merge `before[g]` with group `g`, group `g` with what lies after it, and `before[g]` with what lies after `g`.
+    /// To merge `before[g]` with group `g`, group `g` with what lies after it, and `before[g]`
+    /// with what lies after `g`.
     shares: Vec<[Share; 3]>,
     /// The batch of the last gene, whose names were checked, and where its entries begin.
     checked: Option<(usize, usize)>,
@@ -93,7 +95,8 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// Gives for each chosen group its place in `chosen`, the moments of the `run` genes that were read and those of what it is compared to.
+    /// Gives for each chosen group its place in `chosen`, the moments of the `run` genes that were read and those
+    /// of what it is compared to.
     ///
     /// # Errors
     /// Invalid where either has fewer than two cells.

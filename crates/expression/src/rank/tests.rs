@@ -51,7 +51,8 @@ fn groups(batch: &RecordBatch) -> Vec<String> {
 
 #[test]
 fn highest_scores_first_and_ties_in_input_order() {
-    // Group a against b: gene 0 lower, 1 and 2 equal in all respects, 3 without variance but higher, 4 without anything.
+    // Group a against b: gene 0 lower, 1 and 2 equal in all respects, 3 without variance but
+    // higher, 4 without anything.
     let genes = [
         vec![m(5, 0.5, 2.0), m(5, 1.0, 2.0), m(0, 0.0, 0.0)],
         vec![m(5, 2.0, 1.0), m(5, 1.0, 1.0), m(0, 0.0, 0.0)],
@@ -169,7 +170,8 @@ fn threads_change_nothing() {
         // Every column; no number is NaN, so that equal is the same.
         assert_eq!(one, on(4));
         assert_eq!(one, on(7));
-        // Nor does it change anything which groups are tested at the same time, but for the order in which the rest is added up.
+        // Nor does it change anything which groups are tested at the same time, but for the order in
+        // which the rest is added up.
         let last = rank_on(&batches, &RankOptions { groups: Some(vec![names[11].clone()]), ..options.clone() }, |_| 3).unwrap()[0].clone();
         let start = one.num_rows() / width as usize * 11;
         assert_eq!(ids(&one)[start..], ids(&last));

@@ -2,8 +2,9 @@
 
     pip install mpmath scipy && python make_students.py > students.csv      (written with mpmath 1.4.1, scipy 1.17.1)
 
-p = I_x(df/2, 1/2) with x = df/(df + t^2), by the power series of I_x, or of its complement where x is large, in arithmetic of 60 or 400 digits.
-scipy only proposes the t at which p is about 1e-20, 1e-100 and 1e-300; their p is computed like all others.
+p = I_x(df/2, 1/2) with x = df/(df + t^2), by the power series of I_x, or of its complement where x is large, in
+arithmetic of 60 or 400 digits. scipy only proposes the t at which p is about 1e-20, 1e-100 and 1e-300; their p is
+computed like all others.
 """
 from mpmath import mp, mpf, beta, nstr
 from scipy.stats import t as students

@@ -115,7 +115,8 @@ impl SubstraitConsumer for Consumer<'_> {
         }
     }
 
-    /// Binds the columns by name to those of the table that has that name here; what the plan says of their types is compared.
+    /// Binds the columns by name to those of the table that has that name here; what the plan says of
+    /// their types is compared.
     async fn consume_read(&self, rel: &ReadRel) -> DfResult<LogicalPlan> {
         let (Some(ReadType::NamedTable(named)), Some(base)) = (&rel.read_type, &rel.base_schema) else {
             return Err(to_datafusion(Error::unsupported("the plan reads something other than a named table")));
@@ -167,8 +168,8 @@ impl SubstraitConsumer for Consumer<'_> {
     }
 }
 
-/// Whether a column of type `actual` may be read by a plan that takes it for `declared`; `Null` declares nothing, and Substrait does not
-/// carry time zones or, within other types, names.
+/// Whether a column of type `actual` may be read by a plan that takes it for `declared`; `Null` declares nothing, and
+/// Substrait does not carry time zones or, within other types, names.
 fn agrees(declared: &DataType, actual: &DataType) -> bool {
     match (declared, actual) {
         (DataType::Null, _) => true,

@@ -1,11 +1,13 @@
 //! Expressions of Arrow's own tools, as `pyarrow` writes them: a Substrait `ExtendedExpression` over named columns.
 //!
-//! Such an expression means what Arrow's compute functions do, and this engine does some things otherwise. What can be said in this engine's
-//! terms is rewritten here, so that the answer is Arrow's; all else is refused by name, and whoever asked evaluates it over the rows.
+//! Such an expression means what Arrow's compute functions do, and this engine does some things otherwise. What can be
+//! said in this engine's terms is rewritten here, so that the answer is Arrow's; all else is refused by name, and
+//! whoever asked evaluates it over the rows.
 //!
-//! - Only the names of the message's columns are read: types are those of the table. (The message may call a text column `string` that is
-//!   stored as a view, or an unsigned column a signed one.)
-//! - Arrow compares floats as IEEE 754 does, this engine by their total order, in which NaN equals itself and is the greatest, and -0 is less than 0.
+//! - Only the names of the message's columns are read: types are those of the table. (The message may call a text
+//!   column `string` that is stored as a view, or an unsigned column a signed one.)
+//! - Arrow compares floats as IEEE 754 does, this engine by their total order, in which NaN equals itself and is the
+//!   greatest, and -0 is less than 0.
 //! - Arrow's arithmetic over integers fails where it overflows, this engine's does not: only that over floats is taken.
 //! - A reference to a field of a struct becomes a call of `get_field`.
 //! - Timestamps in literals are in microseconds, in the form that Substrait had before it had precisions.
@@ -67,8 +69,8 @@ const GET_FIELD: &str = "get_field";
 /// The expressions that `bytes` hold, with their names, over the columns of `table`.
 ///
 /// # Errors
-/// Invalid for bytes that are no such message or contradict the table; not found for columns that it does not have; unsupported, by name, for
-/// what this engine does not know or would compute otherwise than Arrow.
+/// Invalid for bytes that are no such message or contradict the table; not found for columns that it does not have;
+/// unsupported, by name, for what this engine does not know or would compute otherwise than Arrow.
 pub async fn decode_expressions(bytes: &[u8], table: &Schema, state: &SessionState) -> Result<Vec<(String, Expr)>> {
     if bytes.len() > MAX_BYTES {
         return Err(Error::invalid(format!("an expression of {} bytes is more than the {MAX_BYTES} that are accepted", bytes.len())));
@@ -262,7 +264,8 @@ fn as_arrow(expression: Expr, schema: &DFSchema) -> Result<Expr> {
                     .get_or_insert_with(|| format!("{left} {op} {right} is arithmetic over other than floats, which overflows otherwise here than in Arrow"));
             }
             if floats && matches!(op, Operator::Eq | Operator::NotEq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq) {
-                // Both sides are written out some times, and so are comparisons within them: what is small may become huge.
+                // Both sides are written out some times, and so are comparisons within them: what
+                // is small may become huge.
                 copied += nodes(&left, MAX_COPIED)? + nodes(&right, MAX_COPIED)?;
                 if copied > MAX_COPIED {
                     refused.get_or_insert_with(|| "comparisons of floats are within one another too often".to_owned());
@@ -301,7 +304,8 @@ fn compare(left: Expr, op: Operator, right: Expr, refused: &mut Option<String>) 
     }
 }
 
-/// The comparison of `e` with a number. The comparison itself stays as it is where it can, so that slices are pruned by it.
+/// The comparison of `e` with a number. The comparison itself stays as it is where it can, so that
+/// slices are pruned by it.
 fn compare_with(e: Expr, op: Operator, value: f64, written: Expr, refused: &mut Option<String>) -> Expr {
     use Operator as O;
     if value.is_nan() {

@@ -3,11 +3,12 @@
 //! Differences to what `datafusion-substrait` does by itself:
 //!
 //! - chains of AND and OR are one call with many arguments (protobuf readers accept a hundred nested messages);
-//! - columns whose type Substrait has no name for travel as columns of type `null`, and the reader takes types from its own
-//!   catalog: what the plan says is only compared;
+//! - columns whose type Substrait has no name for travel as columns of type `null`, and the reader takes types from its
+//!   own catalog: what the plan says is only compared;
 //! - literals of dictionary types travel as casts, moments in zones other than UTC as moments in UTC;
-//! - a reader takes nothing on trust: [`decode`] limits size, depth and width, checks every reference, and refuses by name what it does
-//!   not know. Unknown *enhancements* change what a plan means and are refused; unknown *optimizations* are hints and ignored.
+//! - a reader takes nothing on trust: [`decode`] limits size, depth and width, checks every reference, and refuses by
+//!   name what it does not know. Unknown *enhancements* change what a plan means and are refused; unknown
+//!   *optimizations* are hints and ignored.
 
 mod catch_panic;
 mod consume;
@@ -37,7 +38,8 @@ pub(crate) use produce::nested as nested_names;
 /// Encodes `plan` as a Substrait `Plan` with one root.
 ///
 /// # Errors
-/// Unsupported, naming what Substrait does not carry (nothing of what [`crate::cut()`] sends down), or a plan of more than [`MAX_BYTES`].
+/// Unsupported, naming what Substrait does not carry (nothing of what [`crate::cut()`] sends down), or a plan of
+/// more than [`MAX_BYTES`].
 pub fn encode(plan: &LogicalPlan, state: &SessionState) -> Result<Bytes> {
     let mut producer = produce::Producer::new(state);
     let root = producer.handle_plan(plan).map_err(from_datafusion).context(|| "cannot write the plan as substrait")?;
@@ -45,7 +47,8 @@ pub fn encode(plan: &LogicalPlan, state: &SessionState) -> Result<Bytes> {
     let taken: HashSet<&str> = fields.iter().map(|field| field.name().as_str()).collect();
     let (mut names, mut used) = (vec![], HashSet::new());
     for (at, field) in fields.iter().enumerate() {
-        // Columns of both sides of a join may share a name, which qualifiers tell apart here; who reads the answer goes by position.
+        // Columns of both sides of a join may share a name, which qualifiers tell apart here; who reads the
+        // answer goes by position.
         let mut name = field.name().clone();
         if !used.insert(name.clone()) {
             while taken.contains(name.as_str()) || used.contains(&name) {
@@ -74,8 +77,8 @@ pub fn encode(plan: &LogicalPlan, state: &SessionState) -> Result<Bytes> {
 /// Decodes a Substrait `Plan` of a stranger over the tables and functions of `state`.
 ///
 /// # Errors
-/// Invalid for bytes that are no plan, that contradict themselves or the tables; unsupported for relations, expressions, functions and
-/// enhancements that this version does not know, by their names; not found for tables.
+/// Invalid for bytes that are no plan, that contradict themselves or the tables; unsupported for relations,
+/// expressions, functions and enhancements that this version does not know, by their names; not found for tables.
 pub async fn decode(bytes: &[u8], state: &SessionState) -> Result<LogicalPlan> {
     if bytes.len() > MAX_BYTES {
         return Err(Error::invalid(format!("a plan of {} bytes is more than the {MAX_BYTES} that are accepted", bytes.len())));

@@ -1,7 +1,7 @@
 //! What a stranger's plan must satisfy before anything is built from it.
 //!
-//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent; so everything that it trusts is
-//! checked here, and what this version does not run is refused by name.
+//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent; so everything
+//! that it trusts is checked here, and what this version does not run is refused by name.
 
 use datafusion::common::HashMap;
 use datafusion::execution::{FunctionRegistry, SessionState};
@@ -502,7 +502,8 @@ pub(crate) fn present<'a, T: ?Sized>(part: Option<&'a T>, whole: &str, name: &st
     part.ok_or_else(|| Error::invalid(format!("the plan has a {whole} without {name}")))
 }
 
-/// The name of an enumeration's variant. (The text of a whole message may be megabytes: it is cut off while it is made.)
+/// The name of an enumeration's variant. (The text of a whole message may be megabytes: it is
+/// cut off while it is made.)
 pub(crate) fn variant(value: &impl std::fmt::Debug) -> String {
     struct Head(String);
     impl std::fmt::Write for Head {

@@ -1,8 +1,8 @@
 //! Colocated joins: both tables are partitioned by the keys that they join, so each drive joins its own rows.
 //!
-//! Rows with equal keys, NULLs included, are on one drive. So every kind of join that looks for the matches of single rows
-//! is correct drive by drive. A drive reads one side into a hash table in memory: the left one, for which the plan chooses
-//! the side that surely fits.
+//! Rows with equal keys, NULLs included, are on one drive. So every kind of join that looks for the matches of single
+//! rows is correct drive by drive. A drive reads one side into a hash table in memory: the left one, for which the plan
+//! chooses the side that surely fits.
 //!
 //! A join's result may be larger than its inputs. So the join goes down in three cases:
 //! - an operator above it makes few rows of many;

@@ -113,8 +113,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The inputs of `join` that are `below`, for a plan with the join on the host, and the notes of that plan. The last
-    /// note gives the `reason` for which the join stays there.
+    /// The inputs of `join` that are `below`, for a plan with the join on the host, and the notes of that plan. The
+    /// last note gives the `reason` for which the join stays there.
     pub(crate) fn on_the_host<const N: usize>(&mut self, join: &Join, below: [&Below; N], reason: &str) -> ([LogicalPlan; N], Vec<Note>) {
         let before = self.notes_len();
         let inputs = below.map(|below| self.above(Piece::Below(Box::new(below.clone()))).0);
@@ -136,7 +136,8 @@ impl Walk<'_> {
         (input.rows, input.most_rows) = (None, None);
         let down = Join { filter: within_a_side(&join), ..join.clone() };
         let (plan, plain) = if left_is_large {
-            // Where drives join tables of their own, they read the left side of each join first: it must be the small one.
+            // Where drives join tables of their own, they read the left side of each join first:
+            // it must be the small one.
             let plan = if large.with.is_empty() { over(&down, large.plan, leaf)? } else { swapped(&down, large.plan, leaf)? };
             (plan, over(&join, plain, small)?)
         } else {

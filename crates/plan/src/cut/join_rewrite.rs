@@ -6,8 +6,8 @@ use datafusion::common::{JoinConstraint, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator, Projection};
 
-/// `join` over other sides of the same columns. Substrait has no `USING`: its keys are in `on`, and a projection above the
-/// join merges their columns.
+/// `join` over other sides of the same columns. Substrait has no `USING`: its keys are in `on`, and a projection above
+/// the join merges their columns.
 pub(crate) fn over(join: &Join, left: LogicalPlan, right: LogicalPlan) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Join(Join { left: Arc::new(left), right: Arc::new(right), join_constraint: JoinConstraint::On, ..join.clone() }))
 }

@@ -9,8 +9,8 @@
 //! | `colocated_join` | joins of tables that are partitioned by the keys that they join |
 //! | `join_rewrite` | joins rewritten over other inputs |
 //!
-//! The walk is recursive. It calls the rules for unions and joins, which are methods of `walk::Walk` in files of their own;
-//! these call the walk for their inputs.
+//! The walk is recursive. It calls the rules for unions and joins, which are methods of `walk::Walk` in files of their
+//! own; these call the walk for their inputs.
 
 mod colocated_join;
 mod join;
@@ -42,8 +42,9 @@ pub struct CutPlan {
     pub notes: Vec<Note>,
 }
 
-/// Cuts `plan`, which should be analysed and optimised (types coerced, columns pruned). Each maximal part over one table on
-/// drives that `policy` and [`crate::classify()`] let go becomes a [`DriveScan`]. Cutting a cut plan changes nothing.
+/// Cuts `plan`, which should be analysed and optimised (types coerced, columns pruned). Each maximal part
+/// over one table on drives that `policy` and [`crate::classify()`] let go becomes a [`DriveScan`]. Cutting a
+/// cut plan changes nothing.
 ///
 /// `registry` holds the functions that host and drives share, the forms of [`crate::partial`] among them.
 ///

@@ -14,8 +14,8 @@ use crate::super_plan;
 use skytether_common::Pushdown;
 
 impl Walk<'_> {
-    /// The plan of `node` over a union, as far as it can be done in each branch: states of an aggregate, the first rows of a
-    /// sort. `None` where it is another operator, or has nothing that drives can do.
+    /// The plan of `node` over a union, as far as it can be done in each branch: states of an aggregate, the first rows
+    /// of a sort. `None` where it is another operator, or has nothing that drives can do.
     pub(crate) fn over_union(&mut self, node: &LogicalPlan) -> Result<Option<Piece>> {
         let input = match node {
             LogicalPlan::Aggregate(aggregate) => &aggregate.input,
@@ -92,8 +92,8 @@ impl Walk<'_> {
     }
 }
 
-/// The branches of the union below `input`, each with the operators between `input` and the union; `None` where there is
-/// no union.
+/// The branches of the union below `input`, each with the operators between `input` and the union; `None`
+/// where there is no union.
 fn branches(input: &LogicalPlan) -> Result<Option<Vec<LogicalPlan>>> {
     let mut between = vec![];
     let mut at = input;

@@ -1,6 +1,8 @@
-//! `min` and `max` of floats in the order that SQL gives them: NaN equals itself and is above all numbers, infinities are numbers.
+//! `min` and `max` of floats in the order that SQL gives them: NaN equals itself and is above all
+//! numbers, infinities are numbers.
 //!
-//! DataFusion's begin each group with the largest finite number, so that a group of nothing but infinities gets that one, and what a NaN does depends on the order of rows. Everything but floats is left to them.
+//! DataFusion's begin each group with the largest finite number, so that a group of nothing but infinities gets that
+//! one, and what a NaN does depends on the order of rows. Everything but floats is left to them.
 
 use std::fmt::Debug;
 use std::sync::Arc;

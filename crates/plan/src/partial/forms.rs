@@ -1,4 +1,5 @@
-//! The parts that both forms of an aggregate share: names, the state as a struct, and the arguments of the aggregate itself.
+//! The parts that both forms of an aggregate share: names, the state as a struct, and the arguments
+//! of the aggregate itself.
 
 use std::sync::Arc;
 

@@ -173,8 +173,9 @@ impl GroupsAccumulator for MergeGroups {
             Some(mask) => {
                 let states = keep(states, &mask)?;
                 if states.is_empty() {
-                    // There are groups of which nothing was seen. Some accumulators take a batch without rows, and so without NULLs, to mean that every group
-                    // was seen; a row that the filter leaves out is how DataFusion tells them of such groups.
+                    // There are groups of which nothing was seen. Some accumulators take a batch without rows, and so
+                    // without NULLs, to mean that every group was seen; a row that the filter leaves out is how
+                    // DataFusion tells them of such groups.
                     let none = BooleanArray::from(vec![false]);
                     return if total == 0 { Ok(()) } else { self.inner.update_batch(&self.nulls, &[0], Some(&none), total) };
                 }

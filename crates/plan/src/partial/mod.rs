@@ -1,15 +1,18 @@
 //! Aggregates in two halves.
 //!
-//! Substrait does not carry DataFusion's aggregation phases, so the halves travel as functions by name. For an aggregate `f`:
+//! Substrait does not carry DataFusion's aggregation phases, so the halves travel as functions by
+//! name. For an aggregate `f`:
 //!
 //! - `__f_state(args...)` returns `f`'s partial state over its rows as one struct, a field per state column;
-//! - `__f_merge(state, args...)` combines such states and finishes them into what `f(args...)` would have returned. Literal arguments are
-//!   passed again as they are (some aggregates read them: the percentile of `approx_percentile_cont`), others as typed
-//!   NULLs, which are never read: `f` derives its types from them.
+//! - `__f_merge(state, args...)` combines such states and finishes them into what `f(args...)` would have returned.
+//!   Literal arguments are passed again as they are (some aggregates read them: the percentile of
+//!   `approx_percentile_cont`), others as typed NULLs, which are never read: `f` derives its types from them.
 //!
-//! `f(DISTINCT ...)` has another state, which holds the values themselves: `__f_distinct_state` and `__f_distinct_merge` are the halves of those that know how.
+//! `f(DISTINCT ...)` has another state, which holds the values themselves: `__f_distinct_state` and
+//! `__f_distinct_merge` are the halves of those that know how.
 //!
-//! Both forms are complete aggregates: each can itself run in phases, and a merge is a merge of any number of states in any order.
+//! Both forms are complete aggregates: each can itself run in phases, and a merge is a merge of any
+//! number of states in any order.
 
 mod extremes;
 mod forms;
@@ -88,8 +91,8 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     !NOT_MERGEABLE.contains(&name) && !name.starts_with(PREFIX) && name == name.to_lowercase()
 }
 
-/// Registers both forms of every mergeable aggregate in `registry`, and `min` and `max` that order floats as SQL does. Call it after user aggregates were registered; again
-/// does no harm.
+/// Registers both forms of every mergeable aggregate in `registry`, and `min` and `max` that order floats as SQL does.
+/// Call it after user aggregates were registered; again does no harm.
 ///
 /// # Errors
 /// Those of a registry that can't be written.

@@ -20,7 +20,8 @@ use crate::error::to_datafusion;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
-/// The most expressions that grouping sets may be made of: the engine marks those that are left out by bits of a number.
+/// The most expressions that grouping sets may be made of: the engine marks those that are left
+/// out by bits of a number.
 const MAX_SET: usize = 32;
 
 /// The most grouping expressions of one aggregation.
@@ -44,7 +45,8 @@ impl Consumer<'_> {
             at_most(n, most, what)?;
         }
         let (groups, sets) = self.groups(r, input.schema()).await?;
-        // The engine wants each expression once; `measures` says where each of the plan's is, and whether it is a sum that is zero over nothing.
+        // The engine wants each expression once; `measures` says where each of the plan's is, and whether it is a sum
+        // that is zero over nothing.
         let (mut calls, mut measures) = (Distinct::default(), Vec::with_capacity(r.measures.len()));
         for m in &r.measures {
             let (call, zero) = self.measure(m, input.schema()).await?;
@@ -239,7 +241,8 @@ fn sets_of(groups: &[Expr], sets: &[Vec<usize>], unique: &mut Distinct) -> DfRes
     Ok(vec![Expr::GroupingSet(of)])
 }
 
-/// The number of the set that a row is of, from the bits by which the engine marks the expressions that the set leaves out.
+/// The number of the set that a row is of, from the bits by which the engine marks the expressions
+/// that the set leaves out.
 fn set_number(groups: &[Expr], sets: &[Vec<usize>], unique: &Distinct) -> Expr {
     let id = cast(Expr::Column(Column::from_name(Aggregate::INTERNAL_GROUPING_ID)), DataType::Int64);
     let when = sets.iter().enumerate().map(|(n, set)| {

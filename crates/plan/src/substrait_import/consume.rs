@@ -124,7 +124,8 @@ impl<'a> Consumer<'a> {
         invalid(format!("the plan has too many expressions: at most {}", self.limits.expressions))
     }
 
-    /// Counts an expression that is used once more than the plan has it: such copies within such copies double at each level.
+    /// Counts an expression that is used once more than the plan has it: such copies within such
+    /// copies double at each level.
     pub(super) fn again(&self, expr: &Expr) -> DfResult<()> {
         let left = self.limits.expressions.saturating_sub(self.expressions.load(Relaxed));
         let nodes = nesting_limits::nodes(expr, left + 1)?;
@@ -280,7 +281,8 @@ impl<'a> Consumer<'a> {
 }
 
 impl Consumer<'_> {
-    /// The inputs of a set relation as one plan. What may be done in any order is done pairwise: a chain of a thousand would be as deep.
+    /// The inputs of a set relation as one plan. What may be done in any order is done pairwise: a chain of a
+    /// thousand would be as deep.
     async fn sets(&self, r: &SetRel) -> DfResult<LogicalPlan> {
         if r.inputs.len() < 2 {
             return Err(invalid("the plan has a set relation of less than two inputs"));
@@ -312,7 +314,8 @@ fn pairwise(mut plans: Vec<LogicalPlan>, join: &dyn Fn(LogicalPlan, LogicalPlan)
     plans.pop().ok_or_else(|| invalid("the plan has a set relation without inputs"))
 }
 
-/// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns: they don't want it then.
+/// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns:
+/// they don't want it then.
 fn without_set_number(input: &Rel, names: usize, plan: LogicalPlan) -> DfResult<LogicalPlan> {
     let columns = plan.schema().columns();
     let sets = matches!(&input.rel_type, Some(RelType::Aggregate(a))

@@ -1,6 +1,7 @@
 //! Expressions.
 //!
-//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent, so that is checked before it sees it.
+//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent, so that is
+//! checked before it sees it.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
@@ -196,7 +197,8 @@ impl Consumer<'_> {
             ("and", 0) => Ok(lit(true)),
             ("or", 0) => Ok(lit(false)),
             ("and" | "or", 1) => Ok(arguments.remove(0)),
-            // Null if one is null, and each argument once: the reader writes it out with both twice, which doubles a chain at each step.
+            // Null if one is null, and each argument once: the reader writes it out with both twice, which
+            // doubles a chain at each step.
             ("xor", 2) => {
                 let right = arguments.remove(1);
                 Ok(binary_expr(arguments.remove(0), Operator::NotEq, right))
@@ -364,7 +366,8 @@ impl Consumer<'_> {
     }
 }
 
-/// All of `parts` joined in their order, as a tree that is as flat as it can be: what works on expressions goes as deep as they are.
+/// All of `parts` joined in their order, as a tree that is as flat as it can be: what works on expressions
+/// goes as deep as they are.
 fn tree(mut parts: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
     if parts.len() < 2 {
         return parts.pop();

@@ -34,7 +34,8 @@ impl Declared {
             let Some(MappingType::ExtensionFunction(f)) = &declaration.mapping_type else { continue };
             let urn = urns.get(&f.extension_urn_reference).copied().unwrap_or_default();
             let types = f.name.rsplit_once(':').map(|(_, types)| types.to_owned()).unwrap_or_default();
-            // Before 2025 extensions were named by URIs, in a field that this version of the format has given up: those declare types too.
+            // Before 2025 extensions were named by URIs, in a field that this version of the format has given up:
+            // those declare types too.
             let standard = urn.contains("io.substrait:functions_") || (urn.is_empty() && f.name.contains(':'));
             declared.insert(f.function_anchor, Function { name: substrait_fun_name(&f.name).to_lowercase(), types, standard });
         }
@@ -106,7 +107,8 @@ pub(super) fn options(function: &Function, options: &[FunctionOption]) -> Result
     Ok(())
 }
 
-/// The preference of an option that is done: the first that can be, as [`options`] has checked; `None` where the plan does not say.
+/// The preference of an option that is done: the first that can be, as [`options`] has checked; `None`
+/// where the plan does not say.
 pub(super) fn preference<'a>(function: &Function, options: &'a [FunctionOption], name: &str) -> Option<&'a str> {
     let option = options.iter().find(|o| o.name.eq_ignore_ascii_case(name))?;
     option.preference.iter().find(|p| function.does(name, p)).map(String::as_str)
@@ -140,7 +142,8 @@ impl Function {
         }
     }
 
-    /// Whether this engine does what an option of this function wants. Each line is what DataFusion was seen to do: `tests/options.rs`.
+    /// Whether this engine does what an option of this function wants. Each line is what DataFusion was seen
+    /// to do: `tests/options.rs`.
     fn does(&self, option: &str, wanted: &str) -> bool {
         use Numbers::{Decimals, Floats, Integers};
         let of = self.numbers();
@@ -186,7 +189,8 @@ impl Function {
     }
 }
 
-/// What `extract` takes out of a time: the part as `date_part` names it, and what is left of it after division by the number, if there is one.
+/// What `extract` takes out of a time: the part as `date_part` names it, and what is left of it after division by the
+/// number, if there is one.
 pub(super) fn part(component: &str) -> Result<(&'static str, Option<i64>)> {
     Ok(match component.to_uppercase().as_str() {
         "YEAR" => ("year", None),

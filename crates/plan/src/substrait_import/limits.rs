@@ -11,7 +11,7 @@ pub struct Limits {
     pub depth: usize,
     /// Expressions, counted the same way; those that are used twice where the plan has them once count twice.
     pub expressions: usize,
-    /// Expressions within one another, added up along relations below one another: the optimiser may make one expression of
-    /// them all.
+    /// Expressions within one another, added up along relations below one another: the optimiser may make
+    /// one expression of them all.
     pub levels: usize,
 }

@@ -1,8 +1,9 @@
 //! Plans of other producers, read into logical plans over our tables.
 //!
-//! [`crate::codec`] reads sub-plans, which we wrote ourselves and of which drives know exactly what may be in them. A stranger's plan may hold
-//! far more (joins, subqueries, sets, windows), names functions and columns its own way, and has no aliases. So the relations are built here,
-//! and of `datafusion-substrait` only what turns single types, literals and functions into DataFusion's.
+//! [`crate::codec`] reads sub-plans, which we wrote ourselves and of which drives know exactly what may be in them. A
+//! stranger's plan may hold far more (joins, subqueries, sets, windows), names functions and columns its own way, and
+//! has no aliases. So the relations are built here, and of `datafusion-substrait` only what turns single types,
+//! literals and functions into DataFusion's.
 //!
 //! | room | subject |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | `functions` | functions: other names, enumerations among the arguments, options |
 //! | `read` | tables and rows that are spelt out |
 //!
-//! **Columns have unique names.** Substrait refers to columns by number, DataFusion by name, and a plan may read one table five times. Each read
-//! has an alias of its own, and each computed column too, so that a name never means two columns, not even across a correlated subquery.
+//! **Columns have unique names.** Substrait refers to columns by number, DataFusion by name, and a plan may read one
+//! table five times. Each read has an alias of its own, and each computed column too, so that a name never means two
+//! columns, not even across a correlated subquery.
 
 mod aggregate;
 mod consume;
@@ -51,8 +53,8 @@ impl ImportedPlan {
     /// Decodes the bytes of a Substrait `Plan`.
     ///
     /// # Errors
-    /// Invalid for bytes that are no plan or more than `limits` allow; unsupported for enhancements and parameter bindings, and for plans with
-    /// several roots.
+    /// Invalid for bytes that are no plan or more than `limits` allow; unsupported for enhancements and parameter
+    /// bindings, and for plans with several roots.
     pub fn decode(bytes: &[u8], limits: Limits) -> Result<Self> {
         if bytes.len() > limits.bytes {
             return Err(Error::invalid(format!("a plan of {} bytes is too long: at most {}", bytes.len(), limits.bytes)));
@@ -69,8 +71,8 @@ impl ImportedPlan {
     /// The logical plan over the tables that `tables` finds.
     ///
     /// # Errors
-    /// Unsupported for relations, expressions, functions and their options that this engine does not know, by name; invalid for a plan that
-    /// contradicts itself or its tables, or is too large; and what `tables` says.
+    /// Unsupported for relations, expressions, functions and their options that this engine does not know, by name;
+    /// invalid for a plan that contradicts itself or its tables, or is too large; and what `tables` says.
     pub async fn logical(&self, state: &SessionState, tables: &dyn TableLookup) -> Result<LogicalPlan> {
         let mut root = None;
         for relation in &self.plan.relations {
@@ -118,7 +120,8 @@ impl ImportedPlan {
     }
 }
 
-/// What DataFusion takes for a defect of its own while it works on a stranger's plan is the plan's: nobody checked its types before.
+/// What DataFusion takes for a defect of its own while it works on a stranger's plan is the plan's: nobody
+/// checked its types before.
 #[must_use]
 pub fn blame(error: Error) -> Error {
     if error.kind() == Kind::Internal { Error::unsupported("the plan can't be run by this engine").with_source(error) } else { error }

@@ -157,7 +157,8 @@ fn expression(literal: &Literal) -> Expression {
     Expression { rex_type: Some(RexType::Literal(literal.clone())) }
 }
 
-/// Kinds of types within which a plan may take a column for another than it is: its values are the same, and the table's own type counts.
+/// Kinds of types within which a plan may take a column for another than it is: its values are the same, and the
+/// table's own type counts.
 #[derive(Debug, PartialEq, Eq)]
 enum Class {
     Integer,

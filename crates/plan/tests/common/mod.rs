@@ -1,5 +1,5 @@
-//! Drives in one process: tables split over sessions of their own, sub-plans run there after a journey as bytes, and the
-//! super-plan run over what they gave.
+//! Drives in one process: tables split over sessions of their own, sub-plans run there after a journey as bytes, and
+//! the super-plan run over what they gave.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 pub mod mutation;

@@ -117,7 +117,8 @@ async fn expressions_with_other_semantics_are_refused_by_name() {
     }
 }
 
-/// Each comparison of floats is written out with both sides some times: one within another, a few kilobytes would become more than any memory.
+/// Each comparison of floats is written out with both sides some times: one within another, a few kilobytes would
+/// become more than any memory.
 #[tokio::test]
 async fn comparisons_within_comparisons_are_bounded() {
     use datafusion::logical_expr::cast;

@@ -164,7 +164,8 @@ async fn tables_and_columns_are_checked_against_the_schema() {
 async fn too_much_is_refused() {
     let state = whole().state();
     assert_eq!(codec::decode(&vec![0; codec::MAX_BYTES + 1], &state).await.unwrap_err().kind(), Kind::Invalid);
-    // A message within a message within a message: field 3 (relations) holds the plan's relation, whose root's input nests filters.
+    // A message within a message within a message: field 3 (relations) holds the plan's relation, whose
+    // root's input nests filters.
     let mut bytes = vec![];
     for _ in 0..10_000 {
         let mut outer = vec![0x12];

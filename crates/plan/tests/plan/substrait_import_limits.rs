@@ -1,4 +1,5 @@
-//! What a stranger's plan may make of few bytes: trees that are flat, copies that are counted, bounded numbers of everything.
+//! What a stranger's plan may make of few bytes: trees that are flat, copies that are counted,
+//! bounded numbers of everything.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;

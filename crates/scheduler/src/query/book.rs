@@ -113,7 +113,8 @@ impl<B> Query<B> {
         self.slices.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Puts a slice that nobody works on into the pool of the best CSE that can read it. Without any, the query fails by `blame`.
+    /// Puts a slice that nobody works on into the pool of the best CSE that can read it. Without any,
+    /// the query fails by `blame`.
     fn place(&mut self, id: SliceId, blame: usize, out: &mut Vec<Action<B>>) {
         let Some(book) = self.book(id) else { return };
         if book.covered || !book.epochs.is_empty() {
@@ -395,7 +396,8 @@ impl<B> Query<B> {
         }
     }
 
-    /// The load of `cse` by others: what its lanes report is also that it hands out slices for us, which plans account for.
+    /// The load of `cse` by others: what its lanes report is also that it hands out slices for us,
+    /// which plans account for.
     fn others(&self, cse: usize, load: f64) -> f64 {
         let own = &self.cses[cse];
         let cores = f64::from(self.cost.profile(cse).cores);
@@ -503,7 +505,8 @@ impl<B> Query<B> {
         })
     }
 
-    /// An epoch that has nothing to do may wait for orders for ever; one that waits although slices were given to it, or although it was closed, has missed an order.
+    /// An epoch that has nothing to do may wait for orders for ever; one that waits although slices were given to it,
+    /// or although it was closed, has missed an order.
     fn waits(&mut self, cse: usize, epoch: EpochId, waits: bool, slack: Seconds) {
         let now = self.now;
         let Some(open) = self.epochs.get_mut(&epoch).filter(|open| open.cse == cse) else { return };
@@ -524,8 +527,9 @@ impl<B> Query<B> {
         self.settled(cse, end.epoch, verdict, out);
     }
 
-    /// `cse`, that was asked for an epoch at a rung, says what it accepts from now on. It may go on like that for as long as it gets slices done, and otherwise until patience ends; to refuse what it says that it accepts
-    /// makes no sense, and counts as garbage.
+    /// `cse`, that was asked for an epoch at a rung, says what it accepts from now on. It may go on like that for as
+    /// long as it gets slices done, and otherwise until patience ends; to refuse what it says that it accepts makes no
+    /// sense, and counts as garbage.
     fn reaches(&mut self, cse: usize, (epoch, asked): (EpochId, PushdownLevel), accepts: Option<PushdownLevel>, again: Seconds, out: &mut Vec<Action<B>>) {
         let until = self.now + if again.is_finite() { again.clamp(0.001, self.limits.patience) } else { self.limits.patience };
         let (now, patience) = (self.now, self.limits.patience);

@@ -48,8 +48,9 @@ const LITTLE: f64 = 0.15;
 /// A drive does not begin with its own work for less than this share of its slices.
 const SPARSE: f64 = 0.01;
 
-/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less is left, were all handed out, than so many times what a slice should take: the first take
-/// longer, and it may be busy. Where that gains much time, and where it does not.
+/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less
+/// is left, were all handed out, than so many times what a slice should take: the first take longer, and it may be
+/// busy. Where that gains much time, and where it does not.
 const LATE: (f64, f64) = (8.0, 20.0);
 
 /// So many times later all must end if drives work nothing off, for that to gain much.
@@ -91,7 +92,8 @@ impl<B> Query<B> {
         // Where nothing happens there is nothing new to think about.
         let every = ((left * PLAN_SHARE).max(PLAN_EVERY.0) * f64::from(1 << self.idle.min(5))).min(PLAN_EVERY.1);
         let since = self.now - self.planned_at;
-        // Nothing is begun by a plan that took a million groups for a thousand: its states would take the link for long.
+        // Nothing is begun by a plan that took a million groups for a thousand: its states
+        // would take the link for long.
         if since >= every || ((self.dirty || jumped) && since >= PLAN_EVERY.0) || counted || self.plans == 0 {
             self.give_up_the_silent(out);
             if self.ended {
@@ -106,7 +108,8 @@ impl<B> Query<B> {
         self.wake = Some(self.now + if self.dirty { PLAN_EVERY.0 } else { every });
     }
 
-    /// Whether so many more groups were counted than the plan reckoned with that what it has drives begin may be wrong. Where there are fewer, it is as right as it was.
+    /// Whether so many more groups were counted than the plan reckoned with that what it has drives begin may be wrong.
+    /// Where there are fewer, it is as right as it was.
     fn miscounted(&self) -> bool {
         self.cost.groups_are_known() && self.cost.groups() > COUNT_JUMP * self.planned_groups
     }
@@ -160,7 +163,8 @@ impl<B> Query<B> {
         }
     }
 
-    /// Seconds for which an epoch may give no sign that it goes on: so long that slow drives are not given up, and never for ever.
+    /// Seconds for which an epoch may give no sign that it goes on: so long that slow drives are not
+    /// given up, and never for ever.
     fn lenience(&self, open: &Epoch) -> Seconds {
         let silence = self.limits.silence;
         if open.rung == PushdownLevel::Raw {
@@ -181,7 +185,8 @@ impl<B> Query<B> {
             let close = self.cost.close(open.cse, open.rung, own.rows * open.slices.len() as f64);
             close.wall + close.bytes / self.cost.link(open.cse)
         };
-        // Others may have all of its cores: queries of which we know nothing. How long states take to be given out nobody knows who does not know how many there are.
+        // Others may have all of its cores: queries of which we know nothing. How long states take to be given out
+        // nobody knows who does not know how many there are.
         let unknown = !left || (queued && open.had.is_empty() && !open.waits);
         silence + if unknown { self.limits.patience } else { 0.0 } + (self.patient(open.cse) * expected + open.slack).min(PATIENT * self.limits.patience)
     }
@@ -194,7 +199,8 @@ impl<B> Query<B> {
         self.patient(cse) * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
 
-    /// How many times as long as it should something may take at `cse`: more each time that it was given up before, as it may only be slower than thought.
+    /// How many times as long as it should something may take at `cse`: more each time that it was given up before, as
+    /// it may only be slower than thought.
     fn patient(&self, cse: usize) -> f64 {
         PATIENT * f64::from(1_u32 << self.cses[cse].strikes.min(MOST_DOUBLED))
     }
@@ -221,8 +227,8 @@ impl<B> Query<B> {
             return self.replan(jumped, out);
         }
         self.touched.extend(0..parts.len());
-        // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken later.
-        // Not so where the level above has its hands full: it must never wait for work then.
+        // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken
+        // later. Not so where the level above has its hands full: it must never wait for work then.
         let all = plan.shares.iter().zip(&parts).fold((0.0, above.busy), |(bytes, work), (share, part)| {
             let (raw, below) = (f64::from(share.raw), f64::from(share.below));
             let lane = share.lane.and_then(|lane| part.lanes.get(lane)).map_or(SliceLoad::default(), |lane| lane.load);
@@ -264,8 +270,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// So many slices are handed out at once that no stage of their way up waits for another: the slowest one always has one to work on while the others are under way. Its
-    /// cores are shared with what it works off itself, by turns: to have so many of them takes more at once.
+    /// So many slices are handed out at once that no stage of their way up waits for another: the slowest one always
+    /// has one to work on while the others are under way. Its cores are shared with what it works off itself, by turns:
+    /// to have so many of them takes more at once.
     fn fill_link(&mut self, cse: usize, part: &Part, has_below: bool, above: &ParentNode) {
         let (cores, latency, each) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s, part.each());
         let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
@@ -277,7 +284,8 @@ impl<B> Query<B> {
         book.raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
     }
 
-    /// What becomes of the `share` that the plan has for a drive, and whether nothing is to be taken from it before it is known better.
+    /// What becomes of the `share` that the plan has for a drive, and whether nothing is to be taken from it
+    /// before it is known better.
     fn chosen(&self, cse: usize, part: &Part, mut share: Share, outlook: &Outlook) -> (Share, bool) {
         let end = outlook.end;
         let adaptive = self.policy == Policy::Adaptive;
@@ -298,7 +306,8 @@ impl<B> Query<B> {
         if self.cses[cse].barred_until > self.now && part.may_raw {
             share = Share { lane: share.lane, below: 0, raw: part.slices };
         }
-        // While it finds out how many groups there are, or how fast it is, its link would have nothing to do but for its results.
+        // While it finds out how many groups there are, or how fast it is, its link would have nothing
+        // to do but for its results.
         let probes = lane.is_some_and(|lane| self.is_probe(lane.rung)) && self.works(cse);
         let learns = self.learning(cse, part, share, end);
         let spare = self.busy_for(cse);
@@ -314,12 +323,14 @@ impl<B> Query<B> {
         (share, learns)
     }
 
-    /// Whether a drive would begin with its own work for next to nothing, which costs more than it gains. Of a feed nobody sees the end.
+    /// Whether a drive would begin with its own work for next to nothing, which costs more than it gains. Of a
+    /// feed nobody sees the end.
     fn is_sparse(&self, cse: usize, part: &Part, share: Share, lane: Option<&LevelCost>, outlook: &Outlook) -> bool {
         let Outlook { end, handed, .. } = *outlook;
         let gains = handed > GAIN * end;
         let late = if gains { LATE.0 } else { LATE.1 };
-        // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of all, not of what is left.
+        // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of
+        // all, not of what is left.
         let is_worth = handed - end > WORTH * (self.now + end);
         self.cses[cse].lane.is_none()
             && !self.fed
@@ -330,7 +341,8 @@ impl<B> Query<B> {
                 }))
     }
 
-    /// Plans differ by a slice or two: what is given now is not to be taken back by the next one, unless that is `anew`.
+    /// Plans differ by a slice or two: what is given now is not to be taken back by the next
+    /// one, unless that is `anew`.
     fn keep_steady(&mut self, cse: usize, share: Share, anew: bool, out: &mut Vec<Action<B>>) {
         let queued = self.queued(cse);
         let book = &mut self.cses[cse];
@@ -350,8 +362,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// Has a drive work one slice off that only hands out, and does that so slowly that it must be busy, unless its link is slow: then it says which. Not where it is too late for that if it is
-    /// busy, nor where it could not help much if it is not.
+    /// Has a drive work one slice off that only hands out, and does that so slowly that it must be busy, unless
+    /// its link is slow: then it says which. Not where it is too late for that if it is busy, nor where it could
+    /// not help much if it is not.
     fn try_one(&mut self, cse: usize, part: &Part, end: Seconds, out: &mut Vec<Action<B>>) {
         let Some(lane) = part.lanes.iter().find(|lane| !lane.commits) else { return };
         let own = f64::from(part.cores) / lane.load.cpu;
@@ -373,8 +386,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// Drives take turns on the link that all share, slice by slice: who has so many under way gets so much of it. Who has more left to hand out than others is
-    /// to have more under way, so that nobody is left behind who then goes on alone.
+    /// Drives take turns on the link that all share, slice by slice: who has so many under way gets so much
+    /// of it. Who has more left to hand out than others is to have more under way, so that nobody is left
+    /// behind who then goes on alone.
     fn turns_by_need(&mut self) {
         let (pipes, bytes) = self
             .cses
@@ -387,8 +401,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// Whether a drive that is to do most of its slices itself will soon be known better: then nothing is taken from it before. Slices that it
-    /// hands out go through the same link as its results, and the first measurements make it look slower than it is.
+    /// Whether a drive that is to do most of its slices itself will soon be known better: then nothing is taken from
+    /// it before. Slices that it hands out go through the same link as its results, and the first measurements make
+    /// it look slower than it is.
     fn learning(&self, cse: usize, part: &Part, share: Share, end: Seconds) -> bool {
         let Some(lane) = share.lane.and_then(|lane| part.lanes.get(lane)) else { return false };
         let cores = f64::from(part.cores);

@@ -28,7 +28,8 @@ impl<B> Query<B> {
         if self.cses[cse].feed_left == 0 || self.cses[cse].pool.is_empty() || !self.usable(cse) {
             return;
         }
-        // What is filtered waits above as well: those who could give more of it than can be worked off leave room for those who hand out.
+        // What is filtered waits above as well: those who could give more of it than can be worked off leave
+        // room for those who hand out.
         if rung == PushdownLevel::Filter && self.policy == Policy::Adaptive && self.cost.has_upper() && self.held() > FILTERED * self.limits.memory as f64 {
             return;
         }
@@ -141,10 +142,12 @@ impl<B> Query<B> {
         self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>()
     }
 
-    /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will take longest for what they have under way.
+    /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will
+    /// take longest for what they have under way.
     pub(super) fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = f64::from(self.cost.host().cores);
-        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end, or are behind the others.
+        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end,
+        // or are behind the others.
         let waits = self.waiting.values().map(|waiting| waiting.above).sum::<f64>() / cores;
         let urgent = URGENT * (self.planned_at + self.plan.end - self.now);
         let (count, left) = self
@@ -164,7 +167,8 @@ impl<B> Query<B> {
                     && !book.dead
                     && book.paused_until <= self.now
             });
-            // By how long its share will take for each that it has under way: who has none comes first, and nobody is left out where memory is what all wait for.
+            // By how long its share will take for each that it has under way: who has none comes first, and nobody is
+            // left out where memory is what all wait for.
             let need = |book: &CseBook| f64::from(book.raw_left) * book.raw_each / f64::from(book.raw_open + 1);
             let next = ready.max_by(|(_, a), (_, b)| need(a).total_cmp(&need(b)));
             let Some((cse, _)) = next else { break };

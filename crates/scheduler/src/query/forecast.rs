@@ -21,7 +21,8 @@ pub struct Expectation {
     pub below: u32,
     /// Slices that it hands out.
     pub handed_out: u32,
-    /// Seconds that one of its cores takes for a slice at that rung (to hand one out, where there is none), as busy as it is.
+    /// Seconds that one of its cores takes for a slice at that rung (to hand one out, where there is
+    /// none), as busy as it is.
     pub slice: Seconds,
 }
 
@@ -44,7 +45,8 @@ pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
 }
 
 impl<B> Query<B> {
-    /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to hand one out for `None`), by what is known now.
+    /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to hand one out for
+    /// `None`), by what is known now.
     #[must_use]
     pub fn slice(&self, cse: usize, rung: Option<PushdownLevel>) -> Seconds {
         let Some(own) = self.cses.get(cse) else { return 0.0 };
@@ -118,7 +120,8 @@ mod tests {
             link_bits_per_s: 8e9,
             link_latency_s: 0.0002,
         };
-        // Behind a slow link, where states are few bytes and what is filtered is many; and one for which any way of its own takes too long.
+        // Behind a slow link, where states are few bytes and what is filtered is many; and one for which any way
+        // of its own takes too long.
         let (far, slow) = (Profile { link_bits_per_s: 2e6, ..tardy }, Profile { speed_per_core: 0.002, ..tardy });
         let host = Profile { speed_per_core: 1.0, cores: 2, link_bits_per_s: 1e12, ..tardy };
         let work = Work {

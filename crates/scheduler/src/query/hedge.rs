@@ -22,7 +22,8 @@ const LOADED: f64 = 1.5;
 const ABANDON_GAIN: f64 = 0.05;
 
 impl<B> Query<B> {
-    /// Gives up epochs with states whose drives have got a load since, where all would end sooner than by `end` if others did again what is in them.
+    /// Gives up epochs with states whose drives have got a load since, where all would end sooner than by `end` if
+    /// others did again what is in them.
     pub(super) fn abandon_overloaded(&mut self, above: &ParentNode, parts: &[Part], present: &[Option<usize>], end: Seconds, out: &mut Vec<Action<B>>) -> bool {
         if self.policy != Policy::Adaptive {
             return false;
@@ -88,13 +89,15 @@ impl<B> Query<B> {
             let raw: SliceLoad = parts[open.cse].raw;
             let each = parts[open.cse].disk.max(raw.bytes / parts[open.cse].link).max(raw.wall / f64::from(parts[open.cse].cores));
             let elsewhere = n * each.max(raw.above / above.cores) + raw.above + above.busy / above.cores + 4.0 * self.cost.profile(open.cse).link_latency_s;
-            // Where its processor has its hands full with handing slices out, what it works on keeps all others waiting: it is to stop at once.
+            // Where its processor has its hands full with handing slices out, what it works on keeps all others
+            // waiting: it is to stop at once.
             let part = &parts[open.cse];
             let cores = f64::from(part.cores);
             let handing = f64::from(self.cses[open.cse].raw_left) * raw.wall / cores;
             let full = self.shares[open.cse].below == 0 && handing > 0.5 * others && part.busy + handing > HANDS_FULL * others;
             let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
-            // What was to be found out is known from elsewhere, and nothing of the kind is wanted: its states would be more bytes than its slices are.
+            // What was to be found out is known from elsewhere, and nothing of the kind is wanted: its states would be
+            // more bytes than its slices are.
             let pointless = open.probes && !self.is_probe(open.rung) && self.cses[open.cse].rung != Some(open.rung) && close.bytes > n * raw.bytes;
             if pointless && saves {
                 forgone.push(*id);

@@ -140,7 +140,8 @@ impl<B> Query<B> {
         open.running.iter().map(move |(_, had)| ((cpu - had) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
-    /// Seconds until the last slice that `cse` has begun is done, but for those that it hands out; nothing where there is none.
+    /// Seconds until the last slice that `cse` has begun is done, but for those that it hands out;
+    /// nothing where there is none.
     pub(super) fn busy_for(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
         let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
@@ -153,8 +154,9 @@ impl<B> Query<B> {
         each.fold(0.0, f64::max)
     }
 
-    /// Whether an epoch of `rung` is to find out how many groups there are. Drives tell when it ends: so it has a slice for each core and no more, whatever is
-    /// thought of groups, and nothing is begun after it before that is known. States of many groups would hold up what is better handed out.
+    /// Whether an epoch of `rung` is to find out how many groups there are. Drives tell when it ends: so it has a slice
+    /// for each core and no more, whatever is thought of groups, and nothing is begun after it before that is known.
+    /// States of many groups would hold up what is better handed out.
     pub(super) fn is_probe(&self, rung: PushdownLevel) -> bool {
         self.policy == Policy::Adaptive && self.cost.holds_state(rung) && !self.cost.groups_are_known()
     }
@@ -183,7 +185,8 @@ impl<B> Query<B> {
                 break;
             }
         }
-        // What is filtered is worked off above once its epoch is complete: the last ones are small, so that not all of it is left when the link is done.
+        // What is filtered is worked off above once its epoch is complete: the last ones are small, so that not all of
+        // it is left when the link is done.
         if rung == PushdownLevel::Filter && self.cost.has_upper() {
             let least = self.cost.close(cse, rung, 0.0).wall / (CLOSING * load.wall);
             size = size.min(((f64::from(self.queued(cse)) + own.pool.len() as f64) / LAST).max(least.max(cores)).ceil());

@@ -325,7 +325,8 @@ impl DriveSim {
                 Job::Send { epoch, slice } => {
                     self.sending -= 1;
                     self.batch(epoch, 0.0, world.work.bytes as f64, Payload::Stored(slice));
-                    // Slices are handed out by the storage interface: the machine counts them, but nobody says what they cost.
+                    // Slices are handed out by the storage interface: the machine counts them, but
+                    // nobody says what they cost.
                     let cost = SliceCost { slice, cpu: 0.0, rows_out: 0, bytes_out: world.work.bytes };
                     let unread = Meter { load: self.load, cpu: BTreeMap::new() };
                     let _ = self.machine.slice_done(world.now, epoch, cost, (0, 0), &unread);

@@ -203,7 +203,8 @@ impl HostSim {
         }
     }
 
-    /// Puts what came into the queue of the cores: slices one by one, rows and states in as many parts as there are cores.
+    /// Puts what came into the queue of the cores: slices one by one, rows and states in as many
+    /// parts as there are cores.
     fn count(&mut self, world: &mut World<'_>, epoch: EpochId, cse: CseId, rung: PushdownLevel, slices: &[SliceId], batches: Vec<Payload>) {
         self.counted += 1;
         *self.slices.entry(rung).or_default() += slices.len();

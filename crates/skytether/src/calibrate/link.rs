@@ -1,4 +1,5 @@
-//! What a link gives, measured with a source of rows at its other end that costs next to nothing, in process or over Flight.
+//! What a link gives, measured with a source of rows at its other end that costs next to nothing,
+//! in process or over Flight.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Calibration: does a drive that is to be like a device really work as that would?
 //!
-//! Each part is measured by itself, through the very objects that drives use: a query over an embedded fleet for the processor, reads from a drive's store for its disk, messages of a source of rows
-//! behind its link, in process or over Flight on loopback, and its memory pool. What is asked is the profile; what is got is measured on the clock, so that a machine which is slower
-//! than the device, or busy with something else, shows.
+//! Each part is measured by itself, through the very objects that drives use: a query over an embedded fleet for the
+//! processor, reads from a drive's store for its disk, messages of a source of rows behind its link, in process or over
+//! Flight on loopback, and its memory pool. What is asked is the profile; what is got is measured on the clock, so that
+//! a machine which is slower than the device, or busy with something else, shows.
 
 mod disk;
 mod link;
@@ -99,8 +100,10 @@ pub struct Calibration {
 /// Parts that are measured one after the other, for who shows progress.
 pub const STEPS: u64 = 5;
 
-/// Measures a drive like the device that `given` means ([`Device::given`]), in a directory of its own below `dir` (by default the system's for temporary files) that is removed afterwards.
-/// With `served` the link is that of a drive on loopback. `step` is called with the name of each of the [`STEPS`] as it begins. Takes some seconds, and longer for slow devices.
+/// Measures a drive like the device that `given` means ([`Device::given`]), in a directory of its own below `dir`
+/// (by default the system's for temporary files) that is removed afterwards. With `served` the link is that of a
+/// drive on loopback. `step` is called with the name of each of the [`STEPS`] as it begins. Takes some seconds, and
+/// longer for slow devices.
 ///
 /// # Errors
 /// As [`Device::given`]; what opening and using a fleet there gives.

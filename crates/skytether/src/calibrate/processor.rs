@@ -17,14 +17,15 @@ use crate::embedded::OpenOptions;
 use crate::fleet::Fleet;
 use crate::profiles::Profiles;
 
-/// Rows of the table: decoding and aggregating them takes this machine a few milliseconds, so that one or another run is not interrupted also where others are at work. They are packed well, so that
-/// reading them takes no time.
+/// Rows of the table: decoding and aggregating them takes this machine a few milliseconds, so that one or another run
+/// is not interrupted also where others are at work. They are packed well, so that reading them takes no time.
 const ROWS: i64 = 600_000;
 const BATCH: i64 = 100_000;
 
 const QUERY: &str = "SELECT k, sum(a) AS a, sum(b) AS b, max(a) AS most, count(*) AS n FROM calibration.work GROUP BY k";
 
-/// How often the query, or several at once, are run at least and at most; the quickest counts, since whatever else the machine does only adds. After so many seconds the least is enough.
+/// How often the query, or several at once, are run at least and at most; the quickest counts, since whatever else the
+/// machine does only adds. After so many seconds the least is enough.
 const RUNS: (usize, usize) = (3, 100);
 const SECONDS: f64 = 1.5;
 
@@ -79,7 +80,8 @@ impl Workload {
         quickest(|| self.run()).await
     }
 
-    /// How many cores it has, if one query takes one of them `alone` seconds: from how long twice as many queries as `expected` take together.
+    /// How many cores it has, if one query takes one of them `alone` seconds: from how long twice as many queries as
+    /// `expected` take together.
     pub(super) async fn cores(&self, alone: f64, expected: u32) -> Result<f64> {
         let queries = expected.saturating_mul(2).clamp(2, AT_ONCE);
         let best = quickest(|| async {

@@ -198,6 +198,7 @@ async fn paused_reader_stops_drives_and_bounds_host_memory() {
         rows += batch.unwrap().num_rows();
     }
     assert_eq!(rows, ROWS * 50);
-    // As long as one drive has sent nothing yet, on a busy machine, its reader may be what another one's rows wait for: they go to disk then, at most all of that one. The rest does not come.
+    // As long as one drive has sent nothing yet, on a busy machine, its reader may be what another one's rows wait for:
+    // they go to disk then, at most all of that one. The rest does not come.
     assert!(resting < 84 << 20 && sent() > 90 << 20, "{resting} of {} bytes came while nobody read", sent());
 }

@@ -31,7 +31,8 @@ pub(crate) enum Garbage {
     CutStates,
     /// Bytes of which nobody can make a message.
     Undecodable,
-    /// An epoch ends that names a slice that it was not given; of a sub-plan that runs as a whole, one that never began.
+    /// An epoch ends that names a slice that it was not given; of a sub-plan that runs as a
+    /// whole, one that never began.
     NotAsked,
     /// Nothing comes any more, and nothing says that this was all.
     CutOff,

@@ -25,7 +25,8 @@ fn homes(redundancy: &str) -> usize {
     redundancy.parse::<Scheme>().unwrap().tolerates() + 1
 }
 
-/// A closed fleet with a data set that nobody touches, and one of so many rows for the jobs, if any; what the first one takes alone.
+/// A closed fleet with a data set that nobody touches, and one of so many rows for the jobs, if any; what
+/// the first one takes alone.
 async fn begun(redundancy: &str, rows: Option<usize>) -> (tempfile::TempDir, (u64, u64)) {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), DRIVES, redundancy).await.unwrap();
@@ -89,7 +90,8 @@ async fn killed_ingest(redundancy: &str, old: Option<usize>) {
     };
     let places = killed_at(first.path(), Job::Ingest, 0..MANY, redundancy, look).await;
     let count = |what: &str| places.get(what).copied().unwrap_or(0);
-    // With parities, which come from a thread of their own, not every run sends as many batches of slices: the commit may be any of some numbers.
+    // With parities, which come from a thread of their own, not every run sends as many batches of slices: the commit
+    // may be any of some numbers.
     assert!(count("commit") == 1 || homes(redundancy) > 1, "{places:?}");
     assert!(count("slices") >= 3, "lanes should send: {places:?}");
     assert_eq!(count("deletion") > 0, old.is_some(), "{places:?}");
@@ -208,7 +210,8 @@ async fn killed_scrub_loses_nothing_and_the_next_one_repairs() {
     assert_eq!(places, BTreeMap::from([("end".to_owned(), 1), ("slices".to_owned(), damaged)]));
 }
 
-/// Kills a repair before some of its changes, of a drive that is blank already (`made`), or is gone and gets a blank one in its place.
+/// Kills a repair before some of its changes, of a drive that is blank already (`made`), or is gone and gets
+/// a blank one in its place.
 async fn killed_repair(made: bool, stops: impl Iterator<Item = usize>) {
     let first = tempfile::tempdir().unwrap();
     let fleet = open(first.path(), DRIVES, "ec:2+1").await.unwrap();
@@ -247,7 +250,8 @@ async fn killed_repair(made: bool, stops: impl Iterator<Item = usize>) {
         assert!(report.left.is_empty() && report.lost.is_empty() && report.drives.len() == usize::from(error.is_some()), "{what}: {report}");
         kept += report.kept;
         assert_eq!(ask(&fleet, what).await, whole, "{what}");
-        // Killed while it noted everywhere that the drive is whole again, it leaves older copies of the fleet's record; the newest counts, and a scrub brings the others up to it.
+        // Killed while it noted everywhere that the drive is whole again, it leaves older copies of the fleet's record;
+        // the newest counts, and a scrub brings the others up to it.
         let scrubbed = all(&fleet).await;
         assert!(
             scrubbed.left() == 0 && scrubbed.found.iter().all(|found| found.key == "skytether-fleet" && found.what.contains("older")),

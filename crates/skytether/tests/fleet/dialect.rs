@@ -1,9 +1,11 @@
-//! The SQL dialect as sqllogictest files (`tests/sqllogictest/*.slt`), on one drive and on three, cut and uncut: the same answers.
+//! The SQL dialect as sqllogictest files (`tests/sqllogictest/*.slt`), on one drive and on three, cut and
+//! uncut: the same answers.
 //!
-//! The files make their tables with `INGEST name AS SELECT ...`, which is no SQL of ours: the rows of the query are ingested under that name. Values are
-//! written as Arrow displays them, NULL as `NULL`, the empty text as `(empty)`; rows of several values are separated by blanks. Types of columns are
-//! checked: T text, I integer, R float or decimal, ? all else. `python/tests/test_dialect.py` runs the same files with DuckDB, except what is
-//! marked `skipif duckdb` or `onlyif skytether`, where a comment says what is different.
+//! The files make their tables with `INGEST name AS SELECT ...`, which is no SQL of ours: the rows of the query are
+//! ingested under that name. Values are written as Arrow displays them, NULL as `NULL`, the empty text as `(empty)`;
+//! rows of several values are separated by blanks. Types of columns are checked: T text, I integer, R float or decimal,
+//! ? all else. `python/tests/test_dialect.py` runs the same files with DuckDB, except what is marked `skipif duckdb` or
+//! `onlyif skytether`, where a comment says what is different.
 
 use std::path::{Path, PathBuf};
 

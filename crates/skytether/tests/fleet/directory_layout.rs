@@ -132,7 +132,8 @@ async fn flipped_bit_in_files_of_a_drive_is_found_or_harmless() {
             fs::write(dir_of(dir.path(), 1).join(file), &bad).unwrap();
             let fleet = open(dir.path(), 4, "none").await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             let told = lost(&fleet).await;
-            // Where it says that it is of another format, a newer version may have written it: it is lost as well, and not touched.
+            // Where it says that it is of another format, a newer version may have written it: it is lost
+            // as well, and not touched.
             let is_newer = told.iter().any(|(_, why)| why.contains("drives/1 has format"));
             let says = |why: &str| why.contains(file) || (file == "drive.json" && (is_newer || why.contains("holds a drive that is not of this fleet")));
             assert!(told.is_empty() || (told.len() == 1 && told[0].0 == 1 && says(&told[0].1)), "{what}: {told:?}");

@@ -42,7 +42,8 @@ pub(crate) fn parts(dir: &Path, drive: usize) -> BTreeMap<String, Bytes> {
     values(dir, drive).into_iter().filter(|(key, _)| key.as_str().contains('/')).map(|(key, value)| (key.as_str().to_owned(), value)).collect()
 }
 
-/// How many shards of groups that have some on these drives have to be read for them, and how many are on these drives, by the code maps that lie on a drive of the fleet.
+/// How many shards of groups that have some on these drives have to be read for them, and how many are on these drives,
+/// by the code maps that lie on a drive of the fleet.
 fn least(dir: &Path, drives: usize, lost: &[usize]) -> (u64, u64) {
     let ids: Vec<uuid::Uuid> = (0..drives).map(|n| Drive::open(&dir_of(dir, n), None, DriveOptions::default()).unwrap().info_id()).collect();
     let gone: Vec<uuid::Uuid> = lost.iter().map(|n| ids[*n]).collect();

@@ -1,9 +1,9 @@
 //! Deterministic simulation of the fleet: real hosts and drives, stores in memory, and faults that follow from a seed.
 //!
-//! A [`Simulation`] does work: ingest, replacement, drop, scrub of damage, repair, growth, retirement, and a second host
-//! that takes the fleet over. A [`FaultPlan`] injects a [`Fault`] at any request of it: a host dies, a drive dies, flaps
-//! or is slow, an answer is lost, a change is late, a disk is full. After each step every data set is old or new and
-//! whole, and nothing is left behind.
+//! A [`Simulation`] does work: ingest, replacement, drop, scrub of damage, repair, growth, retirement, and a second
+//! host that takes the fleet over. A [`FaultPlan`] injects a [`Fault`] at any request of it: a host dies, a drive dies,
+//! flaps or is slow, an answer is lost, a change is late, a disk is full. After each step every data set is old or new
+//! and whole, and nothing is left behind.
 //!
 //! Each host sees the drives through [`Link`]s, which end with its [`HostLifetime`]. What a dead host has not asked for
 //! yet reaches no drive, and some of what it has asked for arrives late.
@@ -52,7 +52,8 @@ const FLEET: &str = "skytether-fleet";
 /// Steps of a simulation.
 const STEPS: usize = 6;
 
-/// Of what fleets are made: their redundancy, how many drives and hosts they begin with, and how many drives may be lost.
+/// Of what fleets are made: their redundancy, how many drives and hosts they begin with, and how
+/// many drives may be lost.
 const FLEETS: [(&str, usize, usize, u64); 5] = [("none", 3, 0, 0), ("replicas:2", 3, 0, 1), ("ec:2+1", 4, 0, 1), ("ec:2+2", 4, 0, 2), ("ec:2+1/2+1", 9, 3, 3)];
 
 /// The kinds of work that faults hit.
@@ -71,7 +72,8 @@ struct Living {
 }
 
 impl Living {
-    /// Does `work` for as long as it lives. What it is told of its death is the same whether its work or the simulation heard of it first.
+    /// Does `work` for as long as it lives. What it is told of its death is the same whether its work or the
+    /// simulation heard of it first.
     async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let done = tokio::select! {
             biased;
@@ -128,7 +130,8 @@ struct Simulation {
     begun: AtomicU64,
     /// The version that each data set has, as far as it has one.
     known: BTreeMap<&'static str, usize>,
-    /// What else a data set may turn out to be once all drives are back: of a change whose outcome nobody knew a drive that is away may have the record.
+    /// What else a data set may turn out to be once all drives are back: of a change whose outcome nobody knew a drive
+    /// that is away may have the record.
     pending: BTreeMap<&'static str, Vec<Option<usize>>>,
     versions: usize,
     log: Vec<String>,
@@ -169,7 +172,8 @@ impl Simulation {
         Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
     }
 
-    /// Another drive in the place of drive `at`, with nothing on it; what is on its way to the old one is lost with that.
+    /// Another drive in the place of drive `at`, with nothing on it; what is on its way to the
+    /// old one is lost with that.
     fn put_blank(&mut self, at: usize) {
         self.stores[at].gone.store(true, Ordering::SeqCst);
         self.stores[at] = SimulatedStore::new(format!("drive-{at}"));
@@ -215,7 +219,8 @@ impl Simulation {
         Ok(Living { host, lifetime })
     }
 
-    /// As [`Self::host`], begun once more where it says so, or with other drives: what is late may change which drives are of the fleet until the host has them.
+    /// As [`Self::host`], begun once more where it says so, or with other drives: what is late may change which drives
+    /// are of the fleet until the host has them.
     async fn started(&self) -> Result<Living> {
         let mut tries = 0;
         loop {
@@ -251,7 +256,8 @@ impl Simulation {
         *self.faults.planned.lock() = all;
     }
 
-    /// Ends the faults and logs those that occurred. Drives come back, but for those that the fleet does without, if they are to stay away.
+    /// Ends the faults and logs those that occurred. Drives come back, but for those that the fleet does without,
+    /// if they are to stay away.
     fn calm(&mut self, back: bool, work: &'static str) {
         self.faults.planned.lock().clear();
         self.stores.iter().for_each(|store| store.flaps.store(0, Ordering::SeqCst));
@@ -444,7 +450,8 @@ fn all_rage<T: Send>(seeds: std::ops::Range<u64>, each: impl Fn(u64) -> T + Sync
 /// Simulations that run twice, and how often at most where a machine stood still for a moment.
 const TWICE: u64 = 10;
 const TRIES: usize = 3;
-/// How many of them may differ each time. Of all pairs no more than a third may: whatever comes in one order or another would be seen in more.
+/// How many of them may differ each time. Of all pairs no more than a third may: whatever comes in one order or
+/// another would be seen in more.
 const MAY_DIFFER: usize = 1;
 
 #[test]
@@ -496,8 +503,8 @@ fn faults_leave_data_sets_old_or_new_and_nothing_leaks() {
     for (work, counts) in WORK.iter().zip(&counts) {
         println!("{work:<12}{}", counts.map(|count| format!("{count:>16}")).concat());
     }
-    // In COVERED seeds every kind of work is hit, and every fault hits something; in ten times as many, every fault hits every
-    // kind of work. The seeds of `make test` are fewer.
+    // In COVERED seeds every kind of work is hit, and every fault hits something; in ten times as many, every fault
+    // hits every kind of work. The seeds of `make test` are fewer.
     let least = if seeds < 10 * COVERED { 0 } else { 1 };
     assert!(seeds < COVERED || counts.iter().all(|of| of.iter().sum::<u64>() > 0 && of.iter().all(|count| *count >= least)), "{counts:?}");
     assert!(seeds < COVERED || (0..Fault::NAMES.len()).all(|fault| counts.iter().map(|of| of[fault]).sum::<u64>() > 0), "{counts:?}");

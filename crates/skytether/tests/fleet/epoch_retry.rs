@@ -150,7 +150,8 @@ impl Listening {
         *self.store.read.lock() = Some(BTreeSet::new());
     }
 
-    /// The next message, the end of an epoch when all of its rows are there: what is said goes before rows, and where these wait for long, all epochs may end before one of them is complete.
+    /// The next message, the end of an epoch when all of its rows are there: what is said goes before rows, and where
+    /// these wait for long, all epochs may end before one of them is complete.
     async fn in_order(&mut self, messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Option<Result<Message>> {
         loop {
             if let Some(at) = self.ends.iter().position(|end| self.came.get(&end.epoch).copied().unwrap_or(0) == end.batches) {
@@ -324,7 +325,8 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
             let drive = &receipt.drives[AT];
             assert_eq!(drive.slices_total, Some(drive.slices + drive.slices_pruned + drive.slices_told), "{what}: {drive:?}");
             if redundancy == "none" {
-                // The drive itself has done the rest, each slice of it once; also those that it had done of epochs that were not complete.
+                // The drive itself has done the rest, each slice of it once; also those that it had done of
+                // epochs that were not complete.
                 assert_eq!((told.sessions, drive.served_by_fallback.is_none()), (2, true), "{what}: {drive:?}");
                 assert!(read.is_subset(&unfinished), "{what}: {read:?} was read after it failed, when {:?} was covered", told.covered);
                 let again: BTreeSet<u32> = told.again.iter().copied().collect();

@@ -1,4 +1,5 @@
-//! `explain`, from the query to the physical plan of the host: what goes down, what stays, and with which operators it runs.
+//! `explain`, from the query to the physical plan of the host: what goes down, what stays, and with
+//! which operators it runs.
 
 use skytether::{Pushdown, QueryOptions};
 
@@ -108,7 +109,8 @@ async fn receipt_tree_after_execution() {
     insta::assert_snapshot!(text);
 }
 
-/// For each kind of operator that stays on the host: the words that say why, at the operator itself, in the list, and as data.
+/// For each kind of operator that stays on the host: the words that say why, at the operator itself,
+/// in the list, and as data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_on_the_host_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();

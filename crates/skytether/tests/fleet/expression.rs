@@ -1,4 +1,5 @@
-//! An expression data set written by hand: the dense view, its sparse rows and grouped moments agree with plain arithmetic.
+//! An expression data set written by hand: the dense view, its sparse rows and grouped moments
+//! agree with plain arithmetic.
 
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
 //! A drive fails or is full at any operation of a change. The change is made, or an error names the drive. Every data
 //! set is old or new and whole. Once the drive is well, a scrub repairs the rest and nothing leaks.
 //!
-//! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of them where there are many (`SKYTETHER_FAULTS=all` tries each).
+//! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried
+//! without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of
+//! them where there are many (`SKYTETHER_FAULTS=all` tries each).
 
 mod lost_writes;
 
@@ -140,7 +142,8 @@ fn values(store: &MemoryStore) -> Values {
     entries.into_iter().map(|entry| (entry.key.clone(), store.get(&entry.key).unwrap())).collect()
 }
 
-/// A host's way to a drive of its own process, for as long as the host lives: what it has under way then changes nothing any more, as in a process that ends.
+/// A host's way to a drive of its own process, for as long as the host lives: what it has under way then changes
+/// nothing any more, as in a process that ends.
 #[derive(Debug)]
 struct Way {
     drive: Arc<Drive>,
@@ -363,7 +366,8 @@ async fn nothing_leaks(host: &Host, disks: &[Arc<Disk>], what: &str) {
     }
 }
 
-/// Tries a change with each fault at each of some operations of each of some drives. `fails` says whether some of these must keep it from being made.
+/// Tries a change with each fault at each of some operations of each of some drives. `fails` says whether some of these
+/// must keep it from being made.
 async fn survives(change: Change, fails: bool) {
     let scene = Scene::new(change).await;
     let (mut cases, mut struck, mut made) = (0, 0, 0);

@@ -109,7 +109,8 @@ async fn older_host_is_fenced_and_the_newer_one_writes() {
     }
 }
 
-/// A drive that is taken into another fleet, whose hosts may have begun less often, says so; the host goes on with the others, and still knows a newer one of its own fleet.
+/// A drive that is taken into another fleet, whose hosts may have begun less often, says so; the host goes on with the
+/// others, and still knows a newer one of its own fleet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drive_of_another_fleet_does_not_fence_the_host() {
     let dir = tempfile::tempdir().unwrap();

@@ -41,7 +41,8 @@ pub(crate) async fn resize(fleet: &Fleet, options: &ResizeOptions) -> ResizeRepo
     fleet.resize(options, &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 
-/// No drive is further off the mean than 5%, and what slices are too long for; and no more moved than had to, and a slice per drive for data and parities of each table.
+/// No drive is further off the mean than 5%, and what slices are too long for; and no more moved than had to, and a
+/// slice per drive for data and parities of each table.
 pub(crate) fn balanced(report: &ResizeReport, tables: u64) {
     let now: Vec<u64> = report.drives.iter().filter(|load| !report.retired.contains(&load.drive)).map(|load| load.after).collect();
     let mean = now.iter().sum::<u64>() as f64 / now.len() as f64;
@@ -68,7 +69,8 @@ fn places(dir: &Path) -> Vec<usize> {
     if places.is_empty() { (0..count).collect() } else { places }
 }
 
-/// The drives that have what lies under the key of partition `slot` itself: as many as may be lost after its own; on two levels m after it on its host, and m + 1 of each of the M hosts after that.
+/// The drives that have what lies under the key of partition `slot` itself: as many as may be lost after its own; on
+/// two levels m after it on its host, and m + 1 of each of the M hosts after that.
 fn holders(redundancy: &RedundancyRecord, slot: usize) -> Vec<uuid::Uuid> {
     let RedundancyRecord { scheme, drives, hosts, .. } = redundancy;
     let Scheme::Levels(outer, inner) = scheme else {
@@ -83,7 +85,8 @@ fn holders(redundancy: &RedundancyRecord, slot: usize) -> Vec<uuid::Uuid> {
     (0..=outer.parity() as u32).flat_map(of).map(|at| drives[at]).collect()
 }
 
-/// Every value on the drives of a closed fleet is one that a root record names there, all that these name is there, root records lie on so many drives each, and all other drives are empty.
+/// Every value on the drives of a closed fleet is one that a root record names there, all that these name is there,
+/// root records lie on so many drives each, and all other drives are empty.
 pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
     let mut found: Vec<(uuid::Uuid, PartitionName, Option<u32>)> = Vec::new();
     let mut records: BTreeMap<String, (RootRecord, usize)> = BTreeMap::new();
@@ -147,7 +150,8 @@ pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
     }
 }
 
-/// What is balanced stays, but for a few slices: which of many small tables has one too many depends on where the others' were when it was looked at.
+/// What is balanced stays, but for a few slices: which of many small tables has one too many depends on where the
+/// others' were when it was looked at.
 pub(crate) fn settled(again: &ResizeReport) {
     let all: u64 = again.drives.iter().map(|load| load.after).sum();
     assert!(again.bytes_moved * 20 <= all, "what is balanced stays: {again}");
@@ -370,7 +374,8 @@ async fn impossible_resize_is_refused_and_changes_nothing() {
     refused(retiring(&[0]), Kind::Invalid, "add others first").await;
     refused(retiring(&[7]), Kind::Invalid, "there is no drive").await;
     refused(ResizeOptions { addresses: vec!["127.0.0.1:1".into()], ..ResizeOptions::default() }, Kind::Invalid, "below it").await;
-    // With one more there is one to take the place; with two gone there is not. Where the making of a drive was cut off, one is made.
+    // With one more there is one to take the place; with two gone there is not. Where the making of a drive
+    // was cut off, one is made.
     crate::drive_replacement::cut_off(&dir_of(dir.path(), 3));
     assert_eq!(resize(&fleet, &adding(2)).await.added, ["drive-3", "drive-4"]);
     resize(&fleet, &retiring(&[0])).await;

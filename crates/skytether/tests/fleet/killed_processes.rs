@@ -85,7 +85,8 @@ impl Layer for Stopping {
     }
 }
 
-/// What a batch is that begins with this change: root records and the records of the fleet are the only keys without a dot.
+/// What a batch is that begins with this change: root records and the records of the fleet are the
+/// only keys without a dot.
 fn kind(op: &Op) -> &'static str {
     let is_part = op.key().as_str().contains('.');
     match op {
@@ -170,7 +171,8 @@ async fn child() {
     say("end");
 }
 
-/// Has a process of its own do `job` to the fleet in `dir`, and kills it (SIGKILL) before change number `stop`; what that would have been, or `end` where there are fewer.
+/// Has a process of its own do `job` to the fleet in `dir`, and kills it (SIGKILL) before change number `stop`; what
+/// that would have been, or `end` where there are fewer.
 fn run_and_kill(dir: &Path, job: Job, stop: usize) -> String {
     let mut errors = tempfile::tempfile().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -193,7 +195,8 @@ fn run_and_kill(dir: &Path, job: Job, stop: usize) -> String {
     })
 }
 
-/// Waits until all drives of the fleet in `dir` are closed: of one that was dropped just now a last read may hold them still.
+/// Waits until all drives of the fleet in `dir` are closed: of one that was dropped just now a last
+/// read may hold them still.
 pub(crate) fn closed(dir: &Path) {
     for n in 0..listed(dir).len() {
         if dir_of(dir, n).join("drive.json").exists() {
@@ -215,8 +218,9 @@ pub(crate) fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Kills `job` before each change whose number is in `stops`, until it ends before, each time over a copy of the fleet in `first`. `look` gets the copy, the number of the change, what it would have been, and all that in words.
-/// How often each kind of change was met.
+/// Kills `job` before each change whose number is in `stops`, until it ends before, each time over a copy of the fleet
+/// in `first`. `look` gets the copy, the number of the change, what it would have been, and all that in words. How
+/// often each kind of change was met.
 pub(crate) async fn killed_at(
     first: &Path,
     job: Job,

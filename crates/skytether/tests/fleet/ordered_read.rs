@@ -129,7 +129,8 @@ async fn slice_for_query_and_decoding_is_read_once() {
     let mut drives = Drives::new(5);
     let due = filled("ec:4+1", &drives).await;
     drives.0.remove(2);
-    // Who stands still for a quarter of a second is not waited for: that may befall one run on a busy machine, and not one after the other.
+    // Who stands still for a quarter of a second is not waited for: that may befall one run on a busy machine, and
+    // not one after the other.
     let mut tries = Vec::new();
     while tries.len() < 5 && !tries.last().is_some_and(String::is_empty) {
         tries.push(read_twice(&drives, &due).await);
@@ -137,7 +138,8 @@ async fn slice_for_query_and_decoding_is_read_once() {
     assert!(tries.last().is_some_and(String::is_empty), "{tries:?}");
 }
 
-/// What a query over what is here and what is decoded reads twice, of a host that has decoded nothing before; nothing if it reads everything once.
+/// What a query over what is here and what is decoded reads twice, of a host that has decoded nothing before; nothing
+/// if it reads everything once.
 async fn read_twice(drives: &Drives, due: &[String]) -> String {
     let handing_out = HostOptions { moving: AdaptiveMode::Always(Policy::Static(PushdownLevel::Raw)), ..options("ec:4+1") };
     let host = drives.host_with(handing_out).await;

@@ -115,7 +115,8 @@ async fn two_batches_are_in_flight_and_end_together() {
     assert_eq!(rows(&host, "lab.t").await.unwrap(), holds(60_000));
 
     way.fails.store(0, Ordering::SeqCst);
-    // A drive that has forgotten its host, as a disk does that acknowledged what it had not written: both batches are refused, and both are taken afterwards.
+    // A drive that has forgotten its host, as a disk does that acknowledged what it had not written: both batches are
+    // refused, and both are taken afterwards.
     let forget = Op::Delete { key: Key::new("skytether-fleet-host").unwrap(), expect: Expect::Any };
     memory.apply(vec![forget]).unwrap();
     assert_eq!(way.refused.load(Ordering::SeqCst), 0);

@@ -17,7 +17,8 @@ use skytether_common::{Kind, Result};
 use crate::served::serve;
 use crate::util::{batches, ingest, lines, name, open, open_with_slices, query};
 
-/// The exported file, after looking whether the file that is read where it is has the same bytes, whichever ranges are read.
+/// The exported file, after looking whether the file that is read where it is has the same bytes,
+/// whichever ranges are read.
 async fn exported(fleet: &Fleet, dir: &Path, table: &str) -> Bytes {
     let to = dir.join(format!("{table}.parquet"));
     let mut told = Vec::new();
@@ -325,7 +326,8 @@ fn bodies(chunk: &[u8]) -> u64 {
     all
 }
 
-/// Lengths of a page's header and body: the header is a struct of Thrift's compact protocol, whose third field is the body's length.
+/// Lengths of a page's header and body: the header is a struct of Thrift's compact protocol, whose third
+/// field is the body's length.
 fn page(bytes: &[u8]) -> (usize, usize) {
     fn number(bytes: &[u8], at: &mut usize) -> u64 {
         let (mut value, mut shift) = (0, 0);

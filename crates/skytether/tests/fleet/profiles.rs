@@ -141,7 +141,8 @@ async fn receipts_show_learnt_costs_of_drives_next_to_expected_ones() {
     let [(expected, light), (too, heavy)] = learnt[..] else { panic!("two queries") };
     let off = |one: f64, other: f64| (one / other).ln().abs();
     for at in 0..2 {
-        // What kinds of operators take there the first query has shown: the second, of the same kinds, is expected to be nearer to that than it was itself.
+        // What kinds of operators take there the first query has shown: the second, of the same kinds, is expected to
+        // be nearer to that than it was itself.
         assert!(off(too[at], light[at]) < off(expected[at], light[at]).max(0.4), "drive {at}: {expected:?} s and {too:?} s were expected, {light:?} s it took");
         assert!(heavy[at] > 4.0 * light[at] && heavy[at] > 4.0 * too[at], "drive {at}: {heavy:?} s for what is heavy, {light:?} s for what is light");
     }
@@ -193,7 +194,8 @@ async fn calibration_reports_asked_and_measured_and_leaves_no_file() {
         assert!(found.measured.iter().all(|m| m.got > 0.0 && (m.ratio.unwrap() * m.asked.unwrap() - m.got).abs() <= 1e-6 * m.got), "{found:?}");
         let (speed, memory) = (&found.measured[0], &found.measured[2]);
         assert!(!speed.within && memory.within && memory.got == 67_108_864.0, "{found:?}");
-        // Whatever else the machine does, nothing is quicker than the device; through sockets that is what two measurements differ by, of which the machine may hold up the one.
+        // Whatever else the machine does, nothing is quicker than the device; through sockets that is what two
+        // measurements differ by, of which the machine may hold up the one.
         let told = if served { 2 } else { 4 };
         for (at, faster) in [(3, true), (4, false), (5, true), (6, false)].into_iter().take(told) {
             let ratio = found.measured[at].ratio.unwrap();
@@ -213,12 +215,14 @@ async fn slow_device_is_never_faster_than_its_profile() {
     let ratio = |key: &str| {
         found.measured.iter().find(|measured| measured.key == key).and_then(|measured| measured.ratio).unwrap_or_else(|| panic!("{key}: {found:?}"))
     };
-    // Whatever else the machine does makes reads and messages later; that it may hold the first message up is little beside the two seconds that all of them take.
+    // Whatever else the machine does makes reads and messages later; that it may hold the first message up is little
+    // beside the two seconds that all of them take.
     for key in ["disk_bytes_per_s", "link_bits_per_s"] {
         assert!(ratio(key) < 1.1, "{key}: {found:?}");
     }
     assert!(ratio("disk_seek_s") > 0.9, "{found:?}");
-    // How quick this machine is by itself is found by the clock, and where others are at work that is too slow, several times perhaps: then the device seems as much quicker. One that was not held up would be twenty times too quick.
+    // How quick this machine is by itself is found by the clock, and where others are at work that is too slow, several
+    // times perhaps: then the device seems as much quicker. One that was not held up would be twenty times too quick.
     assert!(ratio("speed_per_core") < 10.0, "{found:?}");
     // Both measured on the device; this machine has two cores at least.
     assert!(ratio("cores") < 1.5, "{found:?}");

@@ -55,7 +55,8 @@ impl Layer for Overheard {
     }
 }
 
-/// Bytes of memory of each drive, and what somebody else has of the second one's: what is left is enough for rows and not for states.
+/// Bytes of memory of each drive, and what somebody else has of the second one's: what is left is enough for
+/// rows and not for states.
 const MEMORY: (u64, usize) = (64 << 20, 54 << 20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -211,7 +211,8 @@ pub(crate) fn assert_adds_up(receipt: &Receipt, slices: u64, what: &str) {
     assert_eq!(receipt.host.iter().find(|o| !o.plumbing && o.note.rows_out.is_some()).unwrap().note.rows_out, Some(receipt.rows), "{what}");
 }
 
-/// That each slice of a finished query over `slices` of them was worked off in one place, and that bytes of slices that drives handed out are among those that they read.
+/// That each slice of a finished query over `slices` of them was worked off in one place, and that bytes of slices that
+/// drives handed out are among those that they read.
 pub(crate) fn assert_each_once(receipt: &Receipt, slices: u64, what: &str) {
     assert!(receipt.finished, "{what}");
     for drive in &receipt.drives {

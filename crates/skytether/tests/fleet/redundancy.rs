@@ -84,7 +84,8 @@ pub(crate) async fn receipt(fleet: &Fleet, sql: &str) -> (Vec<String>, Receipt) 
 /// Bytes of memory of a host that has little.
 const LITTLE: usize = 64 << 20;
 
-/// The host is who decodes, in the memory that it has: with little of it, it answers the same. (What it keeps and reads ahead then: unit tests of `redundant::decoded` and `redundant::ahead`.)
+/// The host is who decodes, in the memory that it has: with little of it, it answers the same. (What it keeps and reads
+/// ahead then: unit tests of `redundant::decoded` and `redundant::ahead`.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn host_with_little_memory_reconstructs_as_well() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,7 +473,8 @@ async fn one_of_two_writers_wins_on_all_homes() {
     assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
 }
 
-/// Waits until the host that was begun anew at the address of the one before answers: the connection to that one is broken, and made again.
+/// Waits until the host that was begun anew at the address of the one before answers: the connection to that one
+/// is broken, and made again.
 pub(crate) async fn reached(fleet: &Fleet) {
     let mut last = None;
     for _ in 0..100 {

@@ -314,7 +314,8 @@ async fn drive_that_missed_a_takeover_is_not_trusted() {
     }
 }
 
-/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and all know the same afterwards (seed 5277 of `dst`).
+/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and
+/// all know the same afterwards (seed 5277 of `dst`).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drive_that_alone_records_its_absence_is_taken_in() {
     let drives = Drives::new(4);

@@ -113,7 +113,8 @@ async fn scrub_of_small_slices_moves_little() {
     assert!(slices > 200 && record.bytes() / u64::from(slices) < 16 << 10);
     let report = all(&fleet).await;
     assert!(report.values > u64::from(slices) && report.groups >= u64::from(slices / 2) && report.damaged == 0, "{report}");
-    // One digest for all groups of a shape, place and drive, however many: a part of it is the same for any number of slices.
+    // One digest for all groups of a shape, place and drive, however many: a part of it is the same
+    // for any number of slices.
     assert!(report.bytes_moved < 4 * 6 * 4200 + record.bytes() / 100, "{report}");
 }
 

@@ -48,7 +48,8 @@ pub(crate) async fn reference(rows: &[RecordBatch], sql: &str) -> Vec<String> {
     lines(&frame.collect().await.unwrap())
 }
 
-/// The rows that a query gave are those that an engine over `rows` alone gives, in that order where the query is `ordered`.
+/// The rows that a query gave are those that an engine over `rows` alone gives, in that order
+/// where the query is `ordered`.
 pub(crate) async fn assert_as_reference(rows: &[RecordBatch], (sql, ordered): (&str, bool), mut given: Vec<String>, what: &str) {
     let mut expected = reference(rows, sql).await;
     if !ordered {

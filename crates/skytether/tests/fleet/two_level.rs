@@ -288,7 +288,8 @@ async fn ingest_uses_whole_nodes_and_returning_drives_catch_up() {
     assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
 }
 
-/// The code maps of a data set's table `data`, across hosts and within them, from whichever drive has them, and how many drives they count.
+/// The code maps of a data set's table `data`, across hosts and within them, from whichever drive has them, and
+/// how many drives they count.
 pub(crate) fn maps(dir: &Path, dataset: &str) -> (CodeMap, CodeMap, u32, Vec<uuid::Uuid>) {
     let key = |key: &Key| PartitionName::parse(key).is_some_and(|(p, n)| n.is_none() && p.table == "parity/data" && p.dataset == name(dataset));
     let (_, stored) = (0..DRIVES).flat_map(|n| had(dir, n)).find(|(own, _)| key(own)).unwrap();

@@ -21,7 +21,8 @@ struct Model {
 }
 
 impl Model {
-    /// The key of a shard: its number, and that of its home; on the inner level that of parities across hosts is beyond the drives.
+    /// The key of a shard: its number, and that of its home; on the inner level that of parities across
+    /// hosts is beyond the drives.
     fn key(&self, inner: bool, parity: bool, home: u32, number: u32) -> Key {
         let (table, home) = match (inner, parity) {
             (true, true) => ("inner-parity/data", home),

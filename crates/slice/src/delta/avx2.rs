@@ -1,8 +1,10 @@
 //! Blocks with AVX2.
 //!
-//! Eight values of `w` bits are exactly `w` bytes. Up to 25 bits, each value and its bit offset fit four bytes: the lower four values are loaded with the 16 bytes
-//! at the group's start, the upper four with those at `w / 2` (4·w bits on), a shuffle puts each value's four bytes into its lane, a variable shift drops the bits
-//! before it and a mask those after it. Wider ones, which real data never has, are unpacked one by one. Then: add the least delta, sum up within the register, add what came before.
+//! Eight values of `w` bits are exactly `w` bytes. Up to 25 bits, each value and its bit offset fit four bytes: the
+//! lower four values are loaded with the 16 bytes at the group's start, the upper four with those at `w / 2` (4·w bits
+//! on), a shuffle puts each value's four bytes into its lane, a variable shift drops the bits before it and a mask
+//! those after it. Wider ones, which real data never has, are unpacked one by one. Then: add the least delta, sum up
+//! within the register, add what came before.
 
 use std::arch::x86_64::*;
 
@@ -71,7 +73,8 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
     let (shuffle, shift) = unsafe { (_mm256_loadu_si256(unpack.shuffle.as_ptr().cast()), _mm256_loadu_si256(unpack.shift.as_ptr().cast())) };
     let mask = _mm256_set1_epi32(unpack.mask as i32);
     for group in 0..MINI / 8 {
-        // SAFETY: the last group begins at 3·w, its upper half at most w / 2 <= 12 bytes on: 16 bytes from there end at most 16 bytes after the miniblock's 4·w.
+        // SAFETY: the last group begins at 3·w, its upper half at most w / 2 <= 12 bytes on: 16 bytes from there end at
+        // most 16 bytes after the miniblock's 4·w.
         let (low, high) = unsafe {
             let at = packed.add(group * width);
             (_mm_loadu_si128(at.cast()), _mm_loadu_si128(at.add(width / 2).cast()))
@@ -82,8 +85,9 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
     }
 }
 
-/// Up to `count` blocks in a row, as long as they are well within the page and right; how many. The page's last bytes and what is wrong are for
-/// whoever takes it block by block. Values too large for `T` are seen in `state.max` by the caller.
+/// Up to `count` blocks in a row, as long as they are well within the page and right; how many. The page's last
+/// bytes and what is wrong are for whoever takes it block by block. Values too large for `T` are seen in
+/// `state.max` by the caller.
 ///
 /// # Safety
 /// The machine has AVX2; `out` has room for `count` times 128 values.
@@ -140,8 +144,8 @@ unsafe fn block<T: Target>(mut packed: *const u8, widths: [u8; MINIS], min_delta
     }
 }
 
-/// The head of the block at `at`: least delta, widths, where its packed bytes begin and how many they are. `None` where the least delta has more than five bytes,
-/// a width is above 32, or fewer than [`SLACK`] bytes follow.
+/// The head of the block at `at`: least delta, widths, where its packed bytes begin and how many they are. `None` where
+/// the least delta has more than five bytes, a width is above 32, or fewer than [`SLACK`] bytes follow.
 #[inline(always)]
 fn head(page: &[u8], mut at: usize) -> Option<(u32, [u8; MINIS], usize, usize)> {
     let mut number = 0u64;

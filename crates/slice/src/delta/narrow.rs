@@ -1,8 +1,10 @@
-//! Blocks of small steps with AVX2, sixteen values at a time: counts, and the cell numbers of rows that are not very sparse.
+//! Blocks of small steps with AVX2, sixteen values at a time: counts, and the cell numbers of rows
+//! that are not very sparse.
 //!
-//! Where no value of a block is further than 16 bits from where the block begins, all but the last addition is done in lanes of 16 bits, twice as many as of 32. Sixteen values of
-//! `w` bits are `2 w` bytes, each half of them begins with a whole byte, and up to 9 bits a value and its bit offset fit two bytes: a shuffle puts these into the value's
-//! lane, a multiplication (there is no shift by lane for 16 bits) drops the bits after it and a shift those before it.
+//! Where no value of a block is further than 16 bits from where the block begins, all but the last addition is done in
+//! lanes of 16 bits, twice as many as of 32. Sixteen values of `w` bits are `2 w` bytes, each half of them begins with
+//! a whole byte, and up to 9 bits a value and its bit offset fit two bytes: a shuffle puts these into the value's lane,
+//! a multiplication (there is no shift by lane for 16 bits) drops the bits after it and a shift those before it.
 
 use std::arch::x86_64::*;
 
@@ -45,10 +47,12 @@ const fn unpack_shuffles() -> [UnpackShuffle; WIDEST + 1] {
     all
 }
 
-/// Decodes the block of 128 values to `out` if its steps are small; otherwise, nothing has happened but that `out` may have been written to.
+/// Decodes the block of 128 values to `out` if its steps are small; otherwise, nothing has happened but that `out`
+/// may have been written to.
 ///
 /// # Safety
-/// The machine has AVX2; `packed` is followed by the block's bytes and [`super::block::SLACK`] more, all readable; `out` has room for the block.
+/// The machine has AVX2; `packed` is followed by the block's bytes and [`super::block::SLACK`] more, all readable;
+/// `out` has room for the block.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn block<T: Target>(packed: *const u8, widths: [u8; MINIS], min_delta: u32, lanes: &mut Lanes, out: *mut u8) -> bool {
@@ -124,7 +128,8 @@ unsafe fn ascending(packed: *const u8, widths: [u8; MINIS], min_delta: u32, lane
     lanes.ascents = _mm256_add_epi32(lanes.ascents, _mm256_set1_epi32((BLOCK_VALUES / 8) as i32));
 }
 
-/// The block's values, 16 by 16: their deltas, and themselves counted from `last`, which all lanes have. Gives the last value, in all lanes.
+/// The block's values, 16 by 16: their deltas, and themselves counted from `last`, which all lanes have. Gives the
+/// last value, in all lanes.
 ///
 /// # Safety
 /// As [`block`].

@@ -13,7 +13,8 @@ use super::stats_table::{Bounds, StatsTable};
 use crate::sections::Sections;
 
 impl Metadata {
-    /// The metadata of a partition with these `stripes`, in this order: each the partition `of` which it was, and its number there. All partitions must be of the same table; what the application keeps is that of the first.
+    /// The metadata of a partition with these `stripes`, in this order: each the partition `of` which it was, and its
+    /// number there. All partitions must be of the same table; what the application keeps is that of the first.
     ///
     /// # Errors
     /// `Invalid` for no partition, partitions of different tables, and a stripe that there is not.

@@ -38,8 +38,8 @@ fn broken(why: &str) -> Error {
 pub struct Accepted {
     /// The most rows of its batch.
     pub rows: u64,
-    /// Whether a column may be of this type. Rows of types that take no bytes (nulls, structs without fields) cost their sender nothing, and
-    /// their reader a bit each at least.
+    /// Whether a column may be of this type. Rows of types that take no bytes (nulls, structs without fields) cost
+    /// their sender nothing, and their reader a bit each at least.
     pub column: fn(&DataType) -> bool,
 }
 
@@ -64,9 +64,10 @@ fn check(mut bytes: &[u8], accepted: Option<Accepted>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a message that would take more memory than the bytes that came, before any of it is decoded: compressed batches (unpacking them, the decoder would make
-/// room for what their bytes claim, terabytes perhaps, and where there is none the whole process ends), pieces of dictionaries (each makes a
-/// copy of all before it), and parts that several others share. [`write`] makes none of these. Gives the length of the body that follows, at most `there`.
+/// Refuses a message that would take more memory than the bytes that came, before any of it is decoded: compressed
+/// batches (unpacking them, the decoder would make room for what their bytes claim, terabytes perhaps, and where there
+/// is none the whole process ends), pieces of dictionaries (each makes a copy of all before it), and parts that several
+/// others share. [`write`] makes none of these. Gives the length of the body that follows, at most `there`.
 ///
 /// # Errors
 /// Corrupt for a header that is none or has such a part, and for what is not accepted.
@@ -114,7 +115,8 @@ fn check_batch(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
     Ok(())
 }
 
-/// A schema in a message of so many bytes: parts of a message may refer to the same bytes, and a few kilobytes be gigabytes once they are read.
+/// A schema in a message of so many bytes: parts of a message may refer to the same bytes, and a few kilobytes be
+/// gigabytes once they are read.
 fn check_schema(schema: &arrow::ipc::Schema<'_>, mut left: usize) -> Result<()> {
     let mut spent = |bytes: usize| -> Result<()> {
         left = left.checked_sub(bytes).ok_or_else(|| broken("has a schema whose parts are all the same"))?;

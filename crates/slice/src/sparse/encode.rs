@@ -1,7 +1,7 @@
 //! Rows to sparse slices.
 //!
-//! A slice is closed before the row that would make it too large. For that the exact size of the packed columns is tracked while rows come in (`size`): what is
-//! written later is what was counted, so no row is encoded twice.
+//! A slice is closed before the row that would make it too large. For that the exact size of the packed columns is
+//! tracked while rows come in (`size`): what is written later is what was counted, so no row is encoded twice.
 
 mod size;
 
@@ -23,12 +23,14 @@ use crate::layout::{BLOCK, ValueType};
 use crate::options::SliceOptions;
 use crate::stats::{ColumnStats, SliceStats, f64_bounds};
 
-/// The most values in a slice, whatever they pack to: bounds the memory of writer and readers (about 12 and 8 bytes a value).
+/// The most values in a slice, whatever they pack to: bounds the memory of writer and readers (about
+/// 12 and 8 bytes a value).
 const MAX_VALUES: usize = 1 << 21;
 
 /// Cuts the rows of one matrix into slices.
 ///
-/// Rows come in ascending order of (block, gene), every gene of every block that the partition holds, with an empty row where a gene has no value in a block.
+/// Rows come in ascending order of (block, gene), every gene of every block that the partition holds, with an empty row
+/// where a gene has no value in a block.
 #[derive(Debug)]
 pub struct SparseSlicer {
     n_cells: u32,
@@ -48,7 +50,8 @@ struct Form {
     properties: Arc<WriterProperties>,
 }
 
-/// The rows of the slice that is being filled, column by column as Parquet wants them (unsigned numbers in the bits of signed ones).
+/// The rows of the slice that is being filled, column by column as Parquet wants them (unsigned numbers in
+/// the bits of signed ones).
 #[derive(Debug, Default)]
 struct Rows {
     gene: Vec<i32>,
@@ -146,11 +149,12 @@ impl SparseSlicer {
         Self { n_cells, n_genes, value, options, last: None, rows, size: Size::new(value), form: None }
     }
 
-    /// Adds the row of `gene_id` in `block`: cell numbers (absolute, strictly ascending, within the block) and their values.
-    /// Gives the slice that the row no longer fitted into, if there is one.
+    /// Adds the row of `gene_id` in `block`: cell numbers (absolute, strictly ascending, within the block) and their
+    /// values. Gives the slice that the row no longer fitted into, if there is one.
     ///
     /// # Errors
-    /// `Invalid` where a number is out of range or order, the lengths differ, or the values are not of the slicer's type.
+    /// `Invalid` where a number is out of range or order, the lengths differ, or the values are
+    /// not of the slicer's type.
     pub fn push(&mut self, gene_id: u32, block: u32, idx: &[u32], values: Values<'_>) -> Result<Option<Encoded>> {
         self.check(gene_id, block, idx, values)?;
         let before = self.size.clone();

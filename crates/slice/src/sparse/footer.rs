@@ -1,7 +1,8 @@
 //! Footers of sparse slices, of which most need not be read.
 //!
-//! All that [`super::SparseSlicer`] writes for one type of values begin with the same bytes, which say version and schema, up to where the number of rows comes. Where a footer begins so, Parquet's
-//! reader gets the schema as known and skips it: it is most of the footer, and for slices of a few rows most of what opening them takes.
+//! All that [`super::SparseSlicer`] writes for one type of values begin with the same bytes, which say version and
+//! schema, up to where the number of rows comes. Where a footer begins so, Parquet's reader gets the schema as known
+//! and skips it: it is most of the footer, and for slices of a few rows most of what opening them takes.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,5 @@
-//! The pages of a sparse slice in the one form that [`super::SparseSlicer`] writes: found, checked and unpacked run by run.
+//! The pages of a sparse slice in the one form that [`super::SparseSlicer`] writes: found, checked
+//! and unpacked run by run.
 
 use std::sync::Arc;
 
@@ -226,7 +227,8 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// The values of column `c`'s only page, which has `levels` levels; `None` where pages or encoding are of another form.
+    /// The values of column `c`'s only page, which has `levels` levels; `None` where pages or
+    /// encoding are of another form.
     fn page(&self, c: usize, levels: usize, encoding: Encoding) -> Result<Option<Bytes>> {
         let what = corrupt("a page of a sparse slice");
         let mut pages = SerializedPageReader::new(Arc::clone(&self.bytes), self.metadata.row_group(0).column(c), self.rows, None).map_err(&what)?;
@@ -292,7 +294,8 @@ fn totals(nnz: &[u32], limits: Limits) -> Result<(usize, usize)> {
     Ok((total as usize, levels as usize))
 }
 
-/// Where the lists of the first rows begin and end, from their lengths: of as many rows as have at most `values` values, but of one at least.
+/// Where the lists of the first rows begin and end, from their lengths: of as many rows as have at most `values`
+/// values, but of one at least.
 fn offsets(nnz: &[u32], values: usize) -> Result<OffsetBuffer<i32>> {
     let mut offsets = vec![0i32];
     let mut end = 0u64;

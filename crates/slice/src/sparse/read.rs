@@ -15,10 +15,11 @@ use crate::batches::TableBatches;
 use crate::guard::guarded;
 use crate::layout::Layout;
 
-/// A sparse slice, batch by batch: values are unpacked when their batch is asked for, so that they are used while they are in a core's cache.
+/// A sparse slice, batch by batch: values are unpacked when their batch is asked for, so that they are used while
+/// they are in a core's cache.
 ///
-/// Besides the columns of the projection, only `nnz` is decoded where a list is wanted, and `block` where `idx` is. Slices in another form than
-/// [`super::SparseSlicer`] writes are read by Arrow's reader, with the same checks.
+/// Besides the columns of the projection, only `nnz` is decoded where a list is wanted, and `block` where `idx` is.
+/// Slices in another form than [`super::SparseSlicer`] writes are read by Arrow's reader, with the same checks.
 #[derive(Debug)]
 pub struct SparseBatches {
     bytes: Bytes,
@@ -39,12 +40,14 @@ enum SparseSource {
 }
 
 impl SparseBatches {
-    /// Opens a slice: batches with the columns `projection` (numbers in [`sparse_schema`], see [`super::column`]) in that order, of at most `rows` rows
-    /// and at most `values` values in their lists, but for single rows that have more.
+    /// Opens a slice: batches with the columns `projection` (numbers in [`sparse_schema`], see
+    /// [`super::column`]) in that order, of at most `rows` rows and at most `values` values in their lists, but
+    /// for single rows that have more.
     ///
     /// # Errors
-    /// `Corrupt` where the bytes are no sparse slice of this matrix: counts that disagree, cell, gene or block numbers out of range or order. What concerns
-    /// the lists is found when their batch is made. `Invalid` for a layout that is not sparse or a column that does not exist.
+    /// `Corrupt` where the bytes are no sparse slice of this matrix: counts that disagree, cell, gene or block numbers
+    /// out of range or order. What concerns the lists is found when their batch is made. `Invalid` for a layout that is
+    /// not sparse or a column that does not exist.
     pub fn open(bytes: Bytes, layout: &Layout, projection: &[usize], rows: usize, values: usize) -> Result<Self> {
         let limits = Limits::of(layout)?;
         let schema = sparse_schema(limits.value).project(projection).map_err(|e| Error::invalid("sparse slices have seven columns").with_source(e))?;

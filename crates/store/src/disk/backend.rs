@@ -79,7 +79,8 @@ impl Overlay {
         Ok(Self { file, changed: Mutex::new(Changed { len, from_file: len, pages: BTreeMap::new() }) })
     }
 
-    /// Walks the pages that `offset..offset + len` touches: page number, range in the page, range in the caller's buffer.
+    /// Walks the pages that `offset..offset + len` touches: page number, range in the page,
+    /// range in the caller's buffer.
     fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>, std::ops::Range<usize>)> {
         let mut done = 0;
         std::iter::from_fn(move || {

@@ -1,4 +1,5 @@
-//! Failing on purpose: a hook before every step that reaches the disk, so that tests can stop a batch at each of them, and one after every flush, so that they know what outlives a loss of power.
+//! Failing on purpose: a hook before every step that reaches the disk, so that tests can stop a batch at each of them,
+//! and one after every flush, so that they know what outlives a loss of power.
 
 use std::fmt::Debug;
 use std::io;
@@ -47,7 +48,8 @@ pub trait CrashPoint: Send + Sync + Debug {
     /// Called before `step` is done.
     fn before(&self, step: Step) -> Fate;
 
-    /// Called after `path` was flushed: what was written to the file, or the names in the directory, outlive a loss of power from now on.
+    /// Called after `path` was flushed: what was written to the file, or the names in the directory, outlive a
+    /// loss of power from now on.
     fn flushed(&self, _path: &Path) {}
 }
 

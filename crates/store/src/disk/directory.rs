@@ -102,8 +102,8 @@ impl Drop for Lock {
 /// Between the first two looks at a lock, and between later ones at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// How long a drive that this very process has open is waited for: whoever closes a fleet may open it again at once, while the last reads of a query that
-/// nobody wants any more still hold the drive for some milliseconds.
+/// How long a drive that this very process has open is waited for: whoever closes a fleet may open it again at once,
+/// while the last reads of a query that nobody wants any more still hold the drive for some milliseconds.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// Why a lock was not taken.

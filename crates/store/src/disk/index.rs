@@ -1,8 +1,9 @@
 //! The index of a drive: key to version, file, length and checksum, in one redb file. What it says exists, exists.
 //!
-//! Tables: `values` holds a [`Row`] per key, `drive` one [`StoreTotals`] and the checksum of `drive.json`. redb checks its pages
-//! only while it repairs, so rows and state carry checksums of their own, and opening checks the whole file once.
-//! Batches are committed in two phases, so that after a crash a damaged commit slot is `Corrupt` and never an older state.
+//! Tables: `values` holds a [`Row`] per key, `drive` one [`StoreTotals`] and the checksum of `drive.json`. redb
+//! checks its pages only while it repairs, so rows and state carry checksums of their own, and opening checks the
+//! whole file once. Batches are committed in two phases, so that after a crash a damaged commit slot is `Corrupt`
+//! and never an older state.
 
 use std::ops::Bound;
 use std::os::unix::fs::FileExt;
@@ -285,9 +286,10 @@ impl Index {
 
     /// Lets redb verify every page, on a copy on write, before the file itself may be repaired.
     ///
-    /// The byte that says which of the two commit slots counts has no checksum. Where the other slot is newer, either that byte is
-    /// damaged or a crash came between the two phases of a commit; the newer one is then complete or does not verify, and what is
-    /// complete counts: it loses nothing that was acknowledged, and its files were there before it.
+    /// The byte that says which of the two commit slots counts has no checksum. Where the other slot is newer,
+    /// either that byte is damaged or a crash came between the two phases of a commit; the newer one is then
+    /// complete or does not verify, and what is complete counts: it loses nothing that was acknowledged, and its
+    /// files were there before it.
     fn check(&self) -> Result<()> {
         let mut header = [0; HEADER];
         let file = std::fs::File::options().read(true).write(true).open(&self.path).map_err(|e| Error::io("open", &self.path, e))?;
@@ -314,8 +316,9 @@ impl Index {
 
     /// Checks the file as it is, or as if its header had other `flags`.
     ///
-    /// redb rebuilds what it knows of free pages where a crash left none, which a header may call a clean end: a repair ends so, a moment before it is used on. It then verifies the commit that counts, all of it, and takes no
-    /// other, as commits have two phases here.
+    /// redb rebuilds what it knows of free pages where a crash left none, which a header may call a clean end: a repair
+    /// ends so, a moment before it is used on. It then verifies the commit that counts, all of it, and takes no other,
+    /// as commits have two phases here.
     fn verify(&self, flags: Option<u8>) -> Result<()> {
         let clean = self.guard(|| {
             let overlay = Overlay::open(&self.path).map_err(redb::Error::from)?;
@@ -505,7 +508,8 @@ impl Index {
         });
         let nothing_changed = match (found, planned) {
             (Ok(_), None) => true,
-            // Some other writer's batch may have come first; only versions at or above ours can mean that ours is there.
+            // Some other writer's batch may have come first; only versions at or above ours can
+            // mean that ours is there.
             (Ok(found), Some(planned)) => found.next_version < planned.next_version,
             (Err(_), _) => planned.is_none(),
         };

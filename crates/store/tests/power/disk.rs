@@ -1,6 +1,7 @@
 //! A disk that keeps what was flushed, and of the rest what it happens to have written when the power goes.
 //!
-//! Contents and names are apart, as they are on file systems: what was written to a file is kept from the flush of that file on, and its name from the flush of the directory on.
+//! Contents and names are apart, as they are on file systems: what was written to a file is kept from the flush of that
+//! file on, and its name from the flush of the directory on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -98,7 +99,8 @@ impl File {
         content
     }
 
-    /// Makes changes in part. Lengths are the file system's own records, of which it keeps the order; what was written comes to the disk in any.
+    /// Makes changes in part. Lengths are the file system's own records, of which it keeps the order; what was written
+    /// comes to the disk in any.
     fn pieces(&self, content: &mut Vec<u8>, random: &mut Rng) {
         let mut lens = random.usize(..self.pending.iter().filter(|change| matches!(change, Change::Len(_))).count() + 1);
         for change in &self.pending {

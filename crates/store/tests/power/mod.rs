@@ -1,6 +1,7 @@
 //! A loss of power at any moment, writes to the index that are cut off, and disks that say that they flush and do not.
 //!
-//! A store is watched while it works, and what it wrote and flushed is done again on a [`Disk`] that knows of losses of power; what is found there after each is opened.
+//! A store is watched while it works, and what it wrote and flushed is done again on a [`Disk`] that knows of losses of
+//! power; what is found there after each is opened.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod disk;
@@ -23,7 +24,8 @@ use skytether_store::{Expect, Op, SliceStore};
 /// Length of the index's header.
 const HEADER: usize = 320;
 
-/// Adds something, replaces something, has another name for what the batch before added, and takes the one before that away.
+/// Adds something, replaces something, has another name for what the batch before added, and takes
+/// the one before that away.
 fn batch(n: usize) -> Vec<Op> {
     let added = |n: usize| bytes(10 * n as u64 + 1, 1500 + n);
     let mut ops = vec![put(&format!("a/{n}"), added(n)), put("root", bytes(10 * n as u64 + 2, 40))];
@@ -49,7 +51,8 @@ fn held(found: &[(String, Bytes)], holds: Holds, what: &str) -> usize {
     held.unwrap_or_else(|| panic!("{what}: {:?} is not what {} or {} batches leave", keys(), holds.least, holds.most))
 }
 
-/// Opens the drive in `dir` and closes it, as often as there are `runs`, with so many batches in between; what happened there.
+/// Opens the drive in `dir` and closes it, as often as there are `runs`, with so many batches in
+/// between; what happened there.
 fn record(dir: &Path, mut holds: Holds, runs: &[usize]) -> Vec<Noted> {
     let recorder = Recorder::new(dir, holds);
     recorder.holds(holds);
@@ -143,7 +146,8 @@ fn power_loss_keeps_acknowledged_batches_and_is_atomic() {
     assert!(tally.images > 150 && tally.old > 20 && tally.new > 10, "{tally:?}");
 }
 
-/// Whether of the index's two commit slots the one that does not count is the newer one: its commit was cut off between its two phases.
+/// Whether of the index's two commit slots the one that does not count is the newer one: its commit was cut
+/// off between its two phases.
 fn is_between_phases(index: &[u8]) -> bool {
     let id = |slot: usize| u64::from_le_bytes(index[64 + 128 * slot + 104..][..8].try_into().unwrap());
     let primary = usize::from(index[9] & 1);

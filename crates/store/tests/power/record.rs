@@ -44,7 +44,8 @@ pub(crate) struct Recorder {
 #[derive(Debug, Default)]
 struct State {
     names: BTreeMap<PathBuf, Node>,
-    /// The number of the file that has each inode. Inodes are used again, but never without a step in between at which nobody has them.
+    /// The number of the file that has each inode. Inodes are used again, but never without a step in between
+    /// at which nobody has them.
     inodes: BTreeMap<u64, u64>,
     contents: BTreeMap<u64, Vec<u8>>,
     /// Files that there were so far.

@@ -28,7 +28,8 @@ pub(super) enum Fault {
     Drive { after: bool },
     /// The change is made, and the answer lost.
     Answer,
-    /// As that, but the change is still on its way: it is made when so many more requests have come, to whichever hosts, and whether the one that wanted it lives or not.
+    /// As that, but the change is still on its way: it is made when so many more requests have come, to whichever
+    /// hosts, and whether the one that wanted it lives or not.
     Late(u64),
     /// The disk is full.
     Full,
@@ -63,7 +64,8 @@ impl Fault {
 /// How long a drive takes then: many times what it takes otherwise, and far from any deadline.
 const SLOW: Duration = Duration::from_millis(40);
 
-/// Who asks what of whom: the host, as the simulation counts them, the drive, and what. What waits at the same time is in this order, whichever thread came first.
+/// Who asks what of whom: the host, as the simulation counts them, the drive, and what. What waits at the same time is
+/// in this order, whichever thread came first.
 type Asked = (u64, String, String);
 
 /// What a request has while it is carried out; the next one waits until it is dropped.
@@ -119,7 +121,8 @@ impl FaultPlan {
         turn
     }
 
-    /// Gives requests their turns, one after the other, for as long as the simulation lasts: otherwise threads would decide which of them a fault hits.
+    /// Gives requests their turns, one after the other, for as long as the simulation lasts: otherwise threads would
+    /// decide which of them a fault hits.
     pub(super) async fn give_turns(self: Arc<Self>) {
         loop {
             if self.waiting.lock().is_empty() {
@@ -151,7 +154,8 @@ impl FaultPlan {
             let now = self.waiting.lock().len();
             (still, known) = (if now == known { still + 1 } else { 0 }, now);
         }
-        // Whoever has just cut rows into slices is no task of the runtime for a moment. That is the one thing here that is a matter of time: it takes some microseconds.
+        // Whoever has just cut rows into slices is no task of the runtime for a moment. That is the one thing here that
+        // is a matter of time: it takes some microseconds.
         let writes = |waiting: &Waiting| waiting.asked.2.starts_with("apply") && waiting.asked.2.contains("data.");
         if self.waiting.lock().iter().any(writes) {
             std::thread::sleep(Duration::from_micros(200));
@@ -186,7 +190,9 @@ impl FaultPlan {
             return None;
         }
         drop(planned);
-        // No more than the fleet survives; but where it survives none, one that is back for the next step. One that fails once, in a fleet that goes on without it, is away until it is taken in again: what changes meanwhile it misses as one that is gone.
+        // No more than the fleet survives; but where it survives none, one that is back for the next step. One that
+        // fails once, in a fleet that goes on without it, is away until it is taken in again: what changes meanwhile it
+        // misses as one that is gone.
         let most = self.most.load(Ordering::SeqCst);
         let counts = match fault {
             Fault::Drive { .. } => true,
@@ -302,7 +308,8 @@ impl Link {
         let asked = (self.lifetime.number, self.store.name.clone(), what);
         let turn = self.faults.wait(asked.clone());
         let own = self.clone();
-        // On its own: who asked may not listen while others ask, and what a drive has begun it ends, also when nobody listens any more.
+        // On its own: who asked may not listen while others ask, and what a drive has begun it ends, also when
+        // nobody listens any more.
         let done = tokio::spawn(async move { own.in_turn(turn, asked, Box::pin(work)).await }).await.expect("no request to a drive panics");
         match done {
             Some(done) => done,

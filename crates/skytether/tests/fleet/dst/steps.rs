@@ -111,7 +111,8 @@ impl Simulation {
         }
     }
 
-    /// What is done next: see [`Self::step`]. A drive that was lost for good is rebuilt before another one can be; it is lost when all others are here and know all.
+    /// What is done next: see [`Self::step`]. A drive that was lost for good is rebuilt before another one can be; it
+    /// is lost when all others are here and know all.
     fn what(&mut self) -> usize {
         let what = self.random.below(17);
         match what {

@@ -150,7 +150,8 @@ impl Scene {
         Self { redundancy, change, fleet }
     }
 
-    /// After the change was acknowledged, drive `at` forgets so many batches; then a host, the same one or another, looks at what is there.
+    /// After the change was acknowledged, drive `at` forgets so many batches; then a host, the same one or
+    /// another, looks at what is there.
     async fn after(&self, at: usize, batches: usize, same: bool) -> (String, Fleet, Host) {
         let host = if same { "the same host" } else { "another host" };
         let what = format!("{}, {:?}, drive-{at} forgets {batches} batches, {host}", self.redundancy, self.change);
@@ -162,13 +163,15 @@ impl Scene {
         (what, fleet, host)
     }
 
-    /// That all which was acknowledged is there, and a scrub mends the drive; otherwise what is not so. A host that was there before asks the drive that forgot first, and a scrub tells it otherwise; one that begins compares.
+    /// That all which was acknowledged is there, and a scrub mends the drive; otherwise what is not so. A host that was
+    /// there before asks the drive that forgot first, and a scrub tells it otherwise; one that begins compares.
     async fn is_whole(&self, host: &Host, same: bool) -> Result<Became> {
         let (_, after) = self.change.between();
         let wrong = |text: String| Err(Error::internal(text));
         let mut became = Became::Whole;
         for round in 0..3 {
-            // Nobody keeps that there was a data set: one that a home has again is one again, of which the others have deleted what they had.
+            // Nobody keeps that there was a data set: one that a home has again is one again, of which the others
+            // have deleted what they had.
             if let (Change::Drop, Err(e)) = (self.change, held(host, VICTIM).await) {
                 if e.kind() != Kind::Corrupt || !e.report().contains(&format!("drop {VICTIM}")) || became == Became::DroppedAgain {
                     return Err(e);

@@ -48,8 +48,9 @@ impl Size {
             Values::F32(_) | Values::F64(_) => self.floats += values.len(),
         }
         self.rows += 1;
-        // Levels are hybrid runs of one bit. A long row takes at most two bit-packed groups (2 bytes), their header (1) and one run (5); in a short one, a run
-        // covers at least 8 values and takes, with the bit-packed group that follows it, at most 4 bytes.
+        // Levels are hybrid runs of one bit. A long row takes at most two bit-packed groups (2 bytes), their header (1)
+        // and one run (5); in a short one, a run covers at least 8 values and takes, with the bit-packed group that
+        // follows it, at most 4 bytes.
         self.level_bits += (4 * idx.len().max(1)).min(64);
     }
 

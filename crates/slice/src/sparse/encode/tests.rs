@@ -109,7 +109,8 @@ proptest! {
 fn row_out_of_order_is_found_in_any_batches() {
     let good: Vec<u32> = (0..1000).collect();
     let ones = [1u16; 1000];
-    // Cells that descend or repeat within a row; a row between others, so that borders of batches fall before, in and after it.
+    // Cells that descend or repeat within a row; a row between others, so that borders of batches fall
+    // before, in and after it.
     for wrong in [[5u32, 9, 7, 12], [5, 9, 9, 12], [5, 4, 9, 12]] {
         let mut rows = Rows::default();
         for (gene, cells) in [&good[..], &wrong, &good].into_iter().enumerate() {
