@@ -14,7 +14,7 @@ from typing import Any, Iterator
 import duckdb
 import pytest
 
-FILES = sorted((Path(__file__).resolve().parents[2] / "crates" / "fleet" / "tests" / "sqllogictest").glob("*.slt"))
+FILES = sorted((Path(__file__).resolve().parents[2] / "crates" / "skytether" / "tests" / "sqllogictest").glob("*.slt"))
 
 
 @dataclass
