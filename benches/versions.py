@@ -1,7 +1,7 @@
 """Two versions of Skytether in one run: `python benches/versions.py OTHER_PYTHON [PART ...]`.
 
 OTHER_PYTHON is the interpreter of another checkout's `.venv`, built as its `make bench` builds it. Both versions run
-the same measurements over the same stored data, in turn, and the order changes from round to round, so that noise of the
+the same measurements over the same stored data, in turn. The order changes from round to round, so that noise of the
 machine meets both. Prints the ratio of medians per part: above 1 this version is slower.
 """
 
