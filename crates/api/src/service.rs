@@ -16,7 +16,7 @@ use skytether_slice::SliceOptions;
 use crate::explanation::Explanation;
 use crate::resize_report::{ResizeOptions, ResizeReport};
 use crate::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
-use crate::statement::{Asked, Query, QueryOptions, TableScan};
+use crate::statement::{Query, QueryOptions, Statement, TableScan};
 use crate::status::DriveStatus;
 use crate::values::Values;
 
@@ -64,13 +64,13 @@ pub trait FleetService: Send + Sync + Debug {
     /// Invalid for a text or plan that is none, and for values of other types or another number than the parameters;
     /// `NotFound` for tables that there are not; Unsupported, by name, for what the engine does not know; what the
     /// drives say.
-    fn ask_with<'a>(&'a self, asked: &'a Asked, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>>;
+    fn ask_with<'a>(&'a self, asked: &'a Statement, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>>;
 
     /// Runs a query without parameters.
     ///
     /// # Errors
     /// As [`Self::ask_with`].
-    fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+    fn ask<'a>(&'a self, asked: &'a Statement, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.ask_with(asked, &Values::default(), options).await })
     }
 
@@ -78,13 +78,13 @@ pub trait FleetService: Send + Sync + Debug {
     ///
     /// # Errors
     /// As [`Self::ask_with`].
-    fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Prepared>>;
+    fn prepare<'a>(&'a self, asked: &'a Statement) -> BoxFuture<'a, Result<Prepared>>;
 
     /// The columns of the result of a query with these values, without running it.
     ///
     /// # Errors
     /// As [`Self::ask_with`].
-    fn schema_with<'a>(&'a self, asked: &'a Asked, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>>;
+    fn schema_with<'a>(&'a self, asked: &'a Statement, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>>;
 
     /// Scans one table.
     ///
@@ -102,13 +102,13 @@ pub trait FleetService: Send + Sync + Debug {
     ///
     /// # Errors
     /// As [`Self::ask_with`].
-    fn explanation<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>>;
+    fn explanation<'a>(&'a self, asked: &'a Statement, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>>;
 
     /// The same as text.
     ///
     /// # Errors
     /// As [`Self::explanation`].
-    fn explain<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+    fn explain<'a>(&'a self, asked: &'a Statement, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
         Box::pin(async move { Ok(self.explanation(asked, analyze, options).await?.to_string()) })
     }
 

@@ -21,14 +21,14 @@ pub const MAX_REQUEST: usize = 64 << 20;
 
 /// What is asked: a text of SQL, or the bytes of a Substrait plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum Statement {
     /// One query in DataFusion's SQL.
     Sql(Arc<str>),
     /// A `substrait.Plan`.
     Substrait(Bytes),
 }
 
-impl Asked {
+impl Statement {
     /// Bytes of the text or plan.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -45,19 +45,19 @@ impl Asked {
     }
 }
 
-impl From<Bytes> for Asked {
+impl From<Bytes> for Statement {
     fn from(plan: Bytes) -> Self {
         Self::Substrait(plan)
     }
 }
 
-impl From<&str> for Asked {
+impl From<&str> for Statement {
     fn from(text: &str) -> Self {
         Self::Sql(text.into())
     }
 }
 
-impl From<&String> for Asked {
+impl From<&String> for Statement {
     fn from(text: &String) -> Self {
         Self::Sql(text.as_str().into())
     }

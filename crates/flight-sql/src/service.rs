@@ -42,9 +42,9 @@ use uuid::Uuid;
 
 use crate::statements::{self, Limits, Running};
 use skytether_api::service::{FleetService, Prepared};
-use skytether_api::statement::Asked;
 use skytether_api::statement::MAX_REQUEST;
 use skytether_api::statement::QueryOptions;
+use skytether_api::statement::Statement;
 use skytether_api::values::Values;
 
 type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -140,37 +140,39 @@ const SQL: u8 = b's';
 const SUBSTRAIT: u8 = b'p';
 
 /// The ticket of a statement that is asked for the first time.
-fn statement(asked: &Asked) -> Bytes {
+fn statement(asked: &Statement) -> Bytes {
     let (tag, body) = match asked {
-        Asked::Sql(text) => (SQL, text.as_bytes()),
-        Asked::Substrait(plan) => (SUBSTRAIT, plan.as_ref()),
+        Statement::Sql(text) => (SQL, text.as_bytes()),
+        Statement::Substrait(plan) => (SUBSTRAIT, plan.as_ref()),
     };
     let ticket = TicketStatementQuery { statement_handle: [Uuid::new_v4().as_bytes(), &[tag][..], body].concat().into() };
     encode_message(&ticket.as_any())
 }
 
 /// The number of a statement and what it asks, from its ticket.
-fn split(handle: &Bytes) -> Result<(Uuid, Asked)> {
+fn split(handle: &Bytes) -> Result<(Uuid, Statement)> {
     let again = "ask for the flight info again";
     let (Some(id), Some(tag)) = (handle.first_chunk::<16>(), handle.get(16)) else {
         return Err(Error::invalid(format!("the ticket's statement handle is cut off: {again}")));
     };
     let body = handle.slice(17..);
     let asked = match *tag {
-        SQL => Asked::Sql(std::str::from_utf8(&body).map_err(|e| Error::invalid(format!("the ticket's statement is no text: {again}")).with_source(e))?.into()),
-        SUBSTRAIT => Asked::Substrait(body),
+        SQL => {
+            Statement::Sql(std::str::from_utf8(&body).map_err(|e| Error::invalid(format!("the ticket's statement is no text: {again}")).with_source(e))?.into())
+        }
+        SUBSTRAIT => Statement::Substrait(body),
         _ => return Err(Error::invalid(format!("the ticket's statement is of no known kind: {again}"))),
     };
     Ok((Uuid::from_bytes(*id), asked))
 }
 
 /// The plan of a command, outside of transactions.
-fn plan_of(plan: Option<SubstraitPlan>, transaction: Option<Bytes>) -> Result<Asked> {
+fn plan_of(plan: Option<SubstraitPlan>, transaction: Option<Bytes>) -> Result<Statement> {
     if transaction.is_some() {
         return Err(Error::unsupported("there are no transactions here: each plan is run by itself"));
     }
     let plan = plan.ok_or_else(|| Error::invalid("the command has no plan"))?;
-    Ok(Asked::Substrait(plan.plan))
+    Ok(Statement::Substrait(plan.plan))
 }
 
 fn cancel_status(any: bool) -> CancelStatus {
@@ -184,11 +186,11 @@ impl FlightSqlHost {
         Self { fleet, prepared: statements::Prepared::new(Limits::default()), running: Running::default() }
     }
 
-    async fn schema(&self, asked: &Asked, values: &Values) -> Result<SchemaRef> {
+    async fn schema(&self, asked: &Statement, values: &Values) -> Result<SchemaRef> {
         Ok(sent(self.fleet.schema_with(asked, values).await?))
     }
 
-    async fn run(&self, id: Uuid, asked: &Asked, values: &Values) -> Result<Response<Answer<FlightData>>, Status> {
+    async fn run(&self, id: Uuid, asked: &Statement, values: &Values) -> Result<Response<Answer<FlightData>>, Status> {
         let mut run = self.running.begin(id);
         let work = async { self.fleet.ask_with(asked, values, &QueryOptions::default()).await.map_err(status) };
         let query = run.unless_cancelled(work).await?;
@@ -196,12 +198,12 @@ impl FlightSqlHost {
     }
 
     /// What a statement gives, and the ticket with which it is fetched.
-    async fn described(&self, asked: &Asked, descriptor: FlightDescriptor) -> Result<Response<FlightInfo>, Status> {
+    async fn described(&self, asked: &Statement, descriptor: FlightDescriptor) -> Result<Response<FlightInfo>, Status> {
         let schema = self.schema(asked, &Values::default()).await.map_err(status)?;
         info(&schema, statement(asked), descriptor)
     }
 
-    async fn prepare(&self, asked: Asked) -> Result<ActionCreatePreparedStatementResult> {
+    async fn prepare(&self, asked: Statement) -> Result<ActionCreatePreparedStatementResult> {
         let Prepared { schema, parameters } = self.fleet.prepare(&asked).await?;
         let dataset_schema = ipc_schema(&sent(schema))?;
         let parameter_schema = if parameters.is_empty() { Bytes::new() } else { ipc_schema(&Schema::new(parameters))? };
@@ -292,7 +294,7 @@ impl FlightSqlHost {
         query: CommandStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> BoxFuture<'_, Result<Response<FlightInfo>, Status>> {
-        Box::pin(async move { self.described(&Asked::Sql(query.query.into()), request.into_inner()).await })
+        Box::pin(async move { self.described(&Statement::Sql(query.query.into()), request.into_inner()).await })
     }
 
     fn get_flight_info_substrait_plan(
@@ -318,7 +320,7 @@ impl FlightSqlHost {
         asked: ActionCreatePreparedStatementRequest,
         _: Request<Action>,
     ) -> BoxFuture<'_, Result<ActionCreatePreparedStatementResult, Status>> {
-        Box::pin(async move { self.prepare(Asked::Sql(asked.query.into())).await.map_err(status) })
+        Box::pin(async move { self.prepare(Statement::Sql(asked.query.into())).await.map_err(status) })
     }
 
     fn do_action_close_prepared_statement(&self, asked: ActionClosePreparedStatementRequest, _: Request<Action>) -> BoxFuture<'_, Result<(), Status>> {

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tonic::Status;
 use uuid::Uuid;
 
-use skytether_api::statement::Asked;
+use skytether_api::statement::Statement;
 use skytether_api::values::Values;
 
 /// How much may be remembered of prepared statements.
@@ -34,8 +34,8 @@ impl Default for Limits {
     }
 }
 
-struct Statement {
-    asked: Asked,
+struct PreparedStatement {
+    asked: Statement,
     values: Values,
     bytes: usize,
     used: Instant,
@@ -44,7 +44,7 @@ struct Statement {
 /// The prepared statements of all clients.
 pub(crate) struct Prepared {
     limits: Limits,
-    known: Mutex<HashMap<Uuid, Statement>>,
+    known: Mutex<HashMap<Uuid, PreparedStatement>>,
 }
 
 impl Prepared {
@@ -53,7 +53,7 @@ impl Prepared {
     }
 
     /// The statements that are not forgotten by `now`.
-    fn current(&self, now: Instant) -> MutexGuard<'_, HashMap<Uuid, Statement>> {
+    fn current(&self, now: Instant) -> MutexGuard<'_, HashMap<Uuid, PreparedStatement>> {
         let mut known = self.known.lock();
         known.retain(|_, s| now.saturating_duration_since(s.used) < self.limits.idle);
         known
@@ -70,7 +70,7 @@ impl Prepared {
     }
 
     /// Remembers a statement and returns its handle.
-    pub(crate) fn add(&self, asked: Asked, now: Instant) -> Result<Uuid> {
+    pub(crate) fn add(&self, asked: Statement, now: Instant) -> Result<Uuid> {
         let mut known = self.current(now);
         if known.len() >= self.limits.statements {
             return Err(Error::exhausted(format!(
@@ -81,7 +81,7 @@ impl Prepared {
         self.room(known.values().map(|s| s.bytes).sum(), asked.len())?;
         let handle = Uuid::new_v4();
         let bytes = asked.len();
-        known.insert(handle, Statement { asked, values: Values::default(), bytes, used: now });
+        known.insert(handle, PreparedStatement { asked, values: Values::default(), bytes, used: now });
         Ok(handle)
     }
 
@@ -97,7 +97,7 @@ impl Prepared {
     }
 
     /// What a statement asks, and its values.
-    pub(crate) fn get(&self, handle: &[u8], now: Instant) -> Result<(Asked, Values)> {
+    pub(crate) fn get(&self, handle: &[u8], now: Instant) -> Result<(Statement, Values)> {
         let mut known = self.current(now);
         let statement = find(&mut known, handle)?;
         statement.used = now;
@@ -112,7 +112,7 @@ impl Prepared {
     }
 }
 
-fn find<'a>(known: &'a mut HashMap<Uuid, Statement>, handle: &[u8]) -> Result<&'a mut Statement> {
+fn find<'a>(known: &'a mut HashMap<Uuid, PreparedStatement>, handle: &[u8]) -> Result<&'a mut PreparedStatement> {
     Uuid::from_slice(handle).ok().and_then(|id| known.get_mut(&id)).ok_or_else(|| {
         Error::not_found("there is no prepared statement of this handle: it was closed, idle for too long, or made before the host started; prepare it again")
     })
@@ -222,8 +222,8 @@ mod tests {
         Values::new(RecordBatch::try_from_iter([("0", column)]).unwrap()).unwrap()
     }
 
-    fn sql(text: &str) -> Asked {
-        Asked::Sql(text.into())
+    fn sql(text: &str) -> Statement {
+        Statement::Sql(text.into())
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl From<HostAction> for Call {
 mod tests {
     use std::collections::BTreeSet;
 
-    use skytether_api::statement::{Asked, QueryOptions};
+    use skytether_api::statement::{QueryOptions, Statement};
     use skytether_api::values::Values;
     use skytether_common::{Key, Kind};
     use skytether_store::{Expect, Op};
@@ -124,7 +124,7 @@ mod tests {
     fn samples() -> Vec<(Call, String)> {
         let key = || Key::new("a/b").unwrap();
         let name = || NameRequest { name: "a.b".parse().unwrap() };
-        let query = || QueryRequest::new(&Asked::from("SELECT 1"), &Values::default(), &QueryOptions::default(), false).unwrap();
+        let query = || QueryRequest::new(&Statement::from("SELECT 1"), &Values::default(), &QueryOptions::default(), false).unwrap();
         let own = [
             (HostAction::Info, ""),
             (HostAction::List, ""),

@@ -38,9 +38,9 @@ use skytether_api::receipt::ReceiptSource;
 use skytether_api::resize_report::{ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::{RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use skytether_api::service::{FleetService, OnProgress, Prepared, ViewParts, WriterParts};
-use skytether_api::statement::Asked;
 use skytether_api::statement::Query;
 use skytether_api::statement::QueryOptions;
+use skytether_api::statement::Statement;
 use skytether_api::statement::TableScan;
 use skytether_api::status::DriveStatus;
 use skytether_api::values::Values;
@@ -269,18 +269,18 @@ impl RemoteHost {
 }
 
 impl FleetService for RemoteHost {
-    fn ask_with<'a>(&'a self, asked: &'a Asked, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+    fn ask_with<'a>(&'a self, asked: &'a Statement, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.query(frames::encode_json(&QueryRequest::new(asked, values, options, false)?)?).await })
     }
 
-    fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Prepared>> {
+    fn prepare<'a>(&'a self, asked: &'a Statement) -> BoxFuture<'a, Result<Prepared>> {
         Box::pin(async move {
             let request = QueryRequest::new(asked, &Values::default(), &QueryOptions::default(), false)?;
             self.connection.ask::<PreparedAnswer>(HostAction::Prepare(request)).await?.prepared()
         })
     }
 
-    fn schema_with<'a>(&'a self, asked: &'a Asked, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>> {
+    fn schema_with<'a>(&'a self, asked: &'a Statement, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>> {
         Box::pin(async move {
             let request = QueryRequest::new(asked, values, &QueryOptions::default(), false)?;
             decode_schema(self.connection.act(HostAction::QuerySchema(request)).await?)
@@ -295,7 +295,7 @@ impl FleetService for RemoteHost {
         Box::pin(async move { decode_schema(self.connection.act(HostAction::Schema(TableRequest { table: table.to_owned() })).await?) })
     }
 
-    fn explanation<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+    fn explanation<'a>(&'a self, asked: &'a Statement, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
         Box::pin(async move {
             let request = QueryRequest::new(asked, &Values::default(), options, analyze)?;
             self.connection.ask(HostAction::Explanation(request)).await

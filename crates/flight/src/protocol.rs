@@ -26,8 +26,8 @@ use uuid::Uuid;
 
 use skytether_api::receipt::Receipt;
 use skytether_api::service::Prepared;
-use skytether_api::statement::Asked;
 use skytether_api::statement::QueryOptions;
+use skytether_api::statement::Statement;
 use skytether_api::statement::TableScan;
 use skytether_api::values::Values;
 
@@ -77,28 +77,28 @@ pub(crate) struct QueryRequest {
 }
 
 impl QueryRequest {
-    pub(crate) fn new(asked: &Asked, values: &Values, options: &QueryOptions, analyze: bool) -> Result<Self> {
+    pub(crate) fn new(asked: &Statement, values: &Values, options: &QueryOptions, analyze: bool) -> Result<Self> {
         let values = if values.is_empty() { None } else { Some(BASE64_STANDARD.encode(values.encode()?)) };
         let (sql, substrait) = match asked {
-            Asked::Sql(text) => (Some(text.to_string()), None),
-            Asked::Substrait(plan) => (None, Some(BASE64_STANDARD.encode(plan))),
+            Statement::Sql(text) => (Some(text.to_string()), None),
+            Statement::Substrait(plan) => (None, Some(BASE64_STANDARD.encode(plan))),
         };
         Ok(Self { sql, substrait, options: options.clone(), analyze, values })
     }
 
-    pub(crate) fn asked(&self) -> Result<Asked> {
+    pub(crate) fn asked(&self) -> Result<Statement> {
         match (&self.sql, &self.substrait) {
-            (Some(text), None) => Ok(Asked::Sql(text.as_str().into())),
+            (Some(text), None) => Ok(Statement::Sql(text.as_str().into())),
             (None, Some(plan)) => {
                 let bytes = BASE64_STANDARD.decode(plan).map_err(|e| Error::invalid("the plan is no base64").with_source(e))?;
-                Ok(Asked::Substrait(bytes.into()))
+                Ok(Statement::Substrait(bytes.into()))
             }
             _ => Err(Error::invalid("a query is asked either as sql or as a substrait plan")),
         }
     }
 
     /// What is asked, where values have no meaning.
-    pub(crate) fn asked_without_values(&self) -> Result<Asked> {
+    pub(crate) fn asked_without_values(&self) -> Result<Statement> {
         match &self.values {
             None => self.asked(),
             Some(_) => Err(Error::invalid("values of parameters are taken where a query is run, and for the columns of its result")),

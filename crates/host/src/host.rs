@@ -15,7 +15,7 @@ use uuid::Uuid;
 use skytether_api::explanation::Explanation;
 use skytether_api::resize_report::{ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubOptions, ScrubReport};
-use skytether_api::statement::{Asked, Query, QueryOptions, TableScan};
+use skytether_api::statement::{Query, QueryOptions, Statement, TableScan};
 use skytether_api::status::DriveStatus;
 use skytether_catalog::records::membership::Founding;
 use skytether_catalog::records::root::DatasetKind;
@@ -233,7 +233,7 @@ impl Host {
     ///
     /// # Errors
     /// As [`Host::sql`] and [`Host::substrait`].
-    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+    pub fn ask<'a>(&'a self, asked: &'a Statement, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         self.planner.ask(asked, options)
     }
 
@@ -257,7 +257,7 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn explain<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+    pub fn explain<'a>(&'a self, asked: impl Into<Statement>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
         let asked = asked.into();
         Box::pin(async move { Ok(self.planner.explanation(asked, analyze, options).await?.to_string()) })
     }
@@ -266,7 +266,7 @@ impl Host {
     ///
     /// # Errors
     /// As there.
-    pub fn explanation<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+    pub fn explanation<'a>(&'a self, asked: impl Into<Statement>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
         let asked = asked.into();
         Box::pin(async move { self.planner.explanation(asked, analyze, options).await })
     }

@@ -14,7 +14,7 @@ use skytether_api::explanation::Explanation;
 use skytether_api::resize_report::{ResizeOptions, ResizeReport};
 use skytether_api::scrub_report::{RepairOptions, RepairReport, ScrubOptions, ScrubReport};
 use skytether_api::service::{FleetService, OnProgress, Prepared, ViewParts, WriterParts};
-use skytether_api::statement::{Asked, Query, QueryOptions, TableScan};
+use skytether_api::statement::{Query, QueryOptions, Statement, TableScan};
 use skytether_api::status::DriveStatus;
 use skytether_api::values::Values;
 use skytether_catalog::indexes::{IndexInfo, ListIndexes, NewIndex, OldIndex};
@@ -57,18 +57,18 @@ fn scalars(values: &Values) -> Result<Vec<ScalarValue>> {
 }
 
 impl FleetService for Host {
-    fn ask_with<'a>(&'a self, asked: &'a Asked, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+    fn ask_with<'a>(&'a self, asked: &'a Statement, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.planner().run(self.planner().plan_asked(asked, options, scalars(values)?).await?) })
     }
 
-    fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Prepared>> {
+    fn prepare<'a>(&'a self, asked: &'a Statement) -> BoxFuture<'a, Result<Prepared>> {
         Box::pin(async move {
             let (schema, parameters) = self.planner().prepare(asked).await?;
             Ok(Prepared { schema, parameters })
         })
     }
 
-    fn schema_with<'a>(&'a self, asked: &'a Asked, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>> {
+    fn schema_with<'a>(&'a self, asked: &'a Statement, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>> {
         Box::pin(async move { Ok(self.planner().plan_asked(asked, &QueryOptions::default(), scalars(values)?).await?.physical.schema()) })
     }
 
@@ -80,7 +80,7 @@ impl FleetService for Host {
         self.planner().schema_of(table)
     }
 
-    fn explanation<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+    fn explanation<'a>(&'a self, asked: &'a Statement, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
         Box::pin(async move { self.planner().explanation(asked.clone(), analyze, options).await })
     }
 

@@ -22,9 +22,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
 use crate::matrix_writer;
-use crate::outbox::WritePipeline;
 use crate::row_router::RowRouter;
 use crate::stripe_encoder::StripeEncoder;
+use crate::write_pipeline::WritePipeline;
 use skytether_catalog::commit::lost_update;
 use skytether_catalog::fencing::is_refusal;
 use skytether_catalog::records::bounds::Bounds;
@@ -85,7 +85,7 @@ enum State {
 
 /// Partitions of one table while they are written.
 pub(crate) struct PartitionWriter<'a> {
-    outbox: &'a WritePipeline,
+    writes: &'a WritePipeline,
     name: PartitionName,
     drives: Vec<usize>,
     coder: Option<&'a StripeEncoder<'a>>,
@@ -97,9 +97,9 @@ pub(crate) struct PartitionWriter<'a> {
 
 impl<'a> PartitionWriter<'a> {
     /// A partition that every one of `drives` gets a copy of.
-    pub(crate) fn new(outbox: &'a WritePipeline, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
+    pub(crate) fn new(writes: &'a WritePipeline, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
         let metadata = MetadataBuilder::new(layout, schema, BTreeMap::new());
-        Self { outbox, name, drives, coder: None, metadata, rows: 0, slices: 0, bytes: 0 }
+        Self { writes, name, drives, coder: None, metadata, rows: 0, slices: 0, bytes: 0 }
     }
 
     /// The same partition, whose slices `coder` puts into code groups.
@@ -113,7 +113,7 @@ impl<'a> PartitionWriter<'a> {
         for slice in stripe.slices() {
             let key = self.name.slice_key(self.slices)?;
             for drive in &self.drives {
-                self.outbox.put(*drive, key.clone(), slice.clone())?;
+                self.writes.put(*drive, key.clone(), slice.clone())?;
             }
             if let Some(coder) = self.coder {
                 coder.push(self.name.slot, self.slices, slice)?;
@@ -134,7 +134,7 @@ impl<'a> PartitionWriter<'a> {
         let key = self.name.key()?;
         let bytes = self.bytes + metadata.len() as u64;
         let holders = self.coder.map_or_else(|| self.drives.clone(), |coder| coder.holders(self.name.slot));
-        holders.into_iter().try_for_each(|drive| self.outbox.put(drive, key.clone(), metadata.clone()))?;
+        holders.into_iter().try_for_each(|drive| self.writes.put(drive, key.clone(), metadata.clone()))?;
         self.drives
             .iter()
             .map(|drive| {
@@ -265,9 +265,9 @@ impl DatasetWriter {
         self.check_table(table)?;
         check_schema(&self.name, &schema)?;
         self.state = State::Failed;
-        let outbox = WritePipeline::new(&self.catalog);
-        let encoded = tokio::task::block_in_place(|| self.encode_table(&outbox, table, placement, keys, &schema, batches));
-        let record = settle(outbox, encoded).await?;
+        let writes = WritePipeline::new(&self.catalog);
+        let encoded = tokio::task::block_in_place(|| self.encode_table(&writes, table, placement, keys, &schema, batches));
+        let record = settle(writes, encoded).await?;
         self.tables.insert(table.to_owned(), record);
         self.state = State::Writing;
         Ok(())
@@ -275,7 +275,7 @@ impl DatasetWriter {
 
     fn encode_table(
         &self,
-        outbox: &WritePipeline,
+        writes: &WritePipeline,
         table: &str,
         placement: Placement,
         keys: Vec<Key>,
@@ -286,8 +286,8 @@ impl DatasetWriter {
         std::thread::scope(|scope| {
             let encoder = std::thread::Builder::new().name("encoder".to_owned()).spawn_scoped(scope, move || -> Result<TableRecord> {
                 let drives = self.order(placement, !keys.is_empty())?;
-                let coder = if placement == Placement::Spread { self.coder(outbox, table, &drives)? } else { None };
-                let partitions = self.route(outbox, table, placement, &drives, coder.as_ref(), schema);
+                let coder = if placement == Placement::Spread { self.coder(writes, table, &drives)? } else { None };
+                let partitions = self.route(writes, table, placement, &drives, coder.as_ref(), schema);
                 let cut = || {
                     let mut dealt = RowRouter::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
                     let mut memory_bytes = 0;
@@ -360,25 +360,25 @@ impl DatasetWriter {
     }
 
     /// What makes the parities of a table over `drives`, if it has any.
-    fn coder<'a>(&self, outbox: &'a WritePipeline, table: &str, drives: &[usize]) -> Result<Option<StripeEncoder<'a>>> {
+    fn coder<'a>(&self, writes: &'a WritePipeline, table: &str, drives: &[usize]) -> Result<Option<StripeEncoder<'a>>> {
         let (Some(code), Some(over)) = self.over()? else { return Ok(None) };
         // The hosts of the drives, which may be in another order.
         let host = |at: &usize| over.drives.iter().position(|other| other == at).and_then(|place| over.hosts.get(place).copied());
         let hosts = if over.hosts.is_empty() { Vec::new() } else { drives.iter().filter_map(host).collect() };
         let over = StripeLayout { scheme: self.scheme, drives: drives.to_vec(), hosts };
-        StripeEncoder::new(outbox, over, code, self.partition(table, 0), self.slices.target_bytes).map(Some)
+        StripeEncoder::new(writes, over, code, self.partition(table, 0), self.slices.target_bytes).map(Some)
     }
 
     fn route<'a>(
         &self,
-        outbox: &'a WritePipeline,
+        writes: &'a WritePipeline,
         table: &str,
         placement: Placement,
         drives: &[usize],
         coder: Option<&'a StripeEncoder<'a>>,
         schema: &SchemaRef,
     ) -> Vec<PartitionWriter<'a>> {
-        let writer = |slot: u32, drives: Vec<usize>| PartitionWriter::new(outbox, self.partition(table, slot), drives, Layout::Table, schema.clone());
+        let writer = |slot: u32, drives: Vec<usize>| PartitionWriter::new(writes, self.partition(table, slot), drives, Layout::Table, schema.clone());
         match placement {
             Placement::Everywhere => vec![writer(0, drives.to_vec())],
             Placement::Spread => drives.iter().zip(0..).map(|(drive, slot)| writer(slot, vec![*drive]).coded(coder)).collect(),
@@ -393,17 +393,17 @@ impl DatasetWriter {
         Box::pin(async move {
             self.check_table(table)?;
             self.state = State::Failed;
-            let outbox = WritePipeline::new(&self.catalog);
+            let writes = WritePipeline::new(&self.catalog);
             let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
             let encoded = tokio::task::block_in_place(|| {
                 let drives = self.order(Placement::Spread, true)?;
-                let coder = self.coder(&outbox, table, &drives)?;
+                let coder = self.coder(&writes, table, &drives)?;
                 let name = |slot: u32| self.partition(table, slot);
-                let to = matrix_writer::To { catalog: &self.catalog, outbox: &outbox, drives: &drives, coder: coder.as_ref(), name: &name };
+                let to = matrix_writer::To { catalog: &self.catalog, writes: &writes, drives: &drives, coder: coder.as_ref(), name: &name };
                 let partitions = matrix_writer::write(&to, &self.slices, matrix)?;
                 Ok((partitions, coder.map(|coder| coder.finish(&self.catalog)).transpose()?))
             });
-            let (partitions, redundancy) = settle(outbox, encoded).await?;
+            let (partitions, redundancy) = settle(writes, encoded).await?;
             let rows = partitions.iter().map(|p| p.rows).sum();
             self.tables.insert(
                 table.to_owned(),
@@ -587,8 +587,8 @@ impl Drop for DatasetWriter {
 
 /// Waits for the lanes; where both failed, the lanes' error is the cause and the encoder's only says
 /// that it could not go on.
-async fn settle<T>(outbox: WritePipeline, encoded: Result<T>) -> Result<T> {
-    let sent = outbox.finish().await;
+async fn settle<T>(writes: WritePipeline, encoded: Result<T>) -> Result<T> {
+    let sent = writes.finish().await;
     sent.and(encoded)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`DatasetWriter`](dataset_writer::DatasetWriter) is one ingest under way, from `begin` to `commit` or `abort`.
 //! - [`row_router`] gives rows to partitions, in turn or by key; [`matrix_writer`] gives genes to partitions.
-//! - [`stripe_encoder`] forms code groups and makes parities; [`outbox`] sends batches, two under way per drive.
+//! - [`stripe_encoder`] forms code groups and makes parities; [`write_pipeline`] sends batches, two under way per drive.
 //!
 //! Invariants: nothing of an ingest is visible before its commit, and everything after it (I1). A writer that is
 //! dropped deletes what it wrote; after a crash the next open does. Memory is bounded, whatever the input has. This
@@ -46,6 +46,6 @@
 
 pub mod dataset_writer;
 pub mod matrix_writer;
-pub mod outbox;
 pub mod row_router;
 pub mod stripe_encoder;
+pub mod write_pipeline;

@@ -9,8 +9,8 @@ use skytether_matrix::Transposed;
 use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
 
 use crate::dataset_writer::PartitionWriter;
-use crate::outbox::WritePipeline;
 use crate::stripe_encoder::StripeEncoder;
+use crate::write_pipeline::WritePipeline;
 use skytether_catalog::records::partition::PartitionRecord;
 use skytether_catalog::root_store::Catalog;
 
@@ -38,7 +38,7 @@ pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {
 /// Where a matrix goes.
 pub(crate) struct To<'a> {
     pub(crate) catalog: &'a Catalog,
-    pub(crate) outbox: &'a WritePipeline,
+    pub(crate) writes: &'a WritePipeline,
     /// The host's drives, in the order of the partitions.
     pub(crate) drives: &'a [usize],
     pub(crate) coder: Option<&'a StripeEncoder<'a>>,
@@ -62,7 +62,7 @@ pub(crate) fn write(to: &To<'_>, options: &SliceOptions, matrix: &Transposed) ->
 fn write_range(to: &To<'_>, options: &SliceOptions, slot: u32, drive: usize, matrix: &Transposed, genes: Range<u32>) -> Result<Vec<PartitionRecord>> {
     let of = matrix.value_type();
     let mut partition =
-        PartitionWriter::new(to.outbox, (to.name)(slot), vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of))
+        PartitionWriter::new(to.writes, (to.name)(slot), vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of))
             .coded(to.coder);
     let mut slicer = SparseSlicer::new(matrix.n_cells(), matrix.n_genes(), of, options.clone());
     matrix.rows(genes, &mut |gene, block, idx, values| slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice)))?;

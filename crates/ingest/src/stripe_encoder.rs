@@ -20,7 +20,7 @@ use skytether_erasure::{Code, Scheme, code};
 use skytether_runtime::threads;
 use uuid::Uuid;
 
-use crate::outbox::WritePipeline;
+use crate::write_pipeline::WritePipeline;
 use skytether_catalog::records::code_map::{Part, RedundancyRecord, StoredMap, StripeLayout, Within, holders, level_holders, parity_of};
 use skytether_catalog::root_store::Catalog;
 
@@ -40,7 +40,7 @@ struct PendingShard {
 
 /// Makes the parities of one table.
 pub(crate) struct StripeEncoder<'a> {
-    outbox: &'a WritePipeline,
+    writes: &'a WritePipeline,
     over: StripeLayout,
     code: Code,
     /// A partition of the table; which one does not matter.
@@ -102,7 +102,7 @@ impl<'a> StripeEncoder<'a> {
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M drives, or on two levels too few hosts or drives of one.
-    pub(crate) fn new(outbox: &'a WritePipeline, over: StripeLayout, code: Code, table: PartitionName, slice_bytes: usize) -> Result<Self> {
+    pub(crate) fn new(writes: &'a WritePipeline, over: StripeLayout, code: Code, table: PartitionName, slice_bytes: usize) -> Result<Self> {
         let most = WINDOW / slice_bytes.max(1);
         // Parities of many small tables are to begin on different drives.
         let (seed, drives) = (table.generation.0, over.drives.len());
@@ -117,7 +117,7 @@ impl<'a> StripeEncoder<'a> {
         let parities = || vec![(0, 0); drives];
         let state =
             State { former, waiting: 0, groups: [Vec::new(), Vec::new()], parities: [parities(), parities()], made: HashMap::new(), pending: Vec::new() };
-        Ok(Self { outbox, over, code, table, state: Mutex::new(state), apart: Mutex::new(None) })
+        Ok(Self { writes, over, code, table, state: Mutex::new(state), apart: Mutex::new(None) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -253,7 +253,7 @@ impl<'a> StripeEncoder<'a> {
 
     fn send(&self, part: Part, slot: u32, number: u32, bytes: Bytes) -> Result<()> {
         let to = self.over.drives.get(slot as usize).ok_or_else(|| Error::internal("a parity is to go to no drive"))?;
-        self.outbox.put(*to, part.of(&self.table, slot).slice_key(number)?, bytes)
+        self.writes.put(*to, part.of(&self.table, slot).slice_key(number)?, bytes)
     }
 
     /// The drives, of the host's, that have what lies under the key of partition `slot` itself.
@@ -285,7 +285,7 @@ impl<'a> StripeEncoder<'a> {
         let map = StoredMap { drives: drives.clone(), map: map_of(self.code, &state.groups[0])?, within }.encode()?;
         let key = parity_of(&self.table, 0).key()?;
         for at in self.holders(0) {
-            self.outbox.put(at, key.clone(), map.clone())?;
+            self.writes.put(at, key.clone(), map.clone())?;
         }
         Ok(RedundancyRecord::new(self.over.scheme, drives, self.over.hosts.clone(), &state.parities, map.len() as u64))
     }

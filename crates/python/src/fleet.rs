@@ -234,8 +234,8 @@ impl PyFleet {
     fn explain(&self, py: Python<'_>, query: Written, analyze: bool, cut: &str) -> PyResult<(String, String)> {
         let (fleet, options) = (self.fleet()?, options(cut)?);
         let asked = match query {
-            Written::Sql(text) => skytether::Asked::Sql(text.into()),
-            Written::Substrait(plan) => skytether::Asked::Substrait(plan.into()),
+            Written::Sql(text) => skytether::Statement::Sql(text.into()),
+            Written::Substrait(plan) => skytether::Statement::Substrait(plan.into()),
         };
         block(py, async move {
             let explanation = fleet.explanation(asked, analyze, &options).await?;

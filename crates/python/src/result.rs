@@ -28,18 +28,18 @@ use crate::slot::Slot;
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
     /// A text of SQL, or a Substrait plan.
-    Query(skytether::Asked),
+    Query(skytether::Statement),
     /// A scan of one table.
     Scan(TableScan),
 }
 
 impl Asked {
     pub(crate) fn sql(text: String) -> Self {
-        Self::Query(skytether::Asked::Sql(text.into()))
+        Self::Query(skytether::Statement::Sql(text.into()))
     }
 
     pub(crate) fn substrait(plan: Vec<u8>) -> Self {
-        Self::Query(skytether::Asked::Substrait(plan.into()))
+        Self::Query(skytether::Statement::Substrait(plan.into()))
     }
 }
 

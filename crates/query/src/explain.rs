@@ -10,7 +10,7 @@ use skytether_plan::explain_text;
 use crate::planner::Planner;
 use skytether_api::estimate::WorkSplit;
 use skytether_api::explanation::{Explanation, HostNote, SubPlanText};
-use skytether_api::statement::{Asked, QueryOptions};
+use skytether_api::statement::{QueryOptions, Statement};
 use skytether_exec::scan::DriveScanExec;
 
 impl Planner {
@@ -18,7 +18,7 @@ impl Planner {
     ///
     /// # Errors
     /// As there.
-    pub async fn explain(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<String> {
+    pub async fn explain(&self, asked: impl Into<Statement>, analyze: bool, options: &QueryOptions) -> Result<String> {
         Ok(self.explanation(asked, analyze, options).await?.to_string())
     }
 
@@ -27,7 +27,7 @@ impl Planner {
     ///
     /// # Errors
     /// As [`Planner::sql`], and with `analyze` the query's own.
-    pub async fn explanation(&self, asked: impl Into<Asked>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
+    pub async fn explanation(&self, asked: impl Into<Statement>, analyze: bool, options: &QueryOptions) -> Result<Explanation> {
         let planned = self.plan_asked(&asked.into(), options, Vec::new()).await?;
         let cut = &planned.cut;
         let mut explanation = Explanation {

@@ -17,7 +17,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::SessionConfig;
-use datafusion::sql::parser::Statement;
+use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
 use skytether_common::{Error, Result};
@@ -46,9 +46,9 @@ use crate::substrait;
 use crate::tables::{NamedTables, PLAIN, SchemaCache};
 use crate::unnest as unnested;
 use skytether_api::receipt::ReceiptHandle;
-use skytether_api::statement::Asked;
 use skytether_api::statement::Query;
 use skytether_api::statement::QueryOptions;
+use skytether_api::statement::Statement;
 use skytether_cluster::cluster::Cluster;
 use skytether_cluster::options::HostOptions;
 use skytether_exec::drive_reader::Timeouts;
@@ -121,7 +121,7 @@ impl Planner {
     /// Invalid for SQL that is wrong or no query, `NotFound` for data sets and tables, and what the drives say
     /// when asked for metadata.
     pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.ask(&Asked::Sql(text.into()), options).await })
+        Box::pin(async move { self.ask(&Statement::Sql(text.into()), options).await })
     }
 
     /// Runs a plan of another producer: the bytes of a Substrait `Plan`.
@@ -131,14 +131,14 @@ impl Planner {
     /// [`crate::substrait::LIMITS`]; unsupported for relations, expressions and functions that this engine does not
     /// know, by name; and as [`Planner::sql`].
     pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.ask(&Asked::Substrait(plan), options).await })
+        Box::pin(async move { self.ask(&Statement::Substrait(plan), options).await })
     }
 
     /// Runs a query, in whichever form it is asked.
     ///
     /// # Errors
     /// As [`Planner::sql`] and [`Planner::substrait`].
-    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+    pub fn ask<'a>(&'a self, asked: &'a Statement, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move { self.run(self.plan_asked(asked, options, Vec::new()).await?) })
     }
 
@@ -163,7 +163,7 @@ impl Planner {
     }
 
     /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
-    pub async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
+    pub async fn plan_asked(&self, asked: &Statement, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
         self.0.cluster.catalog().look_again();
         // Before it is known what the query reads.
@@ -175,7 +175,7 @@ impl Planner {
         planned.map(|planned| Planned { running: Some(running), ..planned })
     }
 
-    async fn plan_over(&self, shown: &Shown, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>, begun: Instant) -> Result<Planned> {
+    async fn plan_over(&self, shown: &Shown, asked: &Statement, options: &QueryOptions, values: Vec<ScalarValue>, begun: Instant) -> Result<Planned> {
         let collector = Arc::new(Collector::new(begun, options.cut));
         let Logical { plan, optimised, state, tables } = self.logical(asked, shown, &collector, true).await?;
         let work = async {
@@ -187,14 +187,14 @@ impl Planner {
             }
         };
         match asked {
-            Asked::Sql(_) => work.await,
-            Asked::Substrait(_) => substrait::guarded(work).await,
+            Statement::Sql(_) => work.await,
+            Statement::Substrait(_) => substrait::guarded(work).await,
         }
     }
 
     /// The columns of a query's result, as far as they can be told before its parameters have values, and the
     /// parameters in order; those of a type that the query does not tell are of type null.
-    pub async fn prepare(&self, asked: &Asked) -> Result<(SchemaRef, Vec<Field>)> {
+    pub async fn prepare(&self, asked: &Statement) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
         let shown = Shown::named();
         let Logical { plan, .. } = match self.logical(asked, &shown, &collector, false).await {
@@ -206,10 +206,10 @@ impl Planner {
 
     /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants
     /// to `optimise` it anyway.
-    async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
+    async fn logical(&self, asked: &Statement, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
         let (text, mut statement) = match asked {
-            Asked::Sql(text) => (text, parse(&self.0.base, text)?),
-            Asked::Substrait(plan) => {
+            Statement::Sql(text) => (text, parse(&self.0.base, text)?),
+            Statement::Substrait(plan) => {
                 let mut state = self.0.base.clone();
                 state.mark_start_execution();
                 let (plan, tables) = substrait::logical(plan, &state, self.0.cluster.catalog(), &self.0.schemas, collector).await?;
@@ -352,13 +352,13 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     Ok(state)
 }
 
-fn parse(state: &SessionState, text: &str) -> Result<Statement> {
+fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     sql_limits::check(text)?;
     let dialect = state.config_options().sql_parser.dialect;
     let statement = state.sql_to_statement(text, &dialect).map_err(from_datafusion)?;
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
-        Statement::Statement(inner) => match inner.as_ref() {
+        SqlStatement::Statement(inner) => match inner.as_ref() {
             ast::Statement::Query(_) => return Ok(statement),
             ast::Statement::Explain { .. } => return Err(explain()),
             ast::Statement::ExplainTable { table_name, .. } => {
@@ -367,7 +367,7 @@ fn parse(state: &SessionState, text: &str) -> Result<Statement> {
             }
             other => other.to_string(),
         },
-        Statement::Explain(_) => return Err(explain()),
+        SqlStatement::Explain(_) => return Err(explain()),
         other => other.to_string(),
     };
     let word: String = what.split_whitespace().next().unwrap_or("this").chars().take(20).collect();

@@ -13,8 +13,8 @@ use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Result};
 use skytether_flight::RemoteHost;
 use skytether_host::{
-    Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, Host, HostOptions, IngestReport, Listing, Placement, Progress,
-    Query, QueryOptions, RepairOptions, RepairReport, ResizeOptions, ResizeReport, RootRecord, Scheme, ScrubOptions, ScrubReport, TableScan, WriterParts,
+    DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, Host, HostOptions, IngestReport, Listing, Placement, Progress, Query,
+    QueryOptions, RepairOptions, RepairReport, ResizeOptions, ResizeReport, RootRecord, Scheme, ScrubOptions, ScrubReport, Statement, TableScan, WriterParts,
 };
 use skytether_transport::Credentials;
 
@@ -128,7 +128,7 @@ impl Fleet {
     /// # Errors
     /// As [`Fleet::ask`].
     pub fn sql<'a>(&'a self, text: &'a str, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.service.ask(&Asked::from(text), options).await })
+        Box::pin(async move { self.service.ask(&Statement::from(text), options).await })
     }
 
     /// Scans a table; see [`Host::scan`].
@@ -152,14 +152,14 @@ impl Fleet {
     /// # Errors
     /// As there.
     pub fn substrait<'a>(&'a self, plan: Bytes, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        Box::pin(async move { self.ask(&Asked::Substrait(plan), options).await })
+        Box::pin(async move { self.ask(&Statement::Substrait(plan), options).await })
     }
 
     /// Runs a query, in whichever form it is asked; see [`Host::ask`].
     ///
     /// # Errors
     /// As there.
-    pub fn ask<'a>(&'a self, asked: &'a Asked, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+    pub fn ask<'a>(&'a self, asked: &'a Statement, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         self.service.ask(asked, options)
     }
 
@@ -167,11 +167,11 @@ impl Fleet {
     ///
     /// # Errors
     /// As there.
-    pub fn explain<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+    pub fn explain<'a>(&'a self, asked: impl Into<Statement>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
         self.explain_text(asked.into(), analyze, options)
     }
 
-    fn explain_text<'a>(&'a self, asked: Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
+    fn explain_text<'a>(&'a self, asked: Statement, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<String>> {
         Box::pin(async move { self.service.explain(&asked, analyze, options).await })
     }
 
@@ -179,11 +179,11 @@ impl Fleet {
     ///
     /// # Errors
     /// As there.
-    pub fn explanation<'a>(&'a self, asked: impl Into<Asked>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+    pub fn explanation<'a>(&'a self, asked: impl Into<Statement>, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
         self.explanation_of(asked.into(), analyze, options)
     }
 
-    fn explanation_of<'a>(&'a self, asked: Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+    fn explanation_of<'a>(&'a self, asked: Statement, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
         Box::pin(async move { self.service.explanation(&asked, analyze, options).await })
     }
 

@@ -36,9 +36,9 @@ pub use profiles::Profiles;
 pub use skytether_formats::atomic_file::remove_unfinished;
 pub use skytether_formats::{self as files, storage_schema};
 pub use skytether_host::{
-    AdaptiveMode, Asked, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, HostOptions, IndexInfo, IndexRecord, IngestReport,
+    AdaptiveMode, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, HostOptions, IndexInfo, IndexRecord, IngestReport,
     ListIndexes, Listing, NewIndex, OldIndex, Output, ParquetView, Placement, Progress, Pushdown, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions,
-    RepairReport, ResizeOptions, ResizeReport, Scheme, ScrubOptions, ScrubReport, TableScan, VirtualFile,
+    RepairReport, ResizeOptions, ResizeReport, Scheme, ScrubOptions, ScrubReport, Statement, TableScan, VirtualFile,
 };
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_transport::{Credentials, Secret};

@@ -4,8 +4,8 @@ use arrow::datatypes::SchemaRef;
 use futures::future::BoxFuture;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_host::{
-    Asked, DatasetInfo, DriveStatus, Explanation, FleetService, IndexInfo, ListIndexes, Listing, NewIndex, OldIndex, OnProgress, Prepared, Query, QueryOptions,
-    RepairOptions, RepairReport, ResizeOptions, ResizeReport, RootRecord, ScrubOptions, ScrubReport, TableScan, Values, ViewParts, WriterParts,
+    DatasetInfo, DriveStatus, Explanation, FleetService, IndexInfo, ListIndexes, Listing, NewIndex, OldIndex, OnProgress, Prepared, Query, QueryOptions,
+    RepairOptions, RepairReport, ResizeOptions, ResizeReport, RootRecord, ScrubOptions, ScrubReport, Statement, TableScan, Values, ViewParts, WriterParts,
 };
 
 use crate::embedded::Embedded;
@@ -17,15 +17,15 @@ impl Embedded {
 }
 
 impl FleetService for Embedded {
-    fn ask_with<'a>(&'a self, asked: &'a Asked, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
+    fn ask_with<'a>(&'a self, asked: &'a Statement, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         self.of_host().ask_with(asked, values, options)
     }
 
-    fn prepare<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Prepared>> {
+    fn prepare<'a>(&'a self, asked: &'a Statement) -> BoxFuture<'a, Result<Prepared>> {
         self.of_host().prepare(asked)
     }
 
-    fn schema_with<'a>(&'a self, asked: &'a Asked, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>> {
+    fn schema_with<'a>(&'a self, asked: &'a Statement, values: &'a Values) -> BoxFuture<'a, Result<SchemaRef>> {
         self.of_host().schema_with(asked, values)
     }
 
@@ -37,7 +37,7 @@ impl FleetService for Embedded {
         self.of_host().schema_of(table)
     }
 
-    fn explanation<'a>(&'a self, asked: &'a Asked, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
+    fn explanation<'a>(&'a self, asked: &'a Statement, analyze: bool, options: &'a QueryOptions) -> BoxFuture<'a, Result<Explanation>> {
         self.of_host().explanation(asked, analyze, options)
     }
 

@@ -9,7 +9,7 @@ use arrow_flight::sql::CommandGetTables;
 use arrow_flight::sql::client::FlightSqlServiceClient;
 use bytes::Bytes;
 use futures::TryStreamExt;
-use skytether::{Asked, Credentials, Fleet, FleetService, QueryOptions, ResizeOptions};
+use skytether::{Credentials, Fleet, FleetService, QueryOptions, ResizeOptions, Statement};
 use skytether_common::Kind;
 use skytether_flight_sql::service::FlightSqlHost;
 use skytether_host::Values;
@@ -29,7 +29,7 @@ fn row(id: i64, group: &str) -> RecordBatch {
 }
 
 async fn rows(fleet: &dyn FleetService, values: &Values) -> Vec<String> {
-    lines(&fleet.ask_with(&Asked::from(SQL), values, &QueryOptions::default()).await.unwrap().collect().await.unwrap())
+    lines(&fleet.ask_with(&Statement::from(SQL), values, &QueryOptions::default()).await.unwrap().collect().await.unwrap())
 }
 
 /// What the rows of [`SQL`] are, with its values written into it.
@@ -46,7 +46,7 @@ async fn host_and_connection_bind_parameters_alike() {
     for fleet in [&embedded, &served] {
         ingest(fleet, "lab.t", &batches(4, 300), false).await.unwrap();
     }
-    let asked = Asked::from(SQL);
+    let asked = Statement::from(SQL);
     let prepared = embedded.service().prepare(&asked).await.unwrap();
     assert_eq!(prepared.parameters.iter().map(|p| p.name().as_str()).collect::<Vec<_>>(), ["$1", "$2"]);
     assert_eq!(served.service().prepare(&asked).await.unwrap(), prepared);
