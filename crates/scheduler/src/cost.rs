@@ -1,9 +1,10 @@
-//! What a slice costs at each rung on each CSE: priors by kind of operator, corrected by what was measured.
+//! The cost model: what a slice costs at each pushdown level on each CSE. Measurements correct priors per operator
+//! kind.
 //!
-//! A prediction is a prior (seconds of a core of this machine, per row or byte) divided by the device's speed, times
-//! two factors that are learnt apart: how far processor times of this kind of work on this device are from the prior
-//! (steady), and how much longer than its processor time a slice takes there (load, which changes). What comes out per
-//! row is learnt from whoever ran the rung. Nothing of it needs an earlier run.
+//! A prediction is a prior divided by the device's speed, times two learnt factors. A prior is in seconds of a core of
+//! this machine, per row or byte. The first factor is steady: processor time of this work on this device over its
+//! prior. The second is the load, which changes: elapsed time over processor time. Every node that runs a level reports
+//! how much comes out per row, and the model learns that for all nodes. The model needs no earlier run.
 
 use crate::kinds::{Had, Kinds};
 use crate::learn::{Load, Robust};
@@ -57,8 +58,8 @@ struct Cse {
     told_at: Seconds,
 }
 
-/// A drive that hands out slices more slowly than it should: by a load of which nobody tells, or by a slow link, or as
-/// that takes more of its processor than was thought.
+/// Why a drive sends raw slices more slowly than predicted: a load that it does not report, a slow link, or sending
+/// that takes more processor time than its prior.
 #[derive(Debug, Clone, Copy)]
 struct Guess {
     /// Bytes per second.
@@ -90,8 +91,8 @@ pub struct CostModel {
 /// A link is slower than thought if less than this share comes of what should.
 const SLOW_LINK: f64 = 0.5;
 
-/// Handing out takes so many times the processor time that was thought at most; what is slower
-/// still is the link's doing.
+/// The most that sending may cost, as a multiple of the processor time that was predicted. The model blames the link
+/// for anything slower.
 const MOST_SENDS: f64 = 3.0;
 
 /// The share of what slices take that sending may be for operators to be learnt of.
@@ -209,7 +210,7 @@ impl CostModel {
         !self.work.upper.is_empty()
     }
 
-    /// Whether results come at the end of an epoch, of which each costs.
+    /// Whether `rung` returns results at the end of an epoch, so that each epoch has a cost of its own.
     #[must_use]
     pub fn holds_state(&self, rung: PushdownLevel) -> bool {
         rung == PushdownLevel::Full && self.has_upper() && matches!(self.work.result, Output::Groups { .. })
@@ -461,7 +462,7 @@ impl CostModel {
         let before = own.slow.take();
         own.fastest = own.fastest.max(rate);
         if rate < SLOW_LINK * expected {
-            // Once may be a load that has just come, of which nobody knows yet.
+            // One slow measurement may come from a new load that no message has reported yet.
             match before {
                 Some(before) => own.link = rate.max(before),
                 None => own.slow = Some(rate),
@@ -471,14 +472,14 @@ impl CostModel {
         }
     }
 
-    /// `cse` hands out slices one after the other, `rate` bytes of them per second, and nobody tells its load. Its
-    /// processor is thought to allow `sends`, all else `others`.
+    /// `cse` sends raw slices one after the other, at `rate` bytes per second, without a report of its load. The model
+    /// predicts `sends` for its processor and `others` for its disk and link, in bytes per second.
     pub fn handed(&mut self, now: Seconds, cse: usize, rate: f64, sends: f64, others: f64) {
         let own = &mut self.cses[cse];
         let load = own.load.value() * sends / rate;
         own.fastest = own.fastest.max(rate);
-        // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long
-        // as nobody says otherwise.
+        // A higher rate than the load allows disproves that load. A lower rate than everything known explains is taken
+        // for load, until a report says otherwise.
         if rate > sends {
             own.guess = None;
             own.load.add(now, load);
@@ -497,15 +498,15 @@ impl CostModel {
         self.cses[cse].load.value()
     }
 
-    /// Time goes by: a load that nobody has measured for long is forgotten by and by.
+    /// Forgets, step by step, loads that have not been measured for long.
     pub fn forget(&mut self, now: Seconds) {
         for cse in &mut self.cses {
             cse.load.forget(now);
         }
     }
 
-    /// The level above has worked off slices of `rows` rows that came at `rung` in `cpu` seconds; where it ran `lower`,
-    /// that gave `out` (rows, bytes).
+    /// The parent has processed slices of `rows` rows that came at `rung`, in `cpu` seconds. Where it ran `lower`, that
+    /// gave `out` (rows, bytes).
     pub fn worked(&mut self, rung: PushdownLevel, rows: f64, bytes_in: f64, cpu: Seconds, out: Option<(u64, u64)>) {
         if let (PushdownLevel::Raw, Some((out_rows, out_bytes))) = (rung, out) {
             self.selected(rows, out_rows as f64, out_bytes as f64);
@@ -522,8 +523,8 @@ impl CostModel {
         }
     }
 
-    /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds
-    /// `states` now, or gave so many at its end.
+    /// An epoch holds `states` now, or returned that number at its end. Its slices have `rows` rows, which `lanes`
+    /// independent lanes processed.
     pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
         self.told = true;
         let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
@@ -561,15 +562,14 @@ pub fn distinct(groups: f64, rows: f64) -> f64 {
     if groups <= 0.0 { 0.0 } else { groups * -(-rows / groups).exp_m1() }
 }
 
-/// What [`distinct`] gives for rows that are worked off in `lanes` lanes, each with states of its
-/// own, all lanes added up.
+/// [`distinct`] for rows that `lanes` lanes process, each with states of its own: the sum over all lanes.
 #[must_use]
 pub fn distinct_in_lanes(groups: f64, rows: f64, lanes: f64) -> f64 {
     lanes * distinct(groups, rows / lanes.max(1.0))
 }
 
-/// The number of groups of which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most
-/// a thousand times `rows`.
+/// The number of groups for which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most a
+/// thousand times `rows`.
 #[must_use]
 pub fn groups_of(rows: f64, states: f64) -> f64 {
     let (mut low, mut high) = (states, rows * 1000.0);

@@ -1,9 +1,9 @@
-//! The machine of the level below: what a CSE accepts, which slice it begins next, when an epoch ends, when it
-//! stops of its own accord.
+//! The state machine of a CSE: which epochs it accepts, which slice it begins next, when an epoch ends, and when it
+//! returns work by itself.
 //!
-//! One [`Drive`] per query. The caller (a drive's executor, or the simulator) carries out [`Effect`]s, asks
-//! for slices with [`Drive::next`] as its sub-plans' scans ask it, and says what was done. [`admit`] decides
-//! over all queries of the CSE.
+//! There is one [`Drive`] per query. The caller (a drive's executor, or the simulator) carries out each [`Effect`] and
+//! reports what it has done. It asks for slices with [`Drive::next`] whenever a scan of the sub-plan wants one.
+//! [`admit`] decides over all queries of the CSE.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -52,7 +52,7 @@ pub enum Answer {
 /// Memory that is kept free for handing out slices, as a share.
 const RESERVE: f64 = 0.1;
 
-/// What filters and projects holds no state: it needs room for a few batches only, so many times less.
+/// Divisor of the memory that an epoch needs if it only filters and projects: it holds no state, only a few batches.
 const STATELESS: u64 = 8;
 
 /// Whether to take an epoch on at `rung`; to begin with, one at `full` needs `memory` bytes at most.
@@ -119,7 +119,7 @@ pub trait Meters {
     fn load(&self) -> f64;
     /// Processor seconds that a slice that runs has had.
     fn cpu(&self, epoch: EpochId, slice: SliceId) -> Seconds;
-    /// Seconds for which it may stand still, beside what its slices take: see [`Up::Progress`].
+    /// Seconds for which it may show no progress, in addition to the time of its slices: see [`Up::Progress`].
     fn slack(&self) -> Seconds {
         0.0
     }
@@ -158,7 +158,7 @@ struct Epoch {
     pending: (u64, u64),
 }
 
-/// Orders that came before their turn are kept, so many at most.
+/// The most orders that are kept because they came before their turn.
 const MAX_EARLY: usize = 4096;
 
 /// The machine of one query on one CSE.
@@ -183,8 +183,8 @@ impl Drive {
             return effects;
         }
         if down.order == Order::Cancel {
-            // It ends the epoch whatever came before it or is missing: an order that was lost with a life of this CSE
-            // must not keep what nobody wants.
+            // A cancel ends the epoch even if earlier orders are missing. A restart of this CSE may have lost one, and
+            // the epoch's results are no longer wanted.
             self.ended.insert(down.epoch);
             self.early.retain(|(epoch, _), _| *epoch != down.epoch);
             if self.epochs.remove(&down.epoch).is_some() {
@@ -245,7 +245,7 @@ impl Drive {
         let number = epoch.next_order;
         epoch.next_order += 1;
         match order {
-            // Both are dealt with above.
+            // Both are handled above.
             Order::Open { .. } | Order::Cancel => {}
             Order::Feed { slices } => {
                 epoch.add(slices);
@@ -292,7 +292,7 @@ impl Drive {
             .flat_map(|(id, epoch)| epoch.queue.iter().map(|slice| (*id, *slice)))
     }
 
-    /// Slices that wait or are being worked off, of all epochs.
+    /// Slices that wait or are being processed, of all epochs.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.epochs.values().map(|epoch| epoch.queue.len() + epoch.running.len()).sum()

@@ -1,4 +1,4 @@
-//! Estimators for few and soiled measurements.
+//! Robust estimators for few and noisy measurements.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! Which slice is covered by which complete epoch: exactly once, whatever comes in whatever order.
+//! The ledger: which complete epoch covers which slice. Each slice counts once, in whatever order messages arrive (I4).
 //!
-//! Batches are held until their epoch is complete: its end was told, and all the batches that it names are there. Then
-//! the epoch counts as a whole, or is dropped as a whole: because it was revoked, because one of its slices is covered
-//! by another epoch already, or because it names slices that it never was given.
+//! The ledger holds batches until their epoch is complete: its end has been reported, and all batches that the end
+//! names are there. Then the epoch counts as a whole or is dropped as a whole. It is dropped if it was revoked, if
+//! another epoch already covers one of its slices, or if it names slices that it was never given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::message::{CseId, EpochId, PushdownLevel, SliceId};
 /// Why an epoch, or something that claims to belong to one, does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dropped {
-    /// Nobody opened such an epoch.
+    /// The host opened no such epoch.
     Unknown,
     /// It counts already, or was dropped already.
     Late,
@@ -57,7 +57,7 @@ enum State<B> {
     Dropped,
 }
 
-/// The book of a query. `B` is a batch, or whatever stands for one.
+/// The ledger of a query. `B` is a batch, or a handle of one.
 #[derive(Debug, Clone)]
 pub struct Ledger<B> {
     wanted: BTreeMap<SliceId, Option<EpochId>>,

@@ -1,8 +1,8 @@
-//! What travels between the level above and a CSE below while a query runs.
+//! Messages between a parent and a CSE while a query runs.
 //!
-//! Epochs are named by the level above and never reused within a query. Messages *down* carry a number per epoch, so
-//! that the CSE applies them in order (but for `Cancel`, which waits for none) and each once, whatever the transport
-//! does. Messages *up* may come late, twice or out of order: all of them are idempotent.
+//! The parent names epochs and never reuses a name within a query. Messages *down* carry a number per epoch: the CSE
+//! applies each once and in order, whatever the transport does. Only `Cancel` applies at once. Messages *up* may come
+//! late, twice or out of order: all of them are idempotent.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +37,8 @@ impl PushdownLevel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CseId(pub u32);
 
-/// A slice (a stripe, where a table has many columns) by its number in the query; the level above gives the numbers, in
-/// storage order for each CSE, and knows which slice of which partition that is.
+/// A slice (a stripe, where a table has many columns) by its number in the query. The parent numbers the slices of each
+/// CSE in storage order, and knows the partition and slice behind each number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceId(pub u32);
 
@@ -64,7 +64,7 @@ pub struct Slice {
 pub struct CloseAfter {
     /// As soon as its queue is empty. Otherwise an empty queue waits for more slices.
     pub drained: bool,
-    /// Once so many slices were begun.
+    /// Once this number of slices has begun.
     pub slices: Option<u32>,
     /// Once so much time has passed since its first slice was begun.
     pub seconds: Option<Seconds>,
@@ -182,7 +182,7 @@ pub enum Up {
         epoch: EpochId,
         /// Slices done.
         done: Vec<SliceCost>,
-        /// Slices being worked off, and the processor seconds that they have had.
+        /// Slices that are being processed, and the processor seconds that they have had.
         running: Vec<(SliceId, Seconds)>,
         /// How busy the CSE is with other things: core seconds that its own threads wanted (at most as many as there
         /// are cores) by those that they got, since the last message. 1 on an idle CSE.
@@ -193,8 +193,8 @@ pub enum Up {
         pending_rows: u64,
         /// Their bytes.
         pending_bytes: u64,
-        /// Seconds for which it may stand still, as it sees it, beside what its slices take: a level in the middle
-        /// gives its own drives time before it does without one of them.
+        /// Seconds for which it may show no progress, in addition to the time of its slices. An aggregator needs them
+        /// to give its own drives time before it fails over.
         #[serde(default, skip_serializing_if = "is_zero")]
         slack: Seconds,
     },

@@ -1,10 +1,10 @@
-//! The best division of what is left, as a fluid: how many slices of each drive are worked off there, at which
-//! rung, and how many above.
+//! The planner of what is left: for each drive, which slices it processes at which pushdown level, and which ones it
+//! sends to the parent. Slices are divisible here, as a fluid.
 //!
-//! For a time `T`, each drive's processor, disk and link allow an interval of numbers of slices to be worked off below.
-//! All drives share the cores and the link of the level above: two sums that must not exceed what `T` allows, so that
-//! the choice within the intervals is a fractional knapsack. The least `T` that allows a choice is found by bisection,
-//! for each set of rungs that is worth a try.
+//! For a time `T`, each drive's processor, disk and link allow an interval for the number of slices that it processes.
+//! All drives share the parent's cores and link. These are two sums that must not exceed what `T` allows, so the choice
+//! within the intervals is a fractional knapsack. Bisection finds the least `T` that allows a choice, for each set of
+//! levels that is worth trying.
 
 use crate::cost::{SliceLoad, distinct_in_lanes};
 use crate::message::{PushdownLevel, Seconds};
@@ -49,7 +49,7 @@ pub struct LevelCost {
 /// A drive as far as the plan goes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// Slices that nobody has begun.
+    /// Slices that no epoch has begun.
     pub slices: u32,
     /// Cores.
     pub cores: u32,
@@ -64,12 +64,12 @@ pub struct Part {
     pub disk: Seconds,
     /// Bytes per second of its link.
     pub link: f64,
-    /// A slice that is handed out as stored: `wall` is for sending.
+    /// A slice that is sent raw: `wall` is for sending.
     pub raw: SliceLoad,
-    /// Core seconds above before the first thing that it hands out or filters can be worked off there;
-    /// nothing once that is over.
+    /// Core seconds of the parent before it can process the first slice that the drive sends raw or filtered; zero once
+    /// that is over.
     pub begin_above: Seconds,
-    /// Whether slices may be handed out as stored.
+    /// Whether slices may be sent raw.
     pub may_raw: bool,
     /// The ways of working slices off below that it accepts.
     pub lanes: Vec<LevelCost>,
@@ -91,9 +91,9 @@ pub struct ParentNode {
 pub struct Share {
     /// The lane, as an index of [`Part::lanes`].
     pub lane: Option<usize>,
-    /// Slices to be worked off below.
+    /// Slices that the drive processes.
     pub below: u32,
-    /// Slices to be handed out as stored.
+    /// Slices that the drive sends raw.
     pub raw: u32,
 }
 
@@ -169,7 +169,7 @@ struct Fluid<'a> {
     /// About when the end may be.
     hint: Seconds,
     below: Vec<f64>,
-    // Drives whose share may change, with their interval and what a slice worked off below changes: (at,
+    // Drives whose share may change, with their interval and the change that one more slice on the drive makes: (at,
     // low, high, link, cores).
     spread: Vec<(usize, f64, f64, f64, f64)>,
     best: Option<Found>,
@@ -359,7 +359,7 @@ impl Fluid<'_> {
         self.spread.retain(|entry| entry.3 * entry.4 > 0.0);
         self.spread.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
         for &(at, low, high, more, relief) in &self.spread {
-            // Who has handed out nothing yet would have to begin with it.
+            // A drive that sends nothing raw yet would add the cost of a beginning.
             let (part, moves_up) = (&self.parts[at], more <= 0.0);
             let begins = if moves_up && self.below[at] >= f64::from(part.slices) { part.begin_above } else { 0.0 };
             if (high - low) * relief.abs() <= begins {
@@ -379,12 +379,12 @@ impl Fluid<'_> {
 }
 
 impl Part {
-    /// Seconds from one slice that is handed out to the next, by its slowest stage.
+    /// Seconds between two slices that are sent raw, by the slowest stage.
     pub(crate) fn each(&self) -> Seconds {
         self.disk.max(self.raw.bytes / self.link).max(self.raw.wall / f64::from(self.cores))
     }
 
-    /// When the drive would be done if it worked off all of its slices itself, in that lane.
+    /// When the drive would end if it processed all of its slices itself, in that lane.
     pub(crate) fn alone(&self, lane: &LevelCost, above: &ParentNode) -> Seconds {
         let n = f64::from(self.slices);
         let (sent, given) = lane.states.map_or((0.0, 0.0), |states| {

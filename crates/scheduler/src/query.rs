@@ -1,12 +1,16 @@
-//! The machine of the level above: which CSE works off which slices of a query, at which rung, and when to think again.
+//! The state machine of a parent: which CSE processes which slices of a query, at which pushdown level, and when to
+//! plan again.
 //!
-//! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that
-//! were counted, works off what came raw or filtered, and calls again at [`Query::wake`]. See
-//! docs/internals/adaptive-execution.md.
+//! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds counted batches,
+//! processes raw and filtered slices, and calls again at [`Query::wake`].
 //!
-//! `query/book.rs` keeps the books of slices and epochs, `query/part.rs` tells plans of them, `query/decide.rs` makes
-//! the decisions, `query/feed.rs` has them carried out, `query/hedge.rs` sees to who keeps others waiting,
-//! `query/forecast.rs` tells people of it all.
+//! - `query/book.rs` records where slices and epochs are;
+//! - `query/part.rs` describes a drive to the planner;
+//! - `query/decide.rs` makes the decisions, and `query/feed.rs` carries them out;
+//! - `query/hedge.rs` handles stragglers;
+//! - `query/forecast.rs` reports expected times to people.
+//!
+//! See also `docs/internals/adaptive-execution.md`.
 
 mod book;
 mod decide;
@@ -120,8 +124,8 @@ pub enum Event<B> {
         /// The message.
         up: Up,
     },
-    /// The level above has worked off an epoch that was counted (decoded and aggregated slices,
-    /// aggregated rows, merged states).
+    /// The parent has processed an epoch that was counted: decoded and aggregated slices, aggregated rows, or merged
+    /// states.
     Worked {
         /// The epoch.
         epoch: EpochId,
@@ -175,8 +179,8 @@ pub enum Action<B> {
         /// The batches, in order.
         batches: Vec<B>,
     },
-    /// `cse` stands still although it gives signs of life. What was open there is given up; whoever carries messages is
-    /// to speak to it in another session, or to whoever stands for it.
+    /// `cse` makes no progress although it sends heartbeats. The query gives up its open epochs. The caller must open
+    /// another session to it, or to its failover target.
     Stuck {
         /// The CSE.
         cse: CseId,
@@ -299,7 +303,7 @@ struct CseBook {
     learning: bool,
     /// Whether the level above has begun with what it hands out or filters.
     above_begun: bool,
-    /// Seconds per slice that is handed out, and how many to ask for at once.
+    /// Seconds per slice that is sent raw, and the number to ask for at once.
     raw_each: Seconds,
     raw_pipe: u32,
     /// Seconds that one of them is on its way.
@@ -348,7 +352,7 @@ pub struct Query<B> {
     whole: bool,
     /// Plans since something happened.
     idle: u32,
-    /// The CSEs of which something changed since their lane was looked at.
+    /// The CSEs that have changed since their lane was last examined.
     touched: BTreeSet<usize>,
     ended: bool,
     /// Whether more slices may come.
@@ -428,9 +432,9 @@ impl<B> Query<B> {
                         }
                         open.excused = 0.0;
                         let (at, rung) = (open.cse, open.rung);
-                        // Slices are handed out one after the other, without a word in between: who waits for his
-                        // turn is sound. So are lanes whose rows wait behind those of others, as long as there can
-                        // be so many before theirs.
+                        // A drive sends raw slices one after the other and reports nothing in between, so an epoch that
+                        // waits its turn is sound. A lane whose rows wait behind other rows is sound as well, up to
+                        // `QUEUED` bytes.
                         for id in &self.cses[at].epochs {
                             let Some(other) =
                                 self.epochs.get_mut(id).filter(|other| *id != epoch && (other.rung == PushdownLevel::Raw) == (rung == PushdownLevel::Raw))
@@ -503,7 +507,7 @@ impl<B> Query<B> {
         if self.ended || !self.fed {
             return 0;
         }
-        // Who has nobody left must see the end, or fail by the next slice.
+        // Without any live CSE, the query must see the end of its input, or fail by the next slice.
         if self.cses.iter().all(|cse| cse.dead) {
             return 1;
         }
@@ -512,8 +516,8 @@ impl<B> Query<B> {
         wanted.saturating_sub(there)
     }
 
-    /// The same query, of which `cost` is known: what [`Self::cost`] of another one over the same
-    /// drives said, of the same work.
+    /// The same query, with costs that another query measured: the value of [`Self::cost`] after the same work over the
+    /// same drives.
     #[must_use]
     pub fn with_cost(self, cost: CostModel) -> Self {
         if cost.drives() == self.cses.len() { Self { cost: cost.again(), ..self } } else { self }
@@ -556,8 +560,8 @@ impl<B> Query<B> {
             Verdict::Dropped(why) => {
                 out.push(Action::Dropped { epoch, why });
                 match why {
-                    // Who says such a thing says nothing that can be believed: whoever carries messages is to speak to
-                    // it in another session, or to whoever stands for it.
+                    // No message of this CSE can be trusted any more. The caller must open another session to it, or to
+                    // its failover target.
                     Dropped::Garbage => self.lost(cse.0 as usize, true, out),
                     Dropped::Overlap => self.abandon(epoch, out),
                     Dropped::Unknown | Dropped::Late | Dropped::Revoked => {}

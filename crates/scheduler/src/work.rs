@@ -1,4 +1,4 @@
-//! What a sub-plan does, as far as its cost goes: kinds of operators, what leaves them, and priors of what they take.
+//! What a sub-plan does, as far as costs go: kinds of operators, their output, and priors of their time.
 
 /// Kinds of operators that have priors of their own.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,7 +9,7 @@ pub enum Kind {
     DecodeSparse,
     /// A projection or filter of computed expressions; units are rows.
     Compute,
-    /// A hash aggregate of so many groups; units are rows.
+    /// A hash aggregate; units are rows.
     HashAggregate {
         /// Groups, as far as known.
         groups: f64,

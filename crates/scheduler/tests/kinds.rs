@@ -1,4 +1,4 @@
-//! What one query shows of kinds of operators, another one starts from.
+//! A query starts from the factors of operator kinds that an earlier query has learnt.
 
 use skytether_scheduler::cost::CostModel;
 use skytether_scheduler::kinds::{Had, Kinds};
@@ -12,7 +12,7 @@ const DECODE: Operator = Operator { kind: Kind::Decode, units_per_row: 40.0 };
 const COMPUTE: Operator = Operator { kind: Kind::Compute, units_per_row: 1.0 };
 const AGGREGATE: Operator = Operator { kind: Kind::HashAggregate { groups: 100.0 }, units_per_row: 1.0 };
 
-/// On two drives like Envoy, of which `kinds` is known.
+/// A model of two drives like Envoy, with known factors `kinds`.
 fn model(lower: &[Operator], upper: &[Operator], kinds: &[Kinds]) -> CostModel {
     let [host, envoy] = ["server", "envoy"].map(|name| Profile::shipped(name).unwrap());
     let filtered = Output::Rows { per_row: 1.0, bytes_per_row: 16.0 };

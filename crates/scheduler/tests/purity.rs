@@ -1,5 +1,5 @@
-//! The decisions are pure: no code of this crate can look at a clock, a file, a socket or chance, so that a host, a
-//! drive and the simulator decide the same.
+//! The decisions are pure: no code of this crate can use a clock, a file, a socket or randomness. A host, a drive and
+//! the simulator therefore decide the same.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};

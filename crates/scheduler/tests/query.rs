@@ -1,4 +1,4 @@
-//! The machine of the level above, message by message. Whole runs are in `skytether-sim`.
+//! The state machine of a parent, message by message. Whole runs are in `skytether-sim`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -327,7 +327,7 @@ fn last_slices_of_a_stalled_drive_are_hedged() {
             }
             let Action::Send { down: Down { epoch: it, number, order }, .. } = action else { continue };
             let answer = match order {
-                // What is handed out comes at once; what the drive does itself takes for ever.
+                // Raw slices come at once; slices that the drive processes itself never end.
                 Order::Open { rung: PushdownLevel::Raw, slices, .. } => {
                     let slices: Vec<u32> = slices.iter().map(|slice| slice.0).collect();
                     hedged |= slices.iter().any(|slice| begun.contains(slice));
@@ -447,7 +447,7 @@ fn stalled_drive_is_given_up_despite_heartbeats() {
         let (actions, stuck) = beats(&mut query, 0.03, 1.9, |_| beat(epoch, &[(slices[0], 0.001)]));
         assert!(stuck.is_some_and(|at| at > 1.0), "{policy:?}: {stuck:?}");
         assert!(opened(&actions).iter().any(|(cse, _, _, moved)| *cse == 1 && moved.contains(&slices[0])), "{policy:?}: its copy does it: {actions:?}");
-        // Where nobody else can read it, that is the end, and soon.
+        // Without another reader, the query fails soon.
         let (mut query, actions) = self::query(policy, 2, &[None], 0, THIN);
         let (_, epoch, _, slices) = opened(&actions)[0].clone();
         let (actions, stuck) = beats(&mut query, 0.02, 60.0, |_| beat(epoch, &[(slices[0], 0.001)]));

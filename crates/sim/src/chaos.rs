@@ -1,8 +1,8 @@
-//! Seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering. The answer is
+//! Seeded runs with kills, stalls, drives without progress, refusals, garbage, duplicates and reordering. The answer is
 //! computed from what was delivered and compared with the right one.
 //!
-//! A drive is *doomed* if it dies and never comes back; one that is not has no more mishaps than the host bears. So it
-//! is known before which runs must be answered: all but those with slices that doomed drives have alone.
+//! A drive is *doomed* if it dies and never comes back. Any other drive has no more mishaps than the host tolerates. So
+//! each run's outcome is known in advance: all must be answered but those with slices that only doomed drives have.
 
 use skytether_scheduler::drive::Pressure;
 use skytether_scheduler::message::{CseId, PushdownLevel};
@@ -15,7 +15,7 @@ use crate::workload::{Workload, grid};
 /// A message is late by so much at most, seconds.
 const LATENESS: f64 = 0.05;
 
-/// Where a drive that dies for good may be the only one to have its slices: of so many runs.
+/// Share of runs in which a drive that dies for good may be the only one with its slices.
 const LOST_CAUSES: f64 = 0.05;
 
 /// The scenario of a seed: a small fleet to which a lot happens.
@@ -44,7 +44,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
             link_latency_s: 0.0002,
         };
         let load = if rng.f64() < 0.3 { vec![(rng.f64() * span, 8.0)] } else { vec![] };
-        // Whoever dies before it has said what it has fails the query: nobody knows its slices.
+        // A drive that dies before it has listed its slices fails the query, because its slices stay unknown.
         let surveyed = work.truth.session * slower + is.link_latency_s + LATENESS;
         // It may die for good where the next one has all of its slices, and doesn't.
         let next_lives = at == 0 || !is_doomed(&specs[at - 1]);

@@ -1,4 +1,4 @@
-//! What devices are made of: cores, a disk, a link.
+//! Models of devices: cores, a disk, a link.
 
 use std::collections::VecDeque;
 
@@ -175,7 +175,7 @@ impl<M> Link<M> {
         Self { bytes_per_s, waiting: VecDeque::new(), moving: None, queued: 0.0 }
     }
 
-    /// Puts a message of `bytes` into the queue, in parts, of which the last carries it.
+    /// Queues a message of `bytes` in parts; the last part carries the message.
     pub fn send(&mut self, mut bytes: f64, message: M) {
         self.queued += bytes;
         while bytes > PART {

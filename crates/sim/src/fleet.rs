@@ -39,7 +39,7 @@ pub struct Spec {
     pub is: Profile,
     /// What the host thinks that it is made of.
     pub believed: Profile,
-    /// From when on its processor is so many times slower; in order of time.
+    /// Loads of its processor: (time at which it begins, factor by which it is slower), in order of time.
     pub load: Vec<(f64, f64)>,
     /// When it dies (and comes back), in order of time.
     pub kills: Vec<(f64, Option<f64>)>,
@@ -49,7 +49,7 @@ pub struct Spec {
     pub mishaps: Mishaps,
 }
 
-/// What may befall a drive beside its death.
+/// What may happen to a drive, other than its death.
 #[derive(Debug, Clone, Default)]
 pub struct Mishaps {
     /// From when to when it has too little left for what is asked of it: it refuses, and stops what runs.
@@ -92,7 +92,7 @@ pub struct Fleet {
     pub off: (f64, f64),
     /// Seconds of a core of this machine that a drive plans before it says which slices it has.
     pub session: f64,
-    /// Bytes of rows per second that whoever asked the query reads; all at once where there is none.
+    /// Bytes of rows per second that the client reads; without it, all at once.
     pub reader: Option<f64>,
     /// The network.
     pub faults: Faults,
@@ -384,7 +384,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
                 drives[at].kill(&mut world);
                 if world.unlucky(fleet.faults.noticed) {
                     let cse = CseId(at as u32);
-                    // Nobody knows of a connection that broke whether there will be another.
+                    // The host cannot know whether a broken connection will be followed by another.
                     world.after(fleet.drives[at].is.link_latency_s, Happening::ToHost(Event::Lost { cse, again: true }));
                 }
             }

@@ -1,5 +1,5 @@
-//! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same
-//! slices at the same costs.
+//! The grid: each point runs with every static choice and with the adaptive one, over the same slices at the same
+//! costs.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_scheduler::profile::Profile;
@@ -25,7 +25,7 @@ pub enum Load {
 /// How many times slower an overloaded drive of the grid is.
 pub const OVERLOAD: f64 = 8.0;
 
-/// The same beside the grid.
+/// The same for points next to the grid.
 pub const OVERLOAD_BESIDE: f64 = 3.0;
 
 /// How far what hosts believe of speeds and links is from what is, and what operators cost from what was measured: by
@@ -61,7 +61,7 @@ pub struct Scenario {
     pub slices: u32,
     /// The seed.
     pub seed: u64,
-    /// How many times quicker the host takes the drives' links to be than they are, beside what the seed has of that.
+    /// Factor by which the host overestimates the drives' links, in addition to the error that the seed gives.
     pub links: f64,
     /// How many times slower an overloaded drive is.
     pub overload: f64,

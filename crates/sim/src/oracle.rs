@@ -1,17 +1,17 @@
-//! What no policy can beat: a lower bound of the time of a query on a fleet, for one that knows all costs and all loads
-//! to come and divides work as if slices were a fluid.
+//! A lower bound of the time of a query on a fleet. It holds for any policy, even one that knows all costs and future
+//! loads and divides slices as a fluid.
 //!
-//! Every slice is read from its disk and takes one way up: `full`, `filter` or `raw`. Each way uses so much of each
-//! resource (the drives' processors, links and disks, the link and the cores above), and until the time `T` each gives
-//! so much (its rate times `T`, less the time before anything can have arrived there). The least `T` for which a
-//! division exists is a linear program. We solve its dual: *any* prices of the resources, none negative, prove a bound,
-//! as all that the slices use at least is worth no more than all that there is. So the bound holds even where the
-//! simplex method errs: the prices that it finds are applied to each slice with its own cost.
+//! Every slice is read from its disk and takes one way up: `full`, `filter` or `raw`. Each way uses an amount of each
+//! resource: the drives' processors, links and disks, and the parent's link and cores. Until the time `T` each resource
+//! offers its rate times `T`, less the time before anything can arrive there. The least `T` for which a division exists
+//! is a linear program. We solve its dual: *any* non-negative prices of the resources prove a bound, because the
+//! slices' least use is worth no more than what the resources offer. So the bound holds even where the simplex method
+//! errs: the prices that it finds are applied to each slice with its own cost.
 //!
-//! Left out, all to the oracle's favour: seeks, setting up epochs, heartbeats, waiting of one stage for another but
-//! at the beginning and the end; states cost what one epoch per drive would, spread evenly over its slices, and the
-//! slow first slices likewise. Whole slices count in one way: a drive works off no more than could be done one
-//! after the other on its cores.
+//! Some costs are left out, all in the oracle's favour: seeks, setting up epochs, heartbeats, and waiting of one stage
+//! for another except at the beginning and the end. States cost what one epoch per drive would, spread evenly over its
+//! slices, and the slow first slices likewise. Whole slices take one way: a drive processes no more of them than its
+//! cores could one after the other.
 
 use skytether_scheduler::cost::distinct;
 use skytether_scheduler::message::PushdownLevel;
@@ -69,7 +69,7 @@ pub struct Bound {
     pub by: Resource,
 }
 
-/// So many groups of slices of similar costs per class stand for all when prices are sought.
+/// Groups per class. Each group joins slices of similar costs while prices are sought.
 const BINS: usize = 6;
 
 /// Steps of the bisection for whole slices.
@@ -91,7 +91,7 @@ struct Way {
     uses: Vec<(usize, f64, f64)>,
 }
 
-/// From when on a processor is so many times slower.
+/// Loads of a processor: (time at which it begins, factor by which it is slower).
 type Loads<'a> = &'a [(f64, f64)];
 
 /// Drives with the same load.
@@ -112,7 +112,7 @@ struct Program {
 pub fn bound(fleet: &Fleet, work: &Workload, seed: u64, foresight: Foresight) -> Bound {
     let real = costs(fleet, &mut fastrand::Rng::with_seed(seed));
     let free = Program::new(fleet, work, &real, foresight, None).solve();
-    // Whole slices: were all done by `T`, no more slices were worked off below than whole ones can be until `T`.
+    // Slices are whole: until `T`, a drive completes a whole number of them.
     let (mut low, mut high, mut best) = (free.seconds, 0.0, free);
     let at = |time: f64| Program::new(fleet, work, &real, foresight, Some(time)).solve();
     let first = at(low);

@@ -1,4 +1,4 @@
-//! The books: where each slice is, what each epoch has, what became of it.
+//! The books of a query: where each slice is, which slices each epoch has, and how each epoch ended.
 
 use super::{Action, CseBook, Epoch, Flow, Query, SliceBook, Stage, Waiting};
 use crate::learn::Rate;
@@ -51,7 +51,7 @@ const BATCHES: u32 = 4;
 /// Share of the level above's link from which on it may be what holds bytes up.
 const BUSY: f64 = 0.5;
 
-/// Slices that a query may have; numbers above are refused, so that nobody makes it reserve memory by a large number.
+/// Slices that a query may have. Larger numbers are refused, because the books reserve memory by the highest number.
 const MAX_SLICES: u32 = 1 << 24;
 
 impl<B> Query<B> {
@@ -113,8 +113,8 @@ impl<B> Query<B> {
         self.slices.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Puts a slice that nobody works on into the pool of the best CSE that can read it. Without any,
-    /// the query fails by `blame`.
+    /// Puts a slice that is in no epoch into the pool of the best CSE that can read it. Without any, the query fails
+    /// and names `blame`.
     fn place(&mut self, id: SliceId, blame: usize, out: &mut Vec<Action<B>>) {
         let Some(book) = self.book(id) else { return };
         if book.covered || !book.epochs.is_empty() {
@@ -305,7 +305,7 @@ impl<B> Query<B> {
 
     /// Bytes have come; measures the link where they came without a break.
     pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
-        // The batch that has just come is still in the books if it was handed out.
+        // A raw batch that has just arrived is still in the books.
         let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
         let deaf = self.now - self.deaf_at < FLOW;
         let Some(Flow { since, bytes: sum, batches, before }) = self.cses[cse].flow.filter(|_| !deaf) else {
@@ -326,7 +326,7 @@ impl<B> Query<B> {
             let sends = share * f64::from(profile.cores) * size / raw.wall.max(1e-12);
             let others = self.cost.link(cse).min(profile.disk_bytes_per_s);
             let rate = sum / passed;
-            // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
+            // While the shared link is busy, the measurement cannot tell which drive holds bytes up.
             let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
             let told = self.works(cse) || self.cost.told_at(cse) >= since;
             if told {

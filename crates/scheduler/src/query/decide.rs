@@ -1,4 +1,4 @@
-//! The decisions: who is given up, and what plans have each drive do.
+//! The decisions of a query: which CSE it gives up, and what its plan has each drive do.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ pub(super) const PLAN_EVERY: (Seconds, Seconds) = (0.002, 0.05);
 /// Share of the time that is left after which to plan again.
 const PLAN_SHARE: f64 = 0.01;
 
-/// Every so many plans the drives are looked at one by one.
+/// Plans from one in which drives are examined one by one to the next.
 const THOROUGH: u32 = 3;
 
 /// A load that changed by this factor is a reason to plan at once.
 const LOAD_JUMP: f64 = 1.5;
 
-/// So many times more groups are one as well.
+/// Growth of the number of groups that is a reason as well.
 const COUNT_JUMP: f64 = 2.0;
 
 /// Seconds for which the level above is taken not to listen once it says so.
@@ -48,12 +48,13 @@ const LITTLE: f64 = 0.15;
 /// A drive does not begin with its own work for less than this share of its slices.
 const SPARSE: f64 = 0.01;
 
-/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less
-/// is left, were all handed out, than so many times what a slice should take: the first take longer, and it may be
-/// busy. Where that gains much time, and where it does not.
+/// A drive does not begin when too little work is left, because its first slices take longer and it may be busy. The
+/// limit is this number of slice times, if all that is left were sent raw. It applies to a drive that is not known.
+/// Where beginning gains much time, it applies only to one that has processed nothing yet. The first value is for where
+/// it gains much time, the second for where it does not.
 const LATE: (f64, f64) = (8.0, 20.0);
 
-/// So many times later all must end if drives work nothing off, for that to gain much.
+/// Beginning gains much time if the query without the drives' processing takes this many times as long.
 const GAIN: f64 = 1.05;
 
 /// What drives that have worked nothing off yet must gain to begin, as a share of the time that the query takes.
@@ -108,8 +109,8 @@ impl<B> Query<B> {
         self.wake = Some(self.now + if self.dirty { PLAN_EVERY.0 } else { every });
     }
 
-    /// Whether so many more groups were counted than the plan reckoned with that what it has drives begin may be wrong.
-    /// Where there are fewer, it is as right as it was.
+    /// Whether the count of groups exceeds the planned one by enough that drives may have begun the wrong work. A
+    /// smaller count leaves the plan valid.
     fn miscounted(&self) -> bool {
         self.cost.groups_are_known() && self.cost.groups() > COUNT_JUMP * self.planned_groups
     }
@@ -120,7 +121,7 @@ impl<B> Query<B> {
         // The longest silence of each CSE's own lanes.
         let mut stuck: BTreeMap<usize, Seconds> = BTreeMap::new();
         for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence && self.now - open.sound > self.lenience(open)) {
-            // A CSE of which nothing at all is heard is dealt with below.
+            // A CSE that sends no message at all is handled below.
             if self.now - self.cses[open.cse].heard > silence {
                 continue;
             }
@@ -185,8 +186,8 @@ impl<B> Query<B> {
             let close = self.cost.close(open.cse, open.rung, own.rows * open.slices.len() as f64);
             close.wall + close.bytes / self.cost.link(open.cse)
         };
-        // Others may have all of its cores: queries of which we know nothing. How long states take to be given out
-        // nobody knows who does not know how many there are.
+        // Other queries may hold all of its cores, and they are unknown here. The time to return states is unknown as
+        // well, because their number is.
         let unknown = !left || (queued && open.had.is_empty() && !open.waits);
         silence + if unknown { self.limits.patience } else { 0.0 } + (self.patient(open.cse) * expected + open.slack).min(PATIENT * self.limits.patience)
     }
@@ -270,9 +271,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// So many slices are handed out at once that no stage of their way up waits for another: the slowest one always
-    /// has one to work on while the others are under way. Its cores are shared with what it works off itself, by turns:
-    /// to have so many of them takes more at once.
+    /// Sets the number of raw slices under way so that no stage of the path waits for another. The slowest stage always
+    /// has one to work on while the others travel. The drive's own processing takes turns on its cores, so keeping
+    /// enough of them for sending takes more slices at once.
     fn fill_link(&mut self, cse: usize, part: &Part, has_below: bool, above: &ParentNode) {
         let (cores, latency, each) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s, part.each());
         let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
@@ -323,8 +324,8 @@ impl<B> Query<B> {
         (share, learns)
     }
 
-    /// Whether a drive would begin with its own work for next to nothing, which costs more than it gains. Of a
-    /// feed nobody sees the end.
+    /// Whether the drive's own processing would gain next to nothing, less than beginning costs. Never for a feed,
+    /// whose end is unknown.
     fn is_sparse(&self, cse: usize, part: &Part, share: Share, lane: Option<&LevelCost>, outlook: &Outlook) -> bool {
         let Outlook { end, handed, .. } = *outlook;
         let gains = handed > GAIN * end;
@@ -386,9 +387,8 @@ impl<B> Query<B> {
         }
     }
 
-    /// Drives take turns on the link that all share, slice by slice: who has so many under way gets so much
-    /// of it. Who has more left to hand out than others is to have more under way, so that nobody is left
-    /// behind who then goes on alone.
+    /// Drives take turns on the shared link, slice by slice: a drive's bandwidth follows its slices under way. Drives
+    /// with more left to send get more of them, so that none remains at the end and sends alone.
     fn turns_by_need(&mut self) {
         let (pipes, bytes) = self
             .cses

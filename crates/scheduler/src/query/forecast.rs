@@ -1,4 +1,4 @@
-//! What a query is expected to take before it begins, and what is known of it at any time, in figures for people.
+//! Figures for people: how long a query is expected to take before it begins, and what is known while it runs.
 
 use super::{Event, Query, Setup};
 use crate::message::{CseId, PushdownLevel, Seconds, Slice};
@@ -26,7 +26,7 @@ pub struct Expectation {
     pub slice: Seconds,
 }
 
-/// What a query is expected to take of which each CSE has these slices, by what is known before it begins.
+/// The expected time of a query before it begins, from the slices of each CSE.
 #[must_use]
 pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
     let mut query: Query<()> = Query::new(Setup { fed: false, ..setup });

@@ -1,4 +1,4 @@
-//! Who keeps all others waiting: its epochs are done again elsewhere, or given up.
+//! Hedging: the epochs of a straggler are repeated elsewhere, or given up.
 
 use super::decide::PLAN_EVERY;
 use super::{Action, Policy, Query, Stage};
@@ -6,7 +6,7 @@ use crate::cost::SliceLoad;
 use crate::message::{CloseAfter, EpochId, PushdownLevel, Seconds};
 use crate::plan::{ParentNode, Part, divide};
 
-/// An epoch is done again elsewhere if that is expected to end so many times sooner.
+/// An epoch is repeated elsewhere if that should end this many times sooner.
 const HEDGE: f64 = 1.5;
 
 /// A drive whose processor needs such a share of all the time that is left, for handing out alone, holds all up.
@@ -104,7 +104,7 @@ impl<B> Query<B> {
             } else if full && saves {
                 give_up.push((*id, open.cse));
             } else if !self.fed && ends > others + HEDGE * elsewhere + 0.002 {
-                // Nobody is kept waiting as long as more is to come.
+                // As long as more input comes, an epoch delays nothing.
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
         }
@@ -117,7 +117,7 @@ impl<B> Query<B> {
             self.cses[cse].barred_until = self.now + (BARRED * others).max(PLAN_EVERY.1);
         }
         for (id, cse, slices) in again {
-            // Where else the first of its slices can be read, from whoever is least busy.
+            // The least busy reader of the first of its slices.
             let readers = slices.first().and_then(|slice| self.book(*slice)).map(|book| book.slice.readers.clone()).unwrap_or_default();
             let reader = readers
                 .iter()

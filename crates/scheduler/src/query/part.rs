@@ -1,4 +1,4 @@
-//! What a plan is told of a drive: what is left there, what it has begun, and the ways in which it may go on.
+//! A drive as the planner sees it: slices that are left, work that has begun, and the lanes that it may use.
 
 use super::{Epoch, Policy, Query, Stage};
 use crate::message::{PushdownLevel, Seconds};
@@ -11,7 +11,7 @@ const CLOSING: f64 = 0.015;
 /// Seconds of work in an epoch where closing it costs next to nothing.
 const EPOCH: Seconds = 0.05;
 
-/// The last epochs of filtered rows have so many times fewer slices than are left.
+/// The last epochs of filtered rows have this fraction (its inverse) of the slices that are left.
 const LAST: f64 = 8.0;
 
 /// How many times as long the first slices take, about.
@@ -76,7 +76,7 @@ impl<B> Query<B> {
             link: self.cost.link(cse),
             raw,
             begin_above: if book.above_begun { 0.0 } else { self.cost.begin_above() },
-            // Whoever must work everything off below, or can't, hands out nothing of its own accord.
+            // A static policy other than raw sends nothing raw by plan, unless the drive has no lane.
             may_raw: self.policy == Policy::Adaptive || self.policy == Policy::Static(PushdownLevel::Raw) || (lanes.is_empty() && slices > 0),
             lanes,
         }
@@ -154,9 +154,9 @@ impl<B> Query<B> {
         each.fold(0.0, f64::max)
     }
 
-    /// Whether an epoch of `rung` is to find out how many groups there are. Drives tell when it ends: so it has a slice
-    /// for each core and no more, whatever is thought of groups, and nothing is begun after it before that is known.
-    /// States of many groups would hold up what is better handed out.
+    /// Whether an epoch of `rung` is a probe for the number of groups. A drive reports groups when the epoch ends. So a
+    /// probe has one slice per core, and no epoch follows before its result is known. Sending raw is cheaper than
+    /// returning states of many groups.
     pub(super) fn is_probe(&self, rung: PushdownLevel) -> bool {
         self.policy == Policy::Adaptive && self.cost.holds_state(rung) && !self.cost.groups_are_known()
     }
@@ -185,8 +185,8 @@ impl<B> Query<B> {
                 break;
             }
         }
-        // What is filtered is worked off above once its epoch is complete: the last ones are small, so that not all of
-        // it is left when the link is done.
+        // The parent processes filtered rows once their epoch is complete. The last epochs are small, so that little of
+        // them is left when the link is done.
         if rung == PushdownLevel::Filter && self.cost.has_upper() {
             let least = self.cost.close(cse, rung, 0.0).wall / (CLOSING * load.wall);
             size = size.min(((f64::from(self.queued(cse)) + own.pool.len() as f64) / LAST).max(least.max(cores)).ceil());

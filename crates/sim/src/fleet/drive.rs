@@ -1,4 +1,5 @@
-//! A drive: the machine of `skytether_scheduler::drive`, and cores, disk and link that carry out what it says.
+//! A simulated drive: the state machine of `skytether_scheduler::drive`, and cores, disk and link that carry out its
+//! effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -70,7 +71,7 @@ pub(super) struct DriveSim {
     /// Epochs that are done, but whose results have not left yet.
     leaving: BTreeSet<EpochId>,
     computing: usize,
-    /// Slices that were read to be handed out, and those of them that are being sent.
+    /// Slices that were read to be sent raw, and the number of them that are being sent.
     sends: VecDeque<(EpochId, SliceId)>,
     sending: usize,
     begun: u32,
@@ -325,8 +326,8 @@ impl DriveSim {
                 Job::Send { epoch, slice } => {
                     self.sending -= 1;
                     self.batch(epoch, 0.0, world.work.bytes as f64, Payload::Stored(slice));
-                    // Slices are handed out by the storage interface: the machine counts them, but
-                    // nobody says what they cost.
+                    // The storage interface sends raw slices: the state machine counts them, but no message reports
+                    // their cost.
                     let cost = SliceCost { slice, cpu: 0.0, rows_out: 0, bytes_out: world.work.bytes };
                     let unread = Meter { load: self.load, cpu: BTreeMap::new() };
                     let _ = self.machine.slice_done(world.now, epoch, cost, (0, 0), &unread);

@@ -1,4 +1,5 @@
-//! The host: the machine of `skytether_scheduler::query`, cores that work off what came up, and the answer.
+//! A simulated host: the state machine of `skytether_scheduler::query`, cores that process what arrives, and the
+//! answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,7 +18,7 @@ struct Job {
     cpu: f64,
     filtered: Option<(u64, u64)>,
     rows: f64,
-    /// Bytes of rows that whoever asked the query gets of it.
+    /// Bytes of rows that the client gets of it.
     out: f64,
     batches: Vec<Payload>,
 }
@@ -119,7 +120,7 @@ impl HostSim {
         }
     }
 
-    /// Whether so many rows wait for their reader that nothing is heard of drives.
+    /// Whether rows that wait for their reader keep the host from hearing drives: more than `WAITING` bytes.
     fn is_clogged(&mut self, world: &World<'_>) -> bool {
         let Some(rate) = world.fleet.reader else { return false };
         let (bytes, since) = self.unread;
@@ -127,7 +128,7 @@ impl HostSim {
         self.unread.0 > WAITING
     }
 
-    /// Something has come. What was handed out as it is stored comes by another way, that is always open.
+    /// Handles an event. Raw slices come over another connection, which is always open.
     pub(super) fn handle(&mut self, world: &mut World<'_>, event: Event<Payload>) {
         let stored = match &event {
             Event::Batch { batch, .. } => matches!(batch, Payload::Stored(_)),
@@ -185,7 +186,7 @@ impl HostSim {
             match action {
                 Action::Send { cse, down } => world.send_down(cse.0 as usize, down),
                 Action::Count { epoch, cse, rung, slices, batches } => self.count(world, epoch, cse, rung, &slices, batches),
-                // Sessions begin anew without a word here: what was open was cancelled.
+                // A new session needs no message here: its open epochs were cancelled.
                 Action::Stuck { .. } => self.told.stuck += 1,
                 Action::Dropped { why, .. } => {
                     self.dropped += 1;
