@@ -1,4 +1,4 @@
-//! Makes what leaves a drive neither too small nor heavier than its content.
+//! Sizes the batches that leave a drive: joins small ones, and drops data that no row refers to.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_device::size::{array_bytes, batch_bytes};
 
-/// Batches are joined until they have about so many bytes,
+/// Batches are joined until they have about this many bytes.
 const TARGET_BYTES: u64 = 2 << 20;
-/// or, where what a drive says of its progress goes the same way, behind them, and results are better on their way
-/// early, so many, and so many for each column.
+/// The target where messages about progress share the connection, so that results leave early: the larger of these
+/// bytes and these bytes per column.
 const SMALL_BYTES: (u64, u64) = (256 << 10, 1 << 10);
-/// or so many of them wait.
+/// The most batches that wait to be joined.
 const MAX_WAITING: usize = 1024;
 
 /// Joins small batches to larger ones.

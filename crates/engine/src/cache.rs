@@ -1,4 +1,4 @@
-//! A small cache with a bound on its weight; what was used least goes first.
+//! A small LRU cache with a bound on its weight.
 
 use std::hash::Hash;
 

@@ -1,5 +1,5 @@
-//! The dense view of a matrix: `(gene, cell, value)` with zeros, made row by row out of sparse
-//! slices, never as a whole.
+//! The dense view of a matrix: `(gene, cell, value)` with zeros. It is built row by row from sparse slices, never as a
+//! whole.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Runs one sub-plan: decode, bind, optimise, run under the memory pool, deliver, annotate.
 //!
-//! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
+//! A sub-plan that waits for its reader returns its permit meanwhile, so a slow reader delays no other sub-plan.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -55,7 +55,7 @@ const CHANNEL: usize = 2;
 /// The epoch of everything: a sub-plan is one epoch, until drives can push back in the middle of one.
 const EPOCH: u32 = 0;
 
-/// What all sub-plans of a drive (or, over slices that were handed out, of a host) share.
+/// The state that all sub-plans of a drive share, or those of a host over raw slices.
 #[derive(Debug)]
 pub struct Engine {
     name: String,
@@ -370,7 +370,7 @@ impl Job {
         })
     }
 
-    /// Runs the plan; the annotation, or nothing where nobody listens any more.
+    /// Runs the plan and returns its annotation, or `None` if the receiver is gone.
     async fn run(mut self, sender: &mpsc::Sender<Result<ResultMessage>>) -> Result<Option<Annotation>> {
         let engine = Arc::clone(&self.engine);
         let mut turn = Some(engine.turn().await?);
@@ -405,7 +405,7 @@ impl Job {
         Ok(Some(self.annotation))
     }
 
-    /// Whether somebody takes it. While nobody does yet, `turn` is given back.
+    /// Sends a batch; false if the receiver is gone. Returns `turn` while the channel is full.
     async fn send<'a>(
         &mut self,
         sender: &mpsc::Sender<Result<ResultMessage>>,

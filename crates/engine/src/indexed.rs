@@ -1,8 +1,8 @@
-//! Indexes of a drive, where a scan finds them, and what they say of a filter: which rows of which stripes may match,
-//! told before a slice is read.
+//! The indexes of a drive, and their use by a scan: before a slice is read, an index gives the rows of each stripe that
+//! may match.
 //!
-//! Whatever is found is as one-sided as [`crate::prune`]: filters are evaluated above the scan on what is read. An
-//! index that is damaged is not used, and its drive is told ([`Indexes::damaged`]).
+//! The result is one-sided, as that of [`crate::prune`]: it may have too many rows, never too few, and the filters
+//! still run above the scan (I14). A damaged index is not used, and [`Indexes::damaged`] reports it to the drive.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub struct Indexes {
 struct SearchMemory([MemoryReservation; 2]);
 
 impl SearchMemory {
-    /// So many bytes are needed from now on, and no others.
+    /// Reduces the reservation to `bytes`.
     fn shrink_to(&self, bytes: usize) {
         self.0.iter().for_each(|of| of.shrink(of.size().saturating_sub(bytes)));
     }
@@ -107,7 +107,7 @@ impl Indexes {
         Self { ready: Mutex::default(), damaged: Mutex::default(), memory, turns: Semaphore::new(SEARCHES) }
     }
 
-    /// Leave to search, and memory for it; `None` where there is none: whoever asked does without.
+    /// A permit to search, and memory for it. `None` where memory is missing: the scan then runs without an index.
     async fn turn(&self, bytes: u64) -> Option<(SemaphorePermit<'_>, SearchMemory)> {
         let turn = self.turns.acquire().await.ok()?;
         let bytes = usize::try_from(bytes).ok()?;
@@ -146,7 +146,7 @@ impl Indexes {
 
     /// Reading `index` failed.
     fn spoilt(&self, index: &Arc<Ready>, error: &Error) {
-        // A disk may fail for a moment, and one that was dropped, or built anew, since it was asked is as it should be.
+        // An I/O error may pass. An index that was dropped or rebuilt since the search began is not damaged.
         let lasting = matches!(error.kind(), Kind::Corrupt | Kind::NotFound);
         if !lasting || !self.of(&index.of).iter().any(|there| Arc::ptr_eq(there, index)) {
             tracing::info!("index {} of {} is not used: {}", index.name, index.of.dataset, error.report());
@@ -199,7 +199,7 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// One of `partition`. Of its columns so many as `first` says are unpacked before the others, if any.
+    /// A scan of `partition`. It decodes the `first` leading columns before the others, if given.
     fn new(partition: &Partition, kept: &'a [bool], columns: &'a [usize], first: Option<usize>, costs: Costs) -> Self {
         let metadata = &partition.metadata;
         let groups = metadata.groups.split(columns);
@@ -409,10 +409,10 @@ impl IndexLookup {
     }
 }
 
-/// What the best of the indexes of `partition` finds, for rows of which `filters` hold and the columns `projection` are
-/// wanted, in the stripes `kept`; `None` where none would save time.
+/// Searches the best index of `partition` for rows that may match `filters`, in the stripes `kept`, where the columns
+/// `projection` are wanted. `None` if no index would save time.
 ///
-/// Of the columns so many as `first` says are unpacked before the others, if any.
+/// The scan decodes the `first` leading columns before the others, if given.
 pub(crate) async fn search(
     lookup: &IndexLookup,
     reader: &Arc<Reader>,

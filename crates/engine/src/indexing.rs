@@ -1,4 +1,4 @@
-//! How a drive builds an index over its own slices: stripe by stripe, segment by segment, in bounded memory.
+//! Builds an index over a drive's own slices, stripe by stripe and segment by segment, in bounded memory.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Lanes of an engine over its own store, and what they read: of a drive's, or of the one that stands for a lost drive.
+//! Lanes of an engine over its own store. The engine is a drive's, or the fallback executor of a drive that is down.
 //!
-//! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each waits for a
-//! turn, takes a slice, and has it read before, where that can be.
+//! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each lane waits
+//! for a permit, takes a slice and processes it; the next slices are prefetched where that is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! How long work takes, as processor time: what other things on the machine take does not count.
+//! Measures work as processor time, so that other load of the machine does not count.
 
 use std::pin::Pin;
 use std::sync::Arc;

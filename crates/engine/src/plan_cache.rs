@@ -1,10 +1,10 @@
-//! From the bytes of a sub-plan to the operators that run it.
+//! The plan cache: from the bytes of a sub-plan to the operators that run it.
 //!
-//! The drives of one process get the same bytes for a query, and the same again for the next query of its kind. To
-//! read and plan a list of a thousand aggregates takes each of them longer than to add up its columns. So the plans of
-//! long lists over one table are kept, the last few, without anything of a drive's: their scan is taken out, and each
-//! drive puts its own in. Drives that ask for one plan at once wait for the first. A kept plan is used over tables of
-//! the very same columns only.
+//! The drives of one process get the same bytes for a query, and again for the next query of its kind. Planning a list
+//! of a thousand aggregates takes longer than summing its columns. So the cache keeps the last few plans of long lists
+//! over one table. A kept plan holds nothing of a drive: its scan is taken out, and each drive inserts its own. Drives
+//! that request one plan at the same time wait for the first. A kept plan only serves tables with the very same
+//! columns.
 
 use std::sync::{Arc, LazyLock};
 
@@ -335,7 +335,7 @@ static PLANS: LazyLock<Cache<Bytes, Cell>> = LazyLock::new(|| Cache::new(KEPT_BY
 
 /// The place of the plan in `bytes`, made where there is none.
 fn cell(bytes: &Bytes) -> Cell {
-    // No plan weighs less than its share, so that there are no more than so many.
+    // Each plan weighs at least its share of the cache, which bounds the number of plans.
     PLANS.get(bytes).unwrap_or_else(|| PLANS.put(bytes.clone(), Cell::default(), bytes.len().max(KEPT_BYTES / KEPT)))
 }
 

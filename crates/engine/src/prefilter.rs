@@ -1,8 +1,8 @@
-//! Columns of conditions are decoded first: of the others only rows for which the conditions hold.
+//! Late materialisation: a scan decodes the columns of conditions first, and of the other columns only rows that match.
 //!
-//! The bytes are there already; what is saved is unpacking them, and copying rows that nobody wants, which is most of
-//! what a slow processor does with a slice that has few hits. The filter above evaluates all the same. Where many rows
-//! pass, decoding the conditions' columns twice costs more than it saves: then it is only tried now and then.
+//! The bytes have been read already. Decoding and copying unwanted rows is saved: a slow processor spends most of its
+//! time on that in a slice with few hits. The filter above still runs. Where many rows pass, decoding the conditions'
+//! columns twice costs more than it saves, so the scan only tries it now and then.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,13 +20,13 @@ use skytether_common::Result;
 
 use crate::reader::{Part, Partition, Reader};
 
-/// Of the rows of a slice at most one in so many may pass.
+/// At most one of this many rows of a slice may pass.
 pub(crate) const FEW: u64 = 8;
 
 /// Slices of fewer rows are decoded as quickly as they are looked into.
 pub(crate) const LEAST: u64 = 8192;
 
-/// Where more did, so many slices are decoded without a try.
+/// Slices that are decoded without a try after one in which more rows passed.
 const PAUSE: u32 = 15;
 
 /// Conditions on columns that are quick to decode.

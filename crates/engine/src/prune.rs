@@ -1,7 +1,6 @@
-//! Which stripes, genes and cells a query's filters leave over, told without reading a slice.
+//! Pruning: which stripes, genes and cells a query's filters keep, found without reading a slice.
 //!
-//! Everything here is one-sided: what is dropped can't match, what is kept may. The filters
-//! themselves run above the scan.
+//! It is one-sided: what is dropped cannot match, what is kept may. The filters still run above the scan.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! What filters say about the columns of an index: boxes of ranges that have all rows which can match.
+//! From filters to the columns of an index: boxes of ranges that contain all rows that can match.
 //!
-//! One-sided, as all pruning is: what is not understood bounds nothing. The filters themselves are
-//! evaluated above the scan.
+//! It is one-sided, as all pruning: a filter that is not understood bounds nothing. The filters still run above the
+//! scan.
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;

@@ -105,7 +105,7 @@ impl Reader {
         Self::sharing(store, 1)
     }
 
-    /// The same with caches of so many times fewer bytes.
+    /// The same with caches of `1 / shares` of the bytes.
     #[must_use]
     pub fn sharing(store: Arc<dyn SliceStore>, shares: usize) -> Self {
         let of = |bytes: usize| bytes / shares.max(1);
@@ -388,7 +388,7 @@ impl Part {
         Self { n: self.n, group: self.group, columns, stored: self.stored.clone(), read: self.read, rows: self.rows.clone() }
     }
 
-    /// The same, of which only `rows` are wanted.
+    /// The same slice, with only `rows` wanted.
     pub(crate) fn only(self, rows: Option<Arc<[u32]>>) -> Self {
         Self { rows, ..self }
     }

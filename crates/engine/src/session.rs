@@ -1,9 +1,8 @@
-//! A sub-plan that is worked off slice by slice: what `skytether_scheduler::drive` decides,
-//! carried out by a [`Worker`].
+//! A session: a sub-plan that runs slice by slice. `skytether_scheduler::drive` decides, and a [`Worker`] carries out.
 //!
-//! A task takes orders, beats, and closes; each epoch has as many lanes as the worker wants, tasks of their own that
-//! ask the machine for slices. Whoever knows something new tells the machine, under one lock, and sends what it says.
-//! What a lane does with its slices is the worker's: a drive's are lanes of its engine.
+//! One task takes orders, sends heartbeats and closes. Each epoch has as many lanes as the worker wants. A lane is a
+//! task that asks the state machine for slices. All tasks report events to the state machine under one lock, and send
+//! its messages. The worker decides what a lane does with its slices: a drive's lanes are those of its engine.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -39,8 +38,8 @@ const WAITING: u32 = 4 << 10;
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
 
-/// Into how many parts [`LANE`] is divided of which one is left where rows still fit, and where only slices as they are
-/// stored do ([`skytether_scheduler::drive::admit`] wants an eighth for rows).
+/// Divisors of [`LANE`]. The first gives the memory that must be free to process rows, the second the memory to send
+/// raw slices ([`skytether_scheduler::drive::admit`] wants an eighth for rows).
 const ROWS_LEFT: u64 = 2;
 const SLICES_LEFT: u64 = 16;
 
@@ -101,13 +100,13 @@ struct Backlog {
     slices: usize,
     /// Core seconds of a slice, the last ones counting most.
     cost: Option<f64>,
-    /// Slices that are worked off at a time.
+    /// Slices that are processed at a time.
     lanes: usize,
 }
 
 impl Backlog {
-    /// Seconds until it is worked off where slices take `load` times their processor time; a guess where
-    /// nothing is known of them.
+    /// Seconds until the backlog is processed, if slices take `load` times their processor time. A fixed guess where no
+    /// cost is known.
     fn relief(self, load: f64) -> Seconds {
         match self.cost {
             Some(cost) if self.slices > 0 => (self.slices as f64 * cost * load / self.lanes.max(1) as f64).clamp(HEARTBEAT.as_secs_f64(), LONGEST_RELIEF),
@@ -116,7 +115,7 @@ impl Backlog {
     }
 }
 
-/// How much the last slice's cost counts beside those before.
+/// Weight of the last slice's cost against the earlier ones.
 const LAST: f64 = 0.2;
 
 /// How busy lanes found the CSE.
@@ -129,7 +128,7 @@ struct Load {
     before: f64,
 }
 
-/// How long a load counts that nobody has measured again.
+/// How long a load counts without a new measurement.
 const LOAD_COUNTS: Duration = Duration::from_secs(1);
 
 /// How long a load counts as the one before: slices take that long on a CSE that is as busy as one
@@ -147,7 +146,7 @@ impl Sessions {
         self.backlog.lock()
     }
 
-    /// Seconds until what is waiting is worked off, by what slices cost of late and by how busy the CSE is.
+    /// Seconds until waiting slices are processed, by the recent cost of slices and the load of the CSE.
     fn relief(&self) -> Seconds {
         let backlog = *self.backlog();
         backlog.relief(self.load())
@@ -179,7 +178,7 @@ impl Sessions {
         *known = Some(Load { at, now: load, before });
     }
 
-    /// Waits for orders about the stripes of `worker`, which `plan` is to be worked off over.
+    /// Opens a session of `plan` that waits for orders about the stripes of `worker`.
     #[must_use]
     pub fn open(self: &Arc<Self>, plan: &SubPlan, worker: Arc<dyn Worker>) -> Session {
         let (orders, incoming) = mpsc::unbounded_channel();
@@ -209,9 +208,8 @@ impl Sessions {
                 batches_out,
                 |mut batches| async move { batches.recv().await.map(|(message, _room): (_, OwnedSemaphorePermit)| (message, batches)) },
             );
-        // What is said goes before rows that wait: whoever feeds the lanes must know what they have done. What
-        // ends it comes with the messages of the machine; lanes that still hold on to the other channel have
-        // nothing to say any more.
+        // Messages go before rows that wait, because the parent must know what lanes have done to feed them. The last
+        // message comes from the state machine; lanes that still hold the other channel send nothing after it.
         let messages = stream::unfold(
             (stream::select_with_strategy(ups.boxed(), batches.boxed(), |_: &mut ()| PollNext::Left), Some(task)),
             |(mut messages, task)| async move {
@@ -225,7 +223,7 @@ impl Sessions {
     }
 }
 
-/// Ends a session whose messages nobody reads any more.
+/// Ends a session whose receiver is gone.
 struct Closing(AbortHandle, Arc<Shared>);
 
 impl Drop for Closing {
@@ -307,7 +305,7 @@ impl Shared {
     }
 
     fn say(&self, up: Up) {
-        // Where nobody listens there is nobody to tell.
+        // Without a receiver, the message is not needed.
         let _ = self.ups.send(Ok(Message::Up(up)));
     }
 
@@ -485,7 +483,7 @@ impl Lane {
         self.rung
     }
 
-    /// The next slice, which is begun now; `begun` is told while nobody else can ask.
+    /// The next slice, which begins now; `begun` is called under the lock, before another lane can ask.
     pub fn next(&self, begun: impl FnOnce(SliceId)) -> Next {
         let mut state = self.shared.state();
         let next = state.machine.next(self.shared.now(), self.epoch);
@@ -533,7 +531,7 @@ impl Lane {
     /// Sends what came of slices; whether the epoch is still wanted.
     pub async fn send(&self, batch: RecordBatch) -> bool {
         let (rows, bytes) = (batch.num_rows() as u64, batch_bytes(&batch));
-        // A batch that is larger than all the room goes by itself. Nobody closes it.
+        // A batch that is larger than all the room goes by itself. The semaphore is never closed.
         let wants = u32::try_from(bytes >> 10).unwrap_or(WAITING).clamp(1, WAITING);
         let Ok(room) = Arc::clone(&self.shared.room).acquire_many_owned(wants).await else { return false };
         let number = {
@@ -565,7 +563,7 @@ mod tests {
         near(relief(100, Some(0.02), 4, 1.0), 0.5);
         near(relief(100, Some(0.02), 4, 8.0), 4.0);
         near(relief(100, Some(0.02), 0, 1.0), 2.0);
-        // Nobody is to ask all the time, nor to be sent away for good.
+        // The time is bounded, so that a parent neither asks all the time nor stays away for good.
         assert_eq!((relief(1, Some(1e-6), 1, 1.0), relief(1_000_000, Some(0.02), 1, 1.0)), (HEARTBEAT.as_secs_f64(), LONGEST_RELIEF));
         assert_eq!((relief(1000, None, 1, 8.0), relief(0, Some(0.02), 1, 8.0)), (RELIEF, RELIEF), "a guess");
     }

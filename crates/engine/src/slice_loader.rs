@@ -1,4 +1,4 @@
-//! From stripes to batches: read on threads that may block, decoded, put in order, and joined where they are small.
+//! From stripes to batches: reads on threads that may block, decodes, orders, and joins small stripes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct Fetching {
 }
 
 impl Fetching {
-    /// Slices that it has read, and those of which metadata told all.
+    /// The number of slices that it has read, and of those that metadata answered.
     pub(crate) fn counted(&self) -> (u64, u64) {
         (self.read.value() as u64, self.told.value() as u64)
     }

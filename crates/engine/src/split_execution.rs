@@ -1,11 +1,12 @@
-//! A sub-plan that can be run stripe by stripe, at several rungs, by several lanes.
+//! A sub-plan that several lanes run stripe by stripe, at several pushdown levels.
 //!
-//! It is planned once per rung, as a whole before anybody asks for anything of it, and what is below its upper part
-//! when that [is wanted](SplitExecution::ready): most drives never work at `filter`, and planning takes slow ones
-//! long. Each lane runs a copy of that plan in one partition, over the stripes that its [`SliceFeed`] gives, with a
-//! state of its own. What lanes give over different stripes are parts of one result, whoever runs them: `full` where
-//! the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`SplitExecution::above`]
-//! over the rows that it gives.
+//! It is planned once per level. The whole plan is made first. The part below the upper operators is planned when it
+//! [is wanted](SplitExecution::ready), because most drives never work at `filter` and planning takes long on slow ones.
+//! Each lane runs a copy of its plan in one partition, over the stripes that its [`SliceFeed`] gives, with a state of
+//! its own.
+//!
+//! Lanes over different stripes give parts of one result, on any node. `full` runs where the slices are, or on the
+//! parent over raw slices. `filter` runs where the slices are, and [`SplitExecution::above`] runs over its rows.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A wall around other people's parsers.
+//! Turns panics of third-party parsers into errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

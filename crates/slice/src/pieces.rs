@@ -1,4 +1,4 @@
-//! The bytes of a slice, or those of its pieces that were read.
+//! The bytes of a slice, or of its pieces that were read.
 
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ mod tests {
         {
             assert_eq!(pieces.get_bytes(start, length).ok().as_deref(), due, "{start} {length}");
         }
-        // Not from one piece into the next: nobody has a reason to.
+        // A request across two pieces is an error: no decoder needs one.
         for (start, length) in
             [(0, 0), (0, 1), (3, 2), (4, 5), (4, 30), (10, 1), (12, 1), (19, 1), (29, 2), (31, 0), (u64::MAX, 1), (4, usize::MAX), (u64::MAX, usize::MAX)]
         {

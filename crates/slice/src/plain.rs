@@ -1,12 +1,12 @@
-//! Slices put together, as they are, to one Parquet file: its footer.
+//! The footer of a Parquet file that is made of unchanged slices.
 //!
 //! The file is the slices one after the other, whole, each with its own footer, and one footer behind all of them
-//! ([`Assembly`]): what is between row groups nobody reads, so that this is a Parquet file like any other. A stripe of
-//! rows is a row group; of wide tables its chunks are in several slices.
+//! ([`Assembly`]). Readers ignore the bytes between row groups, so this is a Parquet file like any other. A stripe of
+//! rows is a row group; in wide tables its chunks are in several slices.
 //!
-//! The footer's chunks are those of the slices' own footers, with offsets of the file. Beside them it has what slices
-//! leave to the partition's metadata slice: bounds and null counts of the columns, so that readers can skip row groups,
-//! and the Arrow schema of the whole table.
+//! The footer's chunks are those of the slices' own footers, with offsets in the file. It adds what slices leave to the
+//! partition's metadata slice: bounds and null counts of the columns, so that readers can skip row groups, and the
+//! Arrow schema of the whole table.
 
 use std::sync::Arc;
 

@@ -40,21 +40,21 @@ const COMPRESSED: usize = 4 << 10;
 /// unpacking them. So do numbers without a dictionary that makes them less than this much smaller: they are copied, and
 /// not looked up one by one.
 const GAIN: f64 = 1.25;
-/// Every so many stripes all columns get a dictionary and are compressed, to see which of them gain by it.
+/// Stripes between two trials in which all columns get a dictionary and compression, to see which of them gain by it.
 const LOOK_AGAIN: u64 = 32;
-/// How often one slice is written anew to come closer to the target.
+/// How often one slice is encoded again to come closer to the target.
 const TRIES: usize = 8;
 
 /// Cuts batches of one schema into slices of whole rows.
 ///
-/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most
-/// [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
+/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and has at most
+/// [`SliceOptions::max_rows`] rows. A row that is larger than the target becomes a slice of its own.
 ///
-/// Of a wide table a stripe of rows becomes a slice for each group of columns ([`Groups`]), of which the
-/// largest approaches the target. Where a group's footer and page headers alone exceed half of that, slices may
-/// take twice their fixed cost.
+/// A stripe of a wide table becomes a slice for each group of columns ([`Groups`]), and the largest of them approaches
+/// the target. Where a group's footer and page headers alone exceed half of that, slices may take twice their fixed
+/// cost.
 ///
-/// Besides the batch that was pushed last, rows of at most 32 targets (of wide tables, too) are held in memory, and the
+/// In addition to the last pushed batch, it holds rows of at most 32 targets in memory (also for wide tables), and the
 /// slices that they become.
 #[derive(Debug)]
 pub struct TableSlicer {

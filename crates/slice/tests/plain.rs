@@ -1,4 +1,4 @@
-//! Slices put together are a Parquet file with their rows, and with what is known of them.
+//! Assembled slices are a Parquet file with their rows and their statistics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ fn the_footer_tells_bounds_and_nulls_of_each_row_group() {
     // Where there is a NaN, nothing is said of the order.
     let nan = batch.schema().index_of("nan").unwrap();
     assert!(groups.iter().any(|g| g.column(nan).statistics().is_some_and(|s| s.min_bytes_opt().is_none() && s.null_count_opt() > Some(0))));
-    // Texts may be cut, so that nobody takes their bounds for values.
+    // Bounds of texts may be cut, so they are marked as inexact.
     let text = groups[0].column(batch.schema().index_of("text").unwrap()).statistics().unwrap();
     assert!(!text.min_is_exact() && !text.max_is_exact() && text.min_bytes_opt().is_some());
 }

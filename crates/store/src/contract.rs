@@ -1,5 +1,5 @@
-//! The contract of [`SliceStore`] as checks that run against every implementation; whoever writes
-//! another one runs them too.
+//! The contract of [`SliceStore`], as checks that run against every implementation. A new implementation must pass
+//! them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests, in the library so that other crates can run them")]
 #![allow(clippy::single_range_in_vec_init, reason = "one range is a list of ranges here")]
 

@@ -1,9 +1,9 @@
 //! The store of a drive on a disk: one immutable file per value, and an index that says which files count.
 //!
-//! Layout: docs/internals/formats/drive-directory.md. A batch is written aside, flushed, moved into place and then made
-//! visible by one transaction of the index. Whatever happens before that transaction is garbage that the next opening
-//! removes; whatever happens after it is only tidying. Where nobody can know whether it happened, the error is
-//! `Unavailable`; other errors change nothing.
+//! Layout: docs/internals/formats/drive-directory.md. A batch is written into a temporary directory, flushed, moved
+//! into place and then made visible by one transaction of the index (I6). What a crash leaves before that transaction
+//! is garbage, and the next opening removes it; what follows the transaction is only tidying. If the outcome of the
+//! transaction is unknown, the error is `Unavailable`; after any other error nothing has changed.
 
 mod backend;
 #[doc(hidden)]
@@ -89,7 +89,7 @@ pub struct DiskStore {
     files: Files,
     next_number: AtomicU64,
     hook: Hook,
-    /// Why nothing goes any more, after a commit of which nobody knows whether it reached the disk.
+    /// Why the store refuses all work: a commit failed, and it is unknown whether it reached the disk.
     broken: OnceLock<String>,
     // Dropped in this order: the lock goes last.
     index: Index,
@@ -411,8 +411,8 @@ fn recover(files: &Files, mut rows: Vec<(u64, u64, String)>) -> Result<Recovery>
         let found_len = len_of(*number);
         if found_len != Some(*len) {
             let file = files.path(*number);
-            // No warning: other drives may have what it takes to mend it, which this one can't know. Whoever reads or
-            // scrubs it does, and says so.
+            // No warning: other drives may be able to reconstruct the value, which this store cannot know. Readers and
+            // scrubs find that out and report it.
             tracing::info!(key, file = %file.display(), expected = len, found = ?found_len, "a value is missing or has the wrong length; `skytether scrub` mends it where other drives have what that takes");
             recovery.damaged.push(Damaged { key: key.clone(), file, expected_len: *len, found_len });
         }

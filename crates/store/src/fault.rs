@@ -1,7 +1,7 @@
-//! A store that fails on purpose, to test what lies above.
+//! A store that fails on purpose, to test its callers.
 //!
-//! What fails is given by [`Rule`]s, by count or by a seeded draw, so that a run can be repeated exactly. Crashes in
-//! the middle of a batch are the disk store's own matter: see `disk::crash`.
+//! [`Rule`]s say which operations fail, by count or by a seeded draw, so that a run can be repeated exactly. Crashes in
+//! the middle of a batch belong to the disk store: see `disk::crash`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ pub enum When {
     From(u64),
     /// Each whose count divides by this.
     Every(u64),
-    /// So many of a thousand, drawn from the seed and the count.
+    /// This many of a thousand, drawn from the seed and the count.
     Chance {
         /// Of a thousand.
         per_mille: u64,

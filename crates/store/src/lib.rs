@@ -192,8 +192,8 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     }
 
     /// The bytes of the value of `key` at each of `ranges` (from its start to before its end), in that order, as they
-    /// are stored: damage is *not* found, since the store has a checksum of the whole only. Whoever asks must have
-    /// checksums of the parts. Nothing beside `ranges` is read.
+    /// are stored. Damage is *not* found, since the store has a checksum of the whole only: the caller must have
+    /// checksums of the parts. The store reads nothing outside of `ranges`.
     ///
     /// # Errors
     /// `NotFound`, `Unavailable`; `Corrupt` where the value is missing or is not as long as it was, as for
@@ -218,7 +218,7 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// `Unavailable`.
     fn usage(&self) -> Result<Usage>;
 
-    /// Bytes that may still be stored, and those that could be altogether; `None` where nobody knows.
+    /// Bytes that are free, and the capacity in bytes; `None` where the store cannot know.
     ///
     /// # Errors
     /// `Unavailable`.

@@ -1,4 +1,4 @@
-//! Parts of values.
+//! Ranges of values, and their checks.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The one contract against all stores, and random batches against a model.
+//! The contract against all stores, and random batches against a model.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

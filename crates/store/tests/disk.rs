@@ -1,4 +1,4 @@
-//! What a drive's directory holds, who may open it, and what is made of damage.
+//! What a drive's directory holds, who may open it, and how it reports damage.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -214,7 +214,7 @@ fn ranges_come_as_they_are_stored() {
     bad[100] ^= 1;
     fs::write(&path, &bad).unwrap();
     assert_eq!(store.get(&key("a/1")).unwrap_err().kind(), Kind::Corrupt);
-    // Whoever asks for parts has checksums of them, or has it coming.
+    // Ranges are unverified by contract: the caller has checksums of the parts.
     assert_eq!(store.get_ranges_unverified(&key("a/1"), &[99..102, 0..300]).unwrap(), [&bad[99..102], &bad[..]]);
 }
 

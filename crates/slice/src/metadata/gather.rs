@@ -1,4 +1,4 @@
-//! Metadata of stripes that lay in several partitions and are to lie in one.
+//! Gathers metadata of stripes from several partitions for one new partition.
 
 use arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
 use arrow::compute::interleave;

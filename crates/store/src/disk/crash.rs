@@ -1,5 +1,5 @@
-//! Failing on purpose: a hook before every step that reaches the disk, so that tests can stop a batch at each of them,
-//! and one after every flush, so that they know what outlives a loss of power.
+//! Crash injection: a hook before every step that reaches the disk, so that tests can stop a batch at each of them, and
+//! a hook after every flush, so that they know what survives a power loss.
 
 use std::fmt::Debug;
 use std::io;

@@ -1,7 +1,7 @@
-//! A disk that keeps what was flushed, and of the rest what it happens to have written when the power goes.
+//! A simulated disk that loses power: it keeps what was flushed, and a random part of the other writes.
 //!
-//! Contents and names are apart, as they are on file systems: what was written to a file is kept from the flush of that
-//! file on, and its name from the flush of the directory on.
+//! Contents and names are separate, as on file systems: a flush of a file keeps its content, and a flush of the
+//! directory keeps its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use fastrand::Rng;
 /// What disks write whole or not at all.
 const SECTOR: usize = 512;
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     Directory,
@@ -50,7 +50,7 @@ fn lay(content: &mut [u8], at: usize, bytes: &[u8]) {
 /// What happened to a directory.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// The name stands for this from now on, or for nothing.
+    /// The name refers to this node from now on, or to none.
     Name { path: PathBuf, node: Option<Node> },
     /// A file changed.
     Change { file: u64, change: Change },
@@ -99,8 +99,8 @@ impl File {
         content
     }
 
-    /// Makes changes in part. Lengths are the file system's own records, of which it keeps the order; what was written
-    /// comes to the disk in any.
+    /// Applies the pending changes in part. Lengths are the file system's own records, and it keeps their order;
+    /// written bytes reach the disk in any order.
     fn pieces(&self, content: &mut Vec<u8>, random: &mut Rng) {
         let mut lens = random.usize(..self.pending.iter().filter(|change| matches!(change, Change::Len(_))).count() + 1);
         for change in &self.pending {
@@ -165,7 +165,7 @@ impl Disk {
         self.kept.extend(now.map(|(path, node)| (path.clone(), *node)));
     }
 
-    /// What `path` stands for.
+    /// The node that `path` refers to.
     pub(crate) fn node(&self, path: &str) -> Option<Node> {
         self.now.get(Path::new(path)).copied()
     }
