@@ -1,6 +1,6 @@
-//! What went wrong, for programs: the typed part of an [`Error`](crate::Error).
+//! Details: the typed part of an [`Error`](crate::Error), for programs.
 //!
-//! A program decides by the kind of an error and by its detail, never by its text. See also [`crate::Error::detail`].
+//! A program decides by an error's kind and detail, never by its text. See also [`crate::Error::detail`].
 
 use serde::{Deserialize, Serialize};
 

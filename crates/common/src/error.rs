@@ -1,5 +1,5 @@
-//! One error for the whole system: a kind that says what the caller must do, a text that says what went wrong
-//! with which object, the cause, and a detail by which programs decide.
+//! The error of the whole system. It has a kind that says what the caller must do, a text that names the object and
+//! what happened, a cause, and a detail by which programs decide.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Whether asking the same again gives the same error, for as long as nobody mends what is asked for.
+    /// Whether the same request gives the same error until its object is repaired.
     #[must_use]
     pub fn is_permanent(self) -> bool {
         matches!(self, Kind::Invalid | Kind::NotFound | Kind::Corrupt | Kind::Unsupported)

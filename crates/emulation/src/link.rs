@@ -1,5 +1,5 @@
-//! A link: bytes of messages in each direction at a rate, and a latency on top for each message. Messages travel in
-//! frames, those of several streams by turns, as HTTP/2 has it.
+//! A link: bytes of messages in each direction at a rate, and a latency for each message in addition. Messages travel
+//! in frames, and streams take turns, as in HTTP/2.
 
 use std::collections::VecDeque;
 use std::future::Future;

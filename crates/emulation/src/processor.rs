@@ -1,8 +1,8 @@
-//! Cores of some number and speed.
+//! The cores of an emulated device.
 //!
-//! [`paced`] wraps a future or a stream: the processor time of each of its polls, as the thread's clock tells it, is
-//! booked on the device's cores, and neither what it gave nor its next poll comes before the device would have been
-//! ready. [`Processor::work`] does so for work that blocks. All that shares one [`Processor`] shares its cores.
+//! [`paced`] wraps a future or a stream. It books the processor time of each poll, by the thread's clock, on the
+//! device's cores. Neither the poll's result nor the next poll comes before the device would have been ready.
+//! [`Processor::work`] does the same for work that blocks. Everything over one [`Processor`] shares its cores.
 
 use std::cell::Cell;
 use std::future::Future;

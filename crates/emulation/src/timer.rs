@@ -1,5 +1,4 @@
-//! Waiting for less than a millisecond, which is the least that tokio's timer knows and more than a
-//! message takes on most links.
+//! Waits for less than a millisecond: tokio's timer has no shorter time, and a message takes less on most links.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -1,5 +1,5 @@
-//! Where threads wait, and where they rather say until when: a thread that sleeps is one less for others, and a process
-//! has few of those that may block.
+//! Where a thread sleeps until an emulated device is ready, and where the time is returned to the caller instead. A
+//! sleeping thread is lost to other work, and a process has few threads that may block.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ impl Drop for Scope {
     }
 }
 
-/// Does `work` without sleeping in it, and until when whoever wanted it has to wait; `None` if not at all.
+/// Does `work` without sleeping in it. Also returns the time until which the caller must wait, or `None`.
 pub fn deferred<T>(work: impl FnOnce() -> T) -> (T, Option<Instant>) {
     let scope = Scope(OWED.replace(Some(None)));
     let done = work();

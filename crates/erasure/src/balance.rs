@@ -1,14 +1,14 @@
-//! Which shards move when drives are added or retired.
+//! The balancer: which shards move when drives are added or retired.
 //!
-//! Data and parities are balanced each by themselves, so that every drive has its share of the bytes to store and of
-//! those to compute on. What lies on retiring drives goes where there is least; then shards go from the drive with most
-//! to that with least, until all are within the tolerance: each such move is one that the most loaded or the least
-//! loaded drive needs, so that the bytes moved are the least possible but for about a shard per drive. Where no shard
-//! may go the straight way, because all its groups are there already, others make room along a path.
+//! Data and parities are balanced separately, so that every drive has its share of the bytes to store and of those to
+//! compute on. Shards of retiring drives go where there is least. Then shards go from the drive with most to that with
+//! least, until all are within the tolerance. The most loaded or the least loaded drive needs each such move, so the
+//! bytes moved are minimal up to about a shard per drive. Where no shard may move directly, because its groups already
+//! have shards on the target, other shards make room along a path.
 //!
-//! What moves as one is a *unit* ([`Units`]): a shard, or several where a stripe of rows is several slices that must
-//! stay together, or a slice without any group. What many small data sets would leave unbalanced together, though none
-//! could be more balanced by itself, is made even by moves that make no data set less even ([`Units::balance`]).
+//! A *unit* ([`Units`]) moves as a whole. It is a shard, several slices of one stripe that must stay together, or a
+//! slice without any group. Many small data sets may be unbalanced together although none could be more balanced by
+//! itself. [`Units::balance`] evens them out by moves that make no data set less even.
 
 use std::collections::VecDeque;
 
@@ -33,8 +33,8 @@ pub struct Move {
 /// Moves, and what comes of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Balance {
-    /// In the map's order. After all of them no two shards of a group are on the same drive; in between two may be, for
-    /// a group of which more than one moves.
+    /// In the map's order. After all moves no two shards of a group are on the same drive (I12). In between two may be,
+    /// if several shards of the group move.
     pub moves: Vec<Move>,
     /// Bytes of data after them, drive by drive.
     pub data: Vec<u64>,
@@ -90,7 +90,7 @@ struct Unit {
     end: usize,
 }
 
-/// What is to be balanced: units, each with the code groups of which it has a shard.
+/// The units to balance, each with the code groups that have a shard in it.
 #[derive(Debug, Clone, Default)]
 pub struct Units {
     units: Vec<Unit>,
@@ -130,7 +130,7 @@ impl Units {
     /// Bytes of data and of parity, drive by drive.
     ///
     /// # Errors
-    /// Invalid where a unit is on a drive that is not among so many.
+    /// Invalid where a unit is on a drive beyond `drives`.
     pub fn loads(&self, drives: usize) -> Result<[Vec<u64>; 2]> {
         let mut loads = [vec![0u64; drives], vec![0; drives]];
         for unit in &self.units {

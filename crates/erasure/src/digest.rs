@@ -1,30 +1,29 @@
-//! Digests of shards from which a group is verified without its shards: the digests of the parity shards are the parity
+//! Digests of shards, by which a group is verified without its shards: the digests of the parity shards are the parity
 //! of the digests of the data shards.
 //!
 //! A digest is [`ROWS`] rows of [`BUCKETS`] sums of 64-byte blocks. In every row each block of the shard is XORed into
-//! one bucket: which, says a column number that each block has by its place and the scrub's seed. The code works on
-//! each place of a block by itself and is linear over GF(2^16), and so over XOR: a sum of parity blocks is the parity
-//! of the sums of the data blocks at the same places. So digests are shards of a group, 256 times smaller, and are
-//! verified by the very code that made the parities.
+//! one bucket. The block's column number gives the bucket; it follows from the block's place and the scrub's seed. The
+//! code works on each place of a block by itself and is linear over GF(2^16), and so over XOR: a sum of parity blocks
+//! is the parity of the sums of the data blocks at the same places. So digests are shards of a group, 256 times
+//! smaller, and the code that made the parities verifies them.
 //!
-//! **Why it is sound.** Take the parity that the data as it is would have, XORed with the parity as it is: blocks of
-//! zeros where the group is whole, others where something is wrong. The digests agree only if those blocks cancel in
-//! every bucket of every row. Within 4 MiB no two blocks have the same column (a random permutation of 2^16 numbers, a
-//! row's bucket being four bits of it), so that damage to one, two or three blocks, of whatever content, is always
-//! found: in some row one of them is alone in its bucket. Four blocks that are wrong by the same bits cancel in a row
-//! with probability 0.011, and in four rows with 1.6e-8: the worst case. Large damage, such as a shard that is another
-//! or an older one, cancels with about 2^-60. Since the seed is new for each scrub, and nobody knows it before, what
-//! was missed once will be found by the next.
+//! **Why it is sound.** Take the parity of the present data, XORed with the present parity: its blocks are zeros where
+//! the group is whole, and others where something is wrong. The digests agree only if those blocks cancel in every
+//! bucket of every row. Within 4 MiB no two blocks have the same column (a random permutation of 2^16 numbers; a row's
+//! bucket is four bits of it). Damage to one, two or three blocks, of whatever content, is therefore always found: in
+//! some row one of them is alone in its bucket. Four blocks that are wrong by the same bits cancel in a row with
+//! probability 0.011, and in four rows with 1.6e-8: the worst case. Large damage, such as a shard that is another or an
+//! older one, cancels with about 2^-60. Each scrub has a new seed that cannot be predicted, so the next scrub finds
+//! what one scrub missed.
 //!
-//! **Sums.** Digests of one scrub may be [added](Digest::add): the sum of the shards at one place of many groups of the
-//! same shape is a shard of a group, too, and one digest of 4 KiB vouches for all of them. What is wrong with several
-//! groups in the same way at the same places would cancel in a sum, and so the columns of each group are
-//! [turned](Digesting::begin_turned) by another number.
+//! **Sums.** Digests of one scrub may be [added](Digest::add). The sum of the shards at one place of many groups of the
+//! same shape is a shard of a group, too, and one digest of 4 KiB vouches for all of them. Equal damage to several
+//! groups at the same places would cancel in a sum. So the columns of each group are [turned](Digesting::begin_turned)
+//! by another number.
 //!
-//! What no digest tells is a group that is whole but not what it should be: all shards of an older generation,
-//! or shards exchanged in a group whose parity is their XOR, which is the same in any order. Lengths (a
-//! truncated shard that ended in zeros) and checksums are therefore compared with the [map](crate::map) as well,
-//! which [`crate::scrub`] does.
+//! Digests cannot find a group that is consistent but wrong: all its shards are of an older generation, or shards are
+//! exchanged in a group whose parity is their XOR, which is the same in any order. [`crate::scrub`] therefore compares
+//! lengths (a truncated shard may have ended in zeros) and checksums with the [map](crate::map) as well.
 
 use std::fmt;
 use std::sync::Arc;
@@ -138,7 +137,7 @@ impl Digester {
         self.len += bytes.len() as u64;
     }
 
-    /// Adds whole blocks, the first of which is the shard's block `first`.
+    /// Adds whole blocks; `first` is the place of the first one in the shard.
     fn add(&mut self, mut first: u64, mut blocks: &[[u8; BLOCK]]) {
         // Rows one by one, so that the compiler knows that all indexes are good.
         let Some(sums) = self.sums.first_chunk_mut::<{ ROWS * BUCKETS }>() else { return };
@@ -246,10 +245,11 @@ pub fn consistent(code: Code, data: &[Digest], parity: &[Digest]) -> Result<bool
     Ok(lengths_fit(code, data, parity) && matches(code, &sums(data), &sums(parity))?)
 }
 
-/// The shards (their places, data before parity) any one of which, were it another, would make the group consistent.
+/// The shards that may be damaged (their places, data before parity). Another content of any one of them alone would
+/// make the group consistent.
 ///
-/// With M = 1 that is all of them, wherever the damage is; with M >= 2 the damaged one where it is only one, and none
-/// where there are more. None, too, where the group is consistent, or the lengths don't fit.
+/// With M = 1 these are all shards, wherever the damage is. With M >= 2 it is the damaged shard if there is only one,
+/// and none if there are more. None as well if the group is consistent or the lengths do not fit.
 ///
 /// # Errors
 /// As [`consistent`].

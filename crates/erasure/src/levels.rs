@@ -1,9 +1,8 @@
-//! Groups on two levels, as in MarFS: across hosts, and within each host across its drives.
+//! Code groups on two levels, as in MarFS: across nodes, and within each node across its drives.
 //!
-//! The outer groups see hosts: each of their shards, data or parity, is on another host. Within a host its
-//! shards, be they data or outer parities, are put into inner groups, each shard on another of the host's drives.
-//! So any M hosts may be lost, and m drives of each of the others at the same time; what is lost within a host is
-//! mended from its own drives.
+//! An outer group has each of its shards, data or parity, on another node. Within a node, the shards (data or outer
+//! parities) form inner groups, each shard on another of the node's drives. So any M nodes may be lost, and m drives of
+//! each other node at the same time. What is lost within a node is reconstructed from its own drives.
 
 use skytether_common::{Error, Result};
 

@@ -19,7 +19,7 @@ const MAGIC: &[u8; 8] = b"SKYCODE\0";
 const VERSION: u32 = 1;
 /// Bytes before what the checksum covers.
 const HEAD: usize = 16;
-/// A shard takes at least so many bytes.
+/// The fewest bytes of a shard in the map.
 const LEAST_SHARD: usize = 6;
 
 /// A shard, where it is and what it should be.

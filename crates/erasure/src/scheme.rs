@@ -1,4 +1,4 @@
-//! How a data set is kept from loss: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` on two levels.
+//! Redundancy schemes of a data set: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` on two levels.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub const MAX_DATA: u16 = 128;
 /// The most parity shards of a group.
 pub const MAX_PARITY: u16 = 64;
 
-/// Groups of up to K data shards with M parity shards, any M of which may be lost.
+/// A code: groups of up to K data shards with M parity shards. Any M shards of a group may be lost.
 ///
 /// With K = 1 the parity shards are copies of the data shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ pub enum Scheme {
     /// A lost drive is lost data.
     #[default]
     None,
-    /// So many copies of each slice on as many drives, the first included; 2 to [`MAX_REPLICAS`].
+    /// Copies of each slice on as many drives, the first included; 2 to [`MAX_REPLICAS`].
     Replicas(Copies),
     /// Code groups over drives.
     Ec(Code),
@@ -96,7 +96,7 @@ pub enum Scheme {
 pub struct Copies(u16);
 
 impl Copies {
-    /// So many copies, the first included.
+    /// This number of copies, the first included.
     ///
     /// # Errors
     /// Invalid where there are not 2 to [`MAX_REPLICAS`].

@@ -1,4 +1,4 @@
-//! Digests: what they agree on is whole, and whatever is damaged they tell.
+//! Digests: a group whose digests agree is whole, and digests find any damage.
 
 #![allow(clippy::unwrap_used)]
 

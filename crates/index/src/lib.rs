@@ -12,14 +12,14 @@
 //! | [`lean`] | batches without values of other rows |
 //!
 //! Invariant: an index only leaves out what does not match (I14). `skytether_drive` builds and keeps indexes;
-//! `skytether_engine` asks them.
+//! `skytether_engine` searches them.
 //!
 //! ```
 //! use skytether_common::{Generation, PartitionName};
 //!
 //! let dataset = "lab.runs".parse()?;
 //! let of = PartitionName { dataset, generation: Generation(1), table: "data".to_owned(), slot: 0 };
-//! // An index lies in a partition of its own, beside the one that it is of.
+//! An index has a partition of its own, next to the indexed one.
 //! let index = skytether_index::partition(&of, "by-id");
 //! assert_eq!(skytether_index::of_partition(&index), Some((of, "by-id".to_owned())));
 //! assert!(skytether_index::check_name("a/b").is_err());
@@ -84,7 +84,7 @@ pub struct Definition {
     pub format: u32,
     /// The columns by whose ranges it finds rows.
     pub columns: Vec<String>,
-    /// Columns whose values it has beside them, so that slices need not be read for these.
+    /// Further columns whose values the index stores, so that a scan need not read slices for them.
     #[serde(default)]
     pub include: Vec<String>,
 }

@@ -91,7 +91,7 @@ impl Page {
         out
     }
 
-    /// What [`Self::encode`] gave, of an index of so many `columns` and a segment of so many `rows`.
+    /// Decodes the bytes of [`Self::encode`], for an index of `columns` columns and a segment of `rows` rows.
     ///
     /// # Errors
     /// Corrupt.

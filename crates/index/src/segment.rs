@@ -1,9 +1,9 @@
-//! A segment: an index over the rows of some stripes that follow one another.
+//! A segment: an index over the rows of some consecutive stripes.
 //!
-//! Its rows are divided as a k-d tree divides points: at the median of one column, the halves at that of the next, down
-//! to pages. So a page's rows lie near one another in all columns, ranges of several columns meet few pages, and with
-//! one column pages are its values in order. There is no tree when it is read: the bounds of all pages are in the head,
-//! which is some 0.1% of the rows.
+//! Its rows are divided as in a k-d tree: at the median of one column, the halves at that of the next, down to pages.
+//! So a page's rows are close to one another in all columns, ranges of several columns meet few pages, and with one
+//! column pages are its values in order. Readers need no tree: the head has the bounds of all pages, some 0.1% of the
+//! rows' bytes.
 //!
 //! A head's bytes: `"SKYINDX\0"`, u32 LE CRC-32C of all that follows, u32 LE length of a JSON header ([`Header`]), the
 //! header, and per page u32 LE each: its file, where it begins in it, its length, its CRC-32C, its rows; then per
@@ -30,10 +30,10 @@ pub const PAGE_ROWS: usize = 2048;
 /// Bytes of a file of pages, about.
 const FILE: usize = 1 << 20;
 
-/// Pages that take so many times the memory that was counted for them are not what was counted: a build of them ends.
+/// A build ends if pages take this many times the memory that was counted for them: the count must be wrong.
 const TOO_MUCH: usize = 2;
 
-/// What a page takes beside its rows and the schema of their values.
+/// Memory of a page in addition to its rows and the schema of their values, in bytes.
 const PAGE_BYTES: usize = 4 << 10;
 
 /// Rows of a segment at most.
@@ -48,7 +48,7 @@ pub struct Source {
     pub crc32c: u32,
 }
 
-/// What a head says beside its pages.
+/// The header of a head; its pages follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     format: u32,
@@ -83,7 +83,7 @@ pub struct Place {
 /// A segment's head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// What it says beside its pages.
+    /// The header.
     pub header: Header,
     /// The pages, in the order of their places.
     pub pages: Vec<Place>,

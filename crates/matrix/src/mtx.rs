@@ -35,7 +35,7 @@ pub struct MtxReader {
 /// What the banner says of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
-    /// Whole numbers, of which none may be rounded.
+    /// Whole numbers; none may be rounded.
     Integer,
     Real,
     /// None: every entry is a one.

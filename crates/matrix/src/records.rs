@@ -1,8 +1,8 @@
-//! The bytes that one gene's entries are kept as: a sequence of records in ascending cell order.
+//! The bytes of one gene's entries: a sequence of records in ascending cell order.
 //!
-//! A record is the gap (LEB128: cell minus the last record's cell minus one; for the first record the cell minus the
-//! base) and the value: LEB128 for integers, 4 or 8 little-endian bytes for floats. A gap of 2^32 or more is a jump
-//! backwards: it is the cell plus 2^32, and only occurs until a run is tidied.
+//! A record is the gap and the value. The gap is LEB128: cell minus the last record's cell minus one; for the first
+//! record the cell minus the base. The value is LEB128 for integers, and 4 or 8 little-endian bytes for floats. A gap
+//! of 2^32 or more is a jump backwards: it is the cell plus 2^32, and only occurs until a run is tidied.
 
 use skytether_common::{Error, Result};
 

@@ -65,7 +65,7 @@ pub enum KeyType {
     Time(TimeUnit),
     /// Lengths of time in units, as an integer.
     Duration(TimeUnit),
-    /// Decimals with so many digits after the point, as integers of 16 bytes, little endian.
+    /// Decimals with this number of digits after the point, as integers of 16 bytes, little endian.
     Decimal(i8),
     /// Decimals of more than 38 digits, as integers of 32 bytes.
     Decimal256(i8),

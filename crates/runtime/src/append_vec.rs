@@ -1,7 +1,6 @@
-//! A list that grows while others read it, and never shrinks: places in it stay what they are.
+//! A list that grows while others read it, and never shrinks: its elements stay where they are.
 //!
-//! Not `boxcar::Vec`: that lies in several pieces, and `Host::drives` gives a slice
-//! (`&[Arc<dyn Cse>]`) to callers outside.
+//! Not `boxcar::Vec`: that has several pieces, and `Host::drives` returns one slice (`&[Arc<dyn Cse>]`).
 
 use std::ops::Deref;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! Deadlines for what drives are asked.
+//! Deadlines of requests to drives.
 
 use std::time::Duration;
 
