@@ -1,15 +1,15 @@
-//! Every parser of bytes from outside, as a function that takes any bytes at all: it must come back, whatever it says.
+//! Every parser of bytes from outside as a function of any bytes: it must return, whatever they are (I15).
 //!
-//! A target panics where what it got is neither an error of the right kind nor a value that keeps its promises. Panics
-//! of other people's parsers that ours catch are no finding; memory is, see [`Bounded`].
+//! A target panics where its result is neither an error of the right kind nor a value that keeps its promises. A panic
+//! of a third-party parser that our code catches is no finding. Too much memory is one, see [`Bounded`].
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | `codes` | code maps and digests of redundant data sets |
 //! | `indexes` | heads, pages and definitions of indexes |
-//! | `stored` | what lies in stores and in files that are ingested |
+//! | `stored` | values in stores, and files that are ingested |
 //! | `plans` | sub-plans, expressions, plans of other producers |
-//! | `wire` | tickets, what comes beside a sub-plan, deliveries, sessions, details of errors |
+//! | `wire` | tickets, broadcast tables, deliveries, sessions, details of errors |
 
 use std::alloc::{GlobalAlloc, Layout, System};
 

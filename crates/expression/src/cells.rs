@@ -1,4 +1,4 @@
-//! What a level of the system must know about the cells of a data set.
+//! The cells of a data set, as far as grouped moments need them.
 
 use std::fmt::Debug;
 use std::sync::Arc;

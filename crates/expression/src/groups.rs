@@ -188,7 +188,7 @@ mod tests {
         of_column("c", &(Arc::new(array) as ArrayRef)).unwrap()
     }
 
-    /// Cells of which the column may be replaced, and no totals.
+    /// Cells whose column may be replaced, without totals.
     #[derive(Debug)]
     struct Cells(Mutex<Option<ArrayRef>>, Arc<PreparedCache>);
 
@@ -222,7 +222,7 @@ mod tests {
         let spec = of(Groups::Obs { column: "c".into() });
         let first = cells.prepared().get(&spec, &cells).unwrap();
         assert!(Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
-        // Replaced by one with the same content, which nobody compares, and by another.
+        // Replaced by an equal column, whose content the cache does not compare, and by a different one.
         *cells.0.lock() = Some(column());
         assert!(!Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
         *cells.0.lock() = Some(Arc::new(StringArray::from(vec!["b", "c"])));

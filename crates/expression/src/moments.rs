@@ -1,9 +1,8 @@
 //! The aggregate `moments(idx, val, block, spec)` over the sparse rows of a matrix.
 //!
-//! A row is one gene's nonzeros in one block of cells; cells of the block that are not in `idx` count as zeros.
-//! `spec` is the literal of [`MomentsSpec`]. The result and the state are those of [`crate::store`]. Merging and
-//! finishing never ask the [`CellSource`]: groups' names travel in the state, so only the level that sees rows
-//! needs to know the cells.
+//! A row is one gene's nonzeros in one block of cells; cells of the block that are not in `idx` count as zeros. `spec`
+//! is the literal of [`MomentsSpec`]. The result and the state are those of [`crate::store`]. Merging and finishing
+//! never ask the [`CellSource`]: groups' names travel in the state, so only the node that reads rows needs the cells.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Many pairs of sets of cells tested at once: the arithmetic of [`crate::ttest`] column by column, so that the
-//! compiler makes vector instructions of it. The results are those of one test after the other, to the last bit; what
-//! is out of the ordinary (no variance, numbers near the ends of the range) is left to that.
+//! Tests many pairs of sets of cells at once: the arithmetic of [`crate::ttest`] column by column, so that the compiler
+//! makes vector instructions of it. The results equal those of single tests to the last bit. Special cases (no
+//! variance, numbers near the ends of the range) are left to [`crate::ttest`].
 
 use crate::lanes;
 use crate::students::two_sided_each;

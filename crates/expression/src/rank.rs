@@ -1,4 +1,4 @@
-//! Genes ranked per group of cells, as scanpy's `rank_genes_groups` does it for t-tests.
+//! Ranks genes per group of cells, as scanpy's `rank_genes_groups` does for t-tests.
 
 use std::sync::Arc;
 
@@ -161,7 +161,7 @@ pub(crate) fn unknown_group<'a>(name: &str, there_are: impl Iterator<Item = &'a 
 /// What threads do here.
 const TESTING: &str = "tests genes";
 
-/// So many tests are worked off together.
+/// Tests that are made together.
 const TOGETHER: usize = 256;
 
 impl Genes<'_> {
@@ -172,7 +172,7 @@ impl Genes<'_> {
         let parts = in_parallel(threads, starts, TESTING, |start| {
             let end = self.len().min(start + chunk);
             let mut out: Vec<Vec<Tested>> = chosen.iter().map(|_| Vec::with_capacity(end - start)).collect();
-            // So many genes are tested together that what is remembered of them stays in the first-level cache.
+            // The number of genes per round is bounded, so that their data stays in the first-level cache.
             let together = (TOGETHER / chosen.len().max(1)).clamp(1, end - start);
             let mut tester = Tester::new(names, together);
             let mut pairs = Pairs::new(options.method, options.log_base.map_or(1.0, f64::ln), together * chosen.len());

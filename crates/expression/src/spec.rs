@@ -1,5 +1,5 @@
-//! What grouped moments are about: data set, matrix, groups of cells, transform. Travels as a
-//! JSON literal in the query.
+//! The spec of grouped moments: data set, matrix, groups of cells, transform. It travels as a JSON literal in the
+//! query.
 //!
 //! ```json
 //! {"dataset": "blood.pbmc3k", "matrix": "x", "groups": {"obs": "cell_type"}, "transform": "log1p_cp10k"}

@@ -21,11 +21,11 @@ pub struct GroupMoments {
 }
 
 impl GroupMoments {
-    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not
-    /// finite, M2 is not either.
+    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not finite, M2 is not
+    /// either.
     ///
-    /// M2 is a difference of `q` and a number close to it where the values' mean is far larger than their differences;
-    /// whoever needs its last digits then takes [`crate::kernel::two_pass_moments`].
+    /// M2 is the difference of `q` and another number. The two are close where the mean is far larger than the values'
+    /// differences. A caller that needs the last digits of M2 then takes [`crate::kernel::two_pass_moments`].
     #[inline]
     #[must_use]
     pub fn of_sums(n: u64, nnz: u64, s: f64, q: f64) -> Self {
@@ -47,7 +47,8 @@ impl GroupMoments {
         self.merged_by(other, Share::of(self.n, other.n))
     }
 
-    /// As [`GroupMoments::merged`]; `share` is that of both counts, for whoever merges many of the same counts.
+    /// As [`GroupMoments::merged`]; `share` is that of both counts, so that many merges of the same counts compute it
+    /// once.
     #[inline]
     #[must_use]
     pub(crate) fn merged_by(&self, other: &Self, share: Share) -> Self {

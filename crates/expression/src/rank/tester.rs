@@ -1,5 +1,5 @@
-//! Some genes at a time: their groups' moments column by column, and what each group is compared to, so that merging
-//! makes vector instructions.
+//! Moments of some genes at a time, column by column, for each group and for its reference, so that merging becomes
+//! vector instructions.
 
 use std::ops::Range;
 
@@ -34,7 +34,8 @@ impl<'a> Tester<'a> {
         Self { names, groups: all.clone(), before: all.clone(), after: all, rest: none, shares: vec![], checked: None }
     }
 
-    /// Reads the first of these genes and those after it of which the groups have as many cells; how many.
+    /// Reads the first gene of `range` and those after it whose groups have the same numbers of cells. Returns how
+    /// many.
     ///
     /// # Errors
     /// Invalid where a gene has other groups than those named.
