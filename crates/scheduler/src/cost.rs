@@ -12,7 +12,7 @@ use crate::message::{PushdownLevel, Seconds, Slice, SliceCost};
 use crate::profile::Profile;
 use crate::work::{Kind, Operator, Output, Priors, Work};
 
-/// The cost of a slice at a rung on a CSE, and of what the level above has to do for it.
+/// The cost of a slice at a level on a CSE, and of the parent's work for it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SliceLoad {
     /// Seconds of a core there, processor time.
@@ -50,11 +50,11 @@ struct Cse {
     slow: Option<f64>,
     /// The greatest rate that was measured.
     fastest: f64,
-    /// What it hands out is slow, and its load is what we made of it.
+    /// Its raw slices are slow, and its load is a guess from that.
     guess: Option<Guess>,
-    /// How many times the processor time that was thought handing out takes it.
+    /// The processor time of sending raw slices, as a multiple of its prior.
     sends: f64,
-    /// When it said last how busy it is.
+    /// When it last reported its load.
     told_at: Seconds,
 }
 
@@ -66,7 +66,7 @@ struct Guess {
     rate: f64,
     /// The load that would explain it.
     load: f64,
-    /// Whether its processor was to be what holds handing out up.
+    /// Whether its processor was predicted to be the slowest stage of sending.
     by_processor: bool,
 }
 
@@ -84,7 +84,7 @@ pub struct CostModel {
     seen_bytes: f64,
     groups: Option<f64>,
     groups_rows: f64,
-    /// Whether somebody has said how many states there are, if only that there are none.
+    /// Whether a number of states has been reported, even if it is zero.
     told: bool,
 }
 
@@ -102,7 +102,7 @@ const MOST_SENDING: f64 = 0.3;
 const PRIOR_ROWS: f64 = 1.0;
 
 impl CostModel {
-    /// A model of `work` on the CSEs of `profiles`, with a level above that is `host`.
+    /// A model of `work` on the CSEs of `profiles`, whose parent is `host`.
     #[must_use]
     pub fn new(work: Work, host: Profile, profiles: &[Profile], priors: Priors) -> Self {
         let cses = profiles
@@ -137,15 +137,15 @@ impl CostModel {
         }
     }
 
-    /// The same, of whose CSEs is known what kinds of operators take there, as far as `kinds` tells.
+    /// The same, with factors of operator kinds that earlier queries have learnt for its CSEs.
     #[must_use]
     pub fn with_kinds(mut self, kinds: &[Kinds]) -> Self {
         self.cses.iter_mut().zip(kinds).for_each(|(cse, kinds)| cse.kinds = *kinds);
         self
     }
 
-    /// What kinds of operators take on `cse`, if the work that it did at `rung` was shared out among them as `had`
-    /// tells; what was known before where too little was measured.
+    /// The factors of operator kinds on `cse`, learnt from its work at `rung`. `had` holds each operator's share of it.
+    /// Where too little was measured, the earlier factors.
     #[must_use]
     pub fn kinds(&self, cse: usize, rung: PushdownLevel, had: &[Had]) -> Kinds {
         let own = &self.cses[cse];
@@ -156,8 +156,8 @@ impl CostModel {
             PushdownLevel::Filter => &own.filter,
             PushdownLevel::Full => &own.full,
         };
-        // What was measured has sending in it, which is no operator's: where that is much,
-        // operators can't be told from it.
+        // Measured times include sending, which belongs to no operator. Where sending is a large share, the operators'
+        // time is unknown.
         let out = if rung == PushdownLevel::Full && self.has_upper() { 0.0 } else { self.filtered().1 };
         let (lower, upper) = self.seconds_per_row(&own.kinds);
         let (operators, sending) = (if rung == PushdownLevel::Full { lower + upper } else { lower }, out * self.priors.transfer_s_per_byte);
@@ -198,7 +198,7 @@ impl CostModel {
         &self.cses[cse].profile
     }
 
-    /// The profile of the level above.
+    /// The profile of the parent.
     #[must_use]
     pub fn host(&self) -> &Profile {
         &self.host
@@ -226,7 +226,7 @@ impl CostModel {
         ((self.seen_out + prior_rows * PRIOR_ROWS) / seen, (self.seen_bytes + prior_bytes * PRIOR_ROWS) / seen)
     }
 
-    /// Whether somebody has counted groups yet, or there is but one.
+    /// Whether groups have been counted yet, or there is only one.
     #[must_use]
     pub fn groups_are_known(&self) -> bool {
         self.told || self.groups() <= 1.0
@@ -248,8 +248,7 @@ impl CostModel {
         rows * self.filtered().0
     }
 
-    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice, where kinds of
-    /// operators take what `kinds` says.
+    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice, with the factors `kinds`.
     fn seconds_per_row(&self, kinds: &Kinds) -> (f64, f64) {
         let (share, _) = self.filtered();
         let lower = self.work.lower.iter().map(|operator| kinds.seconds_per_row(operator, &self.priors)).sum();
@@ -290,11 +289,10 @@ impl CostModel {
         let own = &self.cses[cse];
         // A device that runs one rung slower than thought will run the other so, too.
         match rung {
-            // What is sent is not computed: what it costs says something of the device, and what
-            // operators cost does not say it.
+            // Sending raw slices computes nothing, so operators' factors do not apply to it.
             PushdownLevel::Raw => own.raw.value().unwrap_or(own.sends),
             PushdownLevel::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
-            // Where it has run neither, how far the level above is from the prior says more than nothing.
+            // Where it has run neither, the parent's factor is the best guess.
             PushdownLevel::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
         }
     }
@@ -337,7 +335,7 @@ impl CostModel {
         load
     }
 
-    /// Seconds of a core above to begin with what a drive hands out or filters.
+    /// Core seconds of the parent before it can process the first raw or filtered slice of a drive.
     #[must_use]
     pub fn begin_above(&self) -> Seconds {
         self.priors.begin_above_s / self.host.speed_per_core
@@ -379,7 +377,7 @@ impl CostModel {
         }
     }
 
-    /// `cse` says how busy it is with other things.
+    /// `cse` reports its load by other work.
     pub fn loaded(&mut self, now: Seconds, cse: usize, load: f64) {
         let own = &mut self.cses[cse];
         own.told_at = now;
@@ -399,14 +397,14 @@ impl CostModel {
         }
     }
 
-    /// When `cse` said last how busy it is.
+    /// When `cse` last reported its load.
     #[must_use]
     pub fn told_at(&self, cse: usize) -> Seconds {
         self.cses[cse].told_at
     }
 
-    /// Whether the load of `cse` is a guess, and its link may be slow instead: a slice that it
-    /// works off itself would tell.
+    /// Whether the load of `cse` is a guess, and its link may be slow instead. A slice that it processes itself would
+    /// show which.
     #[must_use]
     pub fn is_guessed(&self, cse: usize) -> bool {
         self.cses[cse].guess.is_some()

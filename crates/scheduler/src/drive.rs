@@ -49,7 +49,7 @@ pub enum Answer {
     },
 }
 
-/// Memory that is kept free for handing out slices, as a share.
+/// Memory that is kept free for sending raw slices, as a share.
 const RESERVE: f64 = 0.1;
 
 /// Divisor of the memory that an epoch needs if it only filters and projects: it holds no state, only a few batches.
@@ -61,7 +61,7 @@ pub fn admit(rung: PushdownLevel, memory: u64, pressure: &Pressure) -> Answer {
     let again = pressure.relief.clamp(0.001, 60.0);
     let free = pressure.memory_limit.saturating_sub(pressure.memory_used);
     if rung == PushdownLevel::Raw {
-        // A slice or two is all that it takes; only who has nothing at all refuses that.
+        // Sending raw takes the memory of a slice or two. Only a CSE without any free memory refuses it.
         return if free == 0 { Answer::Refuse { accepts: None, again, why: Why::Memory } } else { Answer::Accept };
     }
     let usable = (pressure.memory_limit as f64 * (1.0 - RESERVE)) as u64;
@@ -90,8 +90,8 @@ pub enum Effect {
         /// The rung.
         rung: PushdownLevel,
     },
-    /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again
-    /// where it said [`Next::Wait`].
+    /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again where it returned
+    /// [`Next::Wait`].
     Look,
     /// Tear down an epoch; nothing of it is to be sent any more.
     Forget {
@@ -115,7 +115,8 @@ pub enum Next {
 
 /// What an executor measures.
 pub trait Meters {
-    /// Core seconds that its own threads wanted by those that they got, since it was asked last: see [`Up::Progress`].
+    /// Core seconds that its own threads wanted, divided by those that they got, since the last call: see
+    /// [`Up::Progress`].
     fn load(&self) -> f64;
     /// Processor seconds that a slice that runs has had.
     fn cpu(&self, epoch: EpochId, slice: SliceId) -> Seconds;
@@ -346,7 +347,7 @@ impl Drive {
         Some(epoch.report(now, id, meters))
     }
 
-    /// Signs of life of epochs that were silent for `heartbeat` seconds.
+    /// Heartbeats of epochs that sent nothing for `heartbeat` seconds.
     pub fn beat(&mut self, now: Seconds, heartbeat: Seconds, meters: &(impl Meters + ?Sized)) -> Vec<Up> {
         self.epochs.iter_mut().filter(|(_, epoch)| now - epoch.heard >= heartbeat).map(|(id, epoch)| epoch.report(now, *id, meters)).collect()
     }

@@ -26,7 +26,7 @@ impl Default for Kinds {
     }
 }
 
-/// What operators of one kind had in a query, as an annotation tells.
+/// An operator's part of a query, from an annotation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Had {
     /// The operator, as its cost is reckoned.
@@ -67,7 +67,7 @@ impl Kinds {
     #[must_use]
     pub fn learnt(self, priors: &Priors, factor: f64, had: &[Had]) -> Self {
         let foretold = |had: &Had| had.rows * self.seconds_per_row(&had.operator, priors);
-        // Per kind: what was foretold, and what share it had.
+        // Per kind: predicted time, and measured share.
         let mut kinds = [(0.0, 0.0); KINDS];
         for had in had {
             let foretold = foretold(had);
@@ -81,7 +81,7 @@ impl Kinds {
             return self;
         }
         let mut known = self.0;
-        // What one expression takes says nothing of another.
+        // The time of one expression says nothing about another.
         kinds[place(Kind::Compute)] = (0.0, 0.0);
         for (known, (foretold, share)) in known.iter_mut().zip(kinds).filter(|(_, (foretold, _))| *foretold > 0.0) {
             let found = *known * factor * (share / shares) / (foretold / all);

@@ -28,7 +28,7 @@ pub struct Robust {
 }
 
 impl Robust {
-    /// One more measurement; what is not a positive number is passed over.
+    /// Adds a measurement; ignores one that is not a positive number.
     pub fn add(&mut self, factor: f64) {
         if !(factor.is_finite() && factor > 0.0) {
             return;
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn many_measurements_say_more_than_few() {
         let mut factor = Robust::default();
-        // One and a half or half as much, by turns, and in between: one is the average.
+        // The factor alternates between one and a half and a half, with values in between. Its average is one.
         for at in 0..60 {
             factor.add([1.5, 0.5, 1.0, 1.2, 0.8][at % 5]);
         }

@@ -78,7 +78,7 @@ impl<B> Ledger<B> {
         Self::default()
     }
 
-    /// The query needs `slice`, too. Told twice, it is the same slice.
+    /// The query needs `slice`, too. Repeated calls change nothing.
     pub fn want(&mut self, slice: SliceId) {
         if let std::collections::btree_map::Entry::Vacant(place) = self.wanted.entry(slice) {
             place.insert(None);
@@ -86,7 +86,7 @@ impl<B> Ledger<B> {
         }
     }
 
-    /// `epoch` is asked of `cse`. A number that was used before changes nothing.
+    /// `cse` gets `epoch`. A number that was used before changes nothing.
     pub fn open(&mut self, epoch: EpochId, cse: CseId, rung: PushdownLevel) {
         self.epochs.entry(epoch).or_insert_with(|| State::Open(Open { cse, rung, given: BTreeSet::new(), batches: BTreeMap::new(), end: None }));
     }

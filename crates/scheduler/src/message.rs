@@ -33,7 +33,7 @@ impl PushdownLevel {
     }
 }
 
-/// A CSE by its place in the list that the level above keeps for the query.
+/// A CSE by its place in the list that its parent keeps for the query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CseId(pub u32);
 
@@ -73,7 +73,7 @@ pub struct CloseAfter {
 impl CloseAfter {
     /// Closes when all its slices are done.
     pub const DRAINED: Self = Self { drained: true, slices: None, seconds: None };
-    /// Closes when it is told to.
+    /// Closes only by order.
     pub const TOLD: Self = Self { drained: false, slices: None, seconds: None };
 }
 
@@ -114,7 +114,7 @@ pub enum Order {
     },
     /// No more slices will be fed: finish and deliver.
     Close {
-        /// Whether to work off the queue first. Otherwise what was not begun is not done.
+        /// Whether to process the queue first. Otherwise slices that were not begun are dropped.
         drain: bool,
     },
     /// Forget it and all its results. It does not wait for its turn: what comes before it, or was lost,
@@ -122,7 +122,7 @@ pub enum Order {
     Cancel,
 }
 
-/// Why a CSE does less than it was asked to.
+/// Why a CSE does less than it was ordered to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -170,7 +170,7 @@ pub enum Up {
         epoch: EpochId,
         /// The highest rung that it takes now; `None` for none.
         accepts: Option<PushdownLevel>,
-        /// Seconds after which more may be asked of it.
+        /// Seconds after which the parent may order more.
         again: Seconds,
         /// Why.
         why: Why,
@@ -209,8 +209,7 @@ pub enum Up {
     },
     /// The epoch is complete.
     EpochDone(Completed),
-    /// The CSE closes the epoch of its own accord: it delivers what was begun (an `EpochDone` follows)
-    /// and gives back the rest.
+    /// The CSE closes the epoch by itself: it delivers what was begun (an `EpochDone` follows) and returns the rest.
     Stopped {
         /// The epoch.
         epoch: EpochId,
@@ -218,7 +217,7 @@ pub enum Up {
         remaining: Vec<SliceId>,
         /// The highest rung that it takes from now on; `None` for none.
         accepts: Option<PushdownLevel>,
-        /// Seconds after which more may be asked of it.
+        /// Seconds after which the parent may order more.
         again: Seconds,
         /// Why.
         why: Why,
@@ -227,7 +226,7 @@ pub enum Up {
     Failed {
         /// The epoch.
         epoch: Option<EpochId>,
-        /// Whether the same may work if it is asked again (a connection that broke), or not (a damaged slice).
+        /// Whether a retry may succeed (a connection that broke), or not (a damaged slice).
         again: bool,
     },
 }

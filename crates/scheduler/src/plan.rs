@@ -28,7 +28,7 @@ pub struct States {
     pub merge: Seconds,
 }
 
-/// One way of working slices off below.
+/// One way in which a drive may process slices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LevelCost {
     /// The rung.
@@ -41,8 +41,8 @@ pub struct LevelCost {
     pub begin: Seconds,
     /// Where results come as states at the end.
     pub states: Option<States>,
-    /// Whether that is one epoch to the end, which is still to be begun: all that goes into it stays with the drive,
-    /// and can be lost to whatever befalls it.
+    /// Whether that is one epoch to the end that has not begun yet. All that goes into it stays with the drive, and a
+    /// failure of the drive loses it.
     pub commits: bool,
 }
 
@@ -71,14 +71,14 @@ pub struct Part {
     pub begin_above: Seconds,
     /// Whether slices may be sent raw.
     pub may_raw: bool,
-    /// The ways of working slices off below that it accepts.
+    /// The ways of processing slices that the drive accepts.
     pub lanes: Vec<LevelCost>,
 }
 
 /// What all drives share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParentNode {
-    /// Cores of the level above.
+    /// Cores of the parent.
     pub cores: f64,
     /// Core seconds of work that waits there or is on its way.
     pub busy: Seconds,
@@ -268,7 +268,7 @@ impl Fluid<'_> {
             if n * part.disk > time {
                 return false;
             }
-            // Who would not get to its first slice in that time hands all of them out, and does not begin.
+            // A drive that would not reach its first slice in that time sends all of them raw, and does not begin.
             let begins = |lane: &&LevelCost| {
                 let begun = lane.states.map_or(0.0, |states| states.begun);
                 !part.may_raw || begun > 0.0 || part.busy + lane.begin / f64::from(part.cores) + lane.load.wall <= time
@@ -335,8 +335,8 @@ impl Fluid<'_> {
                 return false;
             }
             let relief = part.raw.above - lane.load.above;
-            // Where working off saves no bytes worth mentioning, it is done only as far as the level above needs it: it
-            // would cost time of the drive, and risk, for nothing.
+            // Where processing on the drive saves hardly any bytes, the drive does only as much as the parent needs.
+            // More would cost its time, and add risk, for nothing.
             let more = if more.abs() < LEVEL * part.raw.bytes { more.abs().max(1e-6) } else { more };
             // As few bytes as possible, to begin with.
             let start = if more > 0.0 { low } else { high };
@@ -396,7 +396,7 @@ impl Part {
     }
 }
 
-/// When all would be done if no drive worked anything off.
+/// When all would be done if every drive sent all of its slices raw.
 pub(crate) fn all_handed(parts: &[Part], above: &ParentNode) -> Seconds {
     let (own, bytes, work) = parts.iter().fold((0.0_f64, 0.0, above.busy), |(own, bytes, work), part| {
         let n = f64::from(part.slices);

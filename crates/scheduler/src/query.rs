@@ -32,7 +32,7 @@ use crate::plan::{Plan, Share};
 use crate::profile::Profile;
 use crate::work::{Priors, Work};
 
-/// Who decides.
+/// How the pushdown level of slices is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The cost model.
@@ -44,17 +44,17 @@ pub enum Policy {
 /// Bounds and patience.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Seconds between signs of life of a CSE that has work.
+    /// Seconds between heartbeats of a CSE that has work.
     pub heartbeat: Seconds,
     /// Seconds of silence after which a CSE that has work is given up.
     pub silence: Seconds,
-    /// How often a CSE may fail before it is not asked again.
+    /// How often a CSE may fail before the query gives it up.
     pub retries: u32,
-    /// Seconds before a CSE that failed is asked again.
+    /// Seconds before a CSE that failed gets work again.
     pub pause: Seconds,
     /// Seconds after which a CSE that refuses everything is given up.
     pub patience: Seconds,
-    /// Bytes of slices that the level above holds at once, on their way or waiting.
+    /// Bytes of slices that the parent holds at once, on their way or waiting.
     pub memory: u64,
 }
 
@@ -69,11 +69,11 @@ impl Default for Limits {
 pub struct Setup {
     /// The sub-plan, as far as its cost goes.
     pub work: Work,
-    /// The level above. Its link is what it takes in from all CSEs together.
+    /// The parent. Its link is what it takes in from all CSEs together.
     pub host: Profile,
     /// The CSEs; [`CseId`] is an index.
     pub cses: Vec<Profile>,
-    /// Who decides.
+    /// How the pushdown level of slices is chosen.
     pub policy: Policy,
     /// Bounds and patience.
     pub limits: Limits,
@@ -82,22 +82,23 @@ pub struct Setup {
     /// How far kinds of operators are from these at each CSE, as queries before have shown;
     /// none where nothing is known.
     pub kinds: Vec<Kinds>,
-    /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a level above that feeds an epoch.
+    /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a parent of this node that feeds an
+    /// epoch.
     pub fed: bool,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<B> {
-    /// These are the slices that `cse` has of the query, after pruning, in storage order. Once per CSE; until
-    /// then nothing is asked of it.
+    /// These are the slices that `cse` has of the query, after pruning, in storage order. Once per CSE; until then it
+    /// gets no orders.
     Surveyed {
         /// The CSE.
         cse: CseId,
         /// Its slices. Numbers are dense over the query: they index a table.
         slices: Vec<Slice>,
     },
-    /// These slices, of CSEs that were surveyed, are wanted as well. Only where [`Setup::fed`] says so.
+    /// More slices of surveyed CSEs are part of the query. Only with [`Setup::fed`].
     More {
         /// The slices, whose numbers were not given before.
         slices: Vec<Slice>,
@@ -136,9 +137,9 @@ pub enum Event<B> {
         /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
         held: Option<(u64, u64)>,
     },
-    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the level above does not
-    /// read what the CSE says, so that nothing can be missed of it; to be said at least every 40 ms for as long as that
-    /// lasts. Meanwhile there are no orders.
+    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the parent does not read
+    /// the CSE's messages, so their absence means nothing. The caller repeats it at least every 40 ms for as long as
+    /// that lasts. Meanwhile there are no orders.
     Alive {
         /// The CSE.
         cse: CseId,
@@ -195,9 +196,9 @@ pub enum Action<B> {
         /// Why.
         why: Dropped,
     },
-    /// Every slice is covered; nothing more will be asked or counted.
+    /// Every slice is covered; no more orders follow, and nothing more counts.
     Finish,
-    /// The query fails: `cse` has slices that can't be read elsewhere. Nothing more will be asked or counted.
+    /// The query fails: `cse` has slices that no other CSE can read. No more orders follow, and nothing more counts.
     Fail {
         /// The CSE that is to blame.
         cse: CseId,
@@ -244,16 +245,16 @@ struct Epoch {
     /// Slices that run, and the processor time that they had had at `heard`.
     running: Vec<(SliceId, Seconds)>,
     heard: Seconds,
-    /// The most processor time that was told of each slice that is not done.
+    /// The most processor time that was reported of each slice that is not done.
     had: BTreeMap<SliceId, Seconds>,
-    /// When it last gave a sign that it goes on: a slice was begun, had processor time or was done, rows came, or it
-    /// said that it has nothing to do. That its CSE is there is none.
+    /// When it last showed progress: a slice began, had processor time or was done, rows came, or it reported that it
+    /// waits for work. A heartbeat of its CSE is no progress.
     sound: Seconds,
     /// Bytes of rows of other epochs for which it was excused since it went on by itself.
     excused: f64,
-    /// Whether it said last that it waits for orders.
+    /// Whether its last message was that it waits for orders.
     waits: bool,
-    /// Seconds for which it may stand still, as it says.
+    /// Seconds for which it may show no progress, by its own report.
     slack: Seconds,
     rows_done: f64,
 }
@@ -286,22 +287,22 @@ struct CseBook {
     raw_open: u32,
     raw_bytes: f64,
     flow: Option<Flow>,
-    /// Bytes of slices that it hands out.
+    /// Bytes of slices that it sends raw.
     handed: Rate,
-    /// Bytes that its progress told of, and that have come.
+    /// Bytes that its progress reported, and bytes that have come.
     produced: f64,
     delivered: f64,
     /// Average slice: rows and bytes.
     rows: f64,
     bytes: f64,
     slices: f64,
-    /// What the plan says is still to be fed and to be taken.
+    /// The plan's level for it, and what is still to be fed and to be taken.
     rung: Option<PushdownLevel>,
     feed_left: u32,
     raw_left: u32,
     /// Whether nothing is to be taken from it yet.
     learning: bool,
-    /// Whether the level above has begun with what it hands out or filters.
+    /// Whether the parent has begun to process its raw or filtered slices.
     above_begun: bool,
     /// Seconds per slice that is sent raw, and the number to ask for at once.
     raw_each: Seconds,
@@ -310,9 +311,9 @@ struct CseBook {
     raw_way: Seconds,
     /// Until when it is not to begin with work of its own.
     barred_until: Seconds,
-    /// How many slices the last plans had for it to work off.
+    /// The number of slices that the last plans had it process.
     wanted: VecDeque<u32>,
-    /// How many plans in a row had nothing for it to work off.
+    /// The number of plans in a row that had it process nothing.
     unwanted: u32,
 }
 
@@ -338,7 +339,7 @@ pub struct Query<B> {
     next_epoch: u32,
     /// Bytes that have come from all CSEs.
     received: f64,
-    /// Counted epochs that the level above is working off.
+    /// Counted epochs that the parent is processing.
     waiting: BTreeMap<EpochId, Waiting>,
     plan: Plan,
     shares: Vec<Share>,
@@ -357,7 +358,7 @@ pub struct Query<B> {
     ended: bool,
     /// Whether more slices may come.
     fed: bool,
-    /// When the level above said last that it does not listen.
+    /// When the parent last reported that it does not read messages.
     deaf_at: Seconds,
     wake: Option<Seconds>,
     now: Seconds,
@@ -398,7 +399,7 @@ impl<B> Query<B> {
         }
     }
 
-    /// Takes `event` in at time `now` (seconds since the query began, never less than before) and says what to do.
+    /// Takes in `event` at time `now` (seconds since the query began, never decreasing) and returns what to do.
     pub fn handle(&mut self, now: Seconds, event: Event<B>) -> Vec<Action<B>> {
         let mut out = Vec::new();
         if self.ended {

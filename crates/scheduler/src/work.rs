@@ -44,11 +44,11 @@ pub struct Priors {
     pub emit_s_per_state: f64,
     /// Sending or receiving, per byte.
     pub transfer_s_per_byte: f64,
-    /// Opening a session: a drive plans the sub-plan before it says which slices it has.
+    /// Opening a session: a drive plans the sub-plan before it lists its slices.
     pub session_s: f64,
     /// Taking on an epoch: setting up the sub-plan.
     pub epoch_s: f64,
-    /// Beginning above with what a drive hands out or filters, once per drive: planning over it, reading its
+    /// The parent's beginning with a drive's raw or filtered slices, once per drive: planning over them, reading their
     /// metadata, setting up the engine.
     pub begin_above_s: f64,
 }

@@ -11,7 +11,7 @@ const STD: [&str; 3] = ["collections", "error", "mem"];
 const WITHOUT: [&str; 14] =
     ["HashMap", "HashSet", "async", "await", "dbg!", "env!", "eprint!", "eprintln!", "extern", "option_env!", "print!", "println!", "thread_local!", "unsafe"];
 
-/// What it depends on: reading and writing of text that somebody else has, and errors.
+/// Its dependencies: serialisation of text from elsewhere, and errors.
 const CRATES: [&str; 3] = ["serde", "thiserror", "toml"];
 
 fn is_word(c: char) -> bool {

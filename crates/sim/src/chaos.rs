@@ -123,7 +123,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
 fn pressed(rng: &mut fastrand::Rng) -> Pressure {
     let short = Pressure { memory_limit: 64 << 20, memory_used: 0, relief: 0.001 + 0.1 * rng.f64(), ..Pressure::NONE };
     match rng.u32(0..5) {
-        // Enough to filter, but not to hold states; to hand out only; nothing at all.
+        // Enough to filter, but not to hold states; enough to send raw only; nothing at all.
         0 => Pressure { memory_used: 55 << 20, ..short },
         1 => Pressure { memory_used: 60 << 20, ..short },
         2 => Pressure { memory_used: 64 << 20, ..short },
@@ -137,8 +137,8 @@ fn is_doomed(spec: &Spec) -> bool {
     spec.kills.iter().any(|(_, back)| back.is_none())
 }
 
-/// The most failures that a host can count of a drive that is not doomed: each time that it is taken for silent, with
-/// the pause after that, and once for what was said to it just before it was back.
+/// The most failures that a host can count of a drive that is not doomed. One for each time that it is taken for
+/// silent, with the pause after that, and one for orders that it missed just before it was back.
 fn strikes(spec: &Spec, limits: &Limits, session: f64) -> u32 {
     let silent = |seconds: f64| 1 + (seconds / (limits.silence + limits.pause)).ceil() as u32;
     let kills: u32 = spec.kills.iter().map(|(at, back)| 1 + silent(back.map_or(0.0, |back| back - at))).sum();

@@ -19,7 +19,7 @@ pub struct Cores<J> {
     /// Seconds in which metered jobs ran, and the work that was done of them, since [`Self::meter`].
     passed: f64,
     worked: f64,
-    /// Counts changes, so that a completion that was foretold before one is known to be void.
+    /// Counts changes, so that a completion that was predicted before a change is known to be void.
     pub change: u64,
 }
 
@@ -80,8 +80,8 @@ impl<J> Cores<J> {
         self.jobs.iter().map(move |job| (&job.job, job.left - (now - self.at) * rate))
     }
 
-    /// Seconds that metered jobs have run since it was asked last, all added up, and the work that was done of them;
-    /// nothing where that is too little to say something.
+    /// Seconds that metered jobs have run since the last call, summed, and the work that was done of them. `None` where
+    /// that is too little to mean something.
     pub fn meter(&mut self, now: f64) -> Option<(f64, f64)> {
         let (rate, time) = (self.rate(), now - self.at);
         let metered = self.jobs.iter().filter(|job| job.metered).count() as f64;

@@ -17,8 +17,8 @@ pub enum Load {
     Idle,
     /// The first drive's processor has an eighth left for us.
     OneOverloaded,
-    /// The same befalls half of the drives (the only one, where there is one) when 40% of the best static choice's time
-    /// on idle drives have passed.
+    /// As `One`, but half of the drives (the only one, where there is one) become slow, when 40% of the best static
+    /// choice's time on idle drives have passed.
     Changes,
 }
 
@@ -87,7 +87,7 @@ pub struct Row {
     pub outcome: Outcome,
     /// What nothing can beat.
     pub bound: Bound,
-    /// What nothing can beat on average that doesn't know which drives a change of load will befall.
+    /// The mean bound for policies that do not know which drives a change of load will hit.
     pub blind: f64,
 }
 
@@ -110,7 +110,7 @@ impl Row {
         1.0 - self.bound.seconds / self.best()
     }
 
-    /// The same on average for those that don't know beforehand which drives a change of load will befall.
+    /// The same on average for policies that do not know beforehand which drives a change of load will hit.
     #[must_use]
     pub fn room_blind(&self) -> f64 {
         1.0 - self.blind.max(self.bound.seconds) / self.best()
@@ -180,7 +180,7 @@ pub fn fleet(point: &Point, ground: &Scenario, seed: u64, change: f64) -> Fleet 
     let speed = off(OFF);
     let operators = (off(OFF), off(OFF));
     let believed = Profile { speed_per_core: is.speed_per_core * speed, link_bits_per_s: is.link_bits_per_s * off(OFF) * ground.links, ..is };
-    // Those who decide take it that five slices are slow at first, twice as slow.
+    // The decisions assume that the first five slices are slow, twice as slow.
     let warm_up = (rng.u32(2..10), 1.5 + 2.5 * rng.f64());
     let overloaded = |at: u32| match point.load {
         Load::Idle => vec![],
@@ -244,8 +244,7 @@ pub fn measure_all(points: &[Point], ground: &Scenario) -> Vec<Row> {
     parallel(points.len(), |at| measure(&points[at], ground, false))
 }
 
-/// Points where the load changes: how many there are of each kind. All but `better` are misses;
-/// [`Row::bound`] says why of some.
+/// Points where the load changes, by kind. All but `better` are misses; [`Row::bound`] explains some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Changes {
     /// All.
@@ -258,7 +257,7 @@ pub struct Changes {
     pub shut: usize,
     /// Not quicker, and no policy can be so by more than 1 to 2%.
     pub nearly_shut: usize,
-    /// Not quicker, by more than 2% only for who knows beforehand which drives it will befall.
+    /// Not faster. A policy that knows beforehand which drives the change hits could be, by more than 2%.
     pub foreseen: usize,
     /// Not quicker, although nothing that we know of forbids it.
     pub missed: usize,

@@ -55,8 +55,8 @@ impl Resource {
 pub enum Foresight {
     /// Everything: the bound holds for each single run of any policy.
     All,
-    /// Not which drives it will befall: until then it treats all drives alike. The bound holds for any policy on
-    /// average over which drives it befalls, not for each single run.
+    /// Not which drives a change hits: until then it treats all drives alike. The bound holds for any policy on average
+    /// over the drives that may be hit, not for each single run.
     NotWhich,
 }
 
@@ -172,8 +172,8 @@ impl Program {
         let (warm, slower) = fleet.warm_up;
         let warm_up = f64::from(warm.min(fleet.slices)) * (slower - 1.0).max(0.0) / slices;
 
-        // What can't be before: a drive has said which slices it has, an order has come to it, a slice was read, the
-        // first bytes have left, and have come.
+        // What cannot be earlier: a drive has listed its slices, an order has come to it, a slice was read, the first
+        // bytes have left, and have arrived.
         let session = fleet.session * slow * fleet.drives.iter().map(|drive| load_at_first(&drive.load)).fold(f64::INFINITY, f64::min);
         let cheapest = real.iter().map(|real| real.cost).fold(f64::INFINITY, f64::min);
         let begins = session + 2.0 * is.link_latency_s + read;
@@ -358,8 +358,8 @@ fn load_at_first(load: Loads<'_>) -> f64 {
     load.iter().rev().find(|(from, _)| *from <= 0.0).map_or(1.0, |(_, load)| *load)
 }
 
-/// The most whole slices that `cores` cores work off one after the other in `time` seconds, for a drive; of the
-/// cheapest there are, `each` seconds for an average one.
+/// The most whole slices that a drive's `cores` cores process one after the other in `time` seconds; of the cheapest
+/// there are, `each` seconds for an average one.
 fn whole(costs: &[f64], each: f64, time: f64, cores: u32) -> f64 {
     let mut left = time;
     let mut count = 0;

@@ -91,7 +91,7 @@ pub fn cluster(servers: u32, mhz: f64, gbit: f64, ground: &Scenario) -> Fleet {
 /// Seconds of the query on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Times {
-    /// All work at the client, of 2 GHz, over slices that servers hand out (`cut="raw"`).
+    /// All work on the client, of 2 GHz, over slices that servers send raw (`cut="raw"`).
     pub client: f64,
     /// All work at the servers (`cut="full"`).
     pub servers: f64,

@@ -24,7 +24,7 @@ pub struct Truth {
     /// Seconds of a core of this machine for a drive to read a byte of a slice from its disk, in addition to operators.
     /// The host receives bytes and has no such cost.
     pub read: f64,
-    /// Seconds that a drive plans before it says which slices it has, were its core one of this machine.
+    /// Seconds of a core of this machine for a drive's planning, before it lists its slices.
     pub session: f64,
 }
 

@@ -79,7 +79,7 @@ fn links_that_differ_from_their_profile_are_detected() {
 /// Drives take more processor time to send raw slices than the prior says. The cost model attributes it to neither.
 #[test]
 fn costly_raw_reads_do_not_count_as_slow_link_or_load() {
-    // Drives so slow that their processors hold handing out up, and nothing but handing out pays.
+    // Drives so slow that their processors limit sending, and only sending raw pays.
     for reads in [0.5e-9, 0.6e-9] {
         for (name, gbit) in [("filter 1%", 2.5), ("filter 1%", 10.0), ("10 groups", 2.5)] {
             let point = points()

@@ -24,7 +24,7 @@ const LOAD_JUMP: f64 = 1.5;
 /// Growth of the number of groups that is a reason as well.
 const COUNT_JUMP: f64 = 2.0;
 
-/// Seconds for which the level above is taken not to listen once it says so.
+/// Seconds for which the parent is taken not to read messages once it reports so.
 const DEAF: Seconds = 0.04;
 
 /// How many times as long as it should a slice may take on its way before its drive is taken to be silent.
@@ -57,7 +57,7 @@ const LATE: (f64, f64) = (8.0, 20.0);
 /// Beginning gains much time if the query without the drives' processing takes this many times as long.
 const GAIN: f64 = 1.05;
 
-/// What drives that have worked nothing off yet must gain to begin, as a share of the time that the query takes.
+/// What drives that have processed nothing yet must gain to begin, as a share of the time that the query takes.
 const WORTH: f64 = 0.03;
 
 /// Plans in a row that must agree for a slice to be fed or taken back.
@@ -67,7 +67,7 @@ const STEADY: usize = 3;
 struct Outlook {
     /// When all will be done.
     end: Seconds,
-    /// When all would be done if no drive worked anything off.
+    /// When all would be done if every drive sent all of its slices raw.
     handed: Seconds,
     drives: usize,
     above: ParentNode,
@@ -79,7 +79,7 @@ impl<B> Query<B> {
         if self.ended {
             return;
         }
-        // Who does not listen has nothing new to say.
+        // A parent that reads no messages has no new facts to plan by.
         if self.now < self.deaf_at + DEAF {
             self.wake = Some(self.deaf_at + DEAF);
             return;
@@ -133,7 +133,7 @@ impl<B> Query<B> {
             }
         }
         for (cse, seconds) in stuck {
-            // Whatever it says, it does not work: so it is the same as one that is gone.
+            // Whatever it reports, it makes no progress: it is treated as one that is gone.
             out.push(Action::Stuck { cse: CseId(cse as u32), seconds });
             self.lost(cse, true, out);
             if self.ended {
@@ -153,7 +153,7 @@ impl<B> Query<B> {
         for cse in 0..self.cses.len() {
             let book = &self.cses[cse];
             let waits = !book.dead && (!book.epochs.is_empty() || !book.surveyed);
-            // Who only hands out slices has nothing to say until one of them is there.
+            // A drive that only sends raw slices reports nothing until the first of them arrives.
             let silence = self.limits.silence + if self.works(cse) { 0.0 } else { self.turn(cse) };
             if waits && self.now - book.heard > silence {
                 self.lost(cse, true, out);
@@ -192,7 +192,7 @@ impl<B> Query<B> {
         silence + if unknown { self.limits.patience } else { 0.0 } + (self.patient(open.cse) * expected + open.slack).min(PATIENT * self.limits.patience)
     }
 
-    /// Seconds in which a slice that `cse` hands out is to be expected, at the latest.
+    /// Seconds in which a raw slice of `cse` is to be expected, at the latest.
     fn turn(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
         let raw = self.cost.slice(cse, PushdownLevel::Raw, (own.rows, own.bytes));
@@ -228,18 +228,18 @@ impl<B> Query<B> {
             return self.replan(jumped, out);
         }
         self.touched.extend(0..parts.len());
-        // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken
-        // later. Not so where the level above has its hands full: it must never wait for work then.
+        // A slice that was taken cannot be given back. Where there is enough time, it is taken later, when more is
+        // known. Not so where the parent's cores are the limit: the parent must never wait for work then.
         let all = plan.shares.iter().zip(&parts).fold((0.0, above.busy), |(bytes, work), (share, part)| {
             let (raw, below) = (f64::from(share.raw), f64::from(share.below));
             let lane = share.lane.and_then(|lane| part.lanes.get(lane)).map_or(SliceLoad::default(), |lane| lane.load);
             (bytes + part.backlog + raw * part.raw.bytes + below * lane.bytes, work + raw * part.raw.above + below * lane.above)
         });
         let little = all.0 / above.link < 0.5 * plan.end && all.1 / above.cores < 0.5 * plan.end;
-        // Who gains no time by having drives work something off takes no risks.
+        // If the drives' processing gains no time, the plan takes no risks.
         let handed = all_handed(&parts, &above);
         let outlook = Outlook { end: plan.end, handed, drives: parts.len(), above };
-        // What was planned before all drives had said what they have says nothing.
+        // A plan from before all drives have listed their slices is no guide.
         let first = !self.whole && self.cses.iter().all(|book| book.surveyed || book.dead);
         self.whole |= first;
         for (cse, part) in parts.iter().enumerate() {
@@ -299,7 +299,7 @@ impl<B> Query<B> {
         if self.is_sparse(cse, part, share, lane, outlook) && part.may_raw && adaptive {
             share = Share { lane: share.lane, below: 0, raw: part.slices };
         }
-        // Nor does the level above begin where the drive alone would hardly be later.
+        // The parent does not begin either, if the drive alone would hardly be later.
         let alone = lane.filter(|lane| lane.rung == PushdownLevel::Full && share.below > 0).map(|lane| part.alone(lane, &outlook.above));
         if adaptive && !self.cses[cse].above_begun && share.raw > 0 && alone.is_some_and(|alone| alone - end < worth) {
             share = Share { lane: share.lane, below: part.slices, raw: 0 };
@@ -330,8 +330,8 @@ impl<B> Query<B> {
         let Outlook { end, handed, .. } = *outlook;
         let gains = handed > GAIN * end;
         let late = if gains { LATE.0 } else { LATE.1 };
-        // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of
-        // all, not of what is left.
+        // A drive that has processed nothing yet may be slower than predicted, or busy. What is lost then is a share of
+        // the whole time, not of what is left.
         let is_worth = handed - end > WORTH * (self.now + end);
         self.cses[cse].lane.is_none()
             && !self.fed
@@ -363,9 +363,8 @@ impl<B> Query<B> {
         }
     }
 
-    /// Has a drive work one slice off that only hands out, and does that so slowly that it must be busy, unless
-    /// its link is slow: then it says which. Not where it is too late for that if it is busy, nor where it could
-    /// not help much if it is not.
+    /// Has a drive that only sends raw slices process one itself, to find out why it is slow: its processor is busy, or
+    /// its link is slow. Not where a busy drive would finish it too late, nor where an idle one could not help much.
     fn try_one(&mut self, cse: usize, part: &Part, end: Seconds, out: &mut Vec<Action<B>>) {
         let Some(lane) = part.lanes.iter().find(|lane| !lane.commits) else { return };
         let own = f64::from(part.cores) / lane.load.cpu;
@@ -401,9 +400,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// Whether a drive that is to do most of its slices itself will soon be known better: then nothing is taken from
-    /// it before. Slices that it hands out go through the same link as its results, and the first measurements make
-    /// it look slower than it is.
+    /// Whether a drive that should process most of its slices itself will soon be known better. Until then nothing is
+    /// taken from it: raw slices share the link with its results, and the first measurements make it look slower than
+    /// it is.
     fn learning(&self, cse: usize, part: &Part, share: Share, end: Seconds) -> bool {
         let Some(lane) = share.lane.and_then(|lane| part.lanes.get(lane)) else { return false };
         let cores = f64::from(part.cores);

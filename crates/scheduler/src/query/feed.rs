@@ -12,10 +12,10 @@ const ENOUGH: f64 = 2.0;
 /// A drive is behind if it has this many times the average left to send raw.
 const BEHIND: f64 = 1.05;
 
-/// Share of the level above's memory that may be full for drives to be given more to filter.
+/// The share of the parent's memory that may be full while drives still get slices to filter.
 const FILTERED: f64 = 0.5;
 
-/// Share of the time that is left from which on handing out is urgent.
+/// From this share of the time that is left on, sending raw is urgent.
 const URGENT: f64 = 0.8;
 
 impl<B> Query<B> {
@@ -84,7 +84,7 @@ impl<B> Query<B> {
         (cores + ahead).min(4096.0) as usize
     }
 
-    /// Slices that were given to a drive to work off, and are not done.
+    /// Slices that a drive has been given to process, and that are not done.
     pub(super) fn under_way(&self, cse: usize) -> usize {
         let open = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
         open.map(|open| open.slices.values().filter(|stage| !matches!(stage, Stage::Done | Stage::Leaving)).count()).sum()
@@ -142,8 +142,8 @@ impl<B> Query<B> {
         self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>()
     }
 
-    /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will
-    /// take longest for what they have under way.
+    /// Has drives send slices raw for the parent to process. First come those whose share takes longest for what they
+    /// have under way.
     pub(super) fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = f64::from(self.cost.host().cores);
         // Where the parent has enough work, a drive sends raw only if it must do so until the end, or is behind.

@@ -3,7 +3,7 @@
 use super::{Event, Query, Setup};
 use crate::message::{CseId, PushdownLevel, Seconds, Slice};
 
-/// Who is to work off how many slices, and when that ends.
+/// How many slices each node should process, and when that ends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Forecast {
     /// Seconds from the query's beginning to its end.
@@ -15,14 +15,14 @@ pub struct Forecast {
 /// The part of a CSE.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Expectation {
-    /// The rung at which it works slices off; `None` where it is to hand all of them out.
+    /// The level at which it processes slices; `None` where it should send all of them raw.
     pub rung: Option<PushdownLevel>,
-    /// Slices that it works off.
+    /// Slices that it processes.
     pub below: u32,
-    /// Slices that it hands out.
+    /// Slices that it sends raw.
     pub handed_out: u32,
-    /// Seconds that one of its cores takes for a slice at that rung (to hand one out, where there is
-    /// none), as busy as it is.
+    /// Seconds that one of its cores takes for a slice at that level (to send one raw, where there is none), with its
+    /// present load.
     pub slice: Seconds,
 }
 
@@ -45,8 +45,8 @@ pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
 }
 
 impl<B> Query<B> {
-    /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to hand one out for
-    /// `None`), by what is known now.
+    /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to send one raw for `None`), by
+    /// what is known now.
     #[must_use]
     pub fn slice(&self, cse: usize, rung: Option<PushdownLevel>) -> Seconds {
         let Some(own) = self.cses.get(cse) else { return 0.0 };

@@ -9,7 +9,7 @@ use crate::plan::{ParentNode, Part, divide};
 /// An epoch is repeated elsewhere if that should end this many times sooner.
 const HEDGE: f64 = 1.5;
 
-/// A drive whose processor needs such a share of all the time that is left, for handing out alone, holds all up.
+/// A drive whose processor needs this share of all the time that is left, for sending raw alone, delays the query.
 const HANDS_FULL: f64 = 0.9;
 
 /// Share of the time that is left for which a drive that had its hands full begins with nothing of its own.
@@ -89,15 +89,15 @@ impl<B> Query<B> {
             let raw: SliceLoad = parts[open.cse].raw;
             let each = parts[open.cse].disk.max(raw.bytes / parts[open.cse].link).max(raw.wall / f64::from(parts[open.cse].cores));
             let elsewhere = n * each.max(raw.above / above.cores) + raw.above + above.busy / above.cores + 4.0 * self.cost.profile(open.cse).link_latency_s;
-            // Where its processor has its hands full with handing slices out, what it works on keeps all others
-            // waiting: it is to stop at once.
+            // Where its processor is saturated by sending raw slices, its own epochs delay all others: they must stop
+            // at once.
             let part = &parts[open.cse];
             let cores = f64::from(part.cores);
             let handing = f64::from(self.cses[open.cse].raw_left) * raw.wall / cores;
             let full = self.shares[open.cse].below == 0 && handing > 0.5 * others && part.busy + handing > HANDS_FULL * others;
             let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
-            // What was to be found out is known from elsewhere, and nothing of the kind is wanted: its states would be
-            // more bytes than its slices are.
+            // The probe's question has been answered elsewhere, and no such epoch is planned: its states would be more
+            // bytes than its slices are.
             let pointless = open.probes && !self.is_probe(open.rung) && self.cses[open.cse].rung != Some(open.rung) && close.bytes > n * raw.bytes;
             if pointless && saves {
                 forgone.push(*id);

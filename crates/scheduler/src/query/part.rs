@@ -110,7 +110,7 @@ impl<B> Query<B> {
         let has_upper = self.cost.has_upper();
         let offered = match self.policy {
             Policy::Static(PushdownLevel::Raw) => vec![],
-            // Who says that it takes rows only is asked for these before it hands out.
+            // A drive that only accepts filtering gets an order for that before it sends raw.
             Policy::Static(PushdownLevel::Full) if reach == Some(PushdownLevel::Filter) => vec![PushdownLevel::Filter],
             Policy::Static(rung) => vec![rung],
             Policy::Adaptive if has_upper => vec![PushdownLevel::Full, PushdownLevel::Filter],
@@ -140,8 +140,7 @@ impl<B> Query<B> {
         open.running.iter().map(move |(_, had)| ((cpu - had) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
-    /// Seconds until the last slice that `cse` has begun is done, but for those that it hands out;
-    /// nothing where there is none.
+    /// Seconds until the last slice that `cse` has begun is done, without raw ones; zero if there is none.
     pub(super) fn busy_for(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
         let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);

@@ -232,7 +232,7 @@ impl DriveSim {
                 at
             });
             if self.stuck.pop_front_if(|at| *at <= world.now).is_some() {
-                // Nothing will ever come of it; its lane has it until somebody forgets its epoch.
+                // It never ends; its lane has it until its epoch is cancelled.
                 self.still.push(epoch);
                 continue;
             }
@@ -430,7 +430,7 @@ impl DriveSim {
         }
     }
 
-    /// What the drive measures now: how much longer than their processor time its lanes took since it was asked last.
+    /// The drive's measurements now: how much longer than their processor time its lanes took since the last call.
     fn meter(&mut self, world: &World<'_>) -> Meter {
         let speed = world.fleet.drives[self.at].is.speed_per_core;
         if let Some((passed, worked)) = self.cores.meter(world.now) {

@@ -40,7 +40,7 @@ pub(super) struct HostSim {
     counted: usize,
     dropped: usize,
     told: Told,
-    /// Slices that a level above has not given yet, if one feeds it.
+    /// Slices that a parent has not given yet, if one feeds it.
     feeds: Option<VecDeque<Slice>>,
     surveyed: BTreeSet<CseId>,
     finished: bool,
@@ -51,7 +51,7 @@ pub(super) struct HostSim {
     begun: BTreeSet<CseId>,
     /// Rows that wait for their reader, bytes, at a time.
     unread: (f64, f64),
-    /// What drives have said meanwhile.
+    /// Messages of drives that it has not read yet.
     unheard: VecDeque<Event<Payload>>,
 }
 
@@ -88,7 +88,7 @@ impl HostSim {
         self.feeds = Some(slices.into());
     }
 
-    /// What it was told of mishaps.
+    /// What it noticed of mishaps.
     pub(super) fn told(&self) -> Told {
         self.told
     }
