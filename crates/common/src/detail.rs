@@ -21,7 +21,7 @@ pub enum Detail {
         /// The term of the host that has it.
         term: u64,
     },
-    /// `NotFound`: nothing lies under the key.
+    /// `NotFound`: the key has no value.
     MissingKey {
         /// The key.
         key: Key,
@@ -79,7 +79,7 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Nothing lies under `key`.
+    /// `key` has no value.
     #[must_use]
     pub fn missing_key(key: &Key) -> Self {
         Self::MissingKey { key: key.clone() }

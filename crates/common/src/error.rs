@@ -19,11 +19,11 @@ use crate::detail::Detail;
 /// are written as underscores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The input or the call is wrong: mend it and call again.
+    /// The input or the call is wrong: correct it and call again.
     Invalid,
     /// The named object does not exist.
     NotFound,
-    /// Somebody else changed or holds the object: nothing was changed; read again and decide.
+    /// Another process changed or holds the object: nothing was changed; read again and decide.
     Conflict,
     /// Stored or received bytes are not what was written: drop what holds them and write it again.
     Corrupt,
@@ -203,7 +203,7 @@ impl Error {
         None
     }
 
-    /// The same kind, text and detail in one error without causes, for those who only have a reference.
+    /// The same kind, text and detail in one error without causes, for callers that only have a reference.
     #[must_use]
     pub fn flattened(&self) -> Self {
         let mut flat = Self::new(self.0.kind, self.report());
@@ -211,7 +211,7 @@ impl Error {
         flat
     }
 
-    /// Whether the text names `name`. For what is said about an error, never for what is done.
+    /// Whether the text names `name`. Only for texts about an error, never for decisions.
     #[must_use]
     pub fn mentions(&self, name: &str) -> bool {
         self.report().contains(name)

@@ -75,7 +75,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What the parts of a data set's name are made of.
+/// The rule for the parts of a data set's name.
 fn rule() -> String {
     format!("letters, digits, '_' and '-' (at most {MAX_NAME}), beginning with a letter, digit or '_'")
 }

@@ -34,7 +34,7 @@ pub enum Direction {
     Up,
 }
 
-/// A device's link to the level above.
+/// A device's link to its parent.
 #[derive(Debug)]
 pub struct Link {
     start: Instant,
@@ -53,8 +53,8 @@ struct Way {
     under_way: Vec<(Duration, Sent)>,
 }
 
-/// A message on its way; times since the link's start. Those that overtake it put it off: it is
-/// asked again when it was due.
+/// A message on its way; times since the link's start. Messages that overtake it delay it, so its time is read again
+/// when it was due.
 #[derive(Debug, Clone)]
 struct Sent {
     /// When its last byte has left, nanoseconds.
@@ -134,8 +134,8 @@ impl Link {
         }
     }
 
-    /// `messages` as they come out at the other end, where `bytes` says how long each is. The next is taken when the
-    /// last has left: latency does not add up.
+    /// `messages` as they arrive at the other end; `bytes` gives the length of each. The next one is taken when the
+    /// last one has left, so latencies do not add up.
     pub fn stream<S, B>(self: &Arc<Self>, direction: Direction, messages: S, bytes: B) -> Passing<S, B>
     where
         S: Stream + Unpin,

@@ -106,7 +106,7 @@ impl Ord for Alarm {
 /// The thread that rings, and the process that it is in: threads do not survive a fork.
 static CLOCK: Mutex<Option<(u32, Sender<Alarm>)>> = Mutex::new(None);
 
-/// Whether somebody will ring.
+/// Whether the alarm thread has accepted the alarm.
 fn ask(alarm: Alarm) -> bool {
     let mut clock = CLOCK.lock();
     let process = std::process::id();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// `None`: who owes sleeps. Otherwise until when what was done so far is owed.
+    /// `None`: the thread sleeps itself. Otherwise the time until which its work so far must wait.
     static OWED: Cell<Option<Option<Instant>>> = const { Cell::new(None) };
 }
 
@@ -27,8 +27,8 @@ pub fn deferred<T>(work: impl FnOnce() -> T) -> (T, Option<Instant>) {
     (done, owed)
 }
 
-/// What was just done would have been ready at `until`: waits, if that is at least `worth` away, or leaves
-/// it to who [`deferred`] it.
+/// The last work would have been ready at `until`. Waits, if that is at least `worth` away, or adds it to the time that
+/// [`deferred`] returns.
 pub fn owe(until: Instant, worth: Duration) {
     match OWED.get() {
         Some(before) => OWED.set(Some(before.max(Some(until)))),

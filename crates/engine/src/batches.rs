@@ -90,7 +90,7 @@ fn has_views(data_type: &DataType) -> bool {
 }
 
 fn compact_array(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    // Worth a copy where at least half of what lies behind the views belongs to others.
+    // Copying pays if at least half of the bytes behind the views belong to other batches.
     let wasteful = |buffers: usize| buffers as u64 > 2 * array_bytes(array.as_ref());
     Ok(match array.data_type() {
         DataType::Utf8View => {

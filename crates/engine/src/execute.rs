@@ -84,7 +84,7 @@ impl Engine {
         config.options_mut().optimizer.max_passes = 1;
         // Round robin only pays where there is more to do per row than to hand it over.
         config.options_mut().optimizer.enable_round_robin_repartition = false;
-        // What spills goes to the same disk that is read; a drive says rather that it is too much.
+        // Spilling would use the same disk that scans read; a drive returns `Exhausted` instead.
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool)).with_disk_manager_builder(disk).build_arc().map_err(from_datafusion)?;
         let mut base = SessionStateBuilder::new()
@@ -100,8 +100,8 @@ impl Engine {
         Ok(Self { name, reader, indexes: None, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
     }
 
-    /// The same, but what it divides is surveyed stripe by stripe, however small these are: they
-    /// may lie in several places.
+    /// The same, but without runs: it surveys stripe by stripe, however small they are, because they may be in several
+    /// places.
     #[must_use]
     pub fn apart(self) -> Self {
         Self { joined: false, ..self }
@@ -130,7 +130,7 @@ impl Engine {
         &self.name
     }
 
-    /// Whose turn it is to work; who works holds a permit.
+    /// The permits to run: a sub-plan holds one while it works.
     #[must_use]
     pub fn turns(&self) -> &Arc<Semaphore> {
         &self.running

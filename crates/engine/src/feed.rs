@@ -61,7 +61,7 @@ impl std::fmt::Debug for SliceFetcher {
 }
 
 impl SliceFetcher {
-    /// Reads `stripe` as far as it is wanted, and verifies it.
+    /// Reads and verifies the wanted parts of `stripe`.
     ///
     /// # Errors
     /// NotFound, Corrupt, Unavailable.

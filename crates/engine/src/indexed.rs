@@ -57,7 +57,7 @@ pub struct Ready {
     pub of: PartitionName,
     /// Its name.
     pub name: String,
-    /// Where it lies.
+    /// The partition of its bytes.
     pub at: PartitionName,
     /// The heads of its segments, by number.
     pub segments: Vec<Arc<Head>>,
@@ -135,7 +135,7 @@ impl Indexes {
         }
     }
 
-    /// Those that were found damaged since it was last asked.
+    /// The indexes that were found damaged since the last call.
     pub fn damaged(&self) -> Vec<(PartitionName, String)> {
         std::mem::take(&mut *self.damaged.lock())
     }
@@ -219,8 +219,8 @@ impl<'a> Scan<'a> {
         Self { kept, columns, reading: ReadCost { costs, stripes, reach, columns: columns.len(), first } }
     }
 
-    /// Whether what `asked` found is worth using, now that it is known and the search is paid for: pages tell only
-    /// about how many rows they have in a range, and nothing of where these lie.
+    /// Whether to use the result of `asked`, after the search is paid for. Before, pages only gave the number of rows
+    /// in a range, and not their stripes.
     fn pays(&self, asked: Asking, found: &Found) -> bool {
         let share = |stripe: &Stripe| if found.wants(stripe.number) { 1.0 } else { 0.0 };
         found.values.is_some() || pays(self.reading.seconds(share, asked.few), asked.without)
@@ -271,11 +271,11 @@ impl Asked {
         let holds = scan.columns.iter().all(|at| head.header.held.contains(schema.field(*at).name()));
         let costs = &scan.reading.costs;
         let searching = reads as f64 * costs.seek_s + bytes as f64 / costs.bytes_per_s + ROW_S * rows as f64 / costs.speed;
-        // Where the rows found may lie, and what is not in the index.
+        // The stripes that the index covers.
         let known = known(&index, scan.kept.len());
         let knows = |stripe: &Stripe| known.get(stripe.number as usize).copied().unwrap_or(false);
         let here: Vec<&Stripe> = scan.reading.stripes.iter().filter(|stripe| knows(stripe)).collect();
-        // Who asks for a single value mostly asks for one that there is.
+        // A query for a single value mostly asks for one that exists.
         let found = if rows > 0 { found.max(1.0) } else { 0.0 };
         let few = found * FEW as f64 <= here.iter().map(|stripe| stripe.rows).sum::<f64>();
         let hit = 1.0 - (-found / here.len().max(1) as f64).exp();
@@ -399,7 +399,7 @@ impl IndexLookup {
         Self { indexes, costs, answers: Mutex::default() }
     }
 
-    /// What the indexes answered to `asked`, if they were asked.
+    /// The earlier answer to `asked`, if there is one.
     fn answer(&self, asked: &str) -> Option<Option<Arc<Found>>> {
         self.answers.lock().get(asked).cloned()
     }

@@ -24,11 +24,11 @@ pub struct Indexing {
 }
 
 impl Indexing {
-    /// Of partition `of`, as `definition` says. Blocks.
+    /// Begins an index of partition `of` by `definition`. Blocks.
     ///
     /// # Errors
-    /// NotFound where there is no such partition or column; Unsupported where a column has no order, or the table
-    /// is a matrix; as reading.
+    /// NotFound where there is no such partition or column; Unsupported where a column has no order, or the table is a
+    /// matrix; as reading.
     pub fn of(reader: &Arc<Reader>, of: &PartitionName, definition: &Definition) -> Result<Self> {
         let partition = reader.partition(of)?;
         if partition.metadata.layout != Layout::Table {

@@ -29,7 +29,7 @@ use crate::split_execution::SplitExecution;
 /// Lanes of an epoch at most, whatever a device has.
 const MAX_LANES: u32 = 64;
 
-/// Processor time below which a load says nothing.
+/// Least processor time of a load measurement; less means nothing.
 const TELLING: Duration = Duration::from_millis(1);
 
 /// The lanes of a sub-plan.
@@ -84,7 +84,7 @@ impl LanePool {
         self.reads.lock()
     }
 
-    /// The rung that says which columns are read.
+    /// The pushdown level whose plan gives the columns to read.
     fn reads_at(&self, rung: PushdownLevel) -> PushdownLevel {
         if self.execution.has_upper() { rung } else { PushdownLevel::Full }
     }

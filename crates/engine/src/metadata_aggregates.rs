@@ -53,7 +53,7 @@ impl PhysicalOptimizerRule for MetadataAggregates {
     }
 }
 
-/// Whether `node`, an aggregate or what feeds one, hands on columns of one stored table and computes none.
+/// Whether `node`, an aggregate or an input of one, passes on columns of one stored table and computes none.
 fn plain(node: &Arc<dyn ExecutionPlan>) -> bool {
     if node.is::<SliceScanExec>() {
         return true;

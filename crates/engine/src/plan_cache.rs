@@ -73,7 +73,7 @@ impl Prepared {
         {
             return Ok(Self::Shared(Arc::clone(shared), table));
         }
-        // Not to be shared; or by those no more who have another table of this name by now.
+        // The plan cannot be shared, or its table has been replaced by another one of this name.
         forget(bytes, &cell);
         match own {
             Some(logical) => Ok(Self::Own(logical)),
@@ -269,10 +269,10 @@ fn calls_only(plan: &LogicalPlan, base: &SessionState) -> DfResult<bool> {
     Ok(only)
 }
 
-/// `plan` as it is to be made operators of, if that takes no rules: a long list of expressions over nothing but one
-/// table's columns, or over the rows of it that a condition lets through. It was analysed and optimised before it was
-/// cut, and has no limit that might find its way to the scan: the rules would only look for each column among all
-/// others, again and again. The scan is told of the condition.
+/// `plan` in the form for making operators, if it needs no optimiser rules. That is a long list of expressions over the
+/// columns of one table, or over its rows under a condition. Such a plan was analysed and optimised before the split,
+/// and has no limit to push into the scan. The rules would only look for each column among all others, again and again.
+/// The scan gets the condition.
 fn without_rules(plan: &LogicalPlan) -> DfResult<Option<LogicalPlan>> {
     let (mut at, mut expressions, mut condition) = (plan, 0, None);
     let scan = loop {
@@ -298,7 +298,7 @@ fn without_rules(plan: &LogicalPlan) -> DfResult<Option<LogicalPlan>> {
         return Ok(None);
     }
     let filters = condition.map(split_conjunction).unwrap_or_default();
-    // Who filters rows by itself needs no filter above, which is for the rules to know.
+    // A source that filters exactly needs no filter above; only the rules handle that.
     let hints = scan.source.supports_filters_pushdown(&filters)?.iter().all(|pushed| *pushed == TableProviderFilterPushDown::Inexact);
     let filters: Vec<Expr> = filters.into_iter().cloned().collect();
     if hints { told(plan.clone(), &filters).map(Some) } else { Ok(None) }

@@ -86,7 +86,7 @@ impl Prefilter {
         for batch in Reader::decode(partition, part.with_columns(self.columns.clone()), batch_rows)? {
             let batch = batch?;
             let answer = self.condition.evaluate(&batch).and_then(|answer| answer.into_array(batch.num_rows()));
-            // What fails fails above, where it is told.
+            // If the condition fails here, it fails above as well, and the error is reported there.
             let Some(answer) = answer.ok().and_then(|answer| answer.as_boolean_opt().cloned()) else { return Ok(None) };
             let passed = match answer.nulls() {
                 Some(nulls) => answer.values() & nulls.inner(),

@@ -18,7 +18,7 @@ type Box_ = Vec<Interval>;
 pub(crate) struct Columns<'a>(pub(crate) Vec<(&'a str, &'a DataType, &'a Order)>);
 
 impl Columns<'_> {
-    /// The boxes in which rows lie for which all `filters` hold; `None` where they bound no column.
+    /// Boxes that contain all rows for which all `filters` hold; `None` where these bound no column.
     pub(crate) fn boxes(&self, filters: &[Expr]) -> Option<Vec<Box_>> {
         let known = filters.iter().filter(|filter| !filter.is_volatile());
         let boxes = known.fold(vec![self.all()], |boxes, filter| self.both(&boxes, &self.of(filter)));

@@ -37,7 +37,7 @@ use crate::scan_spec::{ScanSpec, Shape};
 use crate::slice_loader::{Fetching, Work};
 use crate::statistics;
 
-/// Runs of stripes that are read at the same time per partition: the one that is wanted next and one more.
+/// Runs of stripes that are read at the same time per partition: the next one and one more.
 const PREFETCH: usize = 2;
 
 /// Names of the metrics that an annotation sums up.
@@ -47,7 +47,7 @@ pub(crate) const SLICES_PRUNED: &str = "slices_pruned";
 /// See [`SLICES`]: slices whose number of rows was all that the scan needed.
 pub(crate) const SLICES_TOLD: &str = "slices_told";
 
-/// The metric of rows that were looked at and passed over, as conditions did not hold for them.
+/// The metric of rows that late materialisation skipped, because conditions did not hold for them.
 pub(crate) const PASSED_OVER: &str = "rows_passed_over";
 /// Shown next to [`SLICES`]; an annotation has the bytes from the reader, which sees more than scans.
 const BYTES_READ: &str = "bytes_read";
@@ -63,12 +63,12 @@ pub(crate) struct SliceScanExec {
     feed: Option<Arc<dyn SliceFeed>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    /// Made when first asked for.
+    /// Computed at the first call.
     statistics: OnceLock<Arc<Statistics>>,
 }
 
 impl SliceScanExec {
-    /// Reads what `spec` says, as columns of `schema`.
+    /// A scan by `spec`, with columns of `schema`.
     pub(crate) fn new(spec: ScanSpec, schema: SchemaRef, pruned: usize, fetch: Option<usize>) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema),
@@ -108,7 +108,7 @@ impl SliceScanExec {
         Ok(SliceFetcher(Arc::new(Fetching { stored: self.spec.stored()?, spec: Arc::clone(&self.spec), read, told, passed_over, bytes_read, time })))
     }
 
-    /// Stripes that nothing of is wanted, in slices.
+    /// Pruned stripes, in slices.
     pub(crate) fn pruned(&self) -> u64 {
         (self.pruned * self.spec.partition.metadata.groups.len()) as u64
     }
@@ -242,7 +242,7 @@ impl ExecutionPlan for SliceScanExec {
     }
 }
 
-/// Stops at the fetch limit, records what came, and tells the memory pool of the batch that is on its way.
+/// Stops at the fetch limit, counts rows, and reserves the batch that it passes on in the memory pool.
 struct ScanStream {
     schema: SchemaRef,
     inner: Option<BoxStream<'static, DfResult<RecordBatch>>>,

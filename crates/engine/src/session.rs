@@ -28,7 +28,7 @@ use tokio::task::AbortHandle;
 use crate::execute::Engine;
 use crate::split_execution::SplitExecution;
 
-/// Signs of life of epochs that run.
+/// Time between heartbeats of epochs that run.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 
 /// KiB of batches that may wait for the receiver, of one session. Lanes go on while results are on their way; with
@@ -46,24 +46,23 @@ const SLICES_LEFT: u64 = 16;
 /// When to ask again where nothing is known of what there is to do.
 const RELIEF: Seconds = 2.0;
 
-/// Who asked is not sent away for longer.
+/// The longest time after which a refused parent may ask again.
 const LONGEST_RELIEF: Seconds = 30.0;
 
-/// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As
-/// [`Meters`] it tells how busy it is.
+/// Processes the slices of a session: the engine of a drive, or the CSEs of an aggregator. As [`Meters`] it reports its
+/// load.
 pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
-    /// The sub-plan that it works off.
+    /// The sub-plan that it runs.
     fn execution(&self) -> &SplitExecution;
     /// Lanes of an epoch.
     fn lanes(&self) -> usize;
     /// What it did, as far as that is over.
     fn annotation(&self) -> Annotation;
-    /// These slices will be asked for next, and only these: what is read ahead of them may be
-    /// dropped where they are others.
+    /// Exactly these slices come next. Slices that were prefetched and are not among them may be dropped.
     fn ahead(&self, next: &[(PushdownLevel, SliceId)]);
-    /// An epoch is no more; nothing of it is wanted.
+    /// An epoch has ended; its results are not needed any more.
     fn forgotten(&self, epoch: EpochId);
-    /// Works off slices until `lane` has no more, and gives what comes of them to it.
+    /// Processes slices until `lane` has no more, and gives their results to it.
     ///
     /// # Errors
     /// Those of the sub-plan and of the slices.
@@ -94,7 +93,7 @@ pub struct Bounds {
     pub load: f64,
 }
 
-/// What all sessions of a CSE have to work off still.
+/// The slices of all sessions of a CSE that wait or are being processed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Backlog {
     slices: usize,
@@ -121,7 +120,7 @@ const LAST: f64 = 0.2;
 /// How busy lanes found the CSE.
 #[derive(Debug, Clone, Copy)]
 struct Load {
-    /// When it was told last.
+    /// The time of the last report.
     at: Instant,
     now: f64,
     /// What was measured before that; 1 where nothing was for long.
@@ -156,13 +155,13 @@ impl Sessions {
         self.load.lock()
     }
 
-    /// How busy the CSE is, as far as its lanes noticed of late. What one measurement says, of a millisecond perhaps,
-    /// and the one before it did not, is no reason to refuse work for seconds.
+    /// The load of the CSE by recent reports of its lanes. A single measurement may cover only a millisecond. Without a
+    /// second one, it is no reason to refuse work for seconds.
     fn load(&self) -> f64 {
         self.known_load().filter(|load| load.at.elapsed() < LOAD_COUNTS).map_or(1.0, |load| load.now.min(load.before))
     }
 
-    /// A lane measured this load, or tells what was measured before.
+    /// A lane reports a load that it measured now or before.
     fn notice(&self, load: f64) {
         let (mut known, at) = (self.known_load(), Instant::now());
         let before = match *known {
@@ -407,7 +406,7 @@ impl Shared {
         said.into_iter().for_each(|up| self.say(up));
     }
 
-    /// Tells which slices lanes will ask for next.
+    /// Reports to the worker which slices lanes will take next.
     fn ahead(&self, state: &State) {
         let next = state.machine.ahead().take(self.worker.lanes()).filter_map(|(epoch, slice)| Some((state.machine.rung(epoch)?, slice)));
         self.worker.ahead(&next.collect::<Vec<_>>());
@@ -451,8 +450,8 @@ impl Shared {
         self.count(state);
         let Some(failed) = failed else { return };
         if kind == Kind::Exhausted {
-            // Less of the sub-plan needs less memory: rows hold no states, and handing slices
-            // out holds next to nothing.
+            // A lower level of the sub-plan needs less memory: rows hold no states, and sending raw slices needs hardly
+            // any.
             let accepts = if rung == PushdownLevel::Full && self.worker.execution().has_upper() { PushdownLevel::Filter } else { PushdownLevel::Raw };
             self.exhausted.fetch_max(if accepts == PushdownLevel::Filter { ROWS_LEFT } else { SLICES_LEFT }, Ordering::Relaxed);
             self.say(Up::Refused { epoch, accepts: Some(accepts), again: self.sessions.relief(), why: Why::Memory });
@@ -493,13 +492,13 @@ impl Lane {
         next
     }
 
-    /// Tells the worker what will be asked for next.
+    /// Reports to the worker which slices come next.
     pub fn ahead(&self) {
         self.shared.ahead(&self.shared.state());
     }
 
-    /// Ready when slices came or went since it was called, or an epoch is closing. Call it before [`Self::next`], and
-    /// wait for it where that says [`Next::Wait`].
+    /// Ready when slices came or went since the call, or an epoch is closing. Call it before [`Self::next`], and await
+    /// it where that returns [`Next::Wait`].
     pub fn changed(&self) -> impl Future<Output = ()> + '_ {
         let mut changed = Box::pin(self.shared.changed.notified());
         changed.as_mut().enable();

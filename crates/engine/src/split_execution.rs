@@ -74,7 +74,7 @@ struct Parts {
     planned: OnceCell<Lower>,
     /// Over rows that are delivered.
     upper: LogicalPlan,
-    /// Its operators, which only who finishes rows plans.
+    /// The upper operators; planned only if it processes filtered rows.
     finishes: Option<Arc<dyn ExecutionPlan>>,
 }
 
@@ -84,7 +84,7 @@ struct Lower {
     fetcher: SliceFetcher,
 }
 
-/// What lanes of a rung have told.
+/// Notes that the lanes of a level have reported.
 #[derive(Debug, Default)]
 struct Notes {
     operators: Vec<OperatorNote>,
@@ -158,7 +158,7 @@ impl SplitExecution {
         planned.await.map(drop)
     }
 
-    /// The same, to be asked for lanes [above](Self::above) others as well.
+    /// The same, prepared for lanes [above](Self::above) others as well.
     ///
     /// # Errors
     /// Internal only.
@@ -278,8 +278,8 @@ impl SplitExecution {
         self.over(upper, rows, meter)
     }
 
-    /// What puts states of lanes at `full`, wherever they ran, together to fewer; `None` where they give rows, which
-    /// are handed on as they are.
+    /// Combines states of lanes at `full`, from any node, into fewer. `None` for a sub-plan that gives rows, which are
+    /// passed on as they are.
     ///
     /// # Errors
     /// Internal only.

@@ -66,7 +66,7 @@ impl Stripe {
     }
 }
 
-/// Rows that are decoded before the pool is told of them: what a slice claims may be any number.
+/// Rows that are decoded before the pool reserves them: the number that a slice claims may be wrong.
 fn rows_at_once(schema: &Schema, columns: &[usize]) -> usize {
     const ROWS: usize = 1 << 16;
     const BYTES: usize = 64 << 20;

@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Works for two milliseconds of processor time, and says what it really was.
+    /// Works for two milliseconds of processor time, and returns the measured time.
     #[derive(Debug)]
     struct Busy {
         schema: SchemaRef,

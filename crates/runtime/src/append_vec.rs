@@ -36,7 +36,7 @@ impl<T: Clone> AppendVec<T> {
             let newest = self.newest();
             let mut items = newest.items.clone();
             items.push(item);
-            // Somebody else may have been quicker.
+            // Another thread may have been faster.
             if let Err(mut refused) = newest.next.set(Box::new(Self::new(items))) {
                 more = refused.items.pop();
             }

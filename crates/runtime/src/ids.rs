@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use skytether_common::Generation;
 use uuid::Uuid;
 
-/// Where ids come from; at random unless said. Clones draw from the same place.
+/// The source of ids; random by default. Clones share the source.
 #[derive(Debug, Clone, Default)]
 pub struct Ids(Option<Arc<AtomicU64>>);
 

@@ -64,7 +64,7 @@ pub struct Metadata {
     pub slices: Vec<SliceEntry>,
     /// Statistics of the stripes.
     pub stats: StatsTable,
-    /// Where the columns lie in the slices; not known of matrices, and of what older programs wrote.
+    /// Where the columns are in the slices; `None` for matrices, and for slices of older writers.
     pub sections: Option<Sections>,
     /// Whatever the writer wants to keep with the partition.
     pub application: BTreeMap<String, String>,

@@ -333,8 +333,8 @@ fn gaining_little(footer: &ParquetMetaData) -> Vec<ColumnPath> {
         .collect()
 }
 
-/// Columns of numbers, or other values of a fixed width, whose dictionary made them little smaller. Nulls count as
-/// values: who has many keeps it.
+/// Columns with values of a fixed width, such as numbers, that a dictionary made hardly smaller. Nulls count as values,
+/// so a column with many nulls keeps it.
 fn without_dictionary(footer: &ParquetMetaData) -> Vec<ColumnPath> {
     let columns = footer.row_groups().iter().flat_map(|group| group.columns());
     columns
@@ -433,8 +433,7 @@ impl Pending {
     }
 }
 
-/// About the bytes that the rows of `batch` take; shared buffers count only as far as they are
-/// used, where Arrow can tell.
+/// About the bytes of the rows of `batch`. Shared buffers count only as far as they are used, where Arrow knows that.
 fn memory(batch: &RecordBatch) -> usize {
     let of = |a: &Arc<dyn Array>| a.to_data().get_slice_memory_size().unwrap_or_else(|_| a.get_array_memory_size());
     batch.columns().iter().map(of).sum()

@@ -162,7 +162,7 @@ impl DiskStore {
         })
     }
 
-    /// Who this drive is.
+    /// The identity of this drive.
     #[must_use]
     pub fn identity(&self) -> &DriveIdentity {
         &self.identity
@@ -174,7 +174,7 @@ impl DiskStore {
         &self.recovery
     }
 
-    /// Where the drive lies.
+    /// The drive's directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.dir
@@ -193,7 +193,7 @@ impl DiskStore {
         Error::corrupt(format!("the value of key {key} in {} {what}: drop its data set and ingest it again", path.display()))
     }
 
-    /// What the index says of `key`, and the bytes of its value, all or those `wanted`, unverified.
+    /// The index's row of `key`, and the bytes of its value, all or those `wanted`, unverified.
     fn read(&self, key: &Key, wanted: Option<&[Range<u64>]>) -> Result<(Row, Vec<Bytes>)> {
         self.alive()?;
         let mut before = None;
@@ -209,7 +209,7 @@ impl DiskStore {
             return match self.files.read(row.number, len, wanted).context(|| format!("cannot read key {key}"))? {
                 Some(Ok(parts)) => Ok((row, parts)),
                 Some(Err(found)) => Err(self.damaged(key, row, &format!("has {found} bytes instead of {len}"))),
-                // Gone: replaced since the row was read, or lost if the row still says the same.
+                // The file is gone: replaced since the row was read, or lost if the row is still the same.
                 None if before == Some(row) => Err(self.damaged(key, row, "is missing")),
                 None => {
                     before = Some(row);
@@ -381,8 +381,8 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
     if sync && let Ok(dir) = dir.canonicalize() {
         for (above, parent) in dir.ancestors().skip(1).enumerate() {
             match sync_directory(parent, &hook) {
-                // Those above were perhaps made just now as well; where they may not be read,
-                // somebody else has made them.
+                // The parents may have been created just now as well. One that this process may not sync belongs to
+                // another user.
                 Err(e) if above > 0 && is_forbidden(&e) => break,
                 done => done?,
             }
@@ -391,7 +391,7 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
     Ok((bytes, index))
 }
 
-/// Whether it is for somebody else to do: not allowed here, or nothing that such a directory can do.
+/// Whether this process cannot sync the directory: it has no permission, or the file system does not support it.
 fn is_forbidden(error: &Error) -> bool {
     use std::io::ErrorKind;
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());

@@ -155,7 +155,7 @@ impl<S: SliceStore> FaultStore<S> {
         self.rules.lock()
     }
 
-    /// Counts the operation, and says what happens to it and a number to draw from.
+    /// Counts the operation, and returns its fault, if any, and a random number.
     fn draw(&self, operation: Operation, concerns: impl Fn(&str) -> bool) -> Option<(Fault, u64)> {
         for counted in [operation, Operation::Any] {
             self.counts[counted as usize].fetch_add(1, Ordering::Relaxed);

@@ -38,8 +38,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Seconds of the disk for these bytes of a slice, ascending, from the slice's beginning on: what lies before and
-    /// between them it passes over, unless a seek is quicker.
+    /// Seconds of the disk for these ascending ranges of a slice, from its beginning on. The disk reads across gaps,
+    /// unless a seek is faster.
     pub(super) fn slice(&self, ranges: &[Range<u64>]) -> f64 {
         let (mut seconds, mut at) = (0.0, 0);
         for range in ranges {
@@ -101,7 +101,7 @@ impl ReadCost {
                 before.map_or(0.0, |(_, share)| *share)
             };
             let (next, second) = (read(1), read(2));
-            // Either of them is near. What lies between is passed over.
+            // Either of them is near: the disk reads across the gap.
             let seeks = (1.0 - next) * (1.0 - second);
             let passes = (1.0 - next) * second;
             disk += likely * (stripe.disk + seeks * self.costs.seek_s + passes * stripe.disk.min(self.costs.seek_s));
@@ -116,8 +116,8 @@ impl ReadCost {
         self.seconds(|_| 1.0, few)
     }
 
-    /// Seconds of the processor for a stripe. An index that leaves rows of it over saves little of that: conditions
-    /// first pass over the others as well.
+    /// Processor seconds for a stripe. An index that keeps only some of its rows saves little of that, because late
+    /// materialisation skips the others as well.
     fn processor(&self, stripe: &Stripe, few: bool) -> f64 {
         let columns = match self.first {
             Some(first) if few && stripe.rows >= LEAST as f64 => first,

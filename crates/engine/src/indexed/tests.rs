@@ -101,7 +101,7 @@ fn found_rows_are_used_only_where_they_save_slices() {
 fn disk_cost_counts_seeks_and_reads_across_small_gaps() {
     let costs = Costs { seek_s: 0.010, bytes_per_s: 1e6, speed: 1e9 };
     let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
-    // 5 ms of bytes, 2 ms to pass over; a seek at most.
+    // 5 ms of bytes, 2 ms of gaps; a seek at most.
     assert!(close(costs.slice(&[1000..3000, 4000..7000]), 0.007));
     assert!(close(costs.slice(std::slice::from_ref(&(500_000..501_000))), 0.011));
     let reading = |numbers: &[u32], reach: u32| {

@@ -46,7 +46,7 @@ impl Metadata {
             }));
         }
         let mut sections = None;
-        // Without any stripe there are none, and where one does not tell, slices are read whole.
+        // There are no sections without stripes. If one partition lacks them, slices are read whole.
         if !slices.is_empty() && stripes.iter().all(|(partition, _)| of[*partition].sections.is_some()) {
             // Of partitions without stripes nothing is taken, and nothing is known.
             let telling: Vec<&Self> = of.iter().filter(|from| from.sections.is_some()).collect();

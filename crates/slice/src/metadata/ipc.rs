@@ -140,7 +140,7 @@ fn check_schema(schema: &arrow::ipc::Schema<'_>, mut left: usize) -> Result<()> 
     Ok(())
 }
 
-/// Reads what [`write`] wrote. Arrays lie within the bytes that are there, or are copies of them: nothing is unpacked.
+/// Reads the bytes of [`write`]. Arrays use the bytes in place, or are copies of them: nothing is decompressed.
 ///
 /// # Errors
 /// Corrupt for bytes that are no such stream.

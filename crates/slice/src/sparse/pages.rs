@@ -56,7 +56,7 @@ struct Plain {
     at: usize,
 }
 
-/// Unwraps what is of the known form, or says that it is not.
+/// Unwraps a value of the known form, or returns that the form is another.
 macro_rules! known {
     ($found:expr) => {
         match $found {

@@ -90,7 +90,7 @@ impl Hook {
         }
     }
 
-    /// Tells that `path` was flushed.
+    /// Reports that `path` was flushed.
     pub(super) fn flushed(&self, path: &Path) {
         if let Some(point) = &self.point {
             point.flushed(path);

@@ -19,7 +19,7 @@ pub(super) const FORMAT: u32 = 1;
 /// No `drive.json` is longer.
 const MAX_IDENTITY: u64 = 64 << 10;
 
-/// Who a drive is; written once.
+/// The identity of a drive; written once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveIdentity {
     /// The one name that never changes and that placement hashes.

@@ -26,7 +26,7 @@ pub(crate) enum Node {
 pub(crate) enum Change {
     /// It has this length from now on; what is new of it is zeros.
     Len(usize),
-    /// These bytes lie there from now on.
+    /// The file has these bytes at this place from now on.
     Bytes { at: usize, bytes: Vec<u8> },
 }
 
@@ -39,7 +39,7 @@ impl Change {
     }
 }
 
-/// Puts `bytes` there; what lies beyond the end is not there.
+/// Puts `bytes` at a place; bytes beyond the end are dropped.
 fn lay(content: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(room) = content.get_mut(at..) {
         let len = room.len().min(bytes.len());
@@ -136,7 +136,7 @@ pub(crate) struct Disk {
     kept: BTreeMap<PathBuf, Node>,
     now: BTreeMap<PathBuf, Node>,
     files: BTreeMap<u64, File>,
-    /// Whether it says that it flushes, and does not.
+    /// Whether it acknowledges flushes without doing them.
     pub(crate) lies: bool,
 }
 
@@ -226,7 +226,7 @@ impl Image {
         self.files.get(Path::new(path)).map(Vec::as_slice)
     }
 
-    /// Tells it from others.
+    /// Distinguishes it from other images.
     pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);

@@ -59,7 +59,7 @@ fn record(dir: &Path, mut holds: Holds, runs: &[usize]) -> Vec<Noted> {
     for batches in runs {
         let watched = OpenOptions { create: Some(identity()), crash_point: Some(recorder.clone()), ..OpenOptions::default() };
         let store = DiskStore::open(dir, watched).unwrap();
-        // What somebody has seen stays.
+        // A state that a reader has seen must stay.
         holds.least = held(&everything(&store), holds, "opened");
         holds.most = holds.least;
         recorder.holds(holds);
@@ -237,9 +237,9 @@ fn torn_index_write_leaves_a_drive_that_opens() {
     assert!(pages > 20 && headers > 20, "{pages} pages, {headers} headers");
 }
 
-/// What is made of a drive whose disk has lost what it said that it had flushed.
+/// The result of opening a drive whose disk has lost acknowledged flushes.
 enum Found {
-    /// It does not open, and says why.
+    /// It does not open, and reports why.
     Refused,
     /// It has the state after `batches` batches. `damaged` of its values are damaged, and the store knows all of them.
     Opened { batches: usize, damaged: usize },
