@@ -36,7 +36,7 @@ pub(crate) fn indexes() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Reads what is behind the first byte as what that says.
+/// Decodes the bytes after the first one; the first one selects the decoder.
 pub(crate) fn index_read(bytes: &[u8]) -> bool {
     let Some((mark, bytes)) = bytes.split_first() else { return false };
     let error = match mark % 3 {

@@ -199,8 +199,8 @@ pub(crate) fn footers() -> Vec<Vec<u8>> {
     encoded().into_iter().flatten().map(|s| s.bytes.to_vec()).collect()
 }
 
-/// A slice whose footer becomes part of a whole file's: an error, or a footer that says the same
-/// of a slice behind another.
+/// A slice whose footer becomes part of a whole file's: an error, or a footer that describes the slice the same way
+/// behind another one.
 pub(crate) fn footer_read(data: &[u8]) -> bool {
     static METADATA: LazyLock<Option<Metadata>> = LazyLock::new(|| {
         let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&SCHEMA), [].into());
@@ -253,7 +253,7 @@ pub(crate) fn moments() -> Vec<Vec<u8>> {
 }
 
 /// The state of grouped moments, with groups that fit or any: an error, or a result of the right shape. The first byte
-/// says how many bytes are groups.
+/// is the number of bytes that are groups.
 pub(crate) fn moments_merge(data: &[u8]) -> bool {
     let Some((&head, data)) = data.split_first() else { return false };
     let (text, state) = data.split_at(usize::from(head).min(data.len()));

@@ -242,7 +242,7 @@ pub(crate) fn sessions() -> Vec<Vec<u8>> {
     all
 }
 
-/// The messages of a session: errors of damage, or what was said, in which no batch has far more rows than bytes came.
+/// The messages of a session: errors of damage, or messages in which no batch has far more rows than bytes came.
 pub(crate) fn session_decode(data: &[u8]) -> bool {
     let (mut decoder, mut taken) = (SessionDecoder::default(), false);
     for message in messages(data) {

@@ -22,15 +22,15 @@ use crate::repair::{Drive, loads};
 pub struct Move {
     /// Which.
     pub place: Place,
-    /// Where it lies.
+    /// Its drive.
     pub from: u32,
-    /// Where it is to lie.
+    /// The drive that it moves to.
     pub to: u32,
     /// Its bytes.
     pub len: u64,
 }
 
-/// Moves, and what comes of them.
+/// Moves, and the loads after them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Balance {
     /// In the map's order. After all moves no two shards of a group are on the same drive (I12). In between two may be,
@@ -42,15 +42,15 @@ pub struct Balance {
     pub parity: Vec<u64>,
 }
 
-/// The moves that empty retiring drives and bring the bytes of data, and those of parity, of every other drive to
-/// within `tolerance` (0.05, say) of their means, as far as shards are small enough and groups allow it.
+/// The moves that empty retiring drives. They also bring the bytes of data, and those of parity, of every other drive
+/// to within `tolerance` (0.05, say) of their means, as far as shards are small enough and groups allow it.
 ///
-/// `drives` says what may be done with each; those that the map does not know are new ones. What is lost is
+/// `drives` gives the state of each drive; those that the map does not know are new ones. Lost shards must be
 /// [repaired](crate::repair::repair) first.
 ///
 /// # Errors
-/// Invalid where the map names a drive that is lost or not among `drives`; exhausted where too few
-/// drives are left for a group.
+/// Invalid where the map names a drive that is lost or not among `drives`; exhausted where too few drives are left for
+/// a group.
 pub fn balance(map: &CodeMap, drives: &[Drive], tolerance: f64) -> Result<Balance> {
     loads(map, drives.len())?;
     let mut units = Units::default();
@@ -69,7 +69,7 @@ pub fn balance(map: &CodeMap, drives: &[Drive], tolerance: f64) -> Result<Balanc
     Ok(Balance { moves, data, parity })
 }
 
-/// Where units are to lie.
+/// The drives of units after the moves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardLayout {
     /// The drive of each unit, in the order in which they were named.
@@ -80,7 +80,7 @@ pub struct ShardLayout {
     pub parity: Vec<u64>,
 }
 
-/// What lies together on one drive and moves together.
+/// Shards that are on one drive and move together.
 #[derive(Debug, Clone, Copy)]
 struct Unit {
     role: usize,
@@ -280,8 +280,7 @@ impl<'a> State<'a> {
             let load = |drive: &usize| (sum(&self.loads, *drive), *drive);
             let (Some(from), Some(to)) = (givers.iter().copied().max_by_key(load), takers.iter().copied().min_by_key(load)) else { break };
             let (high, low) = (sum(&self.loads, from), sum(&self.loads, to));
-            // Those that could not give or take any more are not among them: who is left may be
-            // even, or the other way round.
+            // Drives that cannot give or take any more are left out. The others may be even, or the other way round.
             if high <= low || ((high as f64) <= upper && (low as f64) >= lower) {
                 break;
             }

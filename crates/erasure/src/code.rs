@@ -124,7 +124,7 @@ fn decode_lost(code: Code, lens: &[usize], len: usize, shards: &[Option<&[u8]>],
     let mut out: Vec<Vec<u8>> = lost.iter().map(|at| Vec::with_capacity(len_of(*at))).collect();
     let mut encoded = vec![[[0u8; BLOCK]; STRIP / BLOCK]; parity];
     let (mut sum, mut term) = ([[0u8; BLOCK]; STRIP / BLOCK], [[0u8; BLOCK]; STRIP / BLOCK]);
-    // Beyond the longest that is wanted there is nothing to do.
+    // Beyond the longest wanted shard there is nothing to decode.
     let end = longest(lost.iter().map(|at| len_of(*at)));
     for from in (0..end).step_by(STRIP) {
         let size = STRIP.min(len - from);

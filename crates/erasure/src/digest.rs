@@ -235,8 +235,8 @@ impl Digest {
     }
 }
 
-/// Whether the parities of a group are those of its data, as their digests tell; all in the group's order. See the
-/// [module](self) for what is found.
+/// Whether the digests of a group show that its parities match its data; all in the group's order. The [module](self)
+/// says which damage they show.
 ///
 /// # Errors
 /// Invalid where numbers do not fit the code, or digests are of several seeds.

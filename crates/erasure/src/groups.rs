@@ -21,7 +21,7 @@ use crate::code::{MAX_SHARD, parity_len};
 use crate::random::mixed;
 use crate::scheme::Code;
 
-/// A data shard, and where it lies. `I` is what its owner knows it by, a slice's number for example.
+/// A data shard and its drive. `I` is its owner's name for it, a slice's number for example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedShard<I> {
     /// Which of the drives.
@@ -51,7 +51,7 @@ impl<I> Group<I> {
     }
 }
 
-/// Slices that wait, at most, if nothing else is asked for: 16 times K (the caller holds as many slices).
+/// The default for the most slices that wait: 16 times K (the caller holds as many slices).
 #[must_use]
 pub fn default_window(code: Code) -> usize {
     16 * code.data()

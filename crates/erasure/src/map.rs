@@ -25,7 +25,7 @@ const LEAST_SHARD: usize = 6;
 /// A shard, where it is and what it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shard {
-    /// The drive on which it lies.
+    /// Its drive.
     pub drive: u32,
     /// The partition (slot) that its key names: that of the drive on which it was first written. It stays what it
     /// is when the shard moves.
@@ -69,7 +69,7 @@ impl<'a> Members<'a> {
         self.all
     }
 
-    /// Whether one of the shards lies on `drive`.
+    /// Whether one of the shards is on `drive`.
     #[must_use]
     pub fn is_on(self, drive: u32) -> bool {
         self.all.iter().any(|shard| shard.drive == drive)
@@ -211,10 +211,10 @@ impl CodeMap {
         at.ok().and_then(|at| places.get(at).copied())
     }
 
-    /// The same map after shards went to other drives.
+    /// The same map after shards moved to other drives.
     ///
     /// # Errors
-    /// Invalid where there is no such shard, or two shards of a group would lie on the same drive.
+    /// Invalid where there is no such shard, or two shards of a group would be on the same drive.
     pub fn moved(&self, to: impl IntoIterator<Item = (Place, u32)>) -> Result<Self> {
         let mut moved = self.clone();
         for (place, drive) in to {

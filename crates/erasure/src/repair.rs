@@ -46,7 +46,7 @@ pub struct GroupRepair {
 /// The repair of all groups with a loss.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Repair {
-    /// Groups that can be mended, in the map's order.
+    /// Groups that can be repaired, in the map's order.
     pub groups: Vec<GroupRepair>,
     /// Groups that lost more than M shards.
     pub beyond: Vec<u32>,
@@ -68,8 +68,8 @@ pub struct Reads {
     pub read: Vec<u64>,
 }
 
-/// What to read so that those of the `wanted` shards that lie on lost drives can be decoded, spread over the drives as
-/// in [`repair`]; nothing for the others. Needs no drive to write to.
+/// The reads that decode the `wanted` shards on lost drives, spread over the drives as in [`repair`]; none for the
+/// others. Needs no drive to write to.
 ///
 /// # Errors
 /// Invalid where a wanted shard is not in the map, or the map names a drive that is not among `drives`.
@@ -120,11 +120,11 @@ fn not_among(drive: u32, drives: usize) -> Error {
     Error::invalid(format!("drive {drive} of a code map is not among {drives}"))
 }
 
-/// A plan that brings back what lies on lost drives. `drives` says what may be done with each; those that the map
-/// does not know are new ones.
+/// A plan that restores the shards of lost drives. `drives` gives the state of each drive; those that the map does not
+/// know are new ones.
 ///
-/// Data goes where there is least data, parities where there is least parity, and no two shards of a
-/// group to the same drive.
+/// Data goes where there is least data, parities where there is least parity, and no two shards of a group to the same
+/// drive.
 ///
 /// # Errors
 /// Invalid where the map names a drive that is not among `drives`; exhausted where no drive is left for a shard.

@@ -51,7 +51,7 @@ impl Code {
         usize::from(self.parity)
     }
 
-    /// K + M: drives that a full group lies on.
+    /// K + M: the number of drives of a full group.
     #[must_use]
     pub fn shards(self) -> usize {
         self.data() + self.parity()

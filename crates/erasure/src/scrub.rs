@@ -20,8 +20,8 @@ pub struct Report {
 pub enum Verdict {
     /// All shards are there, are those of the map, and fit one another.
     Whole,
-    /// These are not there, or are not those that the map names: stale, exchanged, truncated, damaged. The others are
-    /// as they should be; up to M are mended by decoding.
+    /// These shards are missing or differ from the map: stale, exchanged, truncated or damaged. The others are right;
+    /// up to M are repaired by decoding.
     Damaged(Vec<usize>),
     /// All shards match the map, but the parities do not match the data: they were made from other data, or the map has
     /// checksums of damaged bytes. The places are those of [`suspects`]: another content of any one alone would make

@@ -182,7 +182,7 @@ impl Input for DenseRows {
                 None => value,
                 Some(totals) => f64::from(log1p_cp10k(value as f32, totals.value(cell))),
             };
-            // Not its square either: M2 is made of those.
+            // Its square must be finite as well, because M2 is computed from squares.
             if !(y * y).is_finite() {
                 return Err(Error::invalid(format!(
                     "the value {value} of cell {name:?} of {} has no {}",
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// What an error says, causes included.
+    /// An error's text, causes included.
     fn told(error: &Error) -> String {
         let mut text = error.to_string();
         let mut cause = error.source();

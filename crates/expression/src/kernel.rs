@@ -51,7 +51,7 @@ pub enum Fault {
     },
 }
 
-/// Sums that begin where a vector register's load does: one that lies across two cache lines costs twice.
+/// Sums that are aligned to a vector register's load: a load across two cache lines costs twice.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 struct Lanes(Sums);
@@ -128,7 +128,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Adds `val`'s values up as they are; `COUNT` says whether those that are not zero count as nonzeros.
+    /// Adds `val`'s values without a transform; `COUNT` means that values other than zero count as nonzeros.
     fn direct<T: Value, const COUNT: bool>(&mut self, block: &Block<'_>, idx: &[u32], val: &[T]) {
         match self.squares {
             Squares::Float32 => self.direct_in::<T, COUNT, true>(block, idx, val),
@@ -228,8 +228,8 @@ impl Kernel {
         }
     }
 
-    /// Adds the replicas up into `out` and clears them. Tells whether all sums are finite: squares may be beyond all
-    /// numbers where the values are not, and without them there is no variance.
+    /// Adds the replicas up into `out` and clears them. Returns whether all sums are finite: squares may overflow where
+    /// values do not, and without them there is no variance.
     fn reduce(&mut self) -> bool {
         let mut finite = true;
         for (g, out) in self.out.iter_mut().enumerate() {

@@ -96,10 +96,10 @@ pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
 }
 
 /// `log1p_cp10k(count, total of the cell)` for the counts up to [`TABULATED`] and the cells of one block; each count's
-/// row is made when it is first asked for.
+/// row is computed at its first use.
 ///
-/// Many cells have the same total, so a row has one value per total and not per cell: few enough for all
-/// rows to stay in the cache.
+/// Many cells have the same total, so a row has one value per total and not per cell: few enough for all rows to stay
+/// in the cache.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The block's own: an array of all cells' would stay in memory for as long as the table does.
@@ -116,7 +116,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table for `len` cells from `start` on, which must lie within `totals`. Nothing is computed yet.
+    /// A table for `len` cells from `start` on, which must be within `totals`. Nothing is computed yet.
     fn new(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
         let origin = (Arc::downgrade(totals), start);
         let totals: Box<[f32]> = totals.values()[start..start + len].into();

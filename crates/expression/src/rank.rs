@@ -121,7 +121,7 @@ pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Vec<
     rank_on(batches, options, |tests| if tests < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) })
 }
 
-/// [`rank_genes`] on as many threads as `threads` says for the number of tests; the result is the same on any number.
+/// [`rank_genes`] on the threads that `threads` gives for the number of tests; the result is the same on any number.
 fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<Vec<RecordBatch>> {
     let genes = Genes::open(batches)?;
     let Some(names) = genes.group_names()? else { return Ok(Vec::new()) };
@@ -262,7 +262,7 @@ fn rank_one(tested: &[Tested], correction: Correction, keep: usize) -> Ranked {
     Ranked { order, adjusted }
 }
 
-/// p-values corrected for their number; they must lie within 0 and 1.
+/// p-values corrected for their number; they must be within 0 and 1.
 #[must_use]
 pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
     let count = p.len() as f64;

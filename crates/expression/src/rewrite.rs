@@ -26,7 +26,7 @@ pub type RowsOf<'a> = dyn Fn(&TableReference) -> Option<(Arc<dyn TableSource>, T
 /// The columns of sparse rows that `moments` takes.
 const SPARSE: [&str; 3] = ["idx", "val", "block"];
 
-/// Rewrites every aggregate of `plan`, subqueries included, that can be. `rows_of` tells the sparse rows of a dense
+/// Rewrites every aggregate of `plan`, subqueries included, that can be. `rows_of` gives the sparse rows of a dense
 /// view, `None` for any other table; `moments` is the aggregate function to call. The plan's schema stays the same.
 ///
 /// # Errors

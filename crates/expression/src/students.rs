@@ -103,7 +103,7 @@ pub fn two_sided(t: f64, df: f64) -> f64 {
 pub(crate) fn two_sided_each(t: &[f64], df: &[f64], p: &mut [f64]) {
     for ((t, df), p) in t.chunks(BLOCK).zip(df.chunks(BLOCK)).zip(p.chunks_mut(BLOCK)) {
         let (mut a, mut log_x, mut near) = ([LARGE; BLOCK], [0.0; BLOCK], [false; BLOCK]);
-        // Said once, so that no index below is checked.
+        // A single length for all slices, so that no index below needs a bounds check.
         let len = t.len().min(BLOCK);
         let (t, df, p) = (&t[..len], &df[..len], &mut p[..len]);
         for i in 0..len {

@@ -140,7 +140,7 @@ impl Method {
     }
 }
 
-/// What a t-test says about one gene.
+/// The result of a t-test of one gene.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TTest {
     /// The statistic: positive where the group's mean is the larger; 0 where undefined.
@@ -198,8 +198,8 @@ pub(crate) fn test_unchecked(method: Method, group: &GroupMoments, reference: &G
 }
 
 /// The log2 fold change as scanpy defines it: `log2((expm1(m1) + 1e-9) / (expm1(m2) + 1e-9))` of the means of the
-/// logarithms. `scale` is the natural logarithm of their base: 1 for natural ones (AnnData's
-/// `uns['log1p']['base']` says which).
+/// logarithms. `scale` is the natural logarithm of their base: 1 for natural ones (AnnData's `uns['log1p']['base']` has
+/// the base).
 #[inline]
 #[must_use]
 pub fn log_fold_change(group_mean: f64, reference_mean: f64, scale: f64) -> f64 {

@@ -51,7 +51,7 @@ pub const MAX_COLUMNS: usize = 8;
 /// The longest name of an index.
 const MAX_NAME: usize = 64;
 
-/// Where index `name` of a partition lies on its drive: a partition of a table of its own, of the same generation.
+/// The partition of index `name` of a partition: that of a table of its own, of the same generation.
 #[must_use]
 pub fn partition(of: &PartitionName, name: &str) -> PartitionName {
     PartitionName { table: format!("{INDEX}{name}/{}", of.table), ..of.clone() }
@@ -68,7 +68,7 @@ pub fn of_partition(index: &PartitionName) -> Option<(PartitionName, String)> {
 /// Checks the name of an index.
 ///
 /// # Errors
-/// Invalid, with what names are made of.
+/// Invalid, with the rule for names.
 pub fn check_name(name: &str) -> Result<()> {
     if !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
         return Ok(());
@@ -144,7 +144,7 @@ pub enum Phase {
     Failed,
 }
 
-/// What a drive says of one of its indexes.
+/// The state of an index, as its drive reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The partition that it is of.

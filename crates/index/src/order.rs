@@ -19,7 +19,7 @@ pub const NULL: u64 = u64::MAX;
 /// The highest number of a value.
 pub const TOP: u64 = NULL - 1;
 
-/// Whole numbers up to which floats tell all apart.
+/// The largest whole number up to which floats represent all whole numbers.
 const EXACT: f64 = (1u64 << 52) as f64;
 
 /// Numbers from `low` to `high`, both included.
@@ -92,8 +92,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// The order of a column of type `column`; `None` for types that have none. Where texts lie between two `bounds`,
-    /// what these begin with alike is told once.
+    /// The order of a column of type `column`; `None` for types that have none. If all texts are between two `bounds`,
+    /// their common beginning is left out of the numbers.
     #[must_use]
     pub fn of(column: &DataType, bounds: Option<(&[u8], &[u8])>) -> Option<Self> {
         let class = Class::of(column)?;

@@ -1,4 +1,4 @@
-//! A page: rows that lie near one another, with their numbers in each of the index's columns, where they are, and
+//! A page: rows that are close to one another, with their numbers in each of the index's columns, their places, and
 //! perhaps values of columns.
 //!
 //! `u32 LE` how many rows; per column `u64 LE` the lowest number, `u8` how many bits at the lower end are nowhere set

@@ -39,7 +39,7 @@ const PAGE_BYTES: usize = 4 << 10;
 /// Rows of a segment at most.
 pub const MAX_ROWS: usize = 1 << 24;
 
-/// Which content of a partition an index was made of: what its metadata slice is.
+/// The content of a partition from which an index was built, as its metadata slice identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Bytes of the metadata slice.
@@ -161,7 +161,7 @@ impl Building {
         self.stripes.len() as u32
     }
 
-    /// Bytes of memory that it takes, with the segment that is made of it.
+    /// Bytes of its memory, and of the segment that follows from it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -224,13 +224,13 @@ impl Building {
     }
 }
 
-/// Puts rows in the order of their pages: those of a page lie near one another in all columns.
+/// Puts rows in the order of their pages: those of a page are close to one another in all columns.
 fn divide(rows: &mut [u32], numbers: &[Vec<u64>], depth: usize) {
     let pages = rows.len().div_ceil(PAGE_ROWS);
     if pages < 2 {
         return;
     }
-    // The next column that tells any of them apart.
+    // The next column in which any of them differ.
     let apart = |of: &&Vec<u64>| rows.iter().any(|row| of[*row as usize] != of[rows[0] as usize]);
     let Some(of) = (0..numbers.len()).filter_map(|at| numbers.get((depth + at) % numbers.len())).find(apart) else { return };
     let (left, right) = {

@@ -216,7 +216,7 @@ fn value<T: Decoded>(bytes: &[u8], at: &mut usize, form: Form) -> Option<T> {
 /// Where decoding of a piece stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The next record belongs to this cell, at or past the end asked for; it was not consumed.
+    /// The next record belongs to this cell, at or past the requested end; it was not consumed.
     Beyond(u32),
     /// The piece is used up but for the start of a record.
     Piece,

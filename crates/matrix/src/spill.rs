@@ -168,7 +168,7 @@ fn damaged() -> Error {
 #[derive(Debug)]
 struct Window<'f> {
     file: &'f SpillFile,
-    /// Where the bytes after `bytes` lie.
+    /// The place of the bytes after `bytes`.
     next: u64,
     bytes: Vec<u8>,
     at: usize,

@@ -381,8 +381,8 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
     if sync && let Ok(dir) = dir.canonicalize() {
         for (above, parent) in dir.ancestors().skip(1).enumerate() {
             match sync_directory(parent, &hook) {
-                // The parents may have been created just now as well. One that this process may not sync belongs to
-                // another user.
+                // The parents may have been created just now as well. One that this process may not read was created
+                // by another user, before.
                 Err(e) if above > 0 && is_forbidden(&e) => break,
                 done => done?,
             }

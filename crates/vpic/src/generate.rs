@@ -188,8 +188,8 @@ impl Particles {
         all.finish()
     }
 
-    /// The same as raw records ([`vpic`]): the cell is that of the brick's 32 by 32 by 64, counted along x, then y,
-    /// then z; the momentum has any direction, and the length that the energy says, sqrt((1 + ke)^2 - 1).
+    /// The same as raw records ([`vpic`]). The cell is that of the brick's 32 by 32 by 64, counted along x, then y,
+    /// then z. The momentum has any direction, and its length follows from the energy: sqrt((1 + ke)^2 - 1).
     ///
     /// # Errors
     /// As [`Self::batch`].

@@ -26,7 +26,7 @@ use crate::{Columns, columns};
 /// Bytes of a record.
 pub const RECORD: usize = 48;
 
-/// Where the numbers that are read lie in a record.
+/// Offsets in a record of the numbers that the reader takes.
 const ID: usize = 0;
 const FLOATS: [(&str, usize); 4] = [("x", 16), ("y", 20), ("z", 24), ("ke", 44)];
 const CELL: usize = 28;

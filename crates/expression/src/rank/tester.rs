@@ -19,8 +19,7 @@ pub(super) struct Tester<'a> {
     before: Vec<Moments>,
     after: Vec<Moments>,
     rest: Moments,
-    /// To merge `before[g]` with group `g`, group `g` with what lies after it, and `before[g]`
-    /// with what lies after `g`.
+    /// Shares to merge `before[g]` with group `g`, group `g` with those after it, and `before[g]` with those after `g`.
     shares: Vec<[Share; 3]>,
     /// The batch of the last gene, whose names were checked, and where its entries begin.
     checked: Option<(usize, usize)>,
@@ -104,7 +103,7 @@ impl<'a> Tester<'a> {
     pub(super) fn pair(&mut self, run: usize, chosen: &[usize], reference: Option<usize>, mut put: impl FnMut(usize, &Moments, &Moments)) -> Result<()> {
         let Self { names, groups, before, after, rest, shares, .. } = self;
         if reference.is_none() {
-            // The rest of g is what lies before it and what lies after it.
+            // The rest of g is the groups before it and those after it.
             let last = groups.len() - 1;
             for g in 0..last {
                 let (known, next) = before.split_at_mut(g + 1);

@@ -36,7 +36,7 @@ fn register_rows(context: &SessionContext, name: &str, batches: Vec<RecordBatch>
 async fn run(context: &SessionContext, sql: &str) -> Result<Vec<RecordBatch>, Error> {
     let found = |e: datafusion::error::DataFusionError| match Error::find(&e as &(dyn StdError + 'static)) {
         Some(ours) => Error::new(ours.kind(), ours.to_string()),
-        // What is said while a plan is made reaches us as text.
+        // Errors while a plan is made arrive as text.
         None if matches!(e.find_root(), datafusion::error::DataFusionError::Plan(_)) => Error::invalid(e.to_string()),
         None => Error::internal(e.to_string()),
     };
