@@ -3,8 +3,8 @@
 //!
 //! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are best used while they
 //! are in the cache. So a sparse slice is decoded batch by batch, some 64 thousand values at a time. The slices of a
-//! stripe of a wide table are decoded one after the other, all rows of each, because a decoder of a column takes more
-//! memory than its rows ([`crate::stripe`]). Small stripes that follow one another are read and passed on together
+//! stripe of a wide table are decoded one after the other, all rows of each. A column's decoder takes more memory than
+//! its rows ([`crate::stripe`]). Small stripes that follow one another are read and passed on together
 //! ([`crate::stripe_coalescing`]).
 
 use std::fmt;

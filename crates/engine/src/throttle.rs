@@ -1,4 +1,4 @@
-//! Operators that poll their inputs on tasks of their own must pay for a device's cores themselves: the task that polls
+//! Operators that poll their inputs on tasks of their own must pay for a device's cores themselves. The task that polls
 //! the root of the plan does not see that work.
 
 use std::fmt;

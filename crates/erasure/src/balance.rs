@@ -42,8 +42,8 @@ pub struct Balance {
     pub parity: Vec<u64>,
 }
 
-/// The moves that empty retiring drives. They also bring the bytes of data, and those of parity, of every other drive
-/// to within `tolerance` (0.05, say) of their means, as far as shards are small enough and groups allow it.
+/// The moves that empty retiring drives and balance the others. They bring each other drive's bytes of data, and of
+/// parity, to within `tolerance` (0.05, say) of the means, as far as shards are small enough and groups allow it.
 ///
 /// `drives` gives the state of each drive; those that the map does not know are new ones. Lost shards must be
 /// [repaired](crate::repair::repair) first.

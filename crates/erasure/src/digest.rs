@@ -3,11 +3,11 @@
 //!
 //! A digest is [`ROWS`] rows of [`BUCKETS`] sums of 64-byte blocks. In every row each block of the shard is XORed into
 //! one bucket. The block's column number gives the bucket; it follows from the block's place and the scrub's seed. The
-//! code works on each place of a block by itself and is linear over GF(2^16), and so over XOR: a sum of parity blocks
-//! is the parity of the sums of the data blocks at the same places. So digests are shards of a group, 256 times
-//! smaller, and the code that made the parities verifies them.
+//! code works on each place of a block by itself and is linear over GF(2^16), and so over XOR. A sum of parity blocks
+//! is therefore the parity of the sums of the data blocks at the same places. So digests are shards of a group, 256
+//! times smaller, and the code that made the parities verifies them.
 //!
-//! **Why it is sound.** Take the parity of the present data, XORed with the present parity: its blocks are zeros where
+//! **Why it is sound.** Take the parity of the present data, XORed with the present parity. Its blocks are zeros where
 //! the group is whole, and others where something is wrong. The digests agree only if those blocks cancel in every
 //! bucket of every row. Within 4 MiB no two blocks have the same column (a random permutation of 2^16 numbers; a row's
 //! bucket is four bits of it). Damage to one, two or three blocks, of whatever content, is therefore always found: in
@@ -17,13 +17,14 @@
 //! what one scrub missed.
 //!
 //! **Sums.** Digests of one scrub may be [added](Digest::add). The sum of the shards at one place of many groups of the
-//! same shape is a shard of a group, too, and one digest of 4 KiB vouches for all of them. Equal damage to several
+//! same shape is a shard of a group, too. So one digest of 4 KiB vouches for all of them. Equal damage to several
 //! groups at the same places would cancel in a sum. So the columns of each group are [turned](Digesting::begin_turned)
 //! by another number.
 //!
-//! Digests cannot find a group that is consistent but wrong: all its shards are of an older generation, or shards are
-//! exchanged in a group whose parity is their XOR, which is the same in any order. [`crate::scrub`] therefore compares
-//! lengths (a truncated shard may have ended in zeros) and checksums with the [map](crate::map) as well.
+//! **Limits.** Digests cannot find a group that is consistent but wrong. All its shards may be of an older generation.
+//! Shards may be exchanged in a group whose parity is their XOR, which is the same in any order. [`crate::scrub`]
+//! therefore compares lengths (a truncated shard may have ended in zeros) and checksums with the [map](crate::map) as
+//! well.
 
 use std::fmt;
 use std::sync::Arc;

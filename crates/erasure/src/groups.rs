@@ -6,14 +6,18 @@
 //! a *window*, and when that is full, the group that wastes least is closed. Slices of equal length do not wait.
 //!
 //! With exactly K + M drives, a drive's parities are those of all groups in which it has no data. Its bytes of data and
-//! parity together are then about those of the others, and its share of parity is off the mean by as much as its data
-//! falls short of it. With more drives, parities are balanced by themselves, over some thousand slices to within 5% of
-//! the mean.
+//! parity together are then about those of the others. Its share of parity is off the mean by as much as its data falls
+//! short of it. With more drives, parities are balanced by themselves, over some thousand slices to within 5% of the
+//! mean.
 //!
 //! Waste is the excess of parities over M/K of their group's data, given here as a share of that data's bytes. The
 //! following values hold for lengths that are uniformly distributed from 0.6 to 1 MiB, with a window of
-//! [`default_window`]. Over the fewest drives of a code, waste is 0.2% (4+1), 0.4% (4+2) and 0.5% (8+3). Over twice as
-//! many drives it is 0.1%, 0.3% and 0.3%.
+//! [`default_window`].
+//!
+//! | drives | 4+1 | 4+2 | 8+3 |
+//! |---|---|---|---|
+//! | K + M | 0.2% | 0.4% | 0.5% |
+//! | 2 (K + M) | 0.1% | 0.3% | 0.3% |
 
 use skytether_common::{Error, Result};
 

@@ -1,11 +1,19 @@
 //! The record of all code groups of a partition set: the *code map*.
 //!
-//! As bytes: `"SKYCODE\0"`, u32 LE format version (1), u32 LE CRC-32C of all that follows, and then numbers as
-//! LEB128 varints (those that may be negative zigzag coded): K, M, how many groups; for each group how many data
-//! shards it has, and these followed by its M parity shards. A shard is twice its drive, plus one if its home is
-//! another; its home, if so; its number less the one after the last of the same home and role; for a data shard its
-//! length less the one before (0 at first), while a parity's follows from those; and its CRC-32C as u32 LE. That is
-//! about 10 bytes per slice.
+//! Its bytes are `"SKYCODE\0"`, u32 LE format version (1), u32 LE CRC-32C of all that follows, and then LEB128 varints.
+//! Varints that may be negative are zigzag coded.
+//!
+//! 1. K, M, and the number of groups.
+//! 2. For each group: the number of its data shards, these shards, and its M parity shards.
+//!
+//! A shard has these numbers:
+//! - twice its drive, plus one if its home is another drive;
+//! - its home, if that is another drive;
+//! - its number, less the one after the last number of the same home and role;
+//! - for a data shard its length, less the one before (0 at first); a parity's length follows from those;
+//! - its CRC-32C as u32 LE.
+//!
+//! That is about 10 bytes per slice.
 
 use std::collections::BTreeMap;
 

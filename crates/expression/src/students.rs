@@ -1,9 +1,9 @@
 //! The two-sided p-value of Student's t, `I_x(df / 2, 1 / 2)` with `x = df / (df + t^2)`.
 //!
-//! For many degrees of freedom: the expansion BGRAT of DiDonato & Morris (ACM TOMS 18:360, 1992, section 5) with b =
-//! 1/2, which then needs only an erfc and an exponential. Elsewhere: the power series, the continued fraction (Lentz),
-//! or one minus the power series of the complement. The relative error is below 1e-12 down to 1e-300; most of it comes
-//! from the conditioning of the exponential itself.
+//! For many degrees of freedom: the expansion BGRAT of DiDonato & Morris (ACM TOMS 18:360, 1992, section 5). With b =
+//! 1/2 it needs only an erfc and an exponential. Elsewhere: the power series, the continued fraction (Lentz), or one
+//! minus the power series of the complement. The relative error is below 1e-12 down to 1e-300; most of it comes from
+//! the conditioning of the exponential itself.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 

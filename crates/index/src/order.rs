@@ -1,9 +1,9 @@
 //! Maps values of any orderable column to 64-bit numbers in their order.
 //!
-//! The map is monotone, and not always one to one: a smaller value never gets a larger number, but texts with a common
-//! beginning, and decimals beyond 64 bits, may share one. So a range of values becomes a range of numbers that has all
-//! of its rows and perhaps others; the scan's filters look at the values themselves. NULLs have a number of their own,
-//! above all values. Floats are in IEEE's total order except for the two zeros, which share a number. So no row is
+//! The map is monotone: a smaller value never gets a larger number. It is not always one to one: texts with a common
+//! beginning, and decimals beyond 64 bits, may share a number. So a range of values becomes a range of numbers that has
+//! all of its rows and perhaps others; the scan's filters look at the values themselves. NULLs have a number of their
+//! own, above all values. Floats are in IEEE's total order except for the two zeros, which share a number. So no row is
 //! missed, whether an engine takes NaNs for larger than all numbers or for not comparable, and whether or not it takes
 //! the zeros for equal.
 

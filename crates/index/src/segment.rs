@@ -5,9 +5,11 @@
 //! column pages are its values in order. Readers need no tree: the head has the bounds of all pages, some 0.1% of the
 //! rows' bytes.
 //!
-//! A head's bytes: `"SKYINDX\0"`, u32 LE CRC-32C of all that follows, u32 LE length of a JSON header ([`Header`]), the
-//! header, and per page u32 LE each: its file, where it begins in it, its length, its CRC-32C, its rows; then per
-//! column u64 LE the lowest and the highest number in it.
+//! A head's bytes:
+//! 1. `"SKYINDX\0"`, u32 LE CRC-32C of all that follows, u32 LE length of the header.
+//! 2. The header: JSON ([`Header`]).
+//! 3. Per page, u32 LE each: its file, its offset there, its length, its CRC-32C, its rows.
+//! 4. For the same page, per column, u64 LE each: the lowest and the highest number in it.
 
 use arrow::array::RecordBatch;
 use arrow::compute::interleave_record_batch;

@@ -2,7 +2,7 @@
 //! input.
 //!
 //! A [`Transposer`] takes compressed rows, compressed columns, dense rows and triplets in any order and mixture. It
-//! keeps them as a stream of bytes per gene (about two bytes for a small count), and returns them as a [`Transposed`]:
+//! keeps them as a stream of bytes per gene, about two bytes for a small count. It returns them as a [`Transposed`]:
 //! one ascending row per gene and block of cells, as sparse slices need them. Data beyond the memory limit goes to one
 //! unnamed temporary file, written and read in sequence.
 //!

@@ -17,8 +17,8 @@ pub enum Load {
     Idle,
     /// The first drive's processor has an eighth left for us.
     OneOverloaded,
-    /// As `One`, but half of the drives (the only one, where there is one) become slow, when 40% of the best static
-    /// choice's time on idle drives have passed.
+    /// As [`Load::OneOverloaded`], but half of the drives (the only one, where there is one) become slow. That happens
+    /// when 40% of the best static choice's time on idle drives have passed.
     Changes,
 }
 

@@ -4,9 +4,9 @@
 //! ([`Assembly`]). Readers ignore the bytes between row groups, so this is a Parquet file like any other. A stripe of
 //! rows is a row group; in wide tables its chunks are in several slices.
 //!
-//! The footer's chunks are those of the slices' own footers, with offsets in the file. It adds what slices leave to the
-//! partition's metadata slice: bounds and null counts of the columns, so that readers can skip row groups, and the
-//! Arrow schema of the whole table.
+//! The footer's chunks are those of the slices' own footers, with offsets in the file. It also has what slices leave to
+//! the partition's metadata slice. These are bounds and null counts of the columns, so that readers can skip row
+//! groups, and the Arrow schema of the whole table.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@
 //!
 //! The reader takes ID, x, y, z and ke ([`crate::schema`]) and ignores the rest. A dump has no header and no mark that
 //! distinguishes it from other bytes. So the reader refuses what it can recognise: a length that is no multiple of 48,
-//! and places and energies that are no finite numbers (reading at a wrong offset soon meets such).
+//! and places and energies that are no finite numbers. Reading at a wrong offset soon meets such numbers.
 
 use std::io::{ErrorKind, Read};
 

@@ -1,7 +1,7 @@
 //! Decodes blocks of small steps with AVX2, sixteen values at a time: counts, and the cell numbers of rows that are not
 //! very sparse.
 //!
-//! Where no value of a block is further than 16 bits from where the block begins, all but the last addition is done in
+//! Some blocks have no value further than 16 bits from their beginning. There, all but the last addition is done in
 //! lanes of 16 bits, twice as many as of 32. Sixteen values of `w` bits are `2 w` bytes, and each half of them begins
 //! with a whole byte. Up to 9 bits, a value and its bit offset fit two bytes. A shuffle puts these into the value's
 //! lane. A multiplication drops the bits after the value (there is no shift by lane for 16 bits), and a shift drops

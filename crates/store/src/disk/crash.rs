@@ -1,5 +1,5 @@
-//! Crash injection: a hook before every step that reaches the disk, so that tests can stop a batch at each of them, and
-//! a hook after every flush, so that they know what survives a power loss.
+//! Crash injection. A hook before every step that reaches the disk lets tests stop a batch at each of them. A hook
+//! after every flush tells tests what survives a power loss.
 
 use std::fmt::Debug;
 use std::io;
