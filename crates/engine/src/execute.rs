@@ -124,7 +124,7 @@ impl Engine {
         self.threads
     }
 
-    /// What it is called.
+    /// Its name in errors and annotations.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -53,7 +53,7 @@ impl Indexing {
         u32::try_from(self.partition.metadata.stripes()).unwrap_or(u32::MAX)
     }
 
-    /// Which content it is of.
+    /// The content from which it is built.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source

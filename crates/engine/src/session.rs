@@ -135,7 +135,7 @@ const LOAD_COUNTS: Duration = Duration::from_secs(1);
 const LOAD_STAYS: Duration = Duration::from_secs(30);
 
 impl Sessions {
-    /// Of a CSE whose `engine` may hold `memory_limit` bytes.
+    /// The sessions of a CSE whose `engine` may hold `memory_limit` bytes.
     #[must_use]
     pub fn new(engine: Arc<Engine>, memory_limit: u64, device: Option<String>, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self { engine, memory_limit, device, epochs: AtomicU32::new(0), bounds, load: Mutex::default(), backlog: Mutex::default() })

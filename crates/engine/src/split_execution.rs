@@ -246,7 +246,7 @@ impl SplitExecution {
         }
     }
 
-    /// What reads stripes for lanes at `rung`, which is to be [ready](Self::ready).
+    /// The reader of stripes for lanes at `rung`, which must be [ready](Self::ready).
     ///
     /// # Errors
     /// Internal, where it is not.

@@ -56,7 +56,7 @@ pub struct Repair {
     pub written: Vec<u64>,
 }
 
-/// Which shards to read for shards that are to be decoded now, without being written.
+/// The shards to read for a decoding whose results are used at once and not written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reads {
     /// Groups, in order, and their shards to read (places in the group, data before parity): as many

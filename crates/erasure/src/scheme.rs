@@ -144,8 +144,8 @@ impl Scheme {
         self.inner().map_or(parity, |inner| (parity + 1) * (inner.parity() + 1) - 1)
     }
 
-    /// How many whole hosts may be lost, whichever they are, where there are two levels (and m drives of each of the
-    /// others at the same time); otherwise 0.
+    /// How many whole hosts may be lost, whichever they are, and m drives of each other host at the same time. 0 for
+    /// schemes of one level.
     #[must_use]
     pub fn tolerates_hosts(self) -> usize {
         self.inner().map_or(0, |_| self.code().map_or(0, Code::parity))

@@ -77,7 +77,7 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid(format!("{shown:?} is no name of an index: use up to {MAX_NAME} letters, digits, '_' and '-'")))
 }
 
-/// What an index is to be: the value under its partition's own key, which makes a drive build it.
+/// The definition of an index: the value under its partition's own key. A drive that has it builds the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
     /// [`FORMAT`].
@@ -90,7 +90,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Of the present format.
+    /// A definition in the present format.
     #[must_use]
     pub fn new(columns: Vec<String>, include: Vec<String>) -> Self {
         Self { format: FORMAT, columns, include }
@@ -102,7 +102,7 @@ impl Definition {
         own.iter().chain(&self.include)
     }
 
-    /// As it is stored.
+    /// Its stored bytes.
     ///
     /// # Errors
     /// Internal only.

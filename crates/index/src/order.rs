@@ -104,7 +104,7 @@ impl Order {
         Some(Self { class, prefix })
     }
 
-    /// Whether it is one of columns of type `column`.
+    /// Whether it orders columns of type `column`.
     #[must_use]
     pub fn fits(&self, column: &DataType) -> bool {
         Class::of(column) == Some(self.class)

@@ -68,7 +68,7 @@ pub struct Header {
     pub files: Vec<u32>,
 }
 
-/// Where a page is, and what.
+/// The place of a page in its segment's files, and its checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The number of its file.
@@ -120,7 +120,7 @@ pub struct Building {
 }
 
 impl Building {
-    /// Of an index over `columns`, with the values of the columns `held`, if any.
+    /// A builder of an index over `columns`, with the values of the columns `held`, if any.
     #[must_use]
     pub fn new(columns: Vec<(String, Order)>, held: Vec<String>) -> Self {
         let numbers = vec![Vec::new(); columns.len()];

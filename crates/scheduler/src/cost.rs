@@ -180,7 +180,7 @@ impl CostModel {
         self
     }
 
-    /// How many drives it is about.
+    /// The number of its drives.
     #[must_use]
     pub fn drives(&self) -> usize {
         self.cses.len()

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::message::{CloseAfter, Completed, Down, EpochId, Order, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 
-/// What a CSE has, and what of it is in use, by all queries.
+/// The limits of a CSE, and their use by all queries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pressure {
     /// Epochs that run or wait at rungs above raw.
@@ -80,7 +80,7 @@ pub fn admit(rung: PushdownLevel, memory: u64, pressure: &Pressure) -> Answer {
     Answer::Accept
 }
 
-/// What the executor is to do.
+/// An action that the executor must carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Set up the sub-plan of an epoch at a rung; its scan asks [`Drive::next`].

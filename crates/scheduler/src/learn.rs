@@ -46,7 +46,7 @@ impl Robust {
         self.middle = middle(&self.window);
     }
 
-    /// What is predicted is `factor` times as much from now on: what was measured is so much less of it.
+    /// Predictions are `factor` times as large from now on, so earlier measurements count as smaller by that factor.
     pub fn predicted(&mut self, factor: f64) {
         if factor.is_finite() && factor > 0.0 {
             self.warm.iter_mut().chain(&mut self.window).for_each(|value| *value /= factor);

@@ -89,7 +89,7 @@ pub struct Down {
     pub order: Order,
 }
 
-/// What a CSE is to do with an epoch.
+/// A parent's order about an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {

@@ -135,7 +135,7 @@ impl Profile {
         all.into_iter().find_map(|(name, profile)| (profile == *self).then_some(name))
     }
 
-    /// Whether it is the shipped `unlimited`: whatever the machine gives, with nothing to enforce.
+    /// Whether it is the shipped `unlimited`: the machine as it is, with nothing to emulate.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         self.shipped_as().is_some_and(|name| name == "unlimited")

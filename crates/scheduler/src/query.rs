@@ -501,8 +501,7 @@ impl<B> Query<B> {
         self.wake
     }
 
-    /// How many more slices the CSEs should have before them, so that none of them waits: what
-    /// [`Event::More`] is to bring next.
+    /// How many more slices [`Event::More`] should bring next, so that no CSE waits.
     #[must_use]
     pub fn room(&self) -> usize {
         if self.ended || !self.fed {

@@ -18,7 +18,7 @@ use drive::DriveSim;
 pub(crate) use drive::OUTGOING;
 use host::HostSim;
 
-/// What a batch holds: enough of the data to compute the query's answer from what was delivered.
+/// The content of a batch: enough to compute the query's answer from what was delivered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Payload {
     /// States: group, sum, count.
@@ -131,7 +131,7 @@ pub struct Outcome {
     pub events: u64,
 }
 
-/// How often a host heard of what, or found it out.
+/// How often a host got a report of, or found, each kind of mishap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told {
     /// Epochs that were refused.

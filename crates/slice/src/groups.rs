@@ -73,7 +73,7 @@ impl Groups {
         Arc::new(Schema::new(schema.fields().get(self.columns(group)).unwrap_or_default().to_vec()))
     }
 
-    /// Of the ascending `columns` those of each group that has any: the group, and their places there.
+    /// Divides the ascending `columns` by group: each group that has any, and their places in it.
     #[must_use]
     pub fn split(&self, columns: &[usize]) -> Vec<(usize, Vec<usize>)> {
         let mut split: Vec<(usize, Vec<usize>)> = Vec::new();

@@ -24,7 +24,7 @@ impl From<Bytes> for Pieces {
 }
 
 impl Pieces {
-    /// Of a slice of `len` bytes those from `start` on.
+    /// The bytes from `start` to the end of a slice of `len` bytes.
     ///
     /// # Errors
     /// `Internal` where they are not the slice's last.

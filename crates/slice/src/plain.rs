@@ -91,7 +91,7 @@ impl Footer {
 }
 
 impl Assembly {
-    /// Of a table with that schema and so grouped columns.
+    /// An empty file of a table with this schema and these groups of columns.
     #[must_use]
     pub fn new(schema: SchemaRef, groups: Groups) -> Self {
         Self { schema, groups, parts: Vec::new(), whole: None, version: 1, row_groups: Vec::new(), chunks: 0, rows: 0, at: 0 }
