@@ -88,7 +88,7 @@ pub struct CostModel {
     told: bool,
 }
 
-/// A link is slower than thought if less than this share comes of what should.
+/// A link is slower than predicted if less than this share of the expected rate arrives.
 const SLOW_LINK: f64 = 0.5;
 
 /// The most that sending may cost, as a multiple of the processor time that was predicted. The model blames the link
@@ -151,7 +151,7 @@ impl CostModel {
         let own = &self.cses[cse];
         let measured = match rung {
             PushdownLevel::Raw => return own.kinds,
-            // Without anything above there is but one rung, whatever it was called.
+            // Without upper operators there is a single level, whatever its name was.
             PushdownLevel::Full if !self.has_upper() && !own.full.is_known() => &own.filter,
             PushdownLevel::Filter => &own.filter,
             PushdownLevel::Full => &own.full,
@@ -242,7 +242,7 @@ impl CostModel {
         }
     }
 
-    /// Of `rows` rows of a slice, how many fall into groups.
+    /// How many of `rows` rows of a slice fall into groups.
     #[must_use]
     pub fn rows_into_groups(&self, rows: f64) -> f64 {
         rows * self.filtered().0
@@ -287,7 +287,7 @@ impl CostModel {
     /// How far processor times at `rung` on `cse` are from the prior.
     fn factor(&self, cse: usize, rung: PushdownLevel) -> f64 {
         let own = &self.cses[cse];
-        // A device that runs one rung slower than thought will run the other so, too.
+        // A device that runs one level slower than predicted is expected to run the other slower as well.
         match rung {
             // Sending raw slices computes nothing, so operators' factors do not apply to it.
             PushdownLevel::Raw => own.raw.value().unwrap_or(own.sends),
@@ -389,7 +389,7 @@ impl CostModel {
                     // What was to be the slowest stage is slower still.
                     own.sends = more.max(own.sends);
                 } else {
-                    // What had been taken for its load counts for the link once.
+                    // Bytes that were attributed to its load count against the link once.
                     own.slow = Some(rate);
                 }
             }
@@ -482,7 +482,7 @@ impl CostModel {
             own.guess = None;
             own.load.add(now, load);
         } else if rate < SLOW_LINK * others.min(sends) {
-            // A link that was so much quicker will still be.
+            // A link that has been faster before is fast still.
             own.guess = (rate >= SLOW_LINK * own.fastest).then_some(Guess { rate, load, by_processor: sends <= others });
             own.load.add(now, load);
         } else if others > sends {
@@ -540,7 +540,7 @@ impl CostModel {
             let all: Vec<Kinds> = [Kinds::default()].into_iter().chain(self.cses.iter().map(|cse| cse.kinds)).collect();
             let before: Vec<f64> = all.iter().map(|kinds| per_row(self, kinds)).collect();
             self.groups = Some(groups);
-            // What was measured stays what it was, whatever is thought of groups now.
+            // Measurements stay valid when the number of groups changes, so factors are scaled.
             let more: Vec<f64> = all.iter().zip(before).map(|(kinds, before)| per_row(self, kinds) / before).collect();
             self.host_factor.predicted(more[0]);
             self.cses.iter_mut().zip(&more[1..]).for_each(|(cse, more)| cse.full.predicted(*more));

@@ -12,7 +12,7 @@ use crate::message::{CloseAfter, Completed, Down, EpochId, Order, PushdownLevel,
 /// The limits of a CSE, and their use by all queries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pressure {
-    /// Epochs that run or wait at rungs above raw.
+    /// Epochs that run or wait at levels above `raw`.
     pub epochs: u32,
     /// The most of them.
     pub max_epochs: u32,
@@ -40,7 +40,7 @@ pub enum Answer {
     Accept,
     /// It is not.
     Refuse {
-        /// The highest rung that is taken now.
+        /// The highest pushdown level that it accepts now.
         accepts: Option<PushdownLevel>,
         /// Seconds after which to ask again.
         again: Seconds,
@@ -93,7 +93,7 @@ pub enum Effect {
     /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again where it returned
     /// [`Next::Wait`].
     Look,
-    /// Tear down an epoch; nothing of it is to be sent any more.
+    /// Tear down an epoch; none of its results may be sent any more.
     Forget {
         /// The epoch.
         epoch: EpochId,
@@ -274,18 +274,18 @@ impl Drive {
         }
     }
 
-    /// The open epochs at rungs above raw (`raw`: at raw), in the order in which they are to be served.
+    /// The open epochs at levels above `raw` (with `raw`: at `raw`), in the order in which they are served.
     pub fn open(&self, raw: bool) -> impl Iterator<Item = EpochId> + '_ {
         self.epochs.iter().filter(move |(_, epoch)| (epoch.rung == PushdownLevel::Raw) == raw).map(|(id, _)| *id)
     }
 
-    /// The rung of an open epoch.
+    /// The pushdown level of an open epoch.
     #[must_use]
     pub fn rung(&self, epoch: EpochId) -> Option<PushdownLevel> {
         self.epochs.get(&epoch).map(|epoch| epoch.rung)
     }
 
-    /// The slices that will be begun next at rungs above raw, in their order: for reading ahead.
+    /// The slices that begin next at levels above `raw`, in order: for prefetching.
     pub fn ahead(&self) -> impl Iterator<Item = (EpochId, SliceId)> + '_ {
         self.epochs
             .iter()
@@ -333,8 +333,8 @@ impl Drive {
         })
     }
 
-    /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The
-    /// answer is to be sent up.
+    /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The caller sends the
+    /// answer to the parent.
     pub fn slice_done(&mut self, now: Seconds, id: EpochId, cost: SliceCost, pending: (u64, u64), meters: &(impl Meters + ?Sized)) -> Option<Up> {
         let epoch = self.epochs.get_mut(&id)?;
         if !epoch.running.remove(&cost.slice) {
@@ -377,8 +377,8 @@ impl Drive {
         Some(Up::Failed { epoch: Some(id), again })
     }
 
-    /// Between slices: whether what runs may go on. What is above the rung that `pressure` allows stops, delivers what
-    /// was begun, and gives the rest back.
+    /// Between slices: whether running epochs may continue. Epochs above the level that `pressure` allows stop, deliver
+    /// what was begun, and return the rest.
     pub fn reconsider(&mut self, pressure: &Pressure) -> Vec<Up> {
         let mut said = Vec::new();
         for (id, epoch) in &mut self.epochs {

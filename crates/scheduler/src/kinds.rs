@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn kinds_are_distinguished_although_their_sum_is_as_expected() {
-        // Together they take just what was thought.
+        // Their sum is exactly as predicted.
         let lower = DECODE.seconds_per_row(&PRIORS);
         let upper = AGGREGATE.seconds_per_row(&PRIORS);
         let truth = [0.5, 1.0 + 0.5 * lower / upper];

@@ -96,7 +96,7 @@ impl Robust {
     }
 }
 
-/// A factor of the warm-up as far as it is believed: half of what it is above 1, as factors go.
+/// A factor of the warm-up counts half of its excess over 1, on a logarithmic scale.
 fn half(factor: f64) -> f64 {
     if factor > 1.0 { factor.sqrt() } else { factor }
 }
@@ -173,7 +173,7 @@ pub struct Rate {
 const LATE: Seconds = 0.1;
 
 impl Rate {
-    /// So much has come.
+    /// Adds an amount that has arrived.
     pub fn add(&mut self, now: Seconds, amount: f64) {
         self.sum = self.sum * fade(now - self.at) + amount;
         self.at = now;

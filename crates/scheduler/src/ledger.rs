@@ -15,19 +15,19 @@ pub enum Dropped {
     Unknown,
     /// It counts already, or was dropped already.
     Late,
-    /// It was given up.
+    /// The host gave it up.
     Revoked,
     /// Slices of it are covered by another epoch.
     Overlap,
-    /// It names slices that it was never given, a slice twice, or another rung than it was opened at: its
-    /// CSE is not to be trusted.
+    /// It names slices that it was never given, a slice twice, or another level than it was opened at. No message of
+    /// its CSE can be trusted.
     Garbage,
 }
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict<B> {
-    /// More of the epoch is to come.
+    /// The epoch is not complete yet.
     Held,
     /// The epoch counts: its batches, in their order.
     Counted {

@@ -62,11 +62,11 @@ pub struct Slice {
 /// When an epoch closes, apart from [`Order::Close`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CloseAfter {
-    /// As soon as its queue is empty. Otherwise an empty queue waits for more slices.
+    /// When its queue is empty. Otherwise an empty queue waits for more slices.
     pub drained: bool,
     /// Once this number of slices has begun.
     pub slices: Option<u32>,
-    /// Once so much time has passed since its first slice was begun.
+    /// Once these seconds have passed since its first slice was begun.
     pub seconds: Option<Seconds>,
 }
 
@@ -82,8 +82,8 @@ impl CloseAfter {
 pub struct Down {
     /// The epoch.
     pub epoch: EpochId,
-    /// 0 for the `Open` of an epoch, then one more each; the CSE applies them in this order, each once; a `Cancel` at
-    /// once, whatever is missing before it.
+    /// 0 for the `Open` of an epoch, then one more each. The CSE applies them in this order, each once; it applies a
+    /// `Cancel` at once, even if earlier orders are missing.
     pub number: u32,
     /// What to do.
     pub order: Order,
@@ -168,7 +168,7 @@ pub enum Up {
     Refused {
         /// The epoch.
         epoch: EpochId,
-        /// The highest rung that it takes now; `None` for none.
+        /// The highest pushdown level that it accepts now; `None` for none.
         accepts: Option<PushdownLevel>,
         /// Seconds after which the parent may order more.
         again: Seconds,
@@ -215,7 +215,7 @@ pub enum Up {
         epoch: EpochId,
         /// Slices not begun.
         remaining: Vec<SliceId>,
-        /// The highest rung that it takes from now on; `None` for none.
+        /// The highest pushdown level that it accepts from now on; `None` for none.
         accepts: Option<PushdownLevel>,
         /// Seconds after which the parent may order more.
         again: Seconds,
@@ -236,7 +236,7 @@ pub enum Up {
 pub struct Completed {
     /// The epoch.
     pub epoch: EpochId,
-    /// The rung that ran.
+    /// The pushdown level that ran.
     pub rung: PushdownLevel,
     /// Exactly the slices that are in its results.
     pub slices: Vec<SliceId>,

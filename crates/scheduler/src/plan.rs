@@ -57,8 +57,8 @@ pub struct Part {
     pub busy: Seconds,
     /// Bytes on their way up, or that will be, whatever is decided: of epochs that are closing.
     pub backlog: f64,
-    /// What the states of the open epoch cost if nothing is added to them: bytes, seconds of a core above, and seconds
-    /// of the drive, with all its lanes. They must come up in any case.
+    /// The cost of the open epoch's states if nothing is added to them: bytes, core seconds of the parent, and seconds
+    /// of the drive with all its lanes. They must be returned in any case.
     pub held: (f64, Seconds, Seconds),
     /// Seconds of its disk per slice.
     pub disk: Seconds,
@@ -106,13 +106,13 @@ pub struct Plan {
     pub shares: Vec<Share>,
 }
 
-/// Another choice of rungs must be better by so much to be taken instead of the present one.
+/// Another choice of levels must be better by this share to replace the present one.
 const HYSTERESIS: f64 = 0.03;
 
-/// One drive's lane is changed only if all ends so much sooner.
+/// One drive's lane is changed only if the query then ends this many times sooner.
 const FLIP: f64 = 1.003;
 
-/// What drives commit themselves to must end so much sooner than what can be had otherwise.
+/// A choice that commits drives must end this many times sooner than any other.
 const COMMITS: f64 = 1.05;
 
 /// Bytes that differ by less than this share of a slice are as many.
@@ -319,8 +319,8 @@ impl Fluid<'_> {
             } else if lane.load.wall > part.raw.wall {
                 high = high.min((core_time - n * part.raw.wall) / (lane.load.wall - part.raw.wall));
             }
-            // A drive does not work for so little of its link that it is lost again by the first slice that
-            // takes longer than thought.
+            // A drive does not process slices for a small saving on its link: the first slice that takes longer than
+            // predicted would lose it again.
             let saves = part.raw.bytes - lane.load.bytes;
             let more = if saves > 0.0 && saves < SAME * part.raw.bytes { 0.0 } else { -saves };
             let spare = own_link - n * part.raw.bytes;
@@ -338,7 +338,7 @@ impl Fluid<'_> {
             // Where processing on the drive saves hardly any bytes, the drive does only as much as the parent needs.
             // More would cost its time, and add risk, for nothing.
             let more = if more.abs() < LEVEL * part.raw.bytes { more.abs().max(1e-6) } else { more };
-            // As few bytes as possible, to begin with.
+            // The division that needs the fewest bytes.
             let start = if more > 0.0 { low } else { high };
             self.below[at] = start;
             if n > 0.0 && (start < n || lane.rung == PushdownLevel::Filter) {
@@ -500,7 +500,7 @@ mod tests {
         // all could be done together.
         let plan = divide(&ABOVE, &[Part { begin_above: 30e-3, ..few.clone() }], None, false);
         assert_eq!((plan.shares[0].below, plan.shares[0].raw), (12, 0), "{plan:?}");
-        // The drive's first slices take so much longer that it had better not begin.
+        // The drive's first slices take so long that it should not begin.
         let mut cold = few;
         cold.lanes[0].begin = 40e-3;
         let plan = divide(&ABOVE, &[cold], None, false);
@@ -512,7 +512,7 @@ mod tests {
         let mut one = part(4e-3, 0.0);
         one.lanes.push(LevelCost { rung: PushdownLevel::Filter, ..one.lanes[0] });
         for (above, commits, expected) in [(0.1e-3, false, 0), (0.1e-3, true, 1), (2e-3, true, 0)] {
-            // With `filter`, so much is left to do for a slice above.
+            // With `filter`, the parent has this much work left per slice.
             one.lanes[1].load.above = above;
             one.lanes[0].commits = commits;
             assert_eq!(divide(&ABOVE, &[one.clone()], None, false).shares[0].lane, Some(expected), "{above} {commits}");

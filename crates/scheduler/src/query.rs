@@ -37,7 +37,7 @@ use crate::work::{Priors, Work};
 pub enum Policy {
     /// The cost model.
     Adaptive,
-    /// Everything at this rung, whatever it costs: for experiments.
+    /// Everything at this pushdown level, whatever it costs: for experiments.
     Static(PushdownLevel),
 }
 
@@ -46,13 +46,13 @@ pub enum Policy {
 pub struct Limits {
     /// Seconds between heartbeats of a CSE that has work.
     pub heartbeat: Seconds,
-    /// Seconds of silence after which a CSE that has work is given up.
+    /// Seconds without a message after which the query gives up a CSE that has work.
     pub silence: Seconds,
     /// How often a CSE may fail before the query gives it up.
     pub retries: u32,
     /// Seconds before a CSE that failed gets work again.
     pub pause: Seconds,
-    /// Seconds after which a CSE that refuses everything is given up.
+    /// Seconds after which the query gives up a CSE that refuses everything.
     pub patience: Seconds,
     /// Bytes of slices that the parent holds at once, on their way or waiting.
     pub memory: u64,
@@ -79,8 +79,7 @@ pub struct Setup {
     pub limits: Limits,
     /// Priors of the cost model.
     pub priors: Priors,
-    /// How far kinds of operators are from these at each CSE, as queries before have shown;
-    /// none where nothing is known.
+    /// Factors of operator kinds at each CSE, from earlier queries; empty where none are known.
     pub kinds: Vec<Kinds>,
     /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a parent of this node that feeds an
     /// epoch.
@@ -188,8 +187,8 @@ pub enum Action<B> {
         /// Seconds for which it has done nothing.
         seconds: Seconds,
     },
-    /// Something did not count. Where it is [garbage](Dropped::Garbage), what was open at its CSE is given up, as for
-    /// [`Self::Stuck`]; otherwise nothing is to be done.
+    /// Something did not count. If it is [garbage](Dropped::Garbage), the query gives up the open epochs of its CSE, as
+    /// for [`Self::Stuck`]; otherwise the caller does nothing.
     Dropped {
         /// The epoch.
         epoch: EpochId,
@@ -300,11 +299,11 @@ struct CseBook {
     rung: Option<PushdownLevel>,
     feed_left: u32,
     raw_left: u32,
-    /// Whether nothing is to be taken from it yet.
+    /// Whether its slices stay with it for now, because it is being measured.
     learning: bool,
     /// Whether the parent has begun to process its raw or filtered slices.
     above_begun: bool,
-    /// Seconds per slice that is sent raw, and the number to ask for at once.
+    /// Seconds per slice that is sent raw, and the number to have under way.
     raw_each: Seconds,
     raw_pipe: u32,
     /// Seconds that one of them is on its way.

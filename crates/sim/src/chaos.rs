@@ -12,7 +12,7 @@ use skytether_scheduler::query::{Limits, Policy};
 use crate::fleet::{Faults, Fleet, Mishaps, Outcome, Spec, run};
 use crate::workload::{Workload, grid};
 
-/// A message is late by so much at most, seconds.
+/// The most that a message is late, seconds.
 const LATENESS: f64 = 0.05;
 
 /// Share of runs in which a drive that dies for good may be the only one with its slices.
@@ -108,7 +108,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
         warm_up: (5, 3.0),
         off: (1.0 + rng.f64(), 1.0 + rng.f64()),
         session: work.truth.session,
-        // Of some seeds the reader is so slow that rows wait, and with them all that drives say.
+        // For some seeds the reader is so slow that rows wait, and all messages of drives with them.
         reader: (rng.f64() < 0.2).then(|| 1e6 * (1.0 + 99.0 * rng.f64())),
         faults: Faults { duplicate: 0.1, late: 0.15, lateness: LATENESS, noticed: 0.5 },
         limits: Limits { retries: most.max(limits.retries), ..limits },

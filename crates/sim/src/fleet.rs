@@ -43,7 +43,7 @@ pub struct Spec {
     pub load: Vec<(f64, f64)>,
     /// When it dies (and comes back), in order of time.
     pub kills: Vec<(f64, Option<f64>)>,
-    /// From when to when nothing moves there.
+    /// Times (from, to) in which the drive does nothing.
     pub stalls: Vec<(f64, f64)>,
     /// Its other mishaps.
     pub mishaps: Mishaps,
@@ -69,7 +69,7 @@ pub struct Faults {
     pub late: f64,
     /// How late, seconds at most.
     pub lateness: f64,
-    /// Probability that the host learns at once that a drive died; otherwise it has only the silence.
+    /// Probability that the host learns at once that a drive died; otherwise it must notice the silence.
     pub noticed: f64,
 }
 

@@ -104,7 +104,7 @@ impl Row {
         self.adaptive / self.best() - 1.0
     }
 
-    /// By which share of the best static choice's time any policy can be quicker at most.
+    /// The largest share of the best static choice's time that any policy can save.
     #[must_use]
     pub fn room(&self) -> f64 {
         1.0 - self.bound.seconds / self.best()

@@ -65,7 +65,7 @@ pub enum Foresight {
 pub struct Bound {
     /// Seconds, at least.
     pub seconds: f64,
-    /// What it is that takes them: the resource whose prices are highest.
+    /// The limiting resource: the one whose prices are highest.
     pub by: Resource,
 }
 

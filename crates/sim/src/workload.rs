@@ -57,7 +57,7 @@ fn operator(kind: Kind, units_per_row: f64) -> Operator {
 /// What it costs was measured (`calibration.csv`); without that, what priors say of 50,000 rows a slice.
 #[must_use]
 pub fn filter(name: &'static str, selected: f64) -> Workload {
-    // As the host's planner reckons: bytes of the columns that are scanned, and an expression.
+    // The host's planner counts bytes of the scanned columns, and an expression.
     let (scan, condition) = (operator(Kind::Decode, 20.0), operator(Kind::Compute, 1.0));
     let known = calibration::known(name);
     let row_bytes = known.map_or(20.0, |known| known.row_bytes);

@@ -541,7 +541,7 @@ impl<B> Query<B> {
         if accepts.is_none() {
             book.paused_until = book.paused_until.max(until);
         }
-        // What counts at its end only goes on for long; whether it goes on is looked after by itself.
+        // An epoch that only counts at its end runs for long; its progress is checked separately.
         let works = self.cses[cse].epochs.iter().any(|other| *other != epoch && self.epochs.get(other).is_some_and(|other| other.rows_done > 0.0));
         if now - since > patience && !works {
             self.lost(cse, false, out);

@@ -133,7 +133,7 @@ impl<B> Query<B> {
             }
         }
         for (cse, seconds) in stuck {
-            // Whatever it reports, it makes no progress: it is treated as one that is gone.
+            // Whatever it reports, it makes no progress: it is treated as one that is down.
             out.push(Action::Stuck { cse: CseId(cse as u32), seconds });
             self.lost(cse, true, out);
             if self.ended {
@@ -164,8 +164,7 @@ impl<B> Query<B> {
         }
     }
 
-    /// Seconds for which an epoch may give no sign that it goes on: so long that slow drives are not
-    /// given up, and never for ever.
+    /// Seconds for which an epoch may show no progress: enough for slow drives, but bounded.
     fn lenience(&self, open: &Epoch) -> Seconds {
         let silence = self.limits.silence;
         if open.rung == PushdownLevel::Raw {
@@ -200,8 +199,8 @@ impl<B> Query<B> {
         self.patient(cse) * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
 
-    /// How many times as long as it should something may take at `cse`: more each time that it was given up before, as
-    /// it may only be slower than thought.
+    /// The patience factor at `cse` over expected times. It grows with each time that the query gave it up, since it
+    /// may only be slower than predicted.
     fn patient(&self, cse: usize) -> f64 {
         PATIENT * f64::from(1_u32 << self.cses[cse].strikes.min(MOST_DOUBLED))
     }
@@ -285,8 +284,8 @@ impl<B> Query<B> {
         book.raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
     }
 
-    /// What becomes of the `share` that the plan has for a drive, and whether nothing is to be taken from it
-    /// before it is known better.
+    /// Adjusts the `share` that the plan has for a drive. Also returns whether nothing is taken from it until it is
+    /// known better.
     fn chosen(&self, cse: usize, part: &Part, mut share: Share, outlook: &Outlook) -> (Share, bool) {
         let end = outlook.end;
         let adaptive = self.policy == Policy::Adaptive;

@@ -8,7 +8,7 @@ use crate::message::{CseId, PushdownLevel, Seconds, Slice};
 pub struct Forecast {
     /// Seconds from the query's beginning to its end.
     pub end: Seconds,
-    /// For each CSE.
+    /// One per CSE.
     pub cses: Vec<Expectation>,
 }
 
@@ -33,7 +33,7 @@ pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
     for (cse, slices) in (0..).zip(slices) {
         query.surveyed(CseId(cse), slices, &mut Vec::new());
     }
-    // Nothing is known before all are there, and nothing is begun.
+    // Nothing is known, and nothing begins, before all have listed their slices.
     query.handle(0.0, Event::Tick);
     let shares = query.shares.iter().zip(&query.cses).enumerate().map(|(at, (share, book))| Expectation {
         rung: book.rung.filter(|_| share.below > 0),

@@ -18,7 +18,7 @@ const BARRED: f64 = 0.25;
 /// How many times the load that a drive had when they were begun its states may be better done without.
 const LOADED: f64 = 1.5;
 
-/// So much sooner, as a share of the time that is left, all must end without what is given up.
+/// An epoch is abandoned only if the query then ends this much sooner, as a share of the time that is left.
 const ABANDON_GAIN: f64 = 0.05;
 
 impl<B> Query<B> {
@@ -33,7 +33,7 @@ impl<B> Query<B> {
             .iter()
             .filter(|(_, open)| {
                 self.cost.holds_state(open.rung)
-                    // Of what was begun under a load nothing is gained by beginning it once more, and then again.
+                    // An epoch that began under the present load gains nothing by beginning again.
                     && self.cost.load(open.cse) > LOADED * open.load
                     // What is done is on its way.
                     && open.slices.values().any(|stage| *stage != Stage::Done)

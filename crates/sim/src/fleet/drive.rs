@@ -82,7 +82,7 @@ pub(super) struct DriveSim {
     foretold: u64,
     /// Epochs that are still to end with a slice too many.
     garbled: u32,
-    /// When slices are to stand still, and the epochs of those that do.
+    /// Times at which slices hang, and the epochs of slices that do.
     stuck: VecDeque<f64>,
     still: Vec<EpochId>,
 }

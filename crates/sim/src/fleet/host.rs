@@ -23,7 +23,7 @@ struct Job {
     batches: Vec<Payload>,
 }
 
-/// Bytes of rows that may wait for their reader before nothing more is heard of drives.
+/// Bytes of rows that may wait for their reader before the host stops reading messages of drives.
 const WAITING: f64 = 32e6;
 
 pub(super) struct HostSim {
