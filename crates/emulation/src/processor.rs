@@ -154,7 +154,7 @@ impl Turn {
         Self { processor, due: Duration::ZERO, waiting: None, waited: false }
     }
 
-    /// Ready when so much is paid that work may go on.
+    /// Ready once the device's time for past work is over.
     fn paid(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // Within another measurement, the outer one waits.
         if METERED.get() {
@@ -268,7 +268,7 @@ mod tests {
         Arc::new(Processor::new(&Profile { cores, speed_per_core: speed, ..Profile::shipped("server").unwrap() }))
     }
 
-    /// Spends at least so much processor time; what it really was.
+    /// Spends at least `least` of processor time; returns the measured time.
     fn spend(least: Duration) -> Duration {
         let before = thread_time();
         while thread_time() - before < least {

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// An alarm rings so much early, and the rest is waited for awake: a thread that is woken takes
-/// about that long to come.
+/// An alarm rings this much early, and the thread waits actively for the rest: waking a thread takes about that long.
 const EARLY: Duration = Duration::from_micros(30);
 
 /// Ready at some moment, within some ten microseconds unless all cores are busy.
@@ -26,7 +25,7 @@ pub struct Sleep {
 enum State {
     New,
     Fine(Arc<Mutex<Waker>>),
-    /// Where no thread could be had for the other.
+    /// The fallback without a timer thread.
     Coarse(Pin<Box<tokio::time::Sleep>>),
 }
 
@@ -66,7 +65,7 @@ impl Future for Sleep {
     }
 }
 
-/// Whether `until` has come, or comes so soon that it was waited for.
+/// Whether `until` is over; waits actively if it is very close.
 fn reached(until: Instant) -> bool {
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         if left > EARLY {

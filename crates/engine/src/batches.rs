@@ -31,7 +31,7 @@ impl Coalescer {
         Self { schema, waiting: Vec::new(), bytes: 0, target: TARGET_BYTES }
     }
 
-    /// Of rows that share their way with messages about progress.
+    /// For rows that share a connection with messages about progress.
     pub(crate) fn small(schema: SchemaRef) -> Self {
         let target = SMALL_BYTES.0.max(SMALL_BYTES.1 * schema.fields().len() as u64).min(TARGET_BYTES);
         Self { target, ..Self::new(schema) }

@@ -217,7 +217,7 @@ impl Engine {
             slices += ticket.open(stored_as(table, ticket))?.metadata.slices.len() as u64;
         }
         let mut config = state.config().clone().with_batch_size(batch_rows);
-        // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
+        // For a join of stored tables, the host has put the side that fits into memory on the left.
         config.options_mut().optimizer.join_reordering = tables.len() <= 1;
         *state.config_mut() = config;
         Ok(Read { prepared, slices, reader, state, pool, started })
@@ -254,7 +254,7 @@ impl Read {
 pub(crate) struct Planned {
     pub(crate) prepared: Prepared,
     pub physical: Arc<dyn ExecutionPlan>,
-    /// Of all tables that the sub-plan names.
+    /// Slices of all tables that the sub-plan names.
     pub(crate) slices: u64,
     /// Counts what this sub-plan reads.
     pub(crate) reader: Arc<Reader>,
@@ -333,7 +333,7 @@ struct Job {
     engine: Arc<Engine>,
     annotation: Annotation,
     plan: Arc<dyn ExecutionPlan>,
-    /// Of all tables that the sub-plan names.
+    /// Slices of all tables that the sub-plan names.
     slices: u64,
     /// Counts what this sub-plan reads.
     reader: Arc<Reader>,

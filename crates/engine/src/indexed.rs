@@ -161,7 +161,7 @@ impl Indexes {
 /// What a search found.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// For each stripe that is in the index the rows of it that may match, ascending.
+    /// Per indexed stripe, the rows that may match, ascending.
     rows: BTreeMap<u32, Vec<u32>>,
     /// Whether each stripe is in it.
     known: Vec<bool>,
@@ -242,7 +242,7 @@ struct Asking {
 struct Asked {
     index: Arc<Ready>,
     boxes: Vec<Vec<Interval>>,
-    /// For each segment its pages.
+    /// The pages of each segment.
     pages: Vec<Vec<usize>>,
     /// Whether the values are in them.
     holds: bool,
@@ -289,7 +289,7 @@ impl Asked {
         Some(Self { index, boxes, pages, holds, expected, memory })
     }
 
-    /// Whether it is to be done, by what is expected of it.
+    /// Whether the search is expected to save time.
     fn pays(&self) -> bool {
         pays(self.expected.seconds, self.expected.without)
     }
@@ -356,7 +356,7 @@ fn put_together(values: &[RecordBatch], mut order: Vec<(u32, u32, usize, usize)>
     rows.map_err(|e| Error::internal("cannot put rows of an index together").with_source(e))
 }
 
-/// Pages in runs that are read at once, each with its file.
+/// Runs of pages that are read together, each with its file.
 fn runs(head: &Head, pages: &[usize]) -> Vec<(u32, Vec<usize>)> {
     let mut runs: Vec<(u32, Vec<usize>)> = Vec::new();
     let mut end = 0;

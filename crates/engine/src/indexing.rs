@@ -10,7 +10,7 @@ use skytether_slice::Layout;
 
 use crate::reader::{Partition, Reader};
 
-/// Rows that are decoded at once.
+/// Rows per decoded batch.
 const BATCH_ROWS: usize = 1 << 16;
 
 /// A partition whose index is being built.

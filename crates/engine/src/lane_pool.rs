@@ -53,9 +53,9 @@ impl fmt::Debug for LanePool {
 /// What lanes have taken.
 #[derive(Debug, Default)]
 struct Taken {
-    /// Of lanes that are over.
+    /// Processor time of lanes that have ended.
     over: CpuSample,
-    /// Of those that are not, by their numbers.
+    /// Meters of the other lanes, by number.
     meters: BTreeMap<u64, Arc<Meter>>,
     next: u64,
     running: BTreeMap<(EpochId, SliceId), (Arc<Meter>, CpuSample)>,

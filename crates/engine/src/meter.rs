@@ -35,7 +35,7 @@ pub struct CpuSample {
 }
 
 impl CpuSample {
-    /// What has come since `before`.
+    /// The increase since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self { cpu: self.cpu.saturating_sub(before.cpu), wall: self.wall.saturating_sub(before.wall) }

@@ -39,7 +39,7 @@ const LEAST: usize = 4 << 10;
 /// How many plans are kept.
 const KEPT: usize = 8;
 
-/// Of how many bytes together; in memory they take some thirty times as much.
+/// Bytes of all kept sub-plans together; their plans take some thirty times as much memory.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// A sub-plan that was read, over a session's tables.
@@ -128,7 +128,7 @@ pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> DfR
 pub(crate) struct Shared {
     logical: LogicalPlan,
     table: TableReference,
-    /// Of the table.
+    /// The schema of the table.
     schema: SchemaRef,
     projection: Option<Vec<usize>>,
     /// Conditions that the scan may know, to leave rows out.
@@ -141,8 +141,8 @@ pub(crate) struct Shared {
 struct Operators {
     /// The partitions that the session wants, and those that the scan has.
     partitions: (usize, usize),
-    /// With an [`EmptyExec`] in the place of the scan; `None` where they are one drive's own: answers that its
-    /// metadata has, for example.
+    /// With an [`EmptyExec`] in place of the scan. `None` where the operators belong to one drive: with answers from
+    /// its metadata, for example.
     plan: Option<Arc<dyn ExecutionPlan>>,
 }
 

@@ -45,8 +45,8 @@ impl fmt::Debug for Prefilter {
 }
 
 impl Prefilter {
-    /// Of those parts of `filters` that are about numbers, times and booleans; `None` where there are none, where all
-    /// of the columns `wanted` are theirs, and for wide tables and matrices.
+    /// From the parts of `filters` over numbers, times and booleans. `None` if there are none, if they need all of the
+    /// columns `wanted`, and for wide tables and matrices.
     pub(crate) fn new(state: &dyn Session, partition: &Partition, filters: &[Expr], wanted: &[usize]) -> Option<Self> {
         let schema = &partition.metadata.schema;
         if partition.metadata.groups.len() > 1 || partition.metadata.layout != skytether_slice::Layout::Table {

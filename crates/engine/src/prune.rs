@@ -56,7 +56,7 @@ pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
 pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: &impl PruningStatistics) -> Option<Vec<bool>> {
     let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| schema.index_of(name).is_ok())).cloned().collect();
     let filter = conjunction(known)?;
-    // Only the columns that it is about: planners look through all of a schema.
+    // Only the columns of the filter: planners search the whole schema.
     let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| schema.index_of(&c.name).ok()).collect();
     let file = schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new).ok()?;
     let named = DFSchema::try_from(Arc::clone(&file)).ok()?;

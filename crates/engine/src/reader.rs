@@ -82,8 +82,7 @@ pub struct Reader {
     store: Arc<dyn SliceStore>,
     caches: Arc<Caches>,
     bytes_read: AtomicU64,
-    /// What pays for the processor time of all that is run over this reader, where that is to
-    /// be as slow as some device.
+    /// The emulated device's processor, which the work over this reader pays for, if there is one.
     processor: Option<Arc<Processor>>,
     /// Where reading waits, if not on the runtime's threads.
     threads: Option<Arc<Threads>>,
@@ -99,7 +98,7 @@ struct Caches {
 }
 
 impl Reader {
-    /// Over `store`, with empty caches.
+    /// A reader over `store`, with empty caches.
     #[must_use]
     pub fn new(store: Arc<dyn SliceStore>) -> Self {
         Self::sharing(store, 1)

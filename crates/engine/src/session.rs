@@ -43,7 +43,7 @@ const LANE: u64 = 4 << 20;
 const ROWS_LEFT: u64 = 2;
 const SLICES_LEFT: u64 = 16;
 
-/// When to ask again where nothing is known of what there is to do.
+/// When to ask again where the backlog is unknown.
 const RELIEF: Seconds = 2.0;
 
 /// The longest time after which a refused parent may ask again.
@@ -74,7 +74,7 @@ pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
 pub struct Sessions {
     engine: Arc<Engine>,
     memory_limit: u64,
-    /// What annotations call the device, where the CSE is to be like one.
+    /// The name of the emulated device in annotations, if there is one.
     device: Option<String>,
     /// Epochs that run or wait, of all sessions.
     epochs: AtomicU32,
@@ -84,7 +84,7 @@ pub struct Sessions {
     backlog: Mutex<Backlog>,
 }
 
-/// From where on a CSE refuses work, whatever memory it has.
+/// Bounds from which on a CSE refuses work, whatever memory it has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
     /// Epochs at a time.
@@ -244,7 +244,7 @@ struct Shared {
     /// or than at `filter`; 0 where none did.
     exhausted: AtomicU64,
     ups: mpsc::UnboundedSender<Result<Message>>,
-    /// As many as have room.
+    /// Batches, as many as have room.
     batches: mpsc::UnboundedSender<(Result<Message>, OwnedSemaphorePermit)>,
     /// See [`WAITING`].
     room: Arc<Semaphore>,

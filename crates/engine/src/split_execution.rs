@@ -69,10 +69,10 @@ pub struct SplitExecution {
 /// A sub-plan in two.
 struct Parts {
     lower: LogicalPlan,
-    /// Of what the lower part gives.
+    /// The schema of the lower part's rows.
     schema: SchemaRef,
     planned: OnceCell<Lower>,
-    /// Over rows that are delivered.
+    /// The upper part, over rows that the lower part delivers.
     upper: LogicalPlan,
     /// The upper operators; planned only if it processes filtered rows.
     finishes: Option<Arc<dyn ExecutionPlan>>,
@@ -170,7 +170,7 @@ impl SplitExecution {
         Ok(self)
     }
 
-    /// The stripes that are to be read, in storage order.
+    /// The stripes to read, in storage order.
     #[must_use]
     pub fn slice_manifest(&self) -> &[Stripe] {
         &self.slice_manifest
@@ -254,8 +254,8 @@ impl SplitExecution {
         Ok(self.lower(rung)?.map_or(&self.fetcher, |lower| &lower.fetcher))
     }
 
-    /// One more lane at `rung` (`Full` for all that is not `Filter`), which is to be [ready](Self::ready), over what
-    /// `feed` gives; `meter` measures it.
+    /// One more lane at `rung` (`Full` for all but `Filter`), which must be [ready](Self::ready), over the stripes of
+    /// `feed`; `meter` measures it.
     ///
     /// # Errors
     /// Internal only.

@@ -23,7 +23,7 @@ pub(crate) struct Stripe {
     rows: RecordBatch,
     at: usize,
     batch_rows: usize,
-    /// For as long as the rows are here.
+    /// Held as long as the rows are in memory.
     _memory: MemoryReservation,
 }
 

@@ -35,7 +35,7 @@ const DATA: &str = "data";
 pub(crate) struct TicketCatalog(Arc<[Ticket]>);
 
 impl TicketCatalog {
-    /// Of tickets for different data sets.
+    /// The catalog of tickets for different data sets.
     pub(crate) fn new(tickets: Arc<[Ticket]>) -> Self {
         Self(tickets)
     }

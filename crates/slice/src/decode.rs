@@ -17,9 +17,9 @@ const SPARSE_VALUES: usize = 1 << 16;
 /// A slice's batches; each is decoded when it is requested. After an error there are no more.
 #[derive(Debug)]
 pub enum Batches {
-    /// Of a plain table.
+    /// Batches of a plain table.
     Table(Box<TableBatches>),
-    /// Of a matrix.
+    /// Batches of a matrix.
     Sparse(Box<SparseBatches>),
 }
 

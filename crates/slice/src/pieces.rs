@@ -10,7 +10,7 @@ use parquet::file::reader::{ChunkReader, Length};
 /// Bytes of a slice, with gaps perhaps. Asking for a byte in a gap is an error.
 #[derive(Debug, Clone)]
 pub struct Pieces {
-    /// Of the slice.
+    /// The length of the slice.
     len: u64,
     /// Where each begins, and its bytes; ascending, none in another.
     pieces: Arc<[(u64, Bytes)]>,
@@ -35,8 +35,7 @@ impl Pieces {
         Ok(Self::new(len, vec![(start, bytes)]))
     }
 
-    /// Of a slice of `len` bytes those `pieces`, each with the place where it begins: ascending, none in
-    /// another, none beyond the end.
+    /// The `pieces` of a slice of `len` bytes, each with its place: ascending, without overlap, none beyond the end.
     pub(crate) fn new(len: u64, pieces: Vec<(u64, Bytes)>) -> Self {
         Self { len, pieces: pieces.into() }
     }

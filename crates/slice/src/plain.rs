@@ -60,7 +60,7 @@ pub struct Assembly {
 #[derive(Debug)]
 pub struct Footer {
     metadata: ParquetMetaData,
-    /// Of the slice.
+    /// The length of the slice.
     len: u64,
 }
 

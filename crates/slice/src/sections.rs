@@ -29,7 +29,7 @@ const FOOTER: usize = 4;
 /// another read, some 3 us.
 const GAP: u64 = 16 << 10;
 
-/// For each column of a slice with this footer where its section ends; `None` where columns do not follow one another.
+/// The end of each column's section in a slice with this footer; `None` where columns do not follow one another.
 pub(crate) fn ends(footer: &ParquetMetaData, columns: usize) -> Option<Vec<u32>> {
     let [group] = footer.row_groups() else { return None };
     let schema = footer.file_metadata().schema_descr();

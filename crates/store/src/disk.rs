@@ -297,7 +297,7 @@ impl SliceStore for DiskStore {
             Err(failed) => {
                 // The files must stay: the batch may turn out to be there.
                 let _ = self.broken.set(failed.error.to_string());
-                // Of this kind whatever failed: any other would say that nothing has changed.
+                // Always `Unavailable`: any other kind would mean that nothing has changed.
                 Err(Error::unavailable(format!("nobody can know whether the batch reached the drive in {}: open it again", self.dir.display()))
                     .with_source(failed.error))
             }

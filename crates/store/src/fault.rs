@@ -44,7 +44,7 @@ pub enum When {
     Every(u64),
     /// This many of a thousand, drawn from the seed and the count.
     Chance {
-        /// Of a thousand.
+        /// The probability, in thousandths.
         per_mille: u64,
         /// Another seed, other failures; the same seed, the same.
         seed: u64,

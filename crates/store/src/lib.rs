@@ -182,8 +182,8 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
         Ok((value.len() as u64 == len && checksum::crc32c(&value) == crc32c).then_some(value))
     }
 
-    /// As [`Self::get_expected`], after parts of the value were found damaged, from a store that may have it from
-    /// elsewhere; `None` from one that has nothing else.
+    /// As [`Self::get_expected`], after parts of the value were found damaged. A store over several drives may
+    /// reconstruct it; `None` from a store that has only this copy.
     ///
     /// # Errors
     /// As [`Self::get`].

@@ -16,7 +16,7 @@ const NEAR: usize = 2;
 const STRIPE_S: f64 = 100e-6;
 const VALUE_S: f64 = 2e-9;
 
-/// An index must save so much of a scan's time.
+/// With an index, a scan may take at most this share of its time without.
 const WORTH: f64 = 0.9;
 
 /// What reading and working take.
@@ -127,7 +127,7 @@ impl ReadCost {
     }
 }
 
-/// Whether something that takes `seconds` is to be done instead of what takes `without`.
+/// Whether a way that takes `seconds` is enough faster than one that takes `without`.
 pub(super) fn pays(seconds: f64, without: f64) -> bool {
     seconds < without * WORTH
 }

@@ -146,7 +146,7 @@ impl<B> Query<B> {
         let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
         let each = lanes.map(|open| {
             let load = self.cost.slice(cse, open.rung, (own.rows, own.bytes));
-            // A new epoch has sent no report yet. One that is late by this time may take as long again.
+            // A new epoch has sent no report yet. If it is late, it may take that time again.
             let unheard = if open.running.is_empty() && open.rows_done == 0.0 { (FIRST * load.wall - (self.now - open.heard)).abs() } else { 0.0 };
             self.remaining(open).fold(unheard, f64::max)
         });

@@ -67,7 +67,7 @@ pub(super) unsafe fn block<T: Target>(packed: *const u8, widths: [u8; MINIS], mi
         // SAFETY: the caller's promises.
         last <= LAST && spread <= SPREAD && unsafe { values(packed, widths, min_delta, lanes, out) }
     } else {
-        // Of ascending values the last is the largest, and each is one ascent.
+        // If values ascend, the last is the largest, and each is one ascent.
         let small = min_delta as i32 > 0 && spread <= 0xffff && last <= i32::MAX as u32;
         if small {
             // SAFETY: the caller's promises.

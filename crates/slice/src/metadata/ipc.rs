@@ -33,7 +33,7 @@ fn broken(why: &str) -> Error {
     Error::corrupt(format!("an Arrow stream {why}"))
 }
 
-/// What a stream may hold: the decoder would believe whatever it claims.
+/// The limits of a stream's content: the decoder would believe any claim.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted {
     /// The most rows of its batch.

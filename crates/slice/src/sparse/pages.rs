@@ -29,7 +29,7 @@ pub(super) struct Pages {
     rows: usize,
     /// The next row.
     row: usize,
-    /// By column number; there where wanted.
+    /// By column number; only the wanted ones.
     flat: [Option<ScalarBuffer<u32>>; 3],
     sums: [Option<ScalarBuffer<f64>>; 2],
     idx: Option<Stream<u32>>,

@@ -67,7 +67,7 @@ impl SparseBatches {
             if let Some(batch) = pages.next(&self.projection, &self.schema, self.rows, self.values)? {
                 return Ok(Some(batch));
             }
-            // Of another form after all: the rows that are out were right, the rest comes from Arrow's reader.
+            // The form is another after all. The rows so far were right; Arrow's reader gives the rest.
             self.source = SparseSource::Whole(guarded("a sparse slice", || decode_slow(&self.bytes, self.limits, &self.projection))?, row);
         }
         Ok(match &mut self.source {

@@ -109,7 +109,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// Why a lock was not taken.
 enum Refused {
     Failed(std::io::Error),
-    /// By the process of this id, if that is known.
+    /// Another process has it: its id, if that is known.
     Taken(String),
 }
 

@@ -116,8 +116,8 @@ impl Files {
         Ok(file)
     }
 
-    /// A link to the file of value `number`, which has long been flushed; where the disk has no links a
-    /// copy, which is to be flushed.
+    /// A link to the file of value `number`, which was flushed before. Where the disk has no links, a copy, which the
+    /// caller must flush.
     fn link_one(&self, number: u64, path: &Path) -> Result<Option<File>> {
         let from = self.path(number);
         self.hook.before(Step::WriteValue).map_err(|e| Error::io("link", path, e))?;

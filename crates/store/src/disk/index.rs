@@ -194,7 +194,7 @@ fn plan(mut state: StoreTotals, changes: &[Change<'_>], capacity: Option<u64>, n
             state.sum = state.sum.wrapping_sub(old.share(key));
             committed.replaced.push(old.number);
         }
-        // Removing takes a version too, so that every committed batch leaves another state than the one before it.
+        // Removing takes a version too, so that every committed batch leaves a new state.
         state.next_version += 1;
         if let Some(row) = &row {
             state.keys = state.keys.wrapping_add(1);
