@@ -99,7 +99,7 @@ mod number {
     }
 }
 
-/// As [`number`], of one that may be absent.
+/// As [`number`], for an optional one.
 mod optional_number {
     use serde::{Deserializer, Serializer};
 

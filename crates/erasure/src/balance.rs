@@ -100,8 +100,8 @@ pub struct Units {
 }
 
 impl Units {
-    /// A unit of `len` bytes on `drive`, with a shard of each of `groups` (which are numbered from 0): no other shard
-    /// of these is to be where it is.
+    /// Adds a unit of `len` bytes on `drive`, with a shard of each of `groups` (numbered from 0). No other shard of
+    /// these groups may be on its drive.
     pub fn push(&mut self, role: Role, drive: u32, len: u64, groups: impl IntoIterator<Item = u32>) {
         for group in groups {
             self.most = self.most.max(group as usize + 1);
@@ -186,15 +186,15 @@ impl Units {
 struct State<'a> {
     units: &'a Units,
     drives: &'a [Drive],
-    /// By unit, on which drive it is.
+    /// The drive of each unit.
     now: Vec<u32>,
-    /// By group, the drives of its shards.
+    /// The drives of each group's shards.
     taken: Vec<Vec<u32>>,
-    /// By role and drive.
+    /// Bytes by role and drive.
     loads: [Vec<u64>; 2],
-    /// By role and drive, which units are on it; some of them may have gone since.
+    /// Units by role and drive; some of them may have moved since.
     on: [Vec<Vec<usize>>; 2],
-    /// By role and drive, where in `on` to look first.
+    /// Place in `on` at which a search begins, by role and drive.
     cursors: [Vec<usize>; 2],
 }
 
@@ -251,7 +251,7 @@ impl<'a> State<'a> {
             let mut units: Vec<usize> = retiring.flat_map(|drive| self.on[role][drive].iter().copied()).collect();
             units.sort_by_key(|unit| std::cmp::Reverse(self.len(*unit)));
             for unit in units {
-                // Of drives that have as much of these, the one that has least of all.
+                // Among drives with equal loads of this role, the one with the least total.
                 let load = |to: &usize| (self.loads[role][*to], others.get(*to).copied().unwrap_or(0), *to);
                 let to = self.here().filter(|to| self.may_go(unit, *to)).min_by_key(load);
                 let to = to.ok_or_else(|| {

@@ -66,7 +66,7 @@ impl fmt::Debug for Digesting {
 }
 
 impl Digesting {
-    /// By `seed`, which all drives of a scrub share, and no two scrubs.
+    /// Digests with `seed`, which all drives of a scrub share, and no two scrubs.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut columns: Vec<u16> = (0..=u16::MAX).collect();
@@ -80,8 +80,8 @@ impl Digesting {
         self.begin_turned(0)
     }
 
-    /// The same with another column for each block, by so much further on. Digests of the shards of one group are
-    /// compared when they were turned alike.
+    /// The same, with the columns of blocks moved on by `turn`. Digests of one group's shards are comparable if they
+    /// have the same turn.
     #[must_use]
     pub fn begin_turned(&self, turn: u16) -> Digester {
         Digester { of: self.clone(), turn, sums: vec![[0; BLOCK / 8]; ROWS * BUCKETS], partial: [0; BLOCK], len: 0 }
@@ -218,7 +218,7 @@ impl Digest {
         Self { len: self.len.max(len), ..self }
     }
 
-    /// As it travels: u64 LE seed, u64 LE length of the shard, the sums row by row; [`DIGEST_BYTES`].
+    /// Its bytes in messages: u64 LE seed, u64 LE length of the shard, the sums row by row; [`DIGEST_BYTES`].
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         [&self.seed.to_le_bytes()[..], &self.len.to_le_bytes(), &self.sums].concat()

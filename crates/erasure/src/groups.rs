@@ -78,7 +78,7 @@ pub struct Grouper<I> {
     code: Code,
     seed: u64,
     window: usize,
-    /// By length, shortest first.
+    /// Waiting slices by length, shortest first.
     waiting: Vec<Waiting<I>>,
     came: u64,
     /// How many wait, drive by drive.

@@ -76,7 +76,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// For `width` groups, that of the cells in no group included.
+    /// A kernel for `width` groups, including that of the cells in no group.
     #[must_use]
     pub fn new(width: usize, squares: Squares) -> Self {
         Self::with_avx2(width, squares, has_avx2())

@@ -12,7 +12,7 @@ pub(crate) struct Pairs {
     /// The natural logarithm of the base of the values' logarithms.
     scale: f64,
     wide: bool,
-    /// Of the first and the second of each pair.
+    /// Numbers of cells of the first and the second set of each pair.
     n: [Vec<f64>; 2],
     nnz: [Vec<f64>; 2],
     mean: [Vec<f64>; 2],
@@ -42,7 +42,7 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Of no cells, with room for `room` genes.
+    /// Moments of no cells, with room for `room` genes.
     pub(crate) fn new(room: usize) -> Self {
         Self { n: 0, nnz: vec![0; room], mean: vec![0.0; room], m2: vec![0.0; room] }
     }

@@ -60,7 +60,7 @@ impl Squares {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged, try_from = "GroupsText")]
 pub enum Groups {
-    /// By a column of obs: a group per distinct value, cells without a value in none. Each level reads its own copy.
+    /// By a column of obs: a group per distinct value, cells without a value in none. Each node reads its own copy.
     Obs {
         /// The column's name.
         #[serde(rename = "obs")]

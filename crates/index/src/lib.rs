@@ -162,7 +162,7 @@ pub struct State {
     /// Why it was dropped, or can't be built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What it is by the drive's definition; drives of before don't say.
+    /// Its definition on the drive; older drives do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<Definition>,
 }

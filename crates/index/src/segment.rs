@@ -115,7 +115,7 @@ pub struct Building {
     values: Vec<RecordBatch>,
     stripes: Vec<u32>,
     bytes: usize,
-    /// Of the stripe that takes most.
+    /// Bytes of the largest stripe.
     largest: usize,
 }
 

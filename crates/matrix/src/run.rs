@@ -100,7 +100,7 @@ pub(crate) enum Taken {
     TooMany,
 }
 
-/// Where reading of a gene's stream goes on.
+/// The place at which reading a gene's stream continues.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor {
     chunk: u32,

@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// By comparing.
+    /// Sorts by comparison.
     fn compared(keys: &[u64]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();
         order.sort_by_key(|&place| (keys[place as usize], place));

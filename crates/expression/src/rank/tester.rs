@@ -13,7 +13,7 @@ use crate::ttest::{Share, check_size};
 /// Reads runs of genes and pairs their groups; keeps its room.
 pub(super) struct Tester<'a> {
     names: &'a [String],
-    /// Of each group, that of the cells in none last.
+    /// Moments of each group; last those of the cells in no group.
     groups: Vec<Moments>,
     /// `before[g]`: groups 0 to g - 1 merged. `after[g]`: those from g on.
     before: Vec<Moments>,
@@ -95,8 +95,8 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// Gives for each chosen group its place in `chosen`, the moments of the `run` genes that were read and those
-    /// of what it is compared to.
+    /// Gives for each chosen group its place in `chosen`, and the moments of the `run` genes for it and for its
+    /// reference.
     ///
     /// # Errors
     /// Invalid where either has fewer than two cells.
