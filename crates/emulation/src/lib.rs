@@ -19,7 +19,7 @@
 //!
 //! use skytether_emulation::Servers;
 //!
-//! Three jobs of 10 ms on two cores: the third one waits for the first.
+//! // Three jobs of 10 ms on two cores: the third one waits for the first.
 //! let (mut cores, takes) = (Servers::new(2), Duration::from_millis(10));
 //! let done: Vec<_> = (0..3).map(|_| cores.book(Duration::ZERO, takes)).collect();
 //! assert_eq!(done, [takes, takes, 2 * takes]);

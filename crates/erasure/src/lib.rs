@@ -24,7 +24,7 @@
 //! let (data, lens) = ([b"first".as_slice(), b"second".as_slice()], [5, 6]);
 //! let parity = code::encode(code, &data)?;
 //!
-//! The first shard is lost, and comes back from the other two.
+//! // The first shard is lost, and comes back from the other two.
 //! let back = code::decode(code, &lens, &[None, Some(data[1]), Some(&parity[0])], &[0])?;
 //! assert_eq!(back, ["first"]);
 //! # Ok::<(), skytether_common::Error>(())

@@ -31,7 +31,7 @@
 //! ```
 //! use skytether_expression::ttest::{GroupMoments, Method, t_test};
 //!
-//! Five cells with the values 1, 2, 3, 4, 5, and five with 2, 4, 6, 8, 10.
+//! // Five cells with the values 1, 2, 3, 4, 5, and five with 2, 4, 6, 8, 10.
 //! let group = GroupMoments::of_sums(5, 5, 15.0, 55.0);
 //! let reference = GroupMoments::of_sums(5, 5, 30.0, 220.0);
 //! let test = t_test(Method::Student, &group, &reference, "B", "rest")?;

@@ -19,7 +19,7 @@
 //!
 //! let dataset = "lab.runs".parse()?;
 //! let of = PartitionName { dataset, generation: Generation(1), table: "data".to_owned(), slot: 0 };
-//! An index has a partition of its own, next to the indexed one.
+//! // An index has a partition of its own, next to the indexed one.
 //! let index = skytether_index::partition(&of, "by-id");
 //! assert_eq!(skytether_index::of_partition(&index), Some((of, "by-id".to_owned())));
 //! assert!(skytether_index::check_name("a/b").is_err());

@@ -15,7 +15,7 @@
 //!
 //! let (cells, genes) = (2, 3);
 //! let mut transposer = Transposer::new(cells, genes, TransposeOptions::default())?;
-//! Cell 0 has 5 of gene 2 and 1 of gene 0; cell 1 has 7 of gene 2.
+//! // Cell 0 has 5 of gene 2 and 1 of gene 0; cell 1 has 7 of gene 2.
 //! transposer.push_triplets(&[2, 0, 2], &[0, 0, 1], &[5u32, 1, 7])?;
 //! let matrix = transposer.finish()?;
 //! assert_eq!((matrix.nnz_per_gene(), matrix.totals()), ([1, 0, 2].as_slice(), [6.0, 7.0].as_slice()));

@@ -28,7 +28,7 @@
 //! ledger.give(epoch, &[slice]);
 //! assert_eq!(ledger.batch(drive, epoch, 0, "rows"), Verdict::Held);
 //!
-//! The end of the epoch makes its batches count; a second end does not.
+//! // The end of the epoch makes its batches count; a second end does not.
 //! let counted = ledger.end(drive, epoch, PushdownLevel::Full, &[slice], 1);
 //! assert_eq!(counted, Verdict::Counted { slices: vec![slice], batches: vec!["rows"] });
 //! assert_eq!(ledger.end(drive, epoch, PushdownLevel::Full, &[slice], 1), Verdict::Dropped(Dropped::Late));

@@ -17,7 +17,7 @@
 //! Everything follows from a seed. No other crate depends on this one.
 //!
 //! ```
-//! A run with faults ends with the right answer, and the same seed gives the same run.
+//! // A run with faults ends with the right answer, and the same seed gives the same run.
 //! let run = skytether_sim::chaos::check(7, false)?;
 //! let again = skytether_sim::chaos::check(7, false)?;
 //! assert_eq!(run.end, again.end);
