@@ -1,4 +1,4 @@
-//! Code maps and digests of data sets with redundancy.
+//! Targets for code maps and digests of data sets with redundancy.
 
 use skytether_erasure::Code;
 use skytether_erasure::digest::{Digest, Digesting};

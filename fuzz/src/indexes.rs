@@ -1,5 +1,5 @@
-//! What lies in stores of indexes: a definition, a head, a page of a segment of a thousand rows and two columns, each
-//! behind a byte that says which.
+//! Targets for stored indexes: a definition, a head, and a page of a segment of a thousand rows and two columns. The
+//! first byte of the input says which.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ pub(crate) fn indexes() -> Vec<Vec<u8>> {
     let definition = Definition::new(vec!["a".into(), "b".into()], vec!["c".into()]).encode().unwrap_or_default();
     let mut seeds = vec![behind(0, &definition)];
     if let Some(built) = built() {
-        // What its checksum is of; the sum is made anew.
+        // The bytes that the head's checksum covers; the target computes the checksum again.
         seeds.push(behind(1, &built.bytes));
         seeds.extend(built.files.iter().map(|file| behind(2, file)));
     }
     seeds
 }
 
-/// Reads what is behind the first byte as what that says.
+/// Decodes the bytes after the first one; the first one selects the decoder.
 pub(crate) fn index_read(bytes: &[u8]) -> bool {
     let Some((mark, bytes)) = bytes.split_first() else { return false };
     let error = match mark % 3 {

@@ -1,15 +1,15 @@
-//! Every parser of bytes from outside, as a function that takes any bytes at all: it must come back, whatever it says.
+//! Every parser of bytes from outside as a function of any bytes: it must return, whatever they are (I15).
 //!
-//! A target panics where what it got is neither an error of the right kind nor a value that keeps its promises. Panics
-//! of other people's parsers that ours catch are no finding; memory is, see [`Bounded`].
+//! A target panics where its result is neither an error of the right kind nor a value that keeps its promises. A panic
+//! of a third-party parser that our code catches is no finding. Too much memory is one, see [`Bounded`].
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | `codes` | code maps and digests of redundant data sets |
 //! | `indexes` | heads, pages and definitions of indexes |
-//! | `stored` | what lies in stores and in files that are ingested |
+//! | `stored` | values in stores, and files that are ingested |
 //! | `plans` | sub-plans, expressions, plans of other producers |
-//! | `wire` | tickets, what comes beside a sub-plan, deliveries, sessions, details of errors |
+//! | `wire` | tickets, broadcast tables, deliveries, sessions, details of errors |
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -22,7 +22,7 @@ mod wire;
 /// A parser and bytes that it takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// By which it is asked for.
+    /// Its name, by which FUZZ_TARGET selects it.
     pub name: &'static str,
     /// Gives it bytes; whether it took them.
     pub run: fn(&[u8]) -> bool,
@@ -66,8 +66,8 @@ pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().copied().find(|t| t.name == name)
 }
 
-/// The system's allocator, which gives no more than [`Bounded::MOST`] at once: who asks for more believed a length that
-/// somebody claimed, and ends the process here as it would have where there is not so much memory.
+/// The system's allocator with a limit of [`Bounded::MOST`] per allocation. A parser that requests more believed a
+/// length that its input claimed. The process then ends, as it would on a machine without that memory.
 #[derive(Debug)]
 pub struct Bounded;
 
@@ -76,7 +76,7 @@ impl Bounded {
     pub const MOST: usize = 1 << 30;
 }
 
-// SAFETY: all calls go to the system's allocator as they came, or give the null that says that there is no memory.
+// SAFETY: all calls go to the system's allocator unchanged, or return null, which means that there is no memory.
 unsafe impl GlobalAlloc for Bounded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > Self::MOST {

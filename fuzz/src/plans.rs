@@ -1,4 +1,4 @@
-//! Plans: the drives' own, those of other producers, and expressions over a table.
+//! Targets for plans: sub-plans of drives, plans of other producers, and expressions over a table.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

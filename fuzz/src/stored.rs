@@ -1,4 +1,4 @@
-//! What lies in stores, in files that are ingested, and in the literals of moments.
+//! Targets for values in stores, files that are ingested, and the literals of moments.
 
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
@@ -71,8 +71,8 @@ pub(crate) fn pieces() -> Vec<Vec<u8>> {
     encoded().into_iter().flatten().flat_map(seed).collect()
 }
 
-/// A slice of a plain table of which only some columns are read, where a metadata slice says that they lie (a byte with
-/// a bit per column, then the end of each): an error, or the batches that the whole slice gives.
+/// Some columns of a slice of a plain table, at the places that a metadata slice claims: an error, or the batches that
+/// the whole slice gives. The input begins with a byte that has a bit per column, and the end of each.
 pub(crate) fn pieces_decode(data: &[u8]) -> bool {
     static STATS: LazyLock<Option<SliceStats>> = LazyLock::new(|| Some(encoded()?.first()?.stats.clone()));
     let (Some((head, bytes)), Some(stats)) = (data.split_first_chunk::<7>(), &*STATS) else { return false };
@@ -199,8 +199,8 @@ pub(crate) fn footers() -> Vec<Vec<u8>> {
     encoded().into_iter().flatten().map(|s| s.bytes.to_vec()).collect()
 }
 
-/// A slice whose footer becomes part of a whole file's: an error, or a footer that says the same
-/// of a slice behind another.
+/// A slice whose footer becomes part of a whole file's: an error, or a footer that describes the slice the same way
+/// behind another one.
 pub(crate) fn footer_read(data: &[u8]) -> bool {
     static METADATA: LazyLock<Option<Metadata>> = LazyLock::new(|| {
         let mut builder = MetadataBuilder::new(Layout::Table, Arc::clone(&SCHEMA), [].into());
@@ -226,7 +226,7 @@ pub(crate) fn names() -> Vec<Vec<u8>> {
     ["ENSG1\tA\tGene Expression\nENSG2\tB\tGene Expression\n", "AAAC-1\nAAAG-1\r\n"].map(|t| t.as_bytes().to_vec()).into()
 }
 
-/// The lists beside a matrix, plain or compressed: an error, or a name for every line.
+/// The lists that belong to a matrix, plain or compressed: an error, or a name for every line.
 pub(crate) fn tsv_read(data: &[u8]) -> bool {
     let source = || Box::new(Cursor::new(data.to_vec()));
     let features = features_from(source(), "features.tsv");
@@ -253,7 +253,7 @@ pub(crate) fn moments() -> Vec<Vec<u8>> {
 }
 
 /// The state of grouped moments, with groups that fit or any: an error, or a result of the right shape. The first byte
-/// says how many bytes are groups.
+/// is the number of bytes that are groups.
 pub(crate) fn moments_merge(data: &[u8]) -> bool {
     let Some((&head, data)) = data.split_first() else { return false };
     let (text, state) = data.split_at(usize::from(head).min(data.len()));

@@ -1,4 +1,4 @@
-//! What drives and hosts send each other.
+//! Targets for messages between drives and hosts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -88,7 +88,7 @@ pub(crate) fn tables() -> Vec<Vec<u8>> {
     batches().iter().filter_map(|b| ipc::write(&b.schema(), Some(b)).ok()).collect()
 }
 
-/// A table beside a sub-plan, planned with and read: an error, or no more rows than may be sent.
+/// A broadcast table, planned with and read: an error, or no more rows than may be sent.
 pub(crate) fn shipped_read(data: &[u8]) -> bool {
     let name = broadcast_join::name(0);
     let read = match broadcast(&BTreeMap::from([(name, Bytes::copy_from_slice(data))])) {
@@ -242,7 +242,7 @@ pub(crate) fn sessions() -> Vec<Vec<u8>> {
     all
 }
 
-/// The messages of a session: errors of damage, or what was said, in which no batch has far more rows than bytes came.
+/// The messages of a session: errors of damage, or messages in which no batch has far more rows than bytes came.
 pub(crate) fn session_decode(data: &[u8]) -> bool {
     let (mut decoder, mut taken) = (SessionDecoder::default(), false);
     for message in messages(data) {

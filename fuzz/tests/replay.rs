@@ -1,5 +1,5 @@
-//! Every fuzz target over its seeds and over some thousand random changes of them: what `make fuzz` does for longer,
-//! and led by what the code does with the bytes.
+//! Every fuzz target over its seeds and over some thousand random changes of them. `make fuzz` does the same for
+//! longer, guided by coverage.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use skytether_fuzz::{Bounded, TARGETS, Target};
@@ -47,7 +47,7 @@ fn changed(dice: &mut Dice, seeds: &[Vec<u8>]) -> Vec<u8> {
 fn replay(target: Target) {
     let seeds = (target.seeds)();
     assert!(!seeds.is_empty(), "{} has no seeds", target.name);
-    // Seeds that nobody takes lead nowhere.
+    // Seeds that the target rejects would test little.
     let taken = seeds.iter().filter(|seed| (target.run)(seed)).count();
     assert!(taken * 2 > seeds.len(), "{}: {taken} of {} seeds were taken", target.name, seeds.len());
     for seed in &seeds {

@@ -1,4 +1,4 @@
-//! The one checksum of the house: CRC-32C (Castagnoli), as iSCSI and ext4 use it.
+//! The one checksum of Skytether: CRC-32C (Castagnoli), as in iSCSI and ext4.
 
 /// CRC-32C of `bytes`. Finds any single flipped bit and any burst of up to 32 bits.
 #[must_use]

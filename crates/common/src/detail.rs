@@ -1,6 +1,6 @@
-//! What went wrong, for programs: the typed part of an [`Error`](crate::Error).
+//! Details: the typed part of an [`Error`](crate::Error), for programs.
 //!
-//! A program decides by the kind of an error and by its detail, never by its text. See also [`crate::Error::detail`].
+//! A program decides by an error's kind and detail, never by its text. See also [`crate::Error::detail`].
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub enum Detail {
         /// The term of the host that has it.
         term: u64,
     },
-    /// `NotFound`: nothing lies under the key.
+    /// `NotFound`: the key has no value.
     MissingKey {
         /// The key.
         key: Key,
@@ -79,7 +79,7 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Nothing lies under `key`.
+    /// `key` has no value.
     #[must_use]
     pub fn missing_key(key: &Key) -> Self {
         Self::MissingKey { key: key.clone() }
@@ -99,7 +99,7 @@ mod number {
     }
 }
 
-/// As [`number`], of one that may be absent.
+/// As [`number`], for an optional one.
 mod optional_number {
     use serde::{Deserializer, Serializer};
 

@@ -1,5 +1,5 @@
-//! One error for the whole system: a kind that says what the caller must do, a text that says what went wrong
-//! with which object, the cause, and a detail by which programs decide.
+//! The error of the whole system. It has a kind that says what the caller must do, a text that names the object and
+//! what happened, a cause, and a detail by which programs decide.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -19,11 +19,11 @@ use crate::detail::Detail;
 /// are written as underscores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The input or the call is wrong: mend it and call again.
+    /// The input or the call is wrong: correct it and call again.
     Invalid,
     /// The named object does not exist.
     NotFound,
-    /// Somebody else changed or holds the object: nothing was changed; read again and decide.
+    /// Another process changed or holds the object: nothing was changed; read again and decide.
     Conflict,
     /// Stored or received bytes are not what was written: drop what holds them and write it again.
     Corrupt,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Whether asking the same again gives the same error, for as long as nobody mends what is asked for.
+    /// Whether the same request gives the same error until its object is repaired.
     #[must_use]
     pub fn is_permanent(self) -> bool {
         matches!(self, Kind::Invalid | Kind::NotFound | Kind::Corrupt | Kind::Unsupported)
@@ -203,7 +203,7 @@ impl Error {
         None
     }
 
-    /// The same kind, text and detail in one error without causes, for those who only have a reference.
+    /// The same kind, text and detail in one error without causes, for callers that only have a reference.
     #[must_use]
     pub fn flattened(&self) -> Self {
         let mut flat = Self::new(self.0.kind, self.report());
@@ -211,7 +211,7 @@ impl Error {
         flat
     }
 
-    /// Whether the text names `name`. For what is said about an error, never for what is done.
+    /// Whether the text names `name`. Only for texts about an error, never for decisions.
     #[must_use]
     pub fn mentions(&self, name: &str) -> bool {
         self.report().contains(name)

@@ -1,9 +1,9 @@
-//! What every layer of Skytether shares.
+//! Basic types that every layer of Skytether shares.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`error`], [`detail`] | [`Error`]: a kind and a detail for programs, a text for people, a cause |
-//! | [`names`] | [`DatasetName`], [`PartitionName`], [`Key`], [`Generation`]: names and the keys made of them |
+//! | [`names`] | [`DatasetName`], [`PartitionName`], [`Key`], [`Generation`]: names, and keys that contain them |
 //! | [`pushdown`] | [`Pushdown`]: how much of a query drives run |
 //! | [`checksum`] | CRC-32C |
 //! | [`parallel`] | work on several threads, in order |

@@ -1,4 +1,4 @@
-//! How the process's allocator behaves.
+//! Settings of the process's allocator.
 
 /// The largest allocation that comes from the heap instead of a mapping of its own, in bytes;
 /// glibc takes no larger value.

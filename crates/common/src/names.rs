@@ -6,8 +6,8 @@
 //! | metadata slice of a partition | `<domain>/<dataset>/<partition>` |
 //! | slice `n` of a partition | `<domain>/<dataset>/<partition>;<n>`, `n` dense from 0, eight digits |
 //!
-//! A partition is named `<generation>.<table>.<slot>`: the generation (16 hex digits) is new for each ingest, so a data
-//! set is replaced by writing new partitions beside the old ones and then exchanging the root record.
+//! A partition is named `<generation>.<table>.<slot>`. The generation (16 hex digits) is new for each ingest. So an
+//! ingest replaces a data set by writing new partitions next to the old ones and then exchanging the root record.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -75,7 +75,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What the parts of a data set's name are made of.
+/// The rule for the parts of a data set's name.
 fn rule() -> String {
     format!("letters, digits, '_' and '-' (at most {MAX_NAME}), beginning with a letter, digit or '_'")
 }
@@ -233,7 +233,7 @@ impl PartitionName {
     }
 }
 
-/// What stands for itself in a key besides letters and digits.
+/// Characters that a key has unescaped, in addition to letters and digits.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.');
 
 /// Percent-encodes everything but letters, digits, `_`, `-` and `.`.

@@ -1,7 +1,7 @@
-//! What a physical operator did, in the terms that hosts and drives share.
+//! Statistics of a physical operator, in the terms that hosts and drives share.
 //!
-//! The struct is plain data: the protocol of a drive carries it without a query engine.
-//! `skytether_plan::operator_metrics` fills it in.
+//! The struct is plain data: a drive's protocol carries it without a query engine. `skytether_plan::operator_metrics`
+//! fills it in.
 
 /// The longest [`OperatorStats::detail`], in characters.
 pub const MAX_DETAIL: usize = 400;

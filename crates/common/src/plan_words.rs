@@ -1,5 +1,5 @@
-//! Names and phrases of plans that planners write and receipts read: plain text, so that a
-//! receipt needs no query engine.
+//! Names and phrases of plans. Planners write them and receipts read them: plain text, so that a receipt needs no query
+//! engine.
 
 /// The beginning of the reason of an operator that is on the host only because of an operator below it.
 pub const FOLLOWS: &str = "it follows ";

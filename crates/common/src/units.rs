@@ -1,4 +1,4 @@
-//! Sizes in the units people read.
+//! Numbers and sizes as text, in the units that people read.
 
 /// `bytes` in binary units with three significant digits: `512 B`, `1.50 KiB`, `80.6 MiB`.
 #[must_use]
@@ -32,7 +32,7 @@ pub fn human_count(n: u64) -> String {
     text
 }
 
-/// So many of `what`, a word whose plural ends in s: `1 slice`, `32,738 rows`.
+/// `n` of `what`, a word whose plural ends in s: `1 slice`, `32,738 rows`.
 #[must_use]
 pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", human_count(n), if n == 1 { "" } else { "s" })

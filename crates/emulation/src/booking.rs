@@ -1,5 +1,5 @@
-//! Things that do one job at a time (cores, a disk, one direction of a link), and when each job is done. Pure: times
-//! come in and go out, counted from any fixed moment.
+//! Servers that do one job at a time (cores, a disk, one direction of a link), and the time when each job is done.
+//! Pure: times come in and go out, counted from any fixed moment.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// So many servers, at least one, all free.
+    /// This number of servers, at least one, all free.
     #[must_use]
     pub fn new(servers: u32) -> Self {
         Self { free: vec![Reverse(Duration::ZERO); servers.max(1) as usize].into(), accounted: Accounted::default() }

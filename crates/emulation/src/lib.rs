@@ -1,16 +1,16 @@
 //! Device emulation: makes this machine work as slowly as a device of a
 //! [`Profile`](skytether_scheduler::profile::Profile).
 //!
-//! Work is done first, at this machine's speed, and paid for afterwards. What it would have taken is *booked* on the
+//! Work is done first, at this machine's speed, and paid for afterwards. The device's time for it is *booked* on the
 //! device's cores, disk or link, and the caller waits until the device would have been ready. So only time changes, and
-//! what was booked follows from bytes and processor time alone. Without a profile there is none of this.
+//! bookings follow from bytes and processor time alone. Without a profile, nothing is booked.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`booking`] | pure: servers of one job at a time, and when jobs are done |
 //! | [`processor`] | cores of some speed: futures, streams and blocking work that pay for their processor time |
 //! | [`link`] | bytes and messages in two directions |
-//! | [`wait`], [`timer`] | who waits, a thread or a task; waiting for less than a millisecond |
+//! | [`wait`], [`timer`] | whether a thread or a task waits; waiting for less than a millisecond |
 //!
 //! Invariant: emulation never changes an answer.
 //!

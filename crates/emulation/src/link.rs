@@ -1,5 +1,5 @@
-//! A link: bytes of messages in each direction at a rate, and a latency on top for each message. Messages travel in
-//! frames, those of several streams by turns, as HTTP/2 has it.
+//! A link: bytes of messages in each direction at a rate, and a latency for each message in addition. Messages travel
+//! in frames, and streams take turns, as in HTTP/2.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -16,13 +16,13 @@ use skytether_scheduler::profile::Profile;
 use crate::booking::{Accounted, Servers, takes};
 use crate::timer::{Sleep, sleep_until};
 
-/// A message that comes so soon after the last one left has followed it without a gap: threads don't wake at once.
+/// A message this soon after the last one has followed it without a gap, because threads wake with a delay.
 const FOLLOWS: Duration = Duration::from_micros(200);
 
 /// The largest frame, bytes: HTTP/2's, unless more is agreed on.
 const FRAME: u64 = 16_384;
 
-/// Messages of one stream that are under way at once.
+/// The most messages of one stream that are under way.
 const UNDER_WAY: usize = 64;
 
 /// Which way a message goes.
@@ -34,7 +34,7 @@ pub enum Direction {
     Up,
 }
 
-/// A device's link to the level above.
+/// A device's link to its parent.
 #[derive(Debug)]
 pub struct Link {
     start: Instant,
@@ -53,8 +53,8 @@ struct Way {
     under_way: Vec<(Duration, Sent)>,
 }
 
-/// A message on its way; times since the link's start. Those that overtake it put it off: it is
-/// asked again when it was due.
+/// A message on its way; times since the link's start. Messages that overtake it delay it, so its time is read again
+/// when it was due.
 #[derive(Debug, Clone)]
 struct Sent {
     /// When its last byte has left, nanoseconds.
@@ -110,7 +110,7 @@ impl Link {
         let (last, first) = (way.all.book(ready, own), ready.saturating_add(own).saturating_add(others));
         let left = if overtakes && first < last { first } else { last };
         if left < last {
-            // Of what leaves about then not all is through in time.
+            // Not all of the messages that leave at about that time are through in time.
             for (_, sent) in way.under_way.iter().filter(|(_, sent)| sent.left() > now.max(left - own)) {
                 sent.left.store(nanos(sent.left().saturating_add(own)), Ordering::Relaxed);
             }
@@ -134,8 +134,8 @@ impl Link {
         }
     }
 
-    /// `messages` as they come out at the other end, where `bytes` says how long each is. The next is taken when the
-    /// last has left: latency does not add up.
+    /// `messages` as they arrive at the other end; `bytes` gives the length of each. The next one is taken when the
+    /// last one has left, so latencies do not add up.
     pub fn stream<S, B>(self: &Arc<Self>, direction: Direction, messages: S, bytes: B) -> Passing<S, B>
     where
         S: Stream + Unpin,
@@ -259,7 +259,7 @@ mod tests {
         let rows = link.send(Direction::Up, MS(1000), 100_000);
         assert_eq!(rows.left() + FOLLOWS, MS(1400));
         assert_eq!(large.each_ref().map(|sent| sent.left() + FOLLOWS), [MS(2100), MS(3100), MS(4100)], "they are put off");
-        // Of one that has almost left only the rest is waited for, and it is not put off.
+        // A message that has almost left only waits for its rest, and is not delayed.
         let more = link.send(Direction::Up, MS(2050), 100_000);
         assert_eq!(more.left() + FOLLOWS, MS(2050 + 50 + 100 + 100 + 100));
         assert_eq!(large.each_ref().map(|sent| sent.left() + FOLLOWS), [MS(2100), MS(3200), MS(4200)]);
@@ -300,7 +300,7 @@ mod tests {
             }
             for (_, at) in &all {
                 let moved: Duration = all.iter().filter(|(_, sent)| sent.left() <= at.left()).map(|(takes, _)| *takes).sum();
-                // A message that follows begins so much earlier.
+                // The next message begins earlier by that time.
                 assert!(moved <= at.left() + 2 * FOLLOWS - MS(1000), "{moved:?} by {:?}", at.left());
             }
             let sum: Duration = all.iter().map(|(takes, _)| *takes).sum();

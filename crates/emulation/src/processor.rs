@@ -1,8 +1,8 @@
-//! Cores of some number and speed.
+//! The cores of an emulated device.
 //!
-//! [`paced`] wraps a future or a stream: the processor time of each of its polls, as the thread's clock tells it, is
-//! booked on the device's cores, and neither what it gave nor its next poll comes before the device would have been
-//! ready. [`Processor::work`] does so for work that blocks. All that shares one [`Processor`] shares its cores.
+//! [`paced`] wraps a future or a stream. It books the processor time of each poll, by the thread's clock, on the
+//! device's cores. Neither the poll's result nor the next poll comes before the device would have been ready.
+//! [`Processor::work`] does the same for work that blocks. Everything over one [`Processor`] shares its cores.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -22,7 +22,7 @@ use crate::wait::{deferred, owe, owed};
 /// What is owed is paid from here on: less is not worth a timer, and is not forgotten.
 const WORTH_WAITING: Duration = Duration::from_micros(500);
 
-/// How much later than asked somebody may be woken without the device's having idled meanwhile.
+/// How late a waiting task may wake without the device having idled meanwhile.
 const LATE: Duration = Duration::from_millis(20);
 
 /// A device's cores.
@@ -34,8 +34,7 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// The cores of `profile`. What it says of more speed than this machine has can't be had:
-    /// then it is this machine's.
+    /// The cores of `profile`. A speed above this machine's cannot be emulated: then it is this machine's.
     #[must_use]
     pub fn new(profile: &Profile) -> Self {
         Self { start: Instant::now(), speed: profile.speed_per_core.min(1.0), cores: Mutex::new(Servers::new(profile.cores)) }
@@ -64,8 +63,8 @@ impl Processor {
         self.cores().accounted()
     }
 
-    /// Does `work`, which may block, and waits until the device would have done it, or leaves that to who
-    /// [defers](crate::wait::deferred) it.
+    /// Does `work`, which may block, and waits until the device would have done it. Within
+    /// [`deferred`](crate::wait::deferred) the caller waits instead.
     pub fn work<T>(&self, work: impl FnOnce() -> T) -> T {
         let (done, spent) = metered(work);
         if let Some(spent) = spent {
@@ -95,8 +94,7 @@ impl Drop for Metered {
     }
 }
 
-/// Does `work`, and the processor time that this thread spent with it; `None` where somebody
-/// further out measures already.
+/// Does `work`, and returns the processor time that this thread spent on it. `None` within another measurement.
 fn metered<T>(work: impl FnOnce() -> T) -> (T, Option<Duration>) {
     if METERED.replace(true) {
         return (work(), None);
@@ -107,7 +105,7 @@ fn metered<T>(work: impl FnOnce() -> T) -> (T, Option<Duration>) {
     (done, Some(thread_time().saturating_sub(before)))
 }
 
-/// Processor time of this thread so far; 0 where the system does not tell.
+/// Processor time of this thread so far; 0 on systems that do not measure it.
 #[must_use]
 pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -156,9 +154,9 @@ impl Turn {
         Self { processor, due: Duration::ZERO, waiting: None, waited: false }
     }
 
-    /// Ready when so much is paid that work may go on.
+    /// Ready once the device's time for past work is over.
     fn paid(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // Within what somebody else measures, that one waits.
+        // Within another measurement, the outer one waits.
         if METERED.get() {
             return Poll::Ready(());
         }
@@ -175,9 +173,9 @@ impl Turn {
     /// Does a piece of work, and books it.
     fn work<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let now = self.processor.now();
-        // Who was woken late was ready on time.
+        // A task that woke late was ready on time.
         let ready = self.due.max(if std::mem::take(&mut self.waited) { now.saturating_sub(LATE) } else { now });
-        // Within what somebody else measures, that one waits.
+        // Within another measurement, the outer one waits.
         if METERED.get() {
             return work();
         }
@@ -270,7 +268,7 @@ mod tests {
         Arc::new(Processor::new(&Profile { cores, speed_per_core: speed, ..Profile::shipped("server").unwrap() }))
     }
 
-    /// Spends at least so much processor time; what it really was.
+    /// Spends at least `least` of processor time; returns the measured time.
     fn spend(least: Duration) -> Duration {
         let before = thread_time();
         while thread_time() - before < least {
@@ -279,7 +277,7 @@ mod tests {
         thread_time() - before
     }
 
-    /// When the processor's bookings say that somebody may go on, for sure: real clocks only bound it from below.
+    /// Uses the processor's bookings, which are exact: real clocks only bound the time from below.
     #[tokio::test]
     async fn a_stream_pays_for_its_polls_at_the_devices_speed() {
         let (processor, start) = (device(1, 0.25), Instant::now());

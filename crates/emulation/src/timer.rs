@@ -1,5 +1,4 @@
-//! Waiting for less than a millisecond, which is the least that tokio's timer knows and more than a
-//! message takes on most links.
+//! Waits for less than a millisecond: tokio's timer has no shorter time, and a message takes less on most links.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -12,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// An alarm rings so much early, and the rest is waited for awake: a thread that is woken takes
-/// about that long to come.
+/// An alarm rings this much early, and the thread waits actively for the rest: waking a thread takes about that long.
 const EARLY: Duration = Duration::from_micros(30);
 
 /// Ready at some moment, within some ten microseconds unless all cores are busy.
@@ -27,7 +25,7 @@ pub struct Sleep {
 enum State {
     New,
     Fine(Arc<Mutex<Waker>>),
-    /// Where no thread could be had for the other.
+    /// The fallback without a timer thread.
     Coarse(Pin<Box<tokio::time::Sleep>>),
 }
 
@@ -67,7 +65,7 @@ impl Future for Sleep {
     }
 }
 
-/// Whether `until` has come, or comes so soon that it was waited for.
+/// Whether `until` is over; waits actively if it is very close.
 fn reached(until: Instant) -> bool {
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         if left > EARLY {
@@ -107,7 +105,7 @@ impl Ord for Alarm {
 /// The thread that rings, and the process that it is in: threads do not survive a fork.
 static CLOCK: Mutex<Option<(u32, Sender<Alarm>)>> = Mutex::new(None);
 
-/// Whether somebody will ring.
+/// Whether the alarm thread has accepted the alarm.
 fn ask(alarm: Alarm) -> bool {
     let mut clock = CLOCK.lock();
     let process = std::process::id();

@@ -1,11 +1,11 @@
-//! Where threads wait, and where they rather say until when: a thread that sleeps is one less for others, and a process
-//! has few of those that may block.
+//! Where a thread sleeps until an emulated device is ready, and where the time is returned to the caller instead. A
+//! sleeping thread is lost to other work, and a process has few threads that may block.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// `None`: who owes sleeps. Otherwise until when what was done so far is owed.
+    /// `None`: the thread sleeps itself. Otherwise the time until which its work so far must wait.
     static OWED: Cell<Option<Option<Instant>>> = const { Cell::new(None) };
 }
 
@@ -18,7 +18,7 @@ impl Drop for Scope {
     }
 }
 
-/// Does `work` without sleeping in it, and until when whoever wanted it has to wait; `None` if not at all.
+/// Does `work` without sleeping in it. Also returns the time until which the caller must wait, or `None`.
 pub fn deferred<T>(work: impl FnOnce() -> T) -> (T, Option<Instant>) {
     let scope = Scope(OWED.replace(Some(None)));
     let done = work();
@@ -27,8 +27,8 @@ pub fn deferred<T>(work: impl FnOnce() -> T) -> (T, Option<Instant>) {
     (done, owed)
 }
 
-/// What was just done would have been ready at `until`: waits, if that is at least `worth` away, or leaves
-/// it to who [`deferred`] it.
+/// The last work would have been ready at `until`. Waits, if that is at least `worth` away, or adds it to the time that
+/// [`deferred`] returns.
 pub fn owe(until: Instant, worth: Duration) {
     match OWED.get() {
         Some(before) => OWED.set(Some(before.max(Some(until)))),

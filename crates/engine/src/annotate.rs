@@ -1,5 +1,6 @@
-//! The annotation of a sub-plan that ran, from the metrics of its physical operators. The bytes read are
-//! the [`Reader`](crate::reader::Reader)'s to tell: operators don't see the metadata, names and totals
+//! The annotation of a sub-plan that ran, from the metrics of its physical operators.
+//!
+//! The [`Reader`](crate::reader::Reader) counts the bytes, because operators do not see the metadata, names and totals
 //! that were read for them.
 
 use datafusion::physical_plan::ExecutionPlan;

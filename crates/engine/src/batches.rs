@@ -1,4 +1,4 @@
-//! Makes what leaves a drive neither too small nor heavier than its content.
+//! Sizes the batches that leave a drive: joins small ones, and drops data that no row refers to.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_device::size::{array_bytes, batch_bytes};
 
-/// Batches are joined until they have about so many bytes,
+/// Batches are joined until they have about this many bytes.
 const TARGET_BYTES: u64 = 2 << 20;
-/// or, where what a drive says of its progress goes the same way, behind them, and results are better on their way
-/// early, so many, and so many for each column.
+/// The target where messages about progress share the connection, so that results leave early: the larger of these
+/// bytes and these bytes per column.
 const SMALL_BYTES: (u64, u64) = (256 << 10, 1 << 10);
-/// or so many of them wait.
+/// The most batches that wait to be joined.
 const MAX_WAITING: usize = 1024;
 
 /// Joins small batches to larger ones.
@@ -31,7 +31,7 @@ impl Coalescer {
         Self { schema, waiting: Vec::new(), bytes: 0, target: TARGET_BYTES }
     }
 
-    /// Of rows that share their way with messages about progress.
+    /// For rows that share a connection with messages about progress.
     pub(crate) fn small(schema: SchemaRef) -> Self {
         let target = SMALL_BYTES.0.max(SMALL_BYTES.1 * schema.fields().len() as u64).min(TARGET_BYTES);
         Self { target, ..Self::new(schema) }
@@ -90,7 +90,7 @@ fn has_views(data_type: &DataType) -> bool {
 }
 
 fn compact_array(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    // Worth a copy where at least half of what lies behind the views belongs to others.
+    // Copying pays if at least half of the bytes behind the views belong to other batches.
     let wasteful = |buffers: usize| buffers as u64 > 2 * array_bytes(array.as_ref());
     Ok(match array.data_type() {
         DataType::Utf8View => {

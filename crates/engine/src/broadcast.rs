@@ -1,4 +1,4 @@
-//! Broadcast tables: the small tables that come with a sub-plan, to be joined with the drive's own rows.
+//! Broadcast tables: the small tables that travel with a sub-plan and are joined with the drive's own rows.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A small cache with a bound on its weight; what was used least goes first.
+//! A small LRU cache with a bound on its weight.
 
 use std::hash::Hash;
 
@@ -53,7 +53,7 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
         self.0.lock().remove_if(key, |(value, _)| unwanted(value));
     }
 
-    /// What is kept weighs so much.
+    /// The weight of all entries.
     #[cfg(test)]
     pub(crate) fn weight(&self) -> u64 {
         self.0.lock().weight()

@@ -1,4 +1,4 @@
-//! What grouped moments must know about cells, from the drive's own copies of `obs` and `cells`.
+//! The cells for grouped moments, from the drive's own copies of `obs` and `cells`.
 
 use std::sync::Arc;
 

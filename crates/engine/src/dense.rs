@@ -1,5 +1,5 @@
-//! The dense view of a matrix: `(gene, cell, value)` with zeros, made row by row out of sparse
-//! slices, never as a whole.
+//! The dense view of a matrix: `(gene, cell, value)` with zeros. It is built row by row from sparse slices, never as a
+//! whole.
 
 use std::sync::Arc;
 
@@ -46,7 +46,8 @@ impl Dense {
         (first, first.saturating_add(self.block).min(self.n_cells))
     }
 
-    /// The dense rows of a slice of `rows` sparse rows whose blocks lie between `min` and `max`, where that tells it.
+    /// The number of dense rows of a slice of `rows` sparse rows whose blocks are between `min` and `max`. `None` if
+    /// these numbers do not determine it.
     pub(crate) fn count(&self, rows: u32, min: u32, max: u32) -> Option<u64> {
         if self.wanted_genes.is_some() || self.wanted_cells.is_some() || self.nonzero_only {
             return None;

@@ -1,6 +1,6 @@
 //! Runs one sub-plan: decode, bind, optimise, run under the memory pool, deliver, annotate.
 //!
-//! A sub-plan that waits for its reader gives its turn back meanwhile: a slow reader holds up nobody else.
+//! A sub-plan that waits for its reader returns its permit meanwhile, so a slow reader delays no other sub-plan.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -55,7 +55,7 @@ const CHANNEL: usize = 2;
 /// The epoch of everything: a sub-plan is one epoch, until drives can push back in the middle of one.
 const EPOCH: u32 = 0;
 
-/// What all sub-plans of a drive (or, over slices that were handed out, of a host) share.
+/// The state that all sub-plans of a drive share, or those of a host over raw slices.
 #[derive(Debug)]
 pub struct Engine {
     name: String,
@@ -84,7 +84,7 @@ impl Engine {
         config.options_mut().optimizer.max_passes = 1;
         // Round robin only pays where there is more to do per row than to hand it over.
         config.options_mut().optimizer.enable_round_robin_repartition = false;
-        // What spills goes to the same disk that is read; a drive says rather that it is too much.
+        // Spilling would use the same disk that scans read; a drive returns `Exhausted` instead.
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool)).with_disk_manager_builder(disk).build_arc().map_err(from_datafusion)?;
         let mut base = SessionStateBuilder::new()
@@ -100,8 +100,8 @@ impl Engine {
         Ok(Self { name, reader, indexes: None, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
     }
 
-    /// The same, but what it divides is surveyed stripe by stripe, however small these are: they
-    /// may lie in several places.
+    /// The same, but without runs: it surveys stripe by stripe, however small they are, because they may be in several
+    /// places.
     #[must_use]
     pub fn apart(self) -> Self {
         Self { joined: false, ..self }
@@ -124,13 +124,13 @@ impl Engine {
         self.threads
     }
 
-    /// What it is called.
+    /// Its name in errors and annotations.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whose turn it is to work; who works holds a permit.
+    /// The permits to run: a sub-plan holds one while it works.
     #[must_use]
     pub fn turns(&self) -> &Arc<Semaphore> {
         &self.running
@@ -217,7 +217,7 @@ impl Engine {
             slices += ticket.open(stored_as(table, ticket))?.metadata.slices.len() as u64;
         }
         let mut config = state.config().clone().with_batch_size(batch_rows);
-        // Of a join of stored tables the host knows which side fits into memory, and has put it on the left.
+        // For a join of stored tables, the host has put the side that fits into memory on the left.
         config.options_mut().optimizer.join_reordering = tables.len() <= 1;
         *state.config_mut() = config;
         Ok(Read { prepared, slices, reader, state, pool, started })
@@ -254,7 +254,7 @@ impl Read {
 pub(crate) struct Planned {
     pub(crate) prepared: Prepared,
     pub physical: Arc<dyn ExecutionPlan>,
-    /// Of all tables that the sub-plan names.
+    /// Slices of all tables that the sub-plan names.
     pub(crate) slices: u64,
     /// Counts what this sub-plan reads.
     pub(crate) reader: Arc<Reader>,
@@ -333,7 +333,7 @@ struct Job {
     engine: Arc<Engine>,
     annotation: Annotation,
     plan: Arc<dyn ExecutionPlan>,
-    /// Of all tables that the sub-plan names.
+    /// Slices of all tables that the sub-plan names.
     slices: u64,
     /// Counts what this sub-plan reads.
     reader: Arc<Reader>,
@@ -370,7 +370,7 @@ impl Job {
         })
     }
 
-    /// Runs the plan; the annotation, or nothing where nobody listens any more.
+    /// Runs the plan and returns its annotation, or `None` if the receiver is gone.
     async fn run(mut self, sender: &mpsc::Sender<Result<ResultMessage>>) -> Result<Option<Annotation>> {
         let engine = Arc::clone(&self.engine);
         let mut turn = Some(engine.turn().await?);
@@ -405,7 +405,7 @@ impl Job {
         Ok(Some(self.annotation))
     }
 
-    /// Whether somebody takes it. While nobody does yet, `turn` is given back.
+    /// Sends a batch; false if the receiver is gone. Returns `turn` while the channel is full.
     async fn send<'a>(
         &mut self,
         sender: &mpsc::Sender<Result<ResultMessage>>,

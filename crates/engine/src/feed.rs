@@ -1,8 +1,8 @@
-//! Stripes that come to a scan one by one while it runs, instead of being dealt to it before.
+//! A [`SliceFeed`] gives stripes to a scan one by one while it runs, instead of a fixed list at its start.
 //!
-//! What they are, and when there will be no more, is decided elsewhere (`skytether_scheduler`). A stripe is a slice; of
-//! a table with many columns it is the slices with its rows. Where stripes are small, what is called one here is a run
-//! of them ([`crate::stripe_coalescing`]), with a number that tells which.
+//! `skytether_scheduler` decides which stripes come, and when the feed ends. A stripe is a slice; of a table with many
+//! columns it is the slices with its rows. Where stripes are small, "stripe" means a run of them here
+//! ([`crate::stripe_coalescing`]), with the number of the run.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub trait SliceFeed: Send + Sync + Debug {
     /// The next stripe, when there is one; `None` at the end.
     fn next(&self) -> BoxFuture<'static, Option<Result<FetchedSlice>>>;
 
-    /// The scan was asked for more after the last batch of `stripe`: whoever reads it is done with that.
+    /// The scan wants more after the last batch of `stripe`, so its reader has processed that stripe.
     fn done(&self, stripe: u32);
 }
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for SliceFetcher {
 }
 
 impl SliceFetcher {
-    /// Reads `stripe` as far as it is wanted, and verifies it.
+    /// Reads and verifies the wanted parts of `stripe`.
     ///
     /// # Errors
     /// NotFound, Corrupt, Unavailable.
@@ -69,7 +69,7 @@ impl SliceFetcher {
         Ok(FetchedSlice { stripe, fetched: Arc::clone(&self.0).fetch(self.0.run(stripe)).await? })
     }
 
-    /// Slices that it has read, and those of which metadata told all.
+    /// The number of slices that it has read, and of those that metadata answered.
     pub(crate) fn counted(&self) -> (u64, u64) {
         self.0.counted()
     }

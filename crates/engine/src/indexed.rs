@@ -1,8 +1,8 @@
-//! Indexes of a drive, where a scan finds them, and what they say of a filter: which rows of which stripes may match,
-//! told before a slice is read.
+//! The indexes of a drive, and their use by a scan: before a slice is read, an index gives the rows of each stripe that
+//! may match.
 //!
-//! Whatever is found is as one-sided as [`crate::prune`]: filters are evaluated above the scan on what is read. An
-//! index that is damaged is not used, and its drive is told ([`Indexes::damaged`]).
+//! The result is one-sided, as that of [`crate::prune`]: it may have too many rows, never too few, and the filters
+//! still run above the scan (I14). A damaged index is not used, and [`Indexes::damaged`] reports it to the drive.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub struct Ready {
     pub of: PartitionName,
     /// Its name.
     pub name: String,
-    /// Where it lies.
+    /// The partition of its bytes.
     pub at: PartitionName,
     /// The heads of its segments, by number.
     pub segments: Vec<Arc<Head>>,
@@ -93,7 +93,7 @@ pub struct Indexes {
 struct SearchMemory([MemoryReservation; 2]);
 
 impl SearchMemory {
-    /// So many bytes are needed from now on, and no others.
+    /// Reduces the reservation to `bytes`.
     fn shrink_to(&self, bytes: usize) {
         self.0.iter().for_each(|of| of.shrink(of.size().saturating_sub(bytes)));
     }
@@ -107,7 +107,7 @@ impl Indexes {
         Self { ready: Mutex::default(), damaged: Mutex::default(), memory, turns: Semaphore::new(SEARCHES) }
     }
 
-    /// Leave to search, and memory for it; `None` where there is none: whoever asked does without.
+    /// A permit to search, and memory for it. `None` where memory is missing: the scan then runs without an index.
     async fn turn(&self, bytes: u64) -> Option<(SemaphorePermit<'_>, SearchMemory)> {
         let turn = self.turns.acquire().await.ok()?;
         let bytes = usize::try_from(bytes).ok()?;
@@ -135,7 +135,7 @@ impl Indexes {
         }
     }
 
-    /// Those that were found damaged since it was last asked.
+    /// The indexes that were found damaged since the last call.
     pub fn damaged(&self) -> Vec<(PartitionName, String)> {
         std::mem::take(&mut *self.damaged.lock())
     }
@@ -146,7 +146,7 @@ impl Indexes {
 
     /// Reading `index` failed.
     fn spoilt(&self, index: &Arc<Ready>, error: &Error) {
-        // A disk may fail for a moment, and one that was dropped, or built anew, since it was asked is as it should be.
+        // An I/O error may pass. An index that was dropped or rebuilt since the search began is not damaged.
         let lasting = matches!(error.kind(), Kind::Corrupt | Kind::NotFound);
         if !lasting || !self.of(&index.of).iter().any(|there| Arc::ptr_eq(there, index)) {
             tracing::info!("index {} of {} is not used: {}", index.name, index.of.dataset, error.report());
@@ -161,7 +161,7 @@ impl Indexes {
 /// What a search found.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// For each stripe that is in the index the rows of it that may match, ascending.
+    /// Per indexed stripe, the rows that may match, ascending.
     rows: BTreeMap<u32, Vec<u32>>,
     /// Whether each stripe is in it.
     known: Vec<bool>,
@@ -199,7 +199,7 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// One of `partition`. Of its columns so many as `first` says are unpacked before the others, if any.
+    /// A scan of `partition`. It decodes the `first` leading columns before the others, if given.
     fn new(partition: &Partition, kept: &'a [bool], columns: &'a [usize], first: Option<usize>, costs: Costs) -> Self {
         let metadata = &partition.metadata;
         let groups = metadata.groups.split(columns);
@@ -219,8 +219,8 @@ impl<'a> Scan<'a> {
         Self { kept, columns, reading: ReadCost { costs, stripes, reach, columns: columns.len(), first } }
     }
 
-    /// Whether what `asked` found is worth using, now that it is known and the search is paid for: pages tell only
-    /// about how many rows they have in a range, and nothing of where these lie.
+    /// Whether to use the result of `asked`, after the search is paid for. Before, pages only gave the number of rows
+    /// in a range, and not their stripes.
     fn pays(&self, asked: Asking, found: &Found) -> bool {
         let share = |stripe: &Stripe| if found.wants(stripe.number) { 1.0 } else { 0.0 };
         found.values.is_some() || pays(self.reading.seconds(share, asked.few), asked.without)
@@ -242,7 +242,7 @@ struct Asking {
 struct Asked {
     index: Arc<Ready>,
     boxes: Vec<Vec<Interval>>,
-    /// For each segment its pages.
+    /// The pages of each segment.
     pages: Vec<Vec<usize>>,
     /// Whether the values are in them.
     holds: bool,
@@ -271,11 +271,11 @@ impl Asked {
         let holds = scan.columns.iter().all(|at| head.header.held.contains(schema.field(*at).name()));
         let costs = &scan.reading.costs;
         let searching = reads as f64 * costs.seek_s + bytes as f64 / costs.bytes_per_s + ROW_S * rows as f64 / costs.speed;
-        // Where the rows found may lie, and what is not in the index.
+        // The stripes that the index covers.
         let known = known(&index, scan.kept.len());
         let knows = |stripe: &Stripe| known.get(stripe.number as usize).copied().unwrap_or(false);
         let here: Vec<&Stripe> = scan.reading.stripes.iter().filter(|stripe| knows(stripe)).collect();
-        // Who asks for a single value mostly asks for one that there is.
+        // A query for a single value mostly asks for one that exists.
         let found = if rows > 0 { found.max(1.0) } else { 0.0 };
         let few = found * FEW as f64 <= here.iter().map(|stripe| stripe.rows).sum::<f64>();
         let hit = 1.0 - (-found / here.len().max(1) as f64).exp();
@@ -289,7 +289,7 @@ impl Asked {
         Some(Self { index, boxes, pages, holds, expected, memory })
     }
 
-    /// Whether it is to be done, by what is expected of it.
+    /// Whether the search is expected to save time.
     fn pays(&self) -> bool {
         pays(self.expected.seconds, self.expected.without)
     }
@@ -356,7 +356,7 @@ fn put_together(values: &[RecordBatch], mut order: Vec<(u32, u32, usize, usize)>
     rows.map_err(|e| Error::internal("cannot put rows of an index together").with_source(e))
 }
 
-/// Pages in runs that are read at once, each with its file.
+/// Runs of pages that are read together, each with its file.
 fn runs(head: &Head, pages: &[usize]) -> Vec<(u32, Vec<usize>)> {
     let mut runs: Vec<(u32, Vec<usize>)> = Vec::new();
     let mut end = 0;
@@ -399,7 +399,7 @@ impl IndexLookup {
         Self { indexes, costs, answers: Mutex::default() }
     }
 
-    /// What the indexes answered to `asked`, if they were asked.
+    /// The earlier answer to `asked`, if there is one.
     fn answer(&self, asked: &str) -> Option<Option<Arc<Found>>> {
         self.answers.lock().get(asked).cloned()
     }
@@ -409,10 +409,10 @@ impl IndexLookup {
     }
 }
 
-/// What the best of the indexes of `partition` finds, for rows of which `filters` hold and the columns `projection` are
-/// wanted, in the stripes `kept`; `None` where none would save time.
+/// Searches the best index of `partition` for rows that may match `filters`, in the stripes `kept`, where the columns
+/// `projection` are wanted. `None` if no index would save time.
 ///
-/// Of the columns so many as `first` says are unpacked before the others, if any.
+/// The scan decodes the `first` leading columns before the others, if given.
 pub(crate) async fn search(
     lookup: &IndexLookup,
     reader: &Arc<Reader>,

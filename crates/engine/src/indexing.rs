@@ -1,4 +1,4 @@
-//! How a drive builds an index over its own slices: stripe by stripe, segment by segment, in bounded memory.
+//! Builds an index over a drive's own slices, stripe by stripe and segment by segment, in bounded memory.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use skytether_slice::Layout;
 
 use crate::reader::{Partition, Reader};
 
-/// Rows that are decoded at once.
+/// Rows per decoded batch.
 const BATCH_ROWS: usize = 1 << 16;
 
 /// A partition whose index is being built.
@@ -24,11 +24,11 @@ pub struct Indexing {
 }
 
 impl Indexing {
-    /// Of partition `of`, as `definition` says. Blocks.
+    /// Begins an index of partition `of` by `definition`. Blocks.
     ///
     /// # Errors
-    /// NotFound where there is no such partition or column; Unsupported where a column has no order, or the table
-    /// is a matrix; as reading.
+    /// NotFound where there is no such partition or column; Unsupported where a column has no order, or the table is a
+    /// matrix; as reading.
     pub fn of(reader: &Arc<Reader>, of: &PartitionName, definition: &Definition) -> Result<Self> {
         let partition = reader.partition(of)?;
         if partition.metadata.layout != Layout::Table {
@@ -53,7 +53,7 @@ impl Indexing {
         u32::try_from(self.partition.metadata.stripes()).unwrap_or(u32::MAX)
     }
 
-    /// Which content it is of.
+    /// The content from which it is built.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source

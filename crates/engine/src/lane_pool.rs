@@ -1,7 +1,7 @@
-//! Lanes of an engine over its own store, and what they read: of a drive's, or of the one that stands for a lost drive.
+//! Lanes of an engine over its own store. The engine is a drive's, or the fallback executor of a drive that is down.
 //!
-//! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each waits for a
-//! turn, takes a slice, and has it read before, where that can be.
+//! An epoch has as many lanes as the device has cores (without a device, as the engine has threads). Each lane waits
+//! for a permit, takes a slice and processes it; the next slices are prefetched where that is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::split_execution::SplitExecution;
 /// Lanes of an epoch at most, whatever a device has.
 const MAX_LANES: u32 = 64;
 
-/// Processor time below which a load says nothing.
+/// Least processor time of a load measurement; less means nothing.
 const TELLING: Duration = Duration::from_millis(1);
 
 /// The lanes of a sub-plan.
@@ -53,9 +53,9 @@ impl fmt::Debug for LanePool {
 /// What lanes have taken.
 #[derive(Debug, Default)]
 struct Taken {
-    /// Of lanes that are over.
+    /// Processor time of lanes that have ended.
     over: CpuSample,
-    /// Of those that are not, by their numbers.
+    /// Meters of the other lanes, by number.
     meters: BTreeMap<u64, Arc<Meter>>,
     next: u64,
     running: BTreeMap<(EpochId, SliceId), (Arc<Meter>, CpuSample)>,
@@ -84,7 +84,7 @@ impl LanePool {
         self.reads.lock()
     }
 
-    /// The rung that says which columns are read.
+    /// The pushdown level whose plan gives the columns to read.
     fn reads_at(&self, rung: PushdownLevel) -> PushdownLevel {
         if self.execution.has_upper() { rung } else { PushdownLevel::Full }
     }

@@ -1,24 +1,24 @@
 //! The engine: runs sub-plans over slices, wherever they come from.
 //!
-//! A drive runs it over its own store; a host runs it over slices that drives send as they are stored. It knows nothing
-//! of hosts, data sets or placement: a sub-plan's ticket names the partitions that it may read.
+//! A drive runs it over its own store; a host runs it over raw slices that drives send. It knows nothing of hosts, data
+//! sets or placement: a sub-plan's ticket names the partitions that it may read.
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | [`reader`] | partitions, slices and whole columns out of a store, with caches |
-//! | [`remote`], [`threads`] | a store behind a wire, for readers; threads for work that blocks |
+//! | [`remote`], [`threads`] | a remote store for readers; threads for work that blocks |
 //! | `ticket`, `ticket_catalog` | which partitions a sub-plan may read, and how DataFusion looks them up |
-//! | [`broadcast`] | the small tables that come with a sub-plan |
-//! | `table`, [`prune`], `prefilter` | a partition as a table; which stripes, and which rows of a stripe, a filter leaves over |
-//! | [`indexed`], `ranges`, [`indexing`] | which rows an index leaves over; what filters say of its columns; how it is built |
+//! | [`broadcast`] | the small tables that travel with a sub-plan |
+//! | `table`, [`prune`], `prefilter` | a partition as a table; stripes, and rows of a stripe, that a filter keeps |
+//! | [`indexed`], `ranges`, [`indexing`] | rows that an index keeps; bounds that filters give; how it is built |
 //! | `scan_spec`, `scan` | what a scan reads, and the operator that reads it |
-//! | `slice_loader`, `stripe`, `dense` | from stripes to batches; the rows of several slices; the dense view of a matrix |
-//! | [`statistics`] | what metadata tells of the rows |
+//! | `slice_loader`, `stripe`, `dense` | stripes to batches; rows of several slices; the dense view of a matrix |
+//! | [`statistics`] | what metadata says about the rows |
 //! | [`feed`], `stripe_coalescing` | stripes that come to a scan one by one; small ones that are read together |
-//! | `cells` | what grouped moments must know about cells |
+//! | `cells` | the cells for grouped moments |
 //! | `metadata_aggregates` | aggregates that metadata answers |
 //! | [`split_execution`] | a sub-plan stripe by stripe, at several pushdown levels |
-//! | [`session`], [`lane_pool`] | a sub-plan slice by slice, as its parent orders; the lanes that do it over one's own store |
+//! | [`session`], [`lane_pool`] | a sub-plan slice by slice, as its parent orders; lanes over the engine's own store |
 //! | [`meter`], `throttle` | how long work takes; operators on tasks of their own, at the speed of a device |
 //! | `plan_cache` | the operators of a sub-plan, which the drives of a process may share |
 //! | [`execute`], `batches`, `annotate` | running a sub-plan, delivering, reporting what happened |

@@ -1,9 +1,9 @@
-//! Aggregates answered out of metadata: where only plain columns of the table reach the aggregate.
+//! Answers aggregates from metadata, where only plain columns of the table reach the aggregate.
 //!
-//! DataFusion's rule takes the bounds of a computed column for exact wherever those of the column below are. They
-//! are not: `CAST(x AS VARCHAR)` orders 10 before 9, `CAST(x AS BOOLEAN)` maps the bounds -5 and 5 to true with 0
-//! between them, and counting what a cast gives must fail where the cast does. So that rule only gets to see
-//! aggregates whose input computes nothing.
+//! DataFusion's rule takes the bounds of a computed column for exact wherever those of its input column are. They are
+//! not: `CAST(x AS VARCHAR)` orders 10 before 9, and `CAST(x AS BOOLEAN)` maps the bounds -5 and 5 to true with 0
+//! between them. Counting the results of a cast must fail where the cast does. So that rule only sees aggregates whose
+//! input computes nothing.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl PhysicalOptimizerRule for MetadataAggregates {
     }
 }
 
-/// Whether `node`, an aggregate or what feeds one, hands on columns of one stored table and computes none.
+/// Whether `node`, an aggregate or an input of one, passes on columns of one stored table and computes none.
 fn plain(node: &Arc<dyn ExecutionPlan>) -> bool {
     if node.is::<SliceScanExec>() {
         return true;

@@ -1,4 +1,4 @@
-//! How long work takes, as processor time: what other things on the machine take does not count.
+//! Measures work as processor time, so that other load of the machine does not count.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct CpuSample {
 }
 
 impl CpuSample {
-    /// What has come since `before`.
+    /// The increase since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self { cpu: self.cpu.saturating_sub(before.cpu), wall: self.wall.saturating_sub(before.wall) }

@@ -1,10 +1,10 @@
-//! From the bytes of a sub-plan to the operators that run it.
+//! The plan cache: from the bytes of a sub-plan to the operators that run it.
 //!
-//! The drives of one process get the same bytes for a query, and the same again for the next query of its kind. To
-//! read and plan a list of a thousand aggregates takes each of them longer than to add up its columns. So the plans of
-//! long lists over one table are kept, the last few, without anything of a drive's: their scan is taken out, and each
-//! drive puts its own in. Drives that ask for one plan at once wait for the first. A kept plan is used over tables of
-//! the very same columns only.
+//! The drives of one process get the same bytes for a query, and again for the next query of its kind. Planning a list
+//! of a thousand aggregates takes longer than summing its columns. So the cache keeps the last few plans of long lists
+//! over one table. A kept plan holds nothing of a drive: its scan is taken out, and each drive inserts its own. Drives
+//! that request one plan at the same time wait for the first. A kept plan only serves tables with the very same
+//! columns.
 
 use std::sync::{Arc, LazyLock};
 
@@ -39,7 +39,7 @@ const LEAST: usize = 4 << 10;
 /// How many plans are kept.
 const KEPT: usize = 8;
 
-/// Of how many bytes together; in memory they take some thirty times as much.
+/// Bytes of all kept sub-plans together; their plans take some thirty times as much memory.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// A sub-plan that was read, over a session's tables.
@@ -73,7 +73,7 @@ impl Prepared {
         {
             return Ok(Self::Shared(Arc::clone(shared), table));
         }
-        // Not to be shared; or by those no more who have another table of this name by now.
+        // The plan cannot be shared, or its table has been replaced by another one of this name.
         forget(bytes, &cell);
         match own {
             Some(logical) => Ok(Self::Own(logical)),
@@ -128,7 +128,7 @@ pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> DfR
 pub(crate) struct Shared {
     logical: LogicalPlan,
     table: TableReference,
-    /// Of the table.
+    /// The schema of the table.
     schema: SchemaRef,
     projection: Option<Vec<usize>>,
     /// Conditions that the scan may know, to leave rows out.
@@ -141,8 +141,8 @@ pub(crate) struct Shared {
 struct Operators {
     /// The partitions that the session wants, and those that the scan has.
     partitions: (usize, usize),
-    /// With an [`EmptyExec`] in the place of the scan; `None` where they are one drive's own: answers that its
-    /// metadata has, for example.
+    /// With an [`EmptyExec`] in place of the scan. `None` where the operators belong to one drive: with answers from
+    /// its metadata, for example.
     plan: Option<Arc<dyn ExecutionPlan>>,
 }
 
@@ -269,10 +269,10 @@ fn calls_only(plan: &LogicalPlan, base: &SessionState) -> DfResult<bool> {
     Ok(only)
 }
 
-/// `plan` as it is to be made operators of, if that takes no rules: a long list of expressions over nothing but one
-/// table's columns, or over the rows of it that a condition lets through. It was analysed and optimised before it was
-/// cut, and has no limit that might find its way to the scan: the rules would only look for each column among all
-/// others, again and again. The scan is told of the condition.
+/// `plan` in the form for making operators, if it needs no optimiser rules. That is a long list of expressions over the
+/// columns of one table, or over its rows under a condition. Such a plan was analysed and optimised before the split,
+/// and has no limit to push into the scan. The rules would only look for each column among all others, again and again.
+/// The scan gets the condition.
 fn without_rules(plan: &LogicalPlan) -> DfResult<Option<LogicalPlan>> {
     let (mut at, mut expressions, mut condition) = (plan, 0, None);
     let scan = loop {
@@ -298,7 +298,7 @@ fn without_rules(plan: &LogicalPlan) -> DfResult<Option<LogicalPlan>> {
         return Ok(None);
     }
     let filters = condition.map(split_conjunction).unwrap_or_default();
-    // Who filters rows by itself needs no filter above, which is for the rules to know.
+    // A source that filters exactly needs no filter above; only the rules handle that.
     let hints = scan.source.supports_filters_pushdown(&filters)?.iter().all(|pushed| *pushed == TableProviderFilterPushDown::Inexact);
     let filters: Vec<Expr> = filters.into_iter().cloned().collect();
     if hints { told(plan.clone(), &filters).map(Some) } else { Ok(None) }
@@ -335,7 +335,7 @@ static PLANS: LazyLock<Cache<Bytes, Cell>> = LazyLock::new(|| Cache::new(KEPT_BY
 
 /// The place of the plan in `bytes`, made where there is none.
 fn cell(bytes: &Bytes) -> Cell {
-    // No plan weighs less than its share, so that there are no more than so many.
+    // Each plan weighs at least its share of the cache, which bounds the number of plans.
     PLANS.get(bytes).unwrap_or_else(|| PLANS.put(bytes.clone(), Cell::default(), bytes.len().max(KEPT_BYTES / KEPT)))
 }
 

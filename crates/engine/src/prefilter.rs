@@ -1,8 +1,8 @@
-//! Columns of conditions are decoded first: of the others only rows for which the conditions hold.
+//! Late materialisation: a scan decodes the columns of conditions first, and of the other columns only rows that match.
 //!
-//! The bytes are there already; what is saved is unpacking them, and copying rows that nobody wants, which is most of
-//! what a slow processor does with a slice that has few hits. The filter above evaluates all the same. Where many rows
-//! pass, decoding the conditions' columns twice costs more than it saves: then it is only tried now and then.
+//! The bytes have been read already. Decoding and copying unwanted rows is saved: a slow processor spends most of its
+//! time on that in a slice with few hits. The filter above still runs. Where many rows pass, decoding the conditions'
+//! columns twice costs more than it saves, so the scan only tries it now and then.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,13 +20,13 @@ use skytether_common::Result;
 
 use crate::reader::{Part, Partition, Reader};
 
-/// Of the rows of a slice at most one in so many may pass.
+/// At most one of this many rows of a slice may pass.
 pub(crate) const FEW: u64 = 8;
 
 /// Slices of fewer rows are decoded as quickly as they are looked into.
 pub(crate) const LEAST: u64 = 8192;
 
-/// Where more did, so many slices are decoded without a try.
+/// Slices that are decoded without a try after one in which more rows passed.
 const PAUSE: u32 = 15;
 
 /// Conditions on columns that are quick to decode.
@@ -45,8 +45,8 @@ impl fmt::Debug for Prefilter {
 }
 
 impl Prefilter {
-    /// Of those parts of `filters` that are about numbers, times and booleans; `None` where there are none, where all
-    /// of the columns `wanted` are theirs, and for wide tables and matrices.
+    /// From the parts of `filters` over numbers, times and booleans. `None` if there are none, if they need all of the
+    /// columns `wanted`, and for wide tables and matrices.
     pub(crate) fn new(state: &dyn Session, partition: &Partition, filters: &[Expr], wanted: &[usize]) -> Option<Self> {
         let schema = &partition.metadata.schema;
         if partition.metadata.groups.len() > 1 || partition.metadata.layout != skytether_slice::Layout::Table {
@@ -86,7 +86,7 @@ impl Prefilter {
         for batch in Reader::decode(partition, part.with_columns(self.columns.clone()), batch_rows)? {
             let batch = batch?;
             let answer = self.condition.evaluate(&batch).and_then(|answer| answer.into_array(batch.num_rows()));
-            // What fails fails above, where it is told.
+            // If the condition fails here, it fails above as well, and the error is reported there.
             let Some(answer) = answer.ok().and_then(|answer| answer.as_boolean_opt().cloned()) else { return Ok(None) };
             let passed = match answer.nulls() {
                 Some(nulls) => answer.values() & nulls.inner(),

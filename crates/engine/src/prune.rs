@@ -1,7 +1,6 @@
-//! Which stripes, genes and cells a query's filters leave over, told without reading a slice.
+//! Pruning: which stripes, genes and cells a query's filters keep, found without reading a slice.
 //!
-//! Everything here is one-sided: what is dropped can't match, what is kept may. The filters
-//! themselves run above the scan.
+//! It is one-sided: what is dropped cannot match, what is kept may. The filters still run above the scan.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -32,7 +31,7 @@ fn refers_to(expr: &Expr, allowed: impl Fn(&str) -> bool) -> bool {
     !columns.is_empty() && columns.iter().all(|c| allowed(&c.name))
 }
 
-/// For each of `values` of `column`, whether all `filters` can hold; `None` where that can't be told.
+/// For each of `values` of `column`, whether all `filters` can hold; `None` where that is unknown.
 pub(crate) fn matching(state: &dyn Session, filters: Vec<Expr>, column: &str, values: &ArrayRef) -> Option<BooleanArray> {
     let filter = conjunction(filters)?;
     let schema = Arc::new(Schema::new(vec![Field::new(column, values.data_type().clone(), true)]));
@@ -52,12 +51,12 @@ pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
     mask.values().set_indices().filter_map(|i| u32::try_from(i).ok()).collect()
 }
 
-/// Of the containers of `statistics`, those in which all `filters`, over columns of `schema`, may hold somewhere;
-/// nothing where that can't be told.
+/// The containers of `statistics` in which all `filters`, over columns of `schema`, may hold somewhere; `None` where
+/// that is unknown.
 pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: &impl PruningStatistics) -> Option<Vec<bool>> {
     let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| schema.index_of(name).is_ok())).cloned().collect();
     let filter = conjunction(known)?;
-    // Only the columns that it is about: planners look through all of a schema.
+    // Only the columns of the filter: planners search the whole schema.
     let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| schema.index_of(&c.name).ok()).collect();
     let file = schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new).ok()?;
     let named = DFSchema::try_from(Arc::clone(&file)).ok()?;

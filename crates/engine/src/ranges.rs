@@ -1,7 +1,7 @@
-//! What filters say about the columns of an index: boxes of ranges that have all rows which can match.
+//! From filters to the columns of an index: boxes of ranges that contain all rows that can match.
 //!
-//! One-sided, as all pruning is: what is not understood bounds nothing. The filters themselves are
-//! evaluated above the scan.
+//! It is one-sided, as all pruning: a filter that is not understood bounds nothing. The filters still run above the
+//! scan.
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -18,7 +18,7 @@ type Box_ = Vec<Interval>;
 pub(crate) struct Columns<'a>(pub(crate) Vec<(&'a str, &'a DataType, &'a Order)>);
 
 impl Columns<'_> {
-    /// The boxes in which rows lie for which all `filters` hold; `None` where they bound no column.
+    /// Boxes that contain all rows for which all `filters` hold; `None` where these bound no column.
     pub(crate) fn boxes(&self, filters: &[Expr]) -> Option<Vec<Box_>> {
         let known = filters.iter().filter(|filter| !filter.is_volatile());
         let boxes = known.fold(vec![self.all()], |boxes, filter| self.both(&boxes, &self.of(filter)));

@@ -31,11 +31,11 @@ const COLUMN_CACHE: usize = 64 << 20;
 /// read better than several.
 const WORTH_PICKING: f64 = 0.7;
 
-/// A partition of this drive, with what its metadata slice says.
+/// A partition of this drive, with the content of its metadata slice.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(crate) name: PartitionName,
-    /// The metadata slice's key and version: this very content.
+    /// The metadata slice's key and version, which identify its content.
     pub(crate) key: Key,
     pub(crate) version: Version,
     pub(crate) metadata: Metadata,
@@ -82,8 +82,7 @@ pub struct Reader {
     store: Arc<dyn SliceStore>,
     caches: Arc<Caches>,
     bytes_read: AtomicU64,
-    /// What pays for the processor time of all that is run over this reader, where that is to
-    /// be as slow as some device.
+    /// The emulated device's processor, which the work over this reader pays for, if there is one.
     processor: Option<Arc<Processor>>,
     /// Where reading waits, if not on the runtime's threads.
     threads: Option<Arc<Threads>>,
@@ -94,18 +93,18 @@ struct Caches {
     metadata: Cache<(Key, Version), Arc<Partition>>,
     columns: Cache<(Key, Version, String), ArrayRef>,
     totals: Cache<(Key, Version, String), Arc<Float32Array>>,
-    /// Groups of cells that queries asked for.
+    /// Groups of cells that queries have used.
     prepared: Arc<PreparedCache>,
 }
 
 impl Reader {
-    /// Over `store`, with empty caches.
+    /// A reader over `store`, with empty caches.
     #[must_use]
     pub fn new(store: Arc<dyn SliceStore>) -> Self {
         Self::sharing(store, 1)
     }
 
-    /// The same with caches of so many times fewer bytes.
+    /// The same with caches of `1 / shares` of the bytes.
     #[must_use]
     pub fn sharing(store: Arc<dyn SliceStore>, shares: usize) -> Self {
         let of = |bytes: usize| bytes / shares.max(1);
@@ -167,7 +166,7 @@ impl Reader {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Groups of cells that queries asked for; an entry holds only where it is of the very columns that a query sees.
+    /// Groups of cells that queries have used. An entry is valid only for the identical columns.
     pub(crate) fn prepared(&self) -> Arc<PreparedCache> {
         Arc::clone(&self.caches.prepared)
     }
@@ -211,11 +210,11 @@ impl Reader {
         Ok(Source { len: entry.len, crc32c: entry.crc32c })
     }
 
-    /// Slice `n` of `partition`, as far as the columns at `places` of its group need it, and how many bytes were read.
+    /// Slice `n` of `partition`, as far as the columns at `places` of its group need it, and the number of bytes read.
     /// All of them are verified, and are of the slice that the metadata describes.
     ///
     /// # Errors
-    /// NotFound, Unavailable; Corrupt where another slice lies under the key, or for damage in what was read.
+    /// NotFound, Unavailable; Corrupt where the key has another slice, or for damage in what was read.
     fn slice(&self, partition: &Partition, n: u32, places: &[usize]) -> Result<(Pieces, usize)> {
         let key = partition.name.slice_key(n)?;
         let expected = partition.metadata.slices.get(n as usize).ok_or_else(|| Error::internal(format!("partition {} has no slice {n}", partition.key)))?;
@@ -329,8 +328,8 @@ impl Reader {
         Ok(self.caches.columns.put(cached, column, weight))
     }
 
-    /// The whole Float32 column `name`, without nulls. The same array as long as it stays in the cache, so that callers
-    /// may tell by its address that what they made of it still holds.
+    /// The whole Float32 column `name`, without nulls. It is the same array as long as it stays in the cache, so
+    /// callers may compare its address to validate what they derived from it.
     ///
     /// # Errors
     /// As [`Reader::column`]; Corrupt where the column has another type or nulls.
@@ -347,7 +346,7 @@ impl Reader {
     }
 }
 
-/// A slice before it is decoded, and what is wanted of it.
+/// A slice before it is decoded, and the wanted columns and rows.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Its number in the partition.
@@ -388,7 +387,7 @@ impl Part {
         Self { n: self.n, group: self.group, columns, stored: self.stored.clone(), read: self.read, rows: self.rows.clone() }
     }
 
-    /// The same, of which only `rows` are wanted.
+    /// The same slice, with only `rows` wanted.
     pub(crate) fn only(self, rows: Option<Arc<[u32]>>) -> Self {
         Self { rows, ..self }
     }
@@ -413,7 +412,7 @@ pub(crate) struct SliceBatches {
 }
 
 impl SliceBatches {
-    /// Nothing more will be asked for.
+    /// Frees its memory early: the caller needs no more of it.
     pub(crate) fn end(&mut self) {
         self.batches = None;
     }

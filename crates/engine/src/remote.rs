@@ -1,4 +1,4 @@
-//! A store behind a [`Storage`], for readers, which block.
+//! A blocking [`SliceStore`] over an asynchronous [`Storage`], for readers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl SliceStore for RemoteStore {
         self.wait(|storage| async move { storage.get(&key).await })
     }
 
-    /// Whoever is asked may have it from other drives.
+    /// The storage may reconstruct the value from other drives.
     fn get_mended(&self, key: &Key, len: u64, crc32c: u32) -> Result<Option<Bytes>> {
         self.get_expected(key, len, crc32c)
     }

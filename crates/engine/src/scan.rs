@@ -1,10 +1,10 @@
-//! The physical operator that reads slices: reads ahead on threads that may block, decodes where the
-//! rows are wanted, and counts.
+//! The physical operator that reads slices: it prefetches on threads that may block, decodes where the rows are wanted,
+//! and counts.
 //!
-//! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are used best while they
-//! are in the cache. So a sparse slice is decoded batch by batch, some 64 thousand values at a time. Of a wide table
-//! the slices of a stripe are decoded one after the other, all rows of each: a decoder of a column takes more memory
-//! than its rows ([`crate::stripe`]). Small stripes that follow one another are read and handed on together
+//! Decoding is not done ahead: a decoded slice is several times its stored size, and its rows are best used while they
+//! are in the cache. So a sparse slice is decoded batch by batch, some 64 thousand values at a time. The slices of a
+//! stripe of a wide table are decoded one after the other, all rows of each. A column's decoder takes more memory than
+//! its rows ([`crate::stripe`]). Small stripes that follow one another are read and passed on together
 //! ([`crate::stripe_coalescing`]).
 
 use std::fmt;
@@ -37,19 +37,19 @@ use crate::scan_spec::{ScanSpec, Shape};
 use crate::slice_loader::{Fetching, Work};
 use crate::statistics;
 
-/// Runs of stripes that are read at the same time per partition: the one that is wanted next and one more.
+/// Runs of stripes that are read at the same time per partition: the next one and one more.
 const PREFETCH: usize = 2;
 
 /// Names of the metrics that an annotation sums up.
 pub(crate) const SLICES: &str = "slices";
 /// See [`SLICES`].
 pub(crate) const SLICES_PRUNED: &str = "slices_pruned";
-/// See [`SLICES`]: those of which the number of rows was all that was wanted.
+/// See [`SLICES`]: slices whose number of rows was all that the scan needed.
 pub(crate) const SLICES_TOLD: &str = "slices_told";
 
-/// The metric of rows that were looked at and passed over, as conditions did not hold for them.
+/// The metric of rows that late materialisation skipped, because conditions did not hold for them.
 pub(crate) const PASSED_OVER: &str = "rows_passed_over";
-/// Shown beside [`SLICES`]; an annotation has the bytes from the reader, which sees more than scans.
+/// Shown next to [`SLICES`]; an annotation has the bytes from the reader, which sees more than scans.
 const BYTES_READ: &str = "bytes_read";
 
 /// Reads slices of one partition.
@@ -63,12 +63,12 @@ pub(crate) struct SliceScanExec {
     feed: Option<Arc<dyn SliceFeed>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    /// Made when first asked for.
+    /// Computed at the first call.
     statistics: OnceLock<Arc<Statistics>>,
 }
 
 impl SliceScanExec {
-    /// Reads what `spec` says, as columns of `schema`.
+    /// A scan by `spec`, with columns of `schema`.
     pub(crate) fn new(spec: ScanSpec, schema: SchemaRef, pruned: usize, fetch: Option<usize>) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema),
@@ -108,7 +108,7 @@ impl SliceScanExec {
         Ok(SliceFetcher(Arc::new(Fetching { stored: self.spec.stored()?, spec: Arc::clone(&self.spec), read, told, passed_over, bytes_read, time })))
     }
 
-    /// Stripes that nothing of is wanted, in slices.
+    /// Pruned stripes, in slices.
     pub(crate) fn pruned(&self) -> u64 {
         (self.pruned * self.spec.partition.metadata.groups.len()) as u64
     }
@@ -125,7 +125,7 @@ impl DisplayAs for SliceScanExec {
         let slices = self.spec.runs.iter().flatten().map(|run| run.len()).sum::<usize>() * each;
         let columns: Vec<&str> = self.properties.eq_properties.schema().fields().iter().map(|f| f.name().as_str()).collect();
         if matches!(form, DisplayFormatType::TreeRender) {
-            // The same at all drives, whose slices are counted beside it.
+            // The same on all drives, whose slices are counted next to it.
             write!(f, "columns={}{view}", columns.join(", "))?;
         } else {
             write!(
@@ -226,7 +226,7 @@ impl ExecutionPlan for SliceScanExec {
                 let loaded = fed.map(move |fed| {
                     let FetchedSlice { stripe, fetched } = fed?;
                     let (loaded, feed) = (work.load(fetched)?, Arc::clone(&feed));
-                    // Whoever asks for more than the last batch is done with the stripe.
+                    // A request for more than the last batch means that the stripe is processed.
                     let over = stream::poll_fn(move |_| {
                         feed.done(stripe);
                         Poll::Ready(None)
@@ -242,7 +242,7 @@ impl ExecutionPlan for SliceScanExec {
     }
 }
 
-/// Stops at the fetch limit, records what came, and tells the memory pool of the batch that is on its way.
+/// Stops at the fetch limit, counts rows, and reserves the batch that it passes on in the memory pool.
 struct ScanStream {
     schema: SchemaRef,
     inner: Option<BoxStream<'static, DfResult<RecordBatch>>>,

@@ -31,7 +31,7 @@ const WIDEST_BATCH: u64 = 16 << 20;
 pub(crate) enum Shape {
     /// They are.
     Stored,
-    /// The gene's name comes in front, where it is wanted.
+    /// The gene's name is the first column, if it is wanted.
     Rows {
         /// Names by gene number.
         genes: Option<ArrayRef>,
@@ -50,7 +50,7 @@ pub(crate) struct ScanSpec {
     pub(crate) projection: Vec<usize>,
     /// The stripes to read, in runs, for each of the output partitions.
     pub(crate) runs: Vec<Vec<Run>>,
-    /// What an index says of the rows that are wanted.
+    /// The rows that an index keeps.
     found: Option<Arc<Found>>,
     /// Which columns are decoded first.
     pub(crate) first: Option<Prefilter>,
@@ -85,7 +85,7 @@ impl ScanSpec {
         Self { reader, partition, shape, projection, runs, found: None, first: None }
     }
 
-    /// The same scan, whose rows an index has told: the stripes are those that are read.
+    /// The same scan, narrowed to the rows that an index keeps; it reads only their stripes.
     pub(crate) fn indexed(self, found: Option<Arc<Found>>) -> Self {
         Self { found, ..self }
     }
@@ -95,7 +95,7 @@ impl ScanSpec {
         Self { first, ..self }
     }
 
-    /// What an index says of the rows that are wanted.
+    /// The rows that an index keeps.
     pub(crate) fn found(&self) -> Option<&Found> {
         self.found.as_deref()
     }
@@ -115,8 +115,8 @@ impl ScanSpec {
         let mut left = sized.iter();
         let surveyed = |run: Run| {
             let stripes = left.by_ref().take(run.len());
-            // All rows, also where an index says which of them are wanted: a parent that gets the stripe decodes all of
-            // them, and the rows that the drive passes over are measured soon.
+            // All rows, even if an index keeps only some. A parent that gets the stripe raw decodes all of them, and
+            // measurements soon show how many rows the drive skips.
             let rows_and_bytes = stripes.map(|(n, _)| Some((metadata.stripe_rows(*n as usize)?, read(*n as usize)?)));
             let (rows, bytes) = rows_and_bytes.collect::<Option<Vec<_>>>()?.into_iter().fold((0, 0), |(rows, bytes), (r, b)| (rows + r, bytes + b));
             Some(Stripe { stripe: run.number(), rows, bytes })
@@ -178,7 +178,7 @@ impl ScanSpec {
         self.partition.metadata.groups.split(stored).len().max(1)
     }
 
-    /// The number of dense rows of stripe `n`, where metadata alone tells it.
+    /// The number of dense rows of stripe `n`, if metadata alone determines it.
     fn count(&self, dense: &Dense, n: u32) -> Option<u64> {
         let (min, max) = prune::bounds(&self.partition, "block")?;
         if min.is_null(n as usize) || max.is_null(n as usize) {

@@ -1,9 +1,8 @@
-//! A sub-plan that is worked off slice by slice: what `skytether_scheduler::drive` decides,
-//! carried out by a [`Worker`].
+//! A session: a sub-plan that runs slice by slice. `skytether_scheduler::drive` decides, and a [`Worker`] carries out.
 //!
-//! A task takes orders, beats, and closes; each epoch has as many lanes as the worker wants, tasks of their own that
-//! ask the machine for slices. Whoever knows something new tells the machine, under one lock, and sends what it says.
-//! What a lane does with its slices is the worker's: a drive's are lanes of its engine.
+//! One task takes orders, sends heartbeats and closes. Each epoch has as many lanes as the worker wants. A lane is a
+//! task that asks the state machine for slices. All tasks report events to the state machine under one lock, and send
+//! its messages. The worker decides what a lane does with its slices: a drive's lanes are those of its engine.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -29,7 +28,7 @@ use tokio::task::AbortHandle;
 use crate::execute::Engine;
 use crate::split_execution::SplitExecution;
 
-/// Signs of life of epochs that run.
+/// Time between heartbeats of epochs that run.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 
 /// KiB of batches that may wait for the receiver, of one session. Lanes go on while results are on their way; with
@@ -39,32 +38,31 @@ const WAITING: u32 = 4 << 10;
 /// Bytes that a lane needs at least: a decoded batch, and what its operators hold for it.
 const LANE: u64 = 4 << 20;
 
-/// Into how many parts [`LANE`] is divided of which one is left where rows still fit, and where only slices as they are
-/// stored do ([`skytether_scheduler::drive::admit`] wants an eighth for rows).
+/// Divisors of [`LANE`]. The first gives the memory that must be free to process rows, the second the memory to send
+/// raw slices ([`skytether_scheduler::drive::admit`] wants an eighth for rows).
 const ROWS_LEFT: u64 = 2;
 const SLICES_LEFT: u64 = 16;
 
-/// When to ask again where nothing is known of what there is to do.
+/// When to ask again where the backlog is unknown.
 const RELIEF: Seconds = 2.0;
 
-/// Who asked is not sent away for longer.
+/// The longest time after which a refused parent may ask again.
 const LONGEST_RELIEF: Seconds = 30.0;
 
-/// What works off the slices of a session: the engine of a drive, or the CSEs below a level in the middle. As
-/// [`Meters`] it tells how busy it is.
+/// Processes the slices of a session: the engine of a drive, or the CSEs of an aggregator. As [`Meters`] it reports its
+/// load.
 pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
-    /// The sub-plan that it works off.
+    /// The sub-plan that it runs.
     fn execution(&self) -> &SplitExecution;
     /// Lanes of an epoch.
     fn lanes(&self) -> usize;
     /// What it did, as far as that is over.
     fn annotation(&self) -> Annotation;
-    /// These slices will be asked for next, and only these: what is read ahead of them may be
-    /// dropped where they are others.
+    /// Exactly these slices come next. Slices that were prefetched and are not among them may be dropped.
     fn ahead(&self, next: &[(PushdownLevel, SliceId)]);
-    /// An epoch is no more; nothing of it is wanted.
+    /// An epoch has ended; its results are not needed any more.
     fn forgotten(&self, epoch: EpochId);
-    /// Works off slices until `lane` has no more, and gives what comes of them to it.
+    /// Processes slices until `lane` has no more, and gives their results to it.
     ///
     /// # Errors
     /// Those of the sub-plan and of the slices.
@@ -76,7 +74,7 @@ pub trait Worker: Meters + fmt::Debug + Send + Sync + 'static {
 pub struct Sessions {
     engine: Arc<Engine>,
     memory_limit: u64,
-    /// What annotations call the device, where the CSE is to be like one.
+    /// The name of the emulated device in annotations, if there is one.
     device: Option<String>,
     /// Epochs that run or wait, of all sessions.
     epochs: AtomicU32,
@@ -86,7 +84,7 @@ pub struct Sessions {
     backlog: Mutex<Backlog>,
 }
 
-/// From where on a CSE refuses work, whatever memory it has.
+/// Bounds from which on a CSE refuses work, whatever memory it has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
     /// Epochs at a time.
@@ -95,19 +93,19 @@ pub struct Bounds {
     pub load: f64,
 }
 
-/// What all sessions of a CSE have to work off still.
+/// The slices of all sessions of a CSE that wait or are being processed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Backlog {
     slices: usize,
     /// Core seconds of a slice, the last ones counting most.
     cost: Option<f64>,
-    /// Slices that are worked off at a time.
+    /// Slices that are processed at a time.
     lanes: usize,
 }
 
 impl Backlog {
-    /// Seconds until it is worked off where slices take `load` times their processor time; a guess where
-    /// nothing is known of them.
+    /// Seconds until the backlog is processed, if slices take `load` times their processor time. A fixed guess where no
+    /// cost is known.
     fn relief(self, load: f64) -> Seconds {
         match self.cost {
             Some(cost) if self.slices > 0 => (self.slices as f64 * cost * load / self.lanes.max(1) as f64).clamp(HEARTBEAT.as_secs_f64(), LONGEST_RELIEF),
@@ -116,20 +114,20 @@ impl Backlog {
     }
 }
 
-/// How much the last slice's cost counts beside those before.
+/// Weight of the last slice's cost against the earlier ones.
 const LAST: f64 = 0.2;
 
 /// How busy lanes found the CSE.
 #[derive(Debug, Clone, Copy)]
 struct Load {
-    /// When it was told last.
+    /// The time of the last report.
     at: Instant,
     now: f64,
     /// What was measured before that; 1 where nothing was for long.
     before: f64,
 }
 
-/// How long a load counts that nobody has measured again.
+/// How long a load counts without a new measurement.
 const LOAD_COUNTS: Duration = Duration::from_secs(1);
 
 /// How long a load counts as the one before: slices take that long on a CSE that is as busy as one
@@ -137,7 +135,7 @@ const LOAD_COUNTS: Duration = Duration::from_secs(1);
 const LOAD_STAYS: Duration = Duration::from_secs(30);
 
 impl Sessions {
-    /// Of a CSE whose `engine` may hold `memory_limit` bytes.
+    /// The sessions of a CSE whose `engine` may hold `memory_limit` bytes.
     #[must_use]
     pub fn new(engine: Arc<Engine>, memory_limit: u64, device: Option<String>, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self { engine, memory_limit, device, epochs: AtomicU32::new(0), bounds, load: Mutex::default(), backlog: Mutex::default() })
@@ -147,7 +145,7 @@ impl Sessions {
         self.backlog.lock()
     }
 
-    /// Seconds until what is waiting is worked off, by what slices cost of late and by how busy the CSE is.
+    /// Seconds until waiting slices are processed, by the recent cost of slices and the load of the CSE.
     fn relief(&self) -> Seconds {
         let backlog = *self.backlog();
         backlog.relief(self.load())
@@ -157,13 +155,13 @@ impl Sessions {
         self.load.lock()
     }
 
-    /// How busy the CSE is, as far as its lanes noticed of late. What one measurement says, of a millisecond perhaps,
-    /// and the one before it did not, is no reason to refuse work for seconds.
+    /// The load of the CSE by recent reports of its lanes. A single measurement may cover only a millisecond. Without a
+    /// second one, it is no reason to refuse work for seconds.
     fn load(&self) -> f64 {
         self.known_load().filter(|load| load.at.elapsed() < LOAD_COUNTS).map_or(1.0, |load| load.now.min(load.before))
     }
 
-    /// A lane measured this load, or tells what was measured before.
+    /// A lane reports a load that it measured now or before.
     fn notice(&self, load: f64) {
         let (mut known, at) = (self.known_load(), Instant::now());
         let before = match *known {
@@ -179,7 +177,7 @@ impl Sessions {
         *known = Some(Load { at, now: load, before });
     }
 
-    /// Waits for orders about the stripes of `worker`, which `plan` is to be worked off over.
+    /// Opens a session of `plan` that waits for orders about the stripes of `worker`.
     #[must_use]
     pub fn open(self: &Arc<Self>, plan: &SubPlan, worker: Arc<dyn Worker>) -> Session {
         let (orders, incoming) = mpsc::unbounded_channel();
@@ -209,9 +207,8 @@ impl Sessions {
                 batches_out,
                 |mut batches| async move { batches.recv().await.map(|(message, _room): (_, OwnedSemaphorePermit)| (message, batches)) },
             );
-        // What is said goes before rows that wait: whoever feeds the lanes must know what they have done. What
-        // ends it comes with the messages of the machine; lanes that still hold on to the other channel have
-        // nothing to say any more.
+        // Messages go before rows that wait, because the parent must know what lanes have done to feed them. The last
+        // message comes from the state machine; lanes that still hold the other channel send nothing after it.
         let messages = stream::unfold(
             (stream::select_with_strategy(ups.boxed(), batches.boxed(), |_: &mut ()| PollNext::Left), Some(task)),
             |(mut messages, task)| async move {
@@ -225,7 +222,7 @@ impl Sessions {
     }
 }
 
-/// Ends a session whose messages nobody reads any more.
+/// Ends a session whose receiver is gone.
 struct Closing(AbortHandle, Arc<Shared>);
 
 impl Drop for Closing {
@@ -247,7 +244,7 @@ struct Shared {
     /// or than at `filter`; 0 where none did.
     exhausted: AtomicU64,
     ups: mpsc::UnboundedSender<Result<Message>>,
-    /// As many as have room.
+    /// Batches, as many as have room.
     batches: mpsc::UnboundedSender<(Result<Message>, OwnedSemaphorePermit)>,
     /// See [`WAITING`].
     room: Arc<Semaphore>,
@@ -307,7 +304,7 @@ impl Shared {
     }
 
     fn say(&self, up: Up) {
-        // Where nobody listens there is nobody to tell.
+        // Without a receiver, the message is not needed.
         let _ = self.ups.send(Ok(Message::Up(up)));
     }
 
@@ -409,7 +406,7 @@ impl Shared {
         said.into_iter().for_each(|up| self.say(up));
     }
 
-    /// Tells which slices lanes will ask for next.
+    /// Reports to the worker which slices lanes will take next.
     fn ahead(&self, state: &State) {
         let next = state.machine.ahead().take(self.worker.lanes()).filter_map(|(epoch, slice)| Some((state.machine.rung(epoch)?, slice)));
         self.worker.ahead(&next.collect::<Vec<_>>());
@@ -453,8 +450,8 @@ impl Shared {
         self.count(state);
         let Some(failed) = failed else { return };
         if kind == Kind::Exhausted {
-            // Less of the sub-plan needs less memory: rows hold no states, and handing slices
-            // out holds next to nothing.
+            // A lower level of the sub-plan needs less memory: rows hold no states, and sending raw slices needs hardly
+            // any.
             let accepts = if rung == PushdownLevel::Full && self.worker.execution().has_upper() { PushdownLevel::Filter } else { PushdownLevel::Raw };
             self.exhausted.fetch_max(if accepts == PushdownLevel::Filter { ROWS_LEFT } else { SLICES_LEFT }, Ordering::Relaxed);
             self.say(Up::Refused { epoch, accepts: Some(accepts), again: self.sessions.relief(), why: Why::Memory });
@@ -485,7 +482,7 @@ impl Lane {
         self.rung
     }
 
-    /// The next slice, which is begun now; `begun` is told while nobody else can ask.
+    /// The next slice, which begins now; `begun` is called under the lock, before another lane can ask.
     pub fn next(&self, begun: impl FnOnce(SliceId)) -> Next {
         let mut state = self.shared.state();
         let next = state.machine.next(self.shared.now(), self.epoch);
@@ -495,13 +492,13 @@ impl Lane {
         next
     }
 
-    /// Tells the worker what will be asked for next.
+    /// Reports to the worker which slices come next.
     pub fn ahead(&self) {
         self.shared.ahead(&self.shared.state());
     }
 
-    /// Ready when slices came or went since it was called, or an epoch is closing. Call it before [`Self::next`], and
-    /// wait for it where that says [`Next::Wait`].
+    /// Ready when slices came or went since the call, or an epoch is closing. Call it before [`Self::next`], and await
+    /// it where that returns [`Next::Wait`].
     pub fn changed(&self) -> impl Future<Output = ()> + '_ {
         let mut changed = Box::pin(self.shared.changed.notified());
         changed.as_mut().enable();
@@ -533,7 +530,7 @@ impl Lane {
     /// Sends what came of slices; whether the epoch is still wanted.
     pub async fn send(&self, batch: RecordBatch) -> bool {
         let (rows, bytes) = (batch.num_rows() as u64, batch_bytes(&batch));
-        // A batch that is larger than all the room goes by itself. Nobody closes it.
+        // A batch that is larger than all the room goes by itself. The semaphore is never closed.
         let wants = u32::try_from(bytes >> 10).unwrap_or(WAITING).clamp(1, WAITING);
         let Ok(room) = Arc::clone(&self.shared.room).acquire_many_owned(wants).await else { return false };
         let number = {
@@ -565,7 +562,7 @@ mod tests {
         near(relief(100, Some(0.02), 4, 1.0), 0.5);
         near(relief(100, Some(0.02), 4, 8.0), 4.0);
         near(relief(100, Some(0.02), 0, 1.0), 2.0);
-        // Nobody is to ask all the time, nor to be sent away for good.
+        // The time is bounded, so that a parent neither asks all the time nor stays away for good.
         assert_eq!((relief(1, Some(1e-6), 1, 1.0), relief(1_000_000, Some(0.02), 1, 1.0)), (HEARTBEAT.as_secs_f64(), LONGEST_RELIEF));
         assert_eq!((relief(1000, None, 1, 8.0), relief(0, Some(0.02), 1, 8.0)), (RELIEF, RELIEF), "a guess");
     }

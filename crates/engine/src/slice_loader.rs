@@ -1,4 +1,4 @@
-//! From stripes to batches: read on threads that may block, decoded, put in order, and joined where they are small.
+//! From stripes to batches: reads on threads that may block, decodes, orders, and joins small stripes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ pub(crate) struct Fetching {
     pub(crate) stored: Vec<usize>,
     pub(crate) read: Count,
     pub(crate) told: Count,
-    /// Rows that were looked at and passed over.
+    /// Rows that late materialisation skipped.
     pub(crate) passed_over: Count,
     pub(crate) bytes_read: Count,
     pub(crate) time: Time,
 }
 
 impl Fetching {
-    /// Slices that it has read, and those of which metadata told all.
+    /// The number of slices that it has read, and of those that metadata answered.
     pub(crate) fn counted(&self) -> (u64, u64) {
         (self.read.value() as u64, self.told.value() as u64)
     }
@@ -42,8 +42,7 @@ impl Fetching {
         Run::of(number, self.spec.partition.metadata.stripes())
     }
 
-    /// The bytes of the stripes of `run` as far as they are wanted, verified; no bytes where their number of
-    /// rows is all that is wanted.
+    /// The wanted bytes of the stripes of `run`, verified. No bytes where only the number of rows is wanted.
     pub(crate) async fn fetch(self: Arc<Self>, run: Run) -> Result<Fetched> {
         if self.spec.projection.is_empty()
             && let Some(rows) = run.stripes().map(|n| self.spec.counted(n)).sum::<Option<u64>>()
@@ -153,7 +152,7 @@ impl Work {
 #[derive(Debug)]
 pub(crate) enum Fetched {
     Rows(u64),
-    /// For each the slices that are wanted of it.
+    /// The wanted slices of each stripe.
     Stripes(Vec<Vec<Part>>),
 }
 

@@ -1,11 +1,12 @@
-//! A sub-plan that can be run stripe by stripe, at several rungs, by several lanes.
+//! A sub-plan that several lanes run stripe by stripe, at several pushdown levels.
 //!
-//! It is planned once per rung, as a whole before anybody asks for anything of it, and what is below its upper part
-//! when that [is wanted](SplitExecution::ready): most drives never work at `filter`, and planning takes slow ones
-//! long. Each lane runs a copy of that plan in one partition, over the stripes that its [`SliceFeed`] gives, with a
-//! state of its own. What lanes give over different stripes are parts of one result, whoever runs them: `full` where
-//! the slices lie or, over slices that were handed out, above; `filter` where they lie, with [`SplitExecution::above`]
-//! over the rows that it gives.
+//! It is planned once per level. The whole plan is made first. The part below the upper operators is planned when it
+//! [is wanted](SplitExecution::ready), because most drives never work at `filter` and planning takes long on slow ones.
+//! Each lane runs a copy of its plan in one partition, over the stripes that its [`SliceFeed`] gives, with a state of
+//! its own.
+//!
+//! Lanes over different stripes give parts of one result, on any node. `full` runs where the slices are, or on the
+//! parent over raw slices. `filter` runs where the slices are, and [`SplitExecution::above`] runs over its rows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -68,12 +69,12 @@ pub struct SplitExecution {
 /// A sub-plan in two.
 struct Parts {
     lower: LogicalPlan,
-    /// Of what the lower part gives.
+    /// The schema of the lower part's rows.
     schema: SchemaRef,
     planned: OnceCell<Lower>,
-    /// Over rows that are delivered.
+    /// The upper part, over rows that the lower part delivers.
     upper: LogicalPlan,
-    /// Its operators, which only who finishes rows plans.
+    /// The upper operators; planned only if it processes filtered rows.
     finishes: Option<Arc<dyn ExecutionPlan>>,
 }
 
@@ -83,7 +84,7 @@ struct Lower {
     fetcher: SliceFetcher,
 }
 
-/// What lanes of a rung have told.
+/// Notes that the lanes of a level have reported.
 #[derive(Debug, Default)]
 struct Notes {
     operators: Vec<OperatorNote>,
@@ -157,7 +158,7 @@ impl SplitExecution {
         planned.await.map(drop)
     }
 
-    /// The same, to be asked for lanes [above](Self::above) others as well.
+    /// The same, prepared for lanes [above](Self::above) others as well.
     ///
     /// # Errors
     /// Internal only.
@@ -169,7 +170,7 @@ impl SplitExecution {
         Ok(self)
     }
 
-    /// The stripes that are to be read, in storage order.
+    /// The stripes to read, in storage order.
     #[must_use]
     pub fn slice_manifest(&self) -> &[Stripe] {
         &self.slice_manifest
@@ -245,7 +246,7 @@ impl SplitExecution {
         }
     }
 
-    /// What reads stripes for lanes at `rung`, which is to be [ready](Self::ready).
+    /// The reader of stripes for lanes at `rung`, which must be [ready](Self::ready).
     ///
     /// # Errors
     /// Internal, where it is not.
@@ -253,8 +254,8 @@ impl SplitExecution {
         Ok(self.lower(rung)?.map_or(&self.fetcher, |lower| &lower.fetcher))
     }
 
-    /// One more lane at `rung` (`Full` for all that is not `Filter`), which is to be [ready](Self::ready), over what
-    /// `feed` gives; `meter` measures it.
+    /// One more lane at `rung` (`Full` for all but `Filter`), which must be [ready](Self::ready), over the stripes of
+    /// `feed`; `meter` measures it.
     ///
     /// # Errors
     /// Internal only.
@@ -277,8 +278,8 @@ impl SplitExecution {
         self.over(upper, rows, meter)
     }
 
-    /// What puts states of lanes at `full`, wherever they ran, together to fewer; `None` where they give rows, which
-    /// are handed on as they are.
+    /// Combines states of lanes at `full`, from any node, into fewer. `None` for a sub-plan that gives rows, which are
+    /// passed on as they are.
     ///
     /// # Errors
     /// Internal only.

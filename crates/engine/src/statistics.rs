@@ -1,5 +1,5 @@
-//! What a partition's metadata tells of the rows that a scan gives, for DataFusion's optimiser: it answers `count`,
-//! `min` and `max` from that, without a slice.
+//! Statistics of the rows of a scan, from a partition's metadata. DataFusion's optimiser answers `count`, `min` and
+//! `max` from them without reading a slice.
 
 use arrow::array::{Array, ArrayRef, UInt64Array};
 use arrow::compute::{self, SortOptions};

@@ -1,8 +1,8 @@
-//! The rows of a stripe of a wide table, put together from the slices with its groups of columns.
+//! The rows of a stripe of a wide table, joined from the slices with its groups of columns.
 //!
-//! Group by group, all rows of each: to decode a column takes some hundred kilobytes meanwhile, whatever its rows, so
-//! that thousands of columns side by side would take gigabytes. The rows of a stripe are bounded when it is written,
-//! and the engine's memory pool is told of them.
+//! Groups are decoded one by one, all rows of each. A decoder takes some hundred kilobytes per column, whatever its
+//! rows, so thousands of columns at once would take gigabytes. The rows of a stripe are bounded when it is written, and
+//! the engine reserves them in its memory pool.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Stripe {
     rows: RecordBatch,
     at: usize,
     batch_rows: usize,
-    /// For as long as the rows are here.
+    /// Held as long as the rows are in memory.
     _memory: MemoryReservation,
 }
 
@@ -66,7 +66,7 @@ impl Stripe {
     }
 }
 
-/// Rows that are decoded before the pool is told of them: what a slice claims may be any number.
+/// Rows that are decoded before the pool reserves them: the number that a slice claims may be wrong.
 fn rows_at_once(schema: &Schema, columns: &[usize]) -> usize {
     const ROWS: usize = 1 << 16;
     const BYTES: usize = 64 << 20;

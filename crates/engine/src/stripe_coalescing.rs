@@ -1,11 +1,11 @@
-//! Runs: small stripes that follow one another are read, decoded and handed on as one.
+//! Runs: small stripes that follow one another are read, decoded and passed on as one.
 //!
-//! What a stripe costs whatever its size (a thread that reads it, a lane that asks for it, messages about it, a batch
-//! that goes through all operators) is some 100 microseconds, and 15 times that on a slow device. The rows of a slice
-//! of a megabyte take longer than that, those of a slice of ten kilobytes do not.
+//! A stripe has a fixed cost: a thread that reads it, a lane that asks for it, messages about it, and a batch that
+//! passes all operators. That is some 100 microseconds, and 15 times as much on a slow device. The rows of a slice of a
+//! megabyte take longer than that, those of a slice of ten kilobytes do not.
 //!
-//! In what a drive says to others (surveys, orders) a run has one number: its first stripe's, and in the upper eight
-//! bits how many more there are. So single stripes have their own numbers, as if there were no runs. A partition with
+//! In messages to others (surveys, orders) a run has one number: that of its first stripe, with the number of further
+//! stripes in the upper eight bits. So a single stripe keeps its own number, as if there were no runs. A partition with
 //! more stripes than fit below these bits has no runs.
 
 use std::ops::Range;
@@ -32,7 +32,7 @@ impl Run {
         Self { first: stripe, count: 1 }
     }
 
-    /// The run that [`Self::number`] calls so, in a partition of so many stripes.
+    /// The run with this [`Self::number`], in a partition of `stripes` stripes.
     pub(crate) fn of(number: u32, stripes: usize) -> Self {
         if stripes > 1 << BITS { Self::single(number) } else { Self { first: number & ((1 << BITS) - 1), count: (number >> BITS) + 1 } }
     }

@@ -1,5 +1,4 @@
-//! A partition as a table that DataFusion can scan: as it is stored, as sparse rows with gene
-//! names, or as the dense view.
+//! A partition as a table that DataFusion can scan: as stored, as sparse rows with gene names, or as the dense view.
 
 use std::sync::Arc;
 

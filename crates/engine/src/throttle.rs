@@ -1,5 +1,5 @@
-//! Operators that poll their inputs on tasks of their own: on a device's cores what runs there pays for itself, since
-//! nobody who polls the root sees it.
+//! Operators that poll their inputs on tasks of their own must pay for a device's cores themselves. The task that polls
+//! the root of the plan does not see that work.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn throttled(plan: Arc<dyn ExecutionPlan>, processor: Option<Arc<Proc
     Ok(plan.transform_up(wrap)?.data)
 }
 
-/// Its input, on the cores of a device. Nobody is told of it.
+/// Runs its input on the cores of a device. Annotations leave this operator out.
 #[derive(Debug)]
 pub(crate) struct ThrottledExec {
     input: Arc<dyn ExecutionPlan>,
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Works for two milliseconds of processor time, and says what it really was.
+    /// Works for two milliseconds of processor time, and returns the measured time.
     #[derive(Debug)]
     struct Busy {
         schema: SchemaRef,

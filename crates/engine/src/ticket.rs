@@ -1,4 +1,4 @@
-//! A sub-plan's ticket: which partitions it may read, with what opens them.
+//! A sub-plan's ticket: the partitions that it may read, and the readers that open them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

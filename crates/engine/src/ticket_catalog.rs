@@ -1,10 +1,11 @@
 //! The tables of a ticket as DataFusion looks them up, and nothing else.
 //!
-//! A sub-plan names tables `[domain, dataset, table]`. For each partition `t` of the ticket there is a table `t`; a
-//! matrix `m` is the dense view under its own name and sparse rows under `m_rows` (a partition that really is called
-//! `m_rows` goes first). A plain table, `data`, is also `[domain, dataset]`. A ticket may name partitions of several
-//! data sets, whose tables the sub-plan joins; each is bound by itself. What came beside the plan
-//! ([`crate::broadcast`]) is a table of the data set as well, and no stored one has such a name.
+//! A sub-plan names tables `[domain, dataset, table]`. For each partition `t` of the ticket there is a table `t`. A
+//! matrix `m` is the dense view under its own name, and sparse rows under `m_rows` (a partition that really is called
+//! `m_rows` goes first). A plain table, `data`, is also `[domain, dataset]`.
+//!
+//! A ticket may name partitions of several data sets, whose tables the sub-plan joins; each is bound by itself. A
+//! broadcast table ([`crate::broadcast`]) is a table of the data set as well, and no stored table has such a name.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,13 +35,13 @@ const DATA: &str = "data";
 pub(crate) struct TicketCatalog(Arc<[Ticket]>);
 
 impl TicketCatalog {
-    /// Of tickets for different data sets.
+    /// The catalog of tickets for different data sets.
     pub(crate) fn new(tickets: Arc<[Ticket]>) -> Self {
         Self(tickets)
     }
 
-    /// The data set that a sub-plan means by `table`, and the table's name in it; `None` where that came beside the
-    /// plan, or is none of these.
+    /// The data set that a sub-plan means by `table`, and the table's name in it. `None` for a broadcast table and for
+    /// a name without a data set.
     pub(crate) fn stored<'a>(&'a self, table: &'a TableReference) -> Option<(&'a Ticket, &'a str)> {
         let (domain, dataset, name) = match table {
             TableReference::Full { catalog, schema, table } => (&**catalog, &**schema, &**table),

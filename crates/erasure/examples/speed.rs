@@ -1,5 +1,5 @@
-//! How fast one core encodes, decodes, digests, forms groups and plans:
-//! `cargo run -p skytether-erasure --example speed`. Best of some runs, over shards of 1 MiB.
+//! Measures how fast one core encodes, decodes, digests, forms groups and plans: `cargo run -p skytether-erasure
+//! --example speed`. Best of some runs, over shards of 1 MiB.
 
 use std::hint::black_box;
 use std::time::Instant;

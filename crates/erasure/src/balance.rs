@@ -1,14 +1,14 @@
-//! Which shards move when drives are added or retired.
+//! The balancer: which shards move when drives are added or retired.
 //!
-//! Data and parities are balanced each by themselves, so that every drive has its share of the bytes to store and of
-//! those to compute on. What lies on retiring drives goes where there is least; then shards go from the drive with most
-//! to that with least, until all are within the tolerance: each such move is one that the most loaded or the least
-//! loaded drive needs, so that the bytes moved are the least possible but for about a shard per drive. Where no shard
-//! may go the straight way, because all its groups are there already, others make room along a path.
+//! Data and parities are balanced separately, so that every drive has its share of the bytes to store and of those to
+//! compute on. Shards of retiring drives go where there is least. Then shards go from the drive with most to that with
+//! least, until all are within the tolerance. The most loaded or the least loaded drive needs each such move, so the
+//! bytes moved are minimal up to about a shard per drive. Where no shard may move directly, because its groups already
+//! have shards on the target, other shards make room along a path.
 //!
-//! What moves as one is a *unit* ([`Units`]): a shard, or several where a stripe of rows is several slices that must
-//! stay together, or a slice without any group. What many small data sets would leave unbalanced together, though none
-//! could be more balanced by itself, is made even by moves that make no data set less even ([`Units::balance`]).
+//! A *unit* ([`Units`]) moves as a whole. It is a shard, several slices of one stripe that must stay together, or a
+//! slice without any group. Many small data sets may be unbalanced together although none could be more balanced by
+//! itself. [`Units::balance`] evens them out by moves that make no data set less even.
 
 use std::collections::VecDeque;
 
@@ -22,19 +22,19 @@ use crate::repair::{Drive, loads};
 pub struct Move {
     /// Which.
     pub place: Place,
-    /// Where it lies.
+    /// Its drive.
     pub from: u32,
-    /// Where it is to lie.
+    /// The drive that it moves to.
     pub to: u32,
     /// Its bytes.
     pub len: u64,
 }
 
-/// Moves, and what comes of them.
+/// Moves, and the loads after them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Balance {
-    /// In the map's order. After all of them no two shards of a group are on the same drive; in between two may be, for
-    /// a group of which more than one moves.
+    /// In the map's order. After all moves no two shards of a group are on the same drive (I12). In between two may be,
+    /// if several shards of the group move.
     pub moves: Vec<Move>,
     /// Bytes of data after them, drive by drive.
     pub data: Vec<u64>,
@@ -42,15 +42,15 @@ pub struct Balance {
     pub parity: Vec<u64>,
 }
 
-/// The moves that empty retiring drives and bring the bytes of data, and those of parity, of every other drive to
-/// within `tolerance` (0.05, say) of their means, as far as shards are small enough and groups allow it.
+/// The moves that empty retiring drives and balance the others. They bring each other drive's bytes of data, and of
+/// parity, to within `tolerance` (0.05, say) of the means, as far as shards are small enough and groups allow it.
 ///
-/// `drives` says what may be done with each; those that the map does not know are new ones. What is lost is
+/// `drives` gives the state of each drive; those that the map does not know are new ones. Lost shards must be
 /// [repaired](crate::repair::repair) first.
 ///
 /// # Errors
-/// Invalid where the map names a drive that is lost or not among `drives`; exhausted where too few
-/// drives are left for a group.
+/// Invalid where the map names a drive that is lost or not among `drives`; exhausted where too few drives are left for
+/// a group.
 pub fn balance(map: &CodeMap, drives: &[Drive], tolerance: f64) -> Result<Balance> {
     loads(map, drives.len())?;
     let mut units = Units::default();
@@ -69,7 +69,7 @@ pub fn balance(map: &CodeMap, drives: &[Drive], tolerance: f64) -> Result<Balanc
     Ok(Balance { moves, data, parity })
 }
 
-/// Where units are to lie.
+/// The drives of units after the moves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardLayout {
     /// The drive of each unit, in the order in which they were named.
@@ -80,7 +80,7 @@ pub struct ShardLayout {
     pub parity: Vec<u64>,
 }
 
-/// What lies together on one drive and moves together.
+/// Shards that are on one drive and move together.
 #[derive(Debug, Clone, Copy)]
 struct Unit {
     role: usize,
@@ -90,7 +90,7 @@ struct Unit {
     end: usize,
 }
 
-/// What is to be balanced: units, each with the code groups of which it has a shard.
+/// The units to balance, each with the code groups that have a shard in it.
 #[derive(Debug, Clone, Default)]
 pub struct Units {
     units: Vec<Unit>,
@@ -100,8 +100,8 @@ pub struct Units {
 }
 
 impl Units {
-    /// A unit of `len` bytes on `drive`, with a shard of each of `groups` (which are numbered from 0): no other shard
-    /// of these is to be where it is.
+    /// Adds a unit of `len` bytes on `drive`, with a shard of each of `groups` (numbered from 0). No other shard of
+    /// these groups may be on its drive.
     pub fn push(&mut self, role: Role, drive: u32, len: u64, groups: impl IntoIterator<Item = u32>) {
         for group in groups {
             self.most = self.most.max(group as usize + 1);
@@ -130,7 +130,7 @@ impl Units {
     /// Bytes of data and of parity, drive by drive.
     ///
     /// # Errors
-    /// Invalid where a unit is on a drive that is not among so many.
+    /// Invalid where a unit is on a drive beyond `drives`.
     pub fn loads(&self, drives: usize) -> Result<[Vec<u64>; 2]> {
         let mut loads = [vec![0u64; drives], vec![0; drives]];
         for unit in &self.units {
@@ -186,15 +186,15 @@ impl Units {
 struct State<'a> {
     units: &'a Units,
     drives: &'a [Drive],
-    /// By unit, on which drive it is.
+    /// The drive of each unit.
     now: Vec<u32>,
-    /// By group, the drives of its shards.
+    /// The drives of each group's shards.
     taken: Vec<Vec<u32>>,
-    /// By role and drive.
+    /// Bytes by role and drive.
     loads: [Vec<u64>; 2],
-    /// By role and drive, which units are on it; some of them may have gone since.
+    /// Units by role and drive; some of them may have moved since.
     on: [Vec<Vec<usize>>; 2],
-    /// By role and drive, where in `on` to look first.
+    /// Place in `on` at which a search begins, by role and drive.
     cursors: [Vec<usize>; 2],
 }
 
@@ -251,7 +251,7 @@ impl<'a> State<'a> {
             let mut units: Vec<usize> = retiring.flat_map(|drive| self.on[role][drive].iter().copied()).collect();
             units.sort_by_key(|unit| std::cmp::Reverse(self.len(*unit)));
             for unit in units {
-                // Of drives that have as much of these, the one that has least of all.
+                // Among drives with equal loads of this role, the one with the least total.
                 let load = |to: &usize| (self.loads[role][*to], others.get(*to).copied().unwrap_or(0), *to);
                 let to = self.here().filter(|to| self.may_go(unit, *to)).min_by_key(load);
                 let to = to.ok_or_else(|| {
@@ -280,8 +280,7 @@ impl<'a> State<'a> {
             let load = |drive: &usize| (sum(&self.loads, *drive), *drive);
             let (Some(from), Some(to)) = (givers.iter().copied().max_by_key(load), takers.iter().copied().min_by_key(load)) else { break };
             let (high, low) = (sum(&self.loads, from), sum(&self.loads, to));
-            // Those that could not give or take any more are not among them: who is left may be
-            // even, or the other way round.
+            // Drives that cannot give or take any more are left out. The others may be even, or the other way round.
             if high <= low || ((high as f64) <= upper && (low as f64) >= lower) {
                 break;
             }

@@ -2,18 +2,16 @@
 //!
 //! Systematic: data shards are stored as they are. The code works on 16-bit symbols, each place in the shards by
 //! itself; symbols lie in blocks of 64 bytes, the low bytes of 32 symbols before their high bytes. Data shards count as
-//! padded with zeros to the [`parity_len`]: that of the longest, rounded up to whole blocks, so that what a block means
-//! depends on nothing but its place.
+//! padded with zeros to the [`parity_len`]: that of the longest, rounded up to whole blocks. So the meaning of a block
+//! depends only on its place.
 //!
-//! What the parity shards are is part of the format, and must not change:
-//! - of K = 1: copies of the data shard, of its very length;
-//! - of M = 1: the XOR of the data shards (it is also what the other rule gives);
-//! - else: the high-rate code of `reed-solomon-simd` 3 (Leopard-RS over
-//!   GF(2^16), <https://github.com/catid/leopard>). A group of fewer than K data shards has the parity that it would
-//!   have if the missing ones were there and all zeros.
+//! The content of parity shards is part of the format, and must not change:
+//! - for K = 1: copies of the data shard, with its exact length;
+//! - for M = 1: the XOR of the data shards (the other rule gives the same);
+//! - else: the high-rate code of `reed-solomon-simd` 3 (Leopard-RS over GF(2^16), <https://github.com/catid/leopard>).
+//!   A group of fewer than K data shards has the parity of one whose missing shards are all zeros.
 //!
-//! Work goes strip by strip, so that it stays in a core's cache and nothing is padded but the
-//! strips in which shards end.
+//! Work goes strip by strip, so that it stays in a core's cache. Only the strips in which shards end are padded.
 
 use bytes::Bytes;
 use reed_solomon_simd::engine::{DefaultEngine, Engine, GF_MODULUS, GfElement, tables};
@@ -126,7 +124,7 @@ fn decode_lost(code: Code, lens: &[usize], len: usize, shards: &[Option<&[u8]>],
     let mut out: Vec<Vec<u8>> = lost.iter().map(|at| Vec::with_capacity(len_of(*at))).collect();
     let mut encoded = vec![[[0u8; BLOCK]; STRIP / BLOCK]; parity];
     let (mut sum, mut term) = ([[0u8; BLOCK]; STRIP / BLOCK], [[0u8; BLOCK]; STRIP / BLOCK]);
-    // Beyond the longest that is wanted there is nothing to do.
+    // Beyond the longest wanted shard there is nothing to decode.
     let end = longest(lost.iter().map(|at| len_of(*at)));
     for from in (0..end).step_by(STRIP) {
         let size = STRIP.min(len - from);
@@ -160,7 +158,7 @@ fn decode_lost(code: Code, lens: &[usize], len: usize, shards: &[Option<&[u8]>],
     Ok(out.into_iter().map(Bytes::from).collect())
 }
 
-/// Whether these are the parities that belong to the data: see [`encode`], of which only one strip at a time is kept.
+/// Whether these parities belong to the data. As [`encode`], but only one strip is kept in memory.
 ///
 /// # Errors
 /// Invalid where numbers do not fit; a parity of a wrong length is merely no match.

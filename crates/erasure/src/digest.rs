@@ -1,30 +1,30 @@
-//! Digests of shards from which a group is verified without its shards: the digests of the parity shards are the parity
+//! Digests of shards, by which a group is verified without its shards: the digests of the parity shards are the parity
 //! of the digests of the data shards.
 //!
 //! A digest is [`ROWS`] rows of [`BUCKETS`] sums of 64-byte blocks. In every row each block of the shard is XORed into
-//! one bucket: which, says a column number that each block has by its place and the scrub's seed. The code works on
-//! each place of a block by itself and is linear over GF(2^16), and so over XOR: a sum of parity blocks is the parity
-//! of the sums of the data blocks at the same places. So digests are shards of a group, 256 times smaller, and are
-//! verified by the very code that made the parities.
+//! one bucket. The block's column number gives the bucket; it follows from the block's place and the scrub's seed. The
+//! code works on each place of a block by itself and is linear over GF(2^16), and so over XOR. A sum of parity blocks
+//! is therefore the parity of the sums of the data blocks at the same places. So digests are shards of a group, 256
+//! times smaller, and the code that made the parities verifies them.
 //!
-//! **Why it is sound.** Take the parity that the data as it is would have, XORed with the parity as it is: blocks of
-//! zeros where the group is whole, others where something is wrong. The digests agree only if those blocks cancel in
-//! every bucket of every row. Within 4 MiB no two blocks have the same column (a random permutation of 2^16 numbers, a
-//! row's bucket being four bits of it), so that damage to one, two or three blocks, of whatever content, is always
-//! found: in some row one of them is alone in its bucket. Four blocks that are wrong by the same bits cancel in a row
-//! with probability 0.011, and in four rows with 1.6e-8: the worst case. Large damage, such as a shard that is another
-//! or an older one, cancels with about 2^-60. Since the seed is new for each scrub, and nobody knows it before, what
-//! was missed once will be found by the next.
+//! **Why it is sound.** Take the parity of the present data, XORed with the present parity. Its blocks are zeros where
+//! the group is whole, and others where something is wrong. The digests agree only if those blocks cancel in every
+//! bucket of every row. Within 4 MiB no two blocks have the same column (a random permutation of 2^16 numbers; a row's
+//! bucket is four bits of it). Damage to one, two or three blocks, of whatever content, is therefore always found: in
+//! some row one of them is alone in its bucket. Four blocks that are wrong by the same bits cancel in a row with
+//! probability 0.011, and in four rows with 1.6e-8: the worst case. Large damage, such as a shard that is another or an
+//! older one, cancels with about 2^-60. Each scrub has a new seed that cannot be predicted, so the next scrub finds
+//! what one scrub missed.
 //!
-//! **Sums.** Digests of one scrub may be [added](Digest::add): the sum of the shards at one place of many groups of the
-//! same shape is a shard of a group, too, and one digest of 4 KiB vouches for all of them. What is wrong with several
-//! groups in the same way at the same places would cancel in a sum, and so the columns of each group are
-//! [turned](Digesting::begin_turned) by another number.
+//! **Sums.** Digests of one scrub may be [added](Digest::add). The sum of the shards at one place of many groups of the
+//! same shape is a shard of a group, too. So one digest of 4 KiB vouches for all of them. Equal damage to several
+//! groups at the same places would cancel in a sum. So the columns of each group are [turned](Digesting::begin_turned)
+//! by another number.
 //!
-//! What no digest tells is a group that is whole but not what it should be: all shards of an older generation,
-//! or shards exchanged in a group whose parity is their XOR, which is the same in any order. Lengths (a
-//! truncated shard that ended in zeros) and checksums are therefore compared with the [map](crate::map) as well,
-//! which [`crate::scrub`] does.
+//! **Limits.** Digests cannot find a group that is consistent but wrong. All its shards may be of an older generation.
+//! Shards may be exchanged in a group whose parity is their XOR, which is the same in any order. [`crate::scrub`]
+//! therefore compares lengths (a truncated shard may have ended in zeros) and checksums with the [map](crate::map) as
+//! well.
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl fmt::Debug for Digesting {
 }
 
 impl Digesting {
-    /// By `seed`, which all drives of a scrub share, and no two scrubs.
+    /// Digests with `seed`, which all drives of a scrub share, and no two scrubs.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut columns: Vec<u16> = (0..=u16::MAX).collect();
@@ -80,8 +80,8 @@ impl Digesting {
         self.begin_turned(0)
     }
 
-    /// The same with another column for each block, by so much further on. Digests of the shards of one group are
-    /// compared when they were turned alike.
+    /// The same, with the columns of blocks moved on by `turn`. Digests of one group's shards are comparable if they
+    /// have the same turn.
     #[must_use]
     pub fn begin_turned(&self, turn: u16) -> Digester {
         Digester { of: self.clone(), turn, sums: vec![[0; BLOCK / 8]; ROWS * BUCKETS], partial: [0; BLOCK], len: 0 }
@@ -138,7 +138,7 @@ impl Digester {
         self.len += bytes.len() as u64;
     }
 
-    /// Adds whole blocks, the first of which is the shard's block `first`.
+    /// Adds whole blocks; `first` is the place of the first one in the shard.
     fn add(&mut self, mut first: u64, mut blocks: &[[u8; BLOCK]]) {
         // Rows one by one, so that the compiler knows that all indexes are good.
         let Some(sums) = self.sums.first_chunk_mut::<{ ROWS * BUCKETS }>() else { return };
@@ -218,7 +218,7 @@ impl Digest {
         Self { len: self.len.max(len), ..self }
     }
 
-    /// As it travels: u64 LE seed, u64 LE length of the shard, the sums row by row; [`DIGEST_BYTES`].
+    /// Its bytes in messages: u64 LE seed, u64 LE length of the shard, the sums row by row; [`DIGEST_BYTES`].
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         [&self.seed.to_le_bytes()[..], &self.len.to_le_bytes(), &self.sums].concat()
@@ -236,8 +236,8 @@ impl Digest {
     }
 }
 
-/// Whether the parities of a group are those of its data, as their digests tell; all in the group's order. See the
-/// [module](self) for what is found.
+/// Whether the digests of a group show that its parities match its data; all in the group's order. The [module](self)
+/// says which damage they show.
 ///
 /// # Errors
 /// Invalid where numbers do not fit the code, or digests are of several seeds.
@@ -246,10 +246,11 @@ pub fn consistent(code: Code, data: &[Digest], parity: &[Digest]) -> Result<bool
     Ok(lengths_fit(code, data, parity) && matches(code, &sums(data), &sums(parity))?)
 }
 
-/// The shards (their places, data before parity) any one of which, were it another, would make the group consistent.
+/// The shards that may be damaged (their places, data before parity). Another content of any one of them alone would
+/// make the group consistent.
 ///
-/// With M = 1 that is all of them, wherever the damage is; with M >= 2 the damaged one where it is only one, and none
-/// where there are more. None, too, where the group is consistent, or the lengths don't fit.
+/// With M = 1 these are all shards, wherever the damage is. With M >= 2 it is the damaged shard if there is only one,
+/// and none if there are more. None as well if the group is consistent or the lengths do not fit.
 ///
 /// # Errors
 /// As [`consistent`].

@@ -1,20 +1,23 @@
-//! Code groups of slices as they come during an ingest, in bounded memory.
+//! The grouper: forms code groups of slices in their order of arrival during an ingest, in bounded memory.
 //!
-//! A group has at most K data shards on as many drives, and M parity shards on M further drives, so that whichever
-//! M drives are lost, a group loses at most M shards. Which drives data lies on is given; parities go where there
-//! is least parity so far. A parity shard is as long as the group's longest data shard, so slices of like length
-//! are put together: slices wait in a *window*, and when that is full, the group goes that wastes least. Slices of
-//! equal length don't wait.
+//! A group has at most K data shards on as many drives, and M parity shards on M further drives. If any M drives are
+//! lost, a group loses at most M shards. The drives of data are given; parities go where there is least parity so far.
+//! A parity shard is as long as the group's longest data shard, so slices of similar length are grouped. Slices wait in
+//! a *window*, and when that is full, the group that wastes least is closed. Slices of equal length do not wait.
 //!
-//! Where there are just K + M drives, the parities of a drive are those of all groups in which it has no data: its
-//! bytes of data and parity together are then about the same as those of the others, and its share of parity is off the
-//! mean by as much as its data falls short of it. Where there are more drives, parities are balanced by themselves,
-//! over some thousand slices to within 5% of the mean.
+//! With exactly K + M drives, a drive's parities are those of all groups in which it has no data. Its bytes of data and
+//! parity together are then about those of the others. Its share of parity is off the mean by as much as its data falls
+//! short of it. With more drives, parities are balanced by themselves, over some thousand slices to within 5% of the
+//! mean.
 //!
-//! Waste is what parities are longer than M/K of their group's data, and is given here as a share of that data's
-//! bytes. For lengths that are uniformly distributed from 0.6 to 1 MiB, over the fewest drives that a code may
-//! have, it is 0.2% (4+1), 0.4% (4+2) and 0.5% (8+3) with a window of [`default_window`], and over twice as many
-//! drives 0.1%, 0.3% and 0.3%.
+//! Waste is the excess of parities over M/K of their group's data, given here as a share of that data's bytes. The
+//! following values hold for lengths that are uniformly distributed from 0.6 to 1 MiB, with a window of
+//! [`default_window`].
+//!
+//! | drives | 4+1 | 4+2 | 8+3 |
+//! |---|---|---|---|
+//! | K + M | 0.2% | 0.4% | 0.5% |
+//! | 2 (K + M) | 0.1% | 0.3% | 0.3% |
 
 use skytether_common::{Error, Result};
 
@@ -22,7 +25,7 @@ use crate::code::{MAX_SHARD, parity_len};
 use crate::random::mixed;
 use crate::scheme::Code;
 
-/// A data shard, and where it lies. `I` is what its owner knows it by, a slice's number for example.
+/// A data shard and its drive. `I` is its owner's name for it, a slice's number for example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedShard<I> {
     /// Which of the drives.
@@ -38,7 +41,7 @@ pub struct PlacedShard<I> {
 pub struct Group<I> {
     /// 1 to K shards, each on another drive.
     pub data: Vec<PlacedShard<I>>,
-    /// M drives, none of which has one of the data shards.
+    /// M drives without a data shard of the group.
     pub parity: Vec<u32>,
     /// Bytes of each parity shard.
     pub parity_len: u64,
@@ -52,7 +55,7 @@ impl<I> Group<I> {
     }
 }
 
-/// Slices that wait, at most, if nothing else is asked for: 16 times K (the caller holds as many slices).
+/// The default for the most slices that wait: 16 times K (the caller holds as many slices).
 #[must_use]
 pub fn default_window(code: Code) -> usize {
     16 * code.data()
@@ -75,7 +78,7 @@ pub struct Grouper<I> {
     code: Code,
     seed: u64,
     window: usize,
-    /// By length, shortest first.
+    /// Waiting slices by length, shortest first.
     waiting: Vec<Waiting<I>>,
     came: u64,
     /// How many wait, drive by drive.
@@ -88,8 +91,8 @@ pub struct Grouper<I> {
 }
 
 impl<I> Grouper<I> {
-    /// Groups over so many drives (0..), with at most `window` slices that wait (at least K do). `seed` says on which
-    /// drives the first parities lie, so that those of many small data sets are not all on the same.
+    /// A grouper over drives `0..drives`, with at most `window` slices that wait (at least K do). `seed` gives the
+    /// drives of the first parities, so that many small data sets use different ones.
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M drives.
@@ -133,7 +136,7 @@ impl<I> Grouper<I> {
     pub fn finish(&mut self) -> Vec<Group<I>> {
         let mut groups = Vec::new();
         while !self.waiting.is_empty() {
-            // So many groups there will be; a drive that has as many slices must be in each.
+            // The number of groups that the waiting slices make; a drive with as many slices must be in each group.
             let fewest = self.waiting.len().div_ceil(self.code.data());
             let most = self.counts.iter().map(|count| *count as usize).max().unwrap_or(0).max(fewest);
             let members = self.down_from(self.waiting.len() - 1, most).unwrap_or_else(|| vec![self.waiting.len() - 1]);
@@ -185,7 +188,7 @@ impl<I> Grouper<I> {
 
     /// The group to form next: full if that is possible, and of those the one that wastes least.
     fn best(&mut self) -> Vec<usize> {
-        // A drive with so many slices would soon be all that waits.
+        // A drive with this many slices would soon fill the window.
         let urgent = (self.window * 5 / 4).div_ceil(self.code.data()).max(2);
         // Places that stay empty waste a whole shard each.
         let mut best: Option<(usize, f64, Vec<usize>)> = None;

@@ -1,9 +1,9 @@
-//! Groups on two levels, as in MarFS: across hosts, and within each host across its drives.
+//! Code groups on two levels, as in MarFS: across nodes, and within each node across its drives. A node is called
+//! `host` in the code here.
 //!
-//! The outer groups see hosts: each of their shards, data or parity, is on another host. Within a host its
-//! shards, be they data or outer parities, are put into inner groups, each shard on another of the host's drives.
-//! So any M hosts may be lost, and m drives of each of the others at the same time; what is lost within a host is
-//! mended from its own drives.
+//! An outer group has each of its shards, data or parity, on another node. Within a node, the shards (data or outer
+//! parities) form inner groups, each shard on another of the node's drives. So any M nodes may be lost, and m drives of
+//! each other node at the same time. What is lost within a node is reconstructed from its own drives.
 
 use skytether_common::{Error, Result};
 
@@ -34,7 +34,7 @@ pub enum Formed<I> {
         number: u64,
         /// The group; `drive` is a host in it.
         group: Group<I>,
-        /// The drives of the parities' hosts on which they lie, in order.
+        /// The drives of the parities, each on its parity's host, in order.
         parity_drives: Vec<u32>,
     },
     /// Across the drives of a host.
@@ -68,8 +68,8 @@ pub struct Levels<I> {
 }
 
 impl<I: Clone> Levels<I> {
-    /// `hosts` says of each drive of the fleet which host (0..) it belongs to; `windows` are how many shards wait
-    /// across hosts, and within each host. For `seed` see [`Grouper::new`].
+    /// `hosts` gives the host (0..) of each drive of the fleet. `windows` are the most shards that wait across hosts,
+    /// and within each host. For `seed` see [`Grouper::new`].
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M hosts, or a host has fewer than k + m drives.
@@ -140,7 +140,7 @@ impl<I: Clone> Levels<I> {
         Ok(())
     }
 
-    /// An outer group's parities lie on those of their hosts' drives that have least of them.
+    /// Puts an outer group's parities on the drives of their hosts with the fewest of them.
     fn outer_formed(&mut self, group: Group<I>, formed: &mut Vec<Formed<I>>) -> Result<()> {
         let number = self.formed;
         self.formed += 1;
@@ -158,7 +158,7 @@ impl<I: Clone> Levels<I> {
                 PlacedShard { drive: place as u32, id: Inside::Parity { group: number, parity: parity as u32 }, len: group.parity_len },
             ));
         }
-        // An inner group is told of after the outer group whose parity it covers.
+        // An inner group is reported after the outer group whose parity it covers.
         formed.push(Formed::Outer { number, group, parity_drives });
         covers.into_iter().try_for_each(|(host, placed)| self.cover(host, placed, formed))
     }

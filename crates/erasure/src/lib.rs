@@ -1,7 +1,7 @@
 //! Redundancy: how a data set survives losses, as arithmetic and decisions.
 //!
-//! Pure: no I/O, no clock, no threads. What looks random follows from a seed. Slices are the data shards of *code
-//! groups*: up to K on as many drives, with M parity shards on M other drives. Any M of them may be lost. The code is
+//! Pure: no I/O, no clock, no threads. Random choices follow from a seed. Slices are the data shards of *code groups*:
+//! up to K on as many drives, with M parity shards on M other drives. Any M of them may be lost. The code is
 //! systematic: every drive reads its own slices as they are, and a slice is a whole shard. Replicas are groups of 1 +
 //! (R - 1).
 //!
@@ -9,11 +9,11 @@
 //! |---|---|
 //! | [`scheme`] | `none`, `replicas:R`, `ec:K+M`, `ec:K+M/k+m` |
 //! | [`code`] | Reed-Solomon over shards of unequal length |
-//! | [`groups`], [`levels`] | which slices are a group, and where its parities go; the same across nodes and within each |
+//! | [`groups`], [`levels`] | which slices are a group, and the drives of its parities; groups on two levels |
 //! | [`map`] | the record of all groups |
 //! | [`digest`], [`scrub`] | whether a group is whole, from 4 KiB of each shard |
-//! | [`repair`] | what to read and where to write when drives are lost |
-//! | [`balance`] | what moves when drives come and go |
+//! | [`repair`] | which shards to read and where to write when drives are lost |
+//! | [`balance`] | which shards move when drives come and go |
 //!
 //! Invariants: any M lost shards come back (I11); no two shards of a group are on one drive (I12).
 //!

@@ -1,11 +1,19 @@
 //! The record of all code groups of a partition set: the *code map*.
 //!
-//! As bytes: `"SKYCODE\0"`, u32 LE format version (1), u32 LE CRC-32C of all that follows, and then numbers as
-//! LEB128 varints (those that may be negative zigzag coded): K, M, how many groups; for each group how many data
-//! shards it has, and these followed by its M parity shards. A shard is twice its drive, plus one if its home is
-//! another; its home, if so; its number less the one after the last of the same home and role; for a data shard its
-//! length less the one before (0 at first), while a parity's follows from those; and its CRC-32C as u32 LE. That is
-//! about 10 bytes per slice.
+//! Its bytes are `"SKYCODE\0"`, u32 LE format version (1), u32 LE CRC-32C of all that follows, and then LEB128 varints.
+//! Varints that may be negative are zigzag coded.
+//!
+//! 1. K, M, and the number of groups.
+//! 2. For each group: the number of its data shards, these shards, and its M parity shards.
+//!
+//! A shard has these numbers:
+//! - twice its drive, plus one if its home is another drive;
+//! - its home, if that is another drive;
+//! - its number, less the one after the last number of the same home and role;
+//! - for a data shard its length, less the one before (0 at first); a parity's length follows from those;
+//! - its CRC-32C as u32 LE.
+//!
+//! That is about 10 bytes per slice.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +27,13 @@ const MAGIC: &[u8; 8] = b"SKYCODE\0";
 const VERSION: u32 = 1;
 /// Bytes before what the checksum covers.
 const HEAD: usize = 16;
-/// A shard takes at least so many bytes.
+/// The fewest bytes of a shard in the map.
 const LEAST_SHARD: usize = 6;
 
 /// A shard, where it is and what it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shard {
-    /// The drive on which it lies.
+    /// Its drive.
     pub drive: u32,
     /// The partition (slot) that its key names: that of the drive on which it was first written. It stays what it
     /// is when the shard moves.
@@ -69,7 +77,7 @@ impl<'a> Members<'a> {
         self.all
     }
 
-    /// Whether one of the shards lies on `drive`.
+    /// Whether one of the shards is on `drive`.
     #[must_use]
     pub fn is_on(self, drive: u32) -> bool {
         self.all.iter().any(|shard| shard.drive == drive)
@@ -211,10 +219,10 @@ impl CodeMap {
         at.ok().and_then(|at| places.get(at).copied())
     }
 
-    /// The same map after shards went to other drives.
+    /// The same map after shards moved to other drives.
     ///
     /// # Errors
-    /// Invalid where there is no such shard, or two shards of a group would lie on the same drive.
+    /// Invalid where there is no such shard, or two shards of a group would be on the same drive.
     pub fn moved(&self, to: impl IntoIterator<Item = (Place, u32)>) -> Result<Self> {
         let mut moved = self.clone();
         for (place, drive) in to {

@@ -1,11 +1,10 @@
-//! How the shards of lost drives come back: which shards to read for each group, and to which drives to write.
+//! Repair of the shards of lost drives: which shards to read for each group, and which drives to write to.
 //!
-//! Each group that lost something is read once: as many of its surviving shards as it has data shards, which is the
-//! least that the code allows, whatever number of its shards is lost. Which of them, is chosen so that the drive that
-//! reads most reads as little as possible: reads are first given to the drives with the fewest so far, and are then
-//! moved along paths of groups, away from the drive with most, for as long as there is such a path. For shards of equal
-//! length the result is the least possible maximum (a set of drives that no such path leaves has to read what it
-//! reads); otherwise it is within about a shard of it.
+//! Each group with a loss is read once, as many surviving shards as it has data shards. That is the least that the code
+//! allows, for any number of lost shards. The choice minimises the bytes of the drive that reads most. Reads are first
+//! given to the drives with the fewest so far. Then they move along paths of groups, away from the drive with most, for
+//! as long as there is such a path. For shards of equal length the result is the least possible maximum, because a set
+//! of drives that no such path leaves must read what it reads. Otherwise it is within about a shard of it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,7 +23,7 @@ pub enum Drive {
     Lost,
 }
 
-/// A shard that is made anew.
+/// A shard that is reconstructed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rebuilt {
     /// Which.
@@ -33,7 +32,7 @@ pub struct Rebuilt {
     pub to: u32,
 }
 
-/// What is to be done for a group.
+/// The repair of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupRepair {
     /// Which group.
@@ -44,10 +43,10 @@ pub struct GroupRepair {
     pub rebuilt: Vec<Rebuilt>,
 }
 
-/// What is to be done for all groups that lost something.
+/// The repair of all groups with a loss.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Repair {
-    /// Groups that can be mended, in the map's order.
+    /// Groups that can be repaired, in the map's order.
     pub groups: Vec<GroupRepair>,
     /// Groups that lost more than M shards.
     pub beyond: Vec<u32>,
@@ -57,7 +56,7 @@ pub struct Repair {
     pub written: Vec<u64>,
 }
 
-/// Which shards to read for shards that are to be decoded now, without being written.
+/// The shards to read for a decoding whose results are used at once and not written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reads {
     /// Groups, in order, and their shards to read (places in the group, data before parity): as many
@@ -69,8 +68,8 @@ pub struct Reads {
     pub read: Vec<u64>,
 }
 
-/// What to read so that those of the `wanted` shards that lie on lost drives can be decoded, spread over the drives as
-/// in [`repair`]; nothing for the others. Needs no drive to write to.
+/// The reads that decode the `wanted` shards on lost drives, spread over the drives as in [`repair`]; none for the
+/// others. Needs no drive to write to.
 ///
 /// # Errors
 /// Invalid where a wanted shard is not in the map, or the map names a drive that is not among `drives`.
@@ -121,11 +120,11 @@ fn not_among(drive: u32, drives: usize) -> Error {
     Error::invalid(format!("drive {drive} of a code map is not among {drives}"))
 }
 
-/// A plan that brings back what lies on lost drives. `drives` says what may be done with each; those that the map
-/// does not know are new ones.
+/// A plan that restores the shards of lost drives. `drives` gives the state of each drive; those that the map does not
+/// know are new ones.
 ///
-/// Data goes where there is least data, parities where there is least parity, and no two shards of a
-/// group to the same drive.
+/// Data goes where there is least data, parities where there is least parity, and no two shards of a group to the same
+/// drive.
 ///
 /// # Errors
 /// Invalid where the map names a drive that is not among `drives`; exhausted where no drive is left for a shard.
@@ -163,7 +162,7 @@ pub fn repair(map: &CodeMap, drives: &[Drive]) -> Result<Repair> {
 /// Bytes of data and of parity, drive by drive.
 ///
 /// # Errors
-/// Invalid where the map names a drive beyond so many.
+/// Invalid where the map names a drive beyond `drives`.
 pub fn loads(map: &CodeMap, drives: usize) -> Result<[Vec<u64>; 2]> {
     let mut loads = [vec![0u64; drives], vec![0; drives]];
     for members in map.iter() {
@@ -185,7 +184,7 @@ struct Readable {
     read: bool,
 }
 
-/// A group of which `need` shards are to be read.
+/// A group that needs `need` shards to be read.
 #[derive(Debug)]
 struct RepairReads {
     need: usize,

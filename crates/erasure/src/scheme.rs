@@ -1,4 +1,4 @@
-//! How a data set is kept from loss: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` on two levels.
+//! Redundancy schemes of a data set: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` on two levels.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub const MAX_DATA: u16 = 128;
 /// The most parity shards of a group.
 pub const MAX_PARITY: u16 = 64;
 
-/// Groups of up to K data shards with M parity shards, any M of which may be lost.
+/// A code: groups of up to K data shards with M parity shards. Any M shards of a group may be lost.
 ///
 /// With K = 1 the parity shards are copies of the data shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ impl Code {
         usize::from(self.parity)
     }
 
-    /// K + M: drives that a full group lies on.
+    /// K + M: the number of drives of a full group.
     #[must_use]
     pub fn shards(self) -> usize {
         self.data() + self.parity()
@@ -83,7 +83,7 @@ pub enum Scheme {
     /// A lost drive is lost data.
     #[default]
     None,
-    /// So many copies of each slice on as many drives, the first included; 2 to [`MAX_REPLICAS`].
+    /// Copies of each slice on as many drives, the first included; 2 to [`MAX_REPLICAS`].
     Replicas(Copies),
     /// Code groups over drives.
     Ec(Code),
@@ -96,7 +96,7 @@ pub enum Scheme {
 pub struct Copies(u16);
 
 impl Copies {
-    /// So many copies, the first included.
+    /// This number of copies, the first included.
     ///
     /// # Errors
     /// Invalid where there are not 2 to [`MAX_REPLICAS`].
@@ -144,8 +144,8 @@ impl Scheme {
         self.inner().map_or(parity, |inner| (parity + 1) * (inner.parity() + 1) - 1)
     }
 
-    /// How many whole hosts may be lost, whichever they are, where there are two levels (and m drives of each of the
-    /// others at the same time); otherwise 0.
+    /// How many whole hosts may be lost, whichever they are, and m drives of each other host at the same time. 0 for
+    /// schemes of one level.
     #[must_use]
     pub fn tolerates_hosts(self) -> usize {
         self.inner().map_or(0, |_| self.code().map_or(0, Code::parity))

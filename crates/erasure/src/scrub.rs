@@ -1,4 +1,4 @@
-//! What a scrub finds in a group, from what its drives report of their shards rather than from the shards.
+//! A scrub's verdict about a group, from the drives' reports about their shards rather than from the shards.
 
 use skytether_common::{Error, Result};
 
@@ -20,13 +20,13 @@ pub struct Report {
 pub enum Verdict {
     /// All shards are there, are those of the map, and fit one another.
     Whole,
-    /// These are not there, or are not those that the map names: stale, exchanged, truncated, damaged. The others are
-    /// as they should be; up to M are mended by decoding.
+    /// These shards are missing or differ from the map: stale, exchanged, truncated or damaged. The others are right;
+    /// up to M are repaired by decoding.
     Damaged(Vec<usize>),
-    /// All shards are those that the map names, but the parities are not those of the data: they were made of other
-    /// data, or the map's checksums are of damaged bytes. The places are those any one of which, were it another, would
-    /// make the group whole (see [`suspects`]). A slice that its own metadata vouches for is none of them: with it, the
-    /// parities are to be made anew.
+    /// All shards match the map, but the parities do not match the data: they were made from other data, or the map has
+    /// checksums of damaged bytes. The places are those of [`suspects`]: another content of any one alone would make
+    /// the group whole. If a slice's own metadata vouches for it, it is none of them, and the parities must be computed
+    /// again from it.
     Mismatched(Vec<usize>),
 }
 

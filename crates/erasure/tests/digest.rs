@@ -1,4 +1,4 @@
-//! Digests: what they agree on is whole, and whatever is damaged they tell.
+//! Digests: a group whose digests agree is whole, and digests find any damage.
 
 #![allow(clippy::unwrap_used)]
 
@@ -199,7 +199,7 @@ fn digests_round_trip_and_malformed_ones_are_refused() {
     assert_eq!(consistent(code, from_ref(&digest), &[other]).unwrap_err().kind(), Kind::Invalid);
     assert_eq!(consistent(code, from_ref(&digest), &[]).unwrap_err().kind(), Kind::Invalid);
     assert!(consistent(code, from_ref(&digest), from_ref(&digest)).unwrap());
-    // Whatever length somebody claims.
+    // Whatever length the bytes claim.
     let claimed = Digest::from_bytes(&[&bytes[..8], &[255; 8], &bytes[16..]].concat()).unwrap();
     assert!(!consistent(code, from_ref(&claimed), from_ref(&digest)).unwrap());
     let code = Code::new(2, 1).unwrap();

@@ -201,7 +201,7 @@ enum Shard {
 fn any_hosts_and_any_drives_of_the_others_may_be_lost_at_once() {
     for (outer, inner, hosts, drives_per_host) in [((2, 1), (2, 1), 3, 3), ((4, 1), (3, 2), 6, 6), ((3, 2), (4, 1), 5, 7), ((1, 1), (1, 1), 2, 2)] {
         let codes = (Code::new(outer.0, outer.1).unwrap(), Code::new(inner.0, inner.1).unwrap());
-        // Drives of the hosts by turns, so that places in a host are not the fleet's numbers.
+        // Drives go to the hosts in turn, so that places in a host are not the fleet's numbers.
         let host_of: Vec<u32> = (0..hosts * drives_per_host).map(|drive| (drive % hosts) as u32).collect();
         let mut random = Rng::with_seed(outer.0 as u64);
         let mut levels = Levels::new(codes, &host_of, (default_window(codes.0), default_window(codes.1)), 9).unwrap();

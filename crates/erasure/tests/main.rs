@@ -1,5 +1,5 @@
-//! Codes, groups, maps, placement and digests against models. One program for all of them: linking takes
-//! longer than most of them run.
+//! Codes, groups, maps, placement and digests against models. All tests are one program, because linking takes longer
+//! than most of them run.
 
 mod code;
 mod common;

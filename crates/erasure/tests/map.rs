@@ -1,4 +1,4 @@
-//! The code map: what goes in comes out, small, and nothing that is read does harm.
+//! The code map: it is read back as written, it is small, and hostile bytes do no harm.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ fn map_of(code: Code, groups: &Groups) -> skytether_common::Result<CodeMap> {
     CodeMap::new(code, groups.iter().map(|(data, parity)| (&data[..], &parity[..])))
 }
 
-/// The groups of so many slices, as an ingest makes them.
+/// The groups that an ingest makes of `slices` slices.
 fn ingested(code: Code, drives: usize, slices: usize, random: &mut Rng) -> Groups {
     let mut groups = crate::common::ingested(code, drives, slices, 1, || slice_len(random));
     let shards = groups.iter_mut().flat_map(|(data, parity)| data.iter_mut().chain(parity));

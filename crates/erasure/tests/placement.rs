@@ -1,5 +1,5 @@
-//! Repair reads evenly and as little as the code allows; growth moves as little as it can; both
-//! keep a group's shards apart.
+//! Repair reads evenly, and no more than the code needs. Growth moves as little as possible. Both keep a group's shards
+//! on different drives.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ enum Lens {
     Uniform,
 }
 
-/// The map that an ingest of so many slices makes.
+/// The map that an ingest of `slices` slices makes.
 fn ingested(code: Code, drives: usize, slices: usize, lens: Lens, seed: u64) -> CodeMap {
     let mut random = Rng::with_seed(seed);
     let groups = crate::common::ingested(code, drives, slices, seed, || if lens == Lens::Equal { 1 << 20 } else { slice_len(&mut random) });

@@ -1,7 +1,7 @@
-//! How fast the kernel is: `cargo run -p skytether-expression --example kernel_speed`.
+//! Measures the kernel: `cargo run -p skytether-expression --example kernel_speed`.
 //!
-//! Synthetic rows of 50,000 cells, 7% nonzero, counts mostly 1 to 3, 12 groups in random order; one thread, data in memory.
-//! Prints nanoseconds per nonzero for each type and transform.
+//! Synthetic rows of 50,000 cells, 7% nonzero, counts mostly 1 to 3, 12 groups in random order; one thread, data in
+//! memory. Prints nanoseconds per nonzero for each type and transform.
 
 use std::sync::Arc;
 use std::time::Instant;

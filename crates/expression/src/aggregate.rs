@@ -1,4 +1,4 @@
-//! What the aggregates of grouped moments share: all but the rows that they take in.
+//! The common part of the two aggregates of grouped moments: all but reading their rows.
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};

@@ -1,8 +1,8 @@
 //! The aggregate `cell_moments(cell, value, groups, transform)` over the dense view of a matrix.
 //!
-//! What people write in SQL; [`crate::rewrite`] makes `moments` over the sparse rows of it, which is some hundred times
-//! faster. Where the plan has a shape that can't be rewritten, it runs as it stands: over the rows that it is given (it
-//! counts those that it sees), with `groups` a whole spec, since no one else tells it the data set.
+//! People write it in SQL. [`crate::rewrite`] turns it into `moments` over the sparse rows, which is some hundred times
+//! faster. A plan whose shape cannot be rewritten runs as it is, over the rows of its input. It then counts only those
+//! cells, and `groups` must be a whole spec, because nothing else names the data set.
 //!
 //! `groups` is the name of an obs column, or the JSON of [`Groups`] or of a [`MomentsSpec`]; `transform` is
 //! `'log1p_cp10k'` or NULL.
@@ -33,8 +33,8 @@ pub fn cell_moments_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
     aggregate(CellMoments { source })
 }
 
-/// What the literal arguments `groups` and `transform` mean for a data set and matrix; `of` is `None`
-/// where nobody knows them.
+/// The spec of the literal arguments `groups` and `transform`. `of` is the data set and matrix, or `None` if they are
+/// unknown.
 ///
 /// # Errors
 /// Invalid where the texts are no groups or no transform, or where the data set is needed but unknown or another.
@@ -182,7 +182,7 @@ impl Input for DenseRows {
                 None => value,
                 Some(totals) => f64::from(log1p_cp10k(value as f32, totals.value(cell))),
             };
-            // Not its square either: M2 is made of those.
+            // Its square must be finite as well, because M2 is computed from squares.
             if !(y * y).is_finite() {
                 return Err(Error::invalid(format!(
                     "the value {value} of cell {name:?} of {} has no {}",
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// What an error says, causes included.
+    /// An error's text, causes included.
     fn told(error: &Error) -> String {
         let mut text = error.to_string();
         let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! What a level of the system must know about the cells of a data set.
+//! The cells of a data set, as far as grouped moments need them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -38,9 +38,8 @@ pub trait CellSource: Send + Sync + Debug {
     /// Not found where there is no such data set or matrix.
     fn totals(&self, dataset: &DatasetName, matrix: &str) -> Result<Arc<Float32Array>>;
 
-    /// Where groups that are resolved are kept. A source that is made for each query gives one that outlives it,
-    /// so that the same question asked again finds its groups; by default they are kept for as long as the
-    /// aggregate function that asked.
+    /// The cache of resolved groups. A source that is made for each query returns one that outlives it, so that a
+    /// repeated query finds its groups. By default the cache lives as long as the aggregate function that uses it.
     fn prepared(&self) -> Arc<PreparedCache> {
         Arc::default()
     }

@@ -1,4 +1,4 @@
-//! Our errors as DataFusion's.
+//! Turns our errors into DataFusion's.
 
 use datafusion::error::DataFusionError;
 use skytether_common::Error;

@@ -81,7 +81,7 @@ impl PreparedCache {
     }
 }
 
-/// Whether values of this type can name groups: others have no order, or no text that tells them apart.
+/// Whether values of this type can name groups: others have no order, or no text that distinguishes them.
 fn names_groups(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, values) => names_groups(values) && !matches!(**values, DataType::Dictionary(..)),
@@ -120,7 +120,7 @@ fn of_column(column: &str, values: &ArrayRef) -> Result<(Vec<String>, Vec<u16>)>
     let text = cast(&distinct, &DataType::Utf8).map_err(failed)?;
     let text = text.as_string::<i32>();
     let float = distinct.data_type().is_floating();
-    // What can't be told as text is no value either.
+    // A value without a text is none either.
     let is_value = |at: &usize| !(text.is_null(*at) || float && text.value(*at) == "NaN");
 
     // Positions in `distinct` of the values that occur, each text once; a dictionary may repeat a
@@ -188,7 +188,7 @@ mod tests {
         of_column("c", &(Arc::new(array) as ArrayRef)).unwrap()
     }
 
-    /// Cells of which the column may be replaced, and no totals.
+    /// Cells whose column may be replaced, without totals.
     #[derive(Debug)]
     struct Cells(Mutex<Option<ArrayRef>>, Arc<PreparedCache>);
 
@@ -222,12 +222,12 @@ mod tests {
         let spec = of(Groups::Obs { column: "c".into() });
         let first = cells.prepared().get(&spec, &cells).unwrap();
         assert!(Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
-        // Replaced by one with the same content, which nobody compares, and by another.
+        // Replaced by an equal column, whose content the cache does not compare, and by a different one.
         *cells.0.lock() = Some(column());
         assert!(!Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));
         *cells.0.lock() = Some(Arc::new(StringArray::from(vec!["b", "c"])));
         assert_eq!(cells.prepared().get(&spec, &cells).unwrap().names[..], ["b", "c"]);
-        // Nor does anyone get at the groups who may not see the cells.
+        // A query that may not see the cells does not get their groups either.
         *cells.0.lock() = None;
         assert_eq!(cells.prepared().get(&spec, &cells).unwrap_err().kind(), Kind::NotFound);
     }

@@ -1,8 +1,9 @@
-//! Grouped moments of one sparse row: per group of cells the number of nonzeros, their sum and their sum of squares.
+//! The kernel: grouped moments of one sparse row. Per group of cells it gives the number of nonzeros, their sum and
+//! their sum of squares.
 //!
-//! This is where the time of a differential expression query goes, so: logarithms of small counts come from a table per
-//! block, the accumulators of a group lie side by side (one vector register), and there are [`REPLICAS`] of each, used
-//! in turn, because neighbouring cells are often of the same group and an addition would wait for the store before it.
+//! Differential expression spends its time here. Logarithms of small counts come from a table per block. The
+//! accumulators of a group are adjacent (one vector register). There are [`REPLICAS`] of them, used in turn:
+//! neighbouring cells are often of the same group, and an addition would wait for the store before it.
 //!
 //! The order of additions does not depend on the processor: with and without AVX2 the results have the same bits.
 
@@ -29,7 +30,7 @@ const REPLICAS: usize = 4;
 /// From this many groups on, clearing replicas costs more than they save.
 const REPLICATED: usize = 64;
 
-/// Values worked off together where the logarithm is computed.
+/// Values that are processed together where the logarithm is computed.
 const CHUNK: usize = 256;
 
 /// What is wrong with a row.
@@ -50,7 +51,7 @@ pub enum Fault {
     },
 }
 
-/// Sums that begin where a vector register's load does: one that lies across two cache lines costs twice.
+/// Sums that are aligned to a vector register's load: a load across two cache lines costs twice.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 struct Lanes(Sums);
@@ -75,7 +76,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// For `width` groups, that of the cells in no group included.
+    /// A kernel for `width` groups, including that of the cells in no group.
     #[must_use]
     pub fn new(width: usize, squares: Squares) -> Self {
         Self::with_avx2(width, squares, has_avx2())
@@ -113,7 +114,7 @@ impl Kernel {
         Ok(&self.out)
     }
 
-    /// Refuses a row of which an index is no cell of the block, and a block of which a code is no group of this kernel.
+    /// Refuses a row with an index outside of the block, and a block with a code that is no group of this kernel.
     fn check(&self, block: &Block<'_>, idx: &[u32]) -> Result<(), Fault> {
         if block.below > self.width {
             return Err(Fault::Group(block.below - 1));
@@ -127,7 +128,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Adds `val`'s values up as they are; `COUNT` says whether those that are not zero count as nonzeros.
+    /// Adds `val`'s values without a transform; `COUNT` means that values other than zero count as nonzeros.
     fn direct<T: Value, const COUNT: bool>(&mut self, block: &Block<'_>, idx: &[u32], val: &[T]) {
         match self.squares {
             Squares::Float32 => self.direct_in::<T, COUNT, true>(block, idx, val),
@@ -141,7 +142,8 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AVX2 is there, see `with_avx2`; the rest as for `direct`.
             (true, REPLICAS) => unsafe { direct_avx2::<T, REPLICAS, COUNT, SHORT>(block, idx, val, sums, self.width) },
-            // SAFETY: `row` has checked the indices; codes are below the width, of which `sums` holds one per replica.
+            // SAFETY: `row` has checked the indices; codes are below the width, and `sums` holds one per replica for
+            // each.
             (_, REPLICAS) => unsafe { direct::<T, REPLICAS, COUNT, SHORT>(block, idx, val, sums, self.width) },
             // SAFETY: the same.
             _ => unsafe { direct::<T, 1, COUNT, SHORT>(block, idx, val, sums, self.width) },
@@ -170,9 +172,9 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the same.
             (true, REPLICAS, true) => unsafe { tabulated_avx2::<T, REPLICAS, true, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
-            // SAFETY: `row` has checked the indices, and there is a place per cell; every level has a value
-            // per slot; codes are below the width, of which `sums` holds one per replica; without CLAMP no
-            // count is above the table.
+            // SAFETY: `row` has checked the indices, and there is a place per cell; every level has a value per slot;
+            // codes are below the width, and `sums` holds one per replica for each; without CLAMP no count is above the
+            // table.
             (_, REPLICAS, false) => unsafe { tabulated::<T, REPLICAS, false, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
             // SAFETY: the same; CLAMP brings counts above the table to its last row.
             (_, REPLICAS, true) => unsafe { tabulated::<T, REPLICAS, true, SHORT>(block.first, places, &levels, idx, val, sums, self.width) },
@@ -226,8 +228,8 @@ impl Kernel {
         }
     }
 
-    /// Adds the replicas up into `out` and clears them. Tells whether all sums are finite: squares may be beyond all
-    /// numbers where the values are not, and without them there is no variance.
+    /// Adds the replicas up into `out` and clears them. Returns whether all sums are finite: squares may overflow where
+    /// values do not, and without them there is no variance.
     fn reduce(&mut self) -> bool {
         let mut finite = true;
         for (g, out) in self.out.iter_mut().enumerate() {

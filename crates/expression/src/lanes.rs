@@ -1,9 +1,9 @@
-//! Exponentials, logarithms and erfc without a branch, so that a loop over them becomes vector
-//! instructions (as does [`crate::log1p`]'s), and the same bits on every machine: nothing here depends on
-//! the C library, and nothing is fused.
+//! Exponentials, logarithms and erfc without a branch. A loop over them becomes vector instructions, as one over
+//! [`crate::log1p`] does. The bits are the same on every machine: nothing here depends on the C library, and nothing is
+//! fused.
 //!
-//! Errors are a few units in the last place within the ranges stated; beyond them the results mean nothing, and whoever
-//! calls has to look first.
+//! Errors are a few units in the last place within the stated ranges. Beyond them the results mean nothing, so the
+//! caller must check its arguments first.
 
 use std::f64::consts::LOG2_E;
 

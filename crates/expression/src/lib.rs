@@ -1,12 +1,12 @@
 //! Differential expression as plain query operators: groups of cells, grouped moments, t-tests and the ranking of
 //! genes.
 //!
-//! Nothing here does I/O. What a level must know about cells (their names, their obs columns, their totals) comes in
-//! through [`CellSource`]; everything else arrives in the rows of a query.
+//! Nothing here does I/O. A [`CellSource`] gives the cells (their names, obs columns and totals); everything else
+//! arrives in the rows of a query.
 //!
-//! | module | what lives there |
+//! | module | subject |
 //! |---|---|
-//! | [`cells`] | [`CellSource`], the one door to a data set's cells |
+//! | [`cells`] | [`CellSource`], the access to a data set's cells |
 //! | [`spec`] | [`MomentsSpec`]: which cells form which group, and how a value is transformed |
 //! | `prepared` | [`groups::Prepared`], a spec's groups as one small number per cell, and their cache |
 //! | [`groups`] | resolves a spec's groups against the cells of a data set |
@@ -15,7 +15,7 @@
 //! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
 //! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
 //! | `state` | one row of that state as bytes |
-//! | `aggregate` | what the two aggregates share |
+//! | `aggregate` | the common part of the two aggregates |
 //! | [`moments`] | the aggregate `moments(idx, val, block, spec)` over sparse rows |
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
 //! | [`rewrite`] | the plan rewrite from the second to the first |

@@ -1,8 +1,9 @@
 //! `log1p(x / (total / 1e4))` in float32, the same bits on every machine, and tables of it for small counts.
 //!
-//! scanpy's `normalize_total(target_sum=1e4)` and `log1p` work in float32: the quotient `total / 1e4`, then
-//! `x / quotient`, then the logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so
-//! that it vectorises) and rounded once, so it is the correctly rounded float32 but for one case in some ten million.
+//! scanpy's `normalize_total(target_sum=1e4)` and `log1p` work in float32: the quotient `total / 1e4`, then `x /
+//! quotient`, then the logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so that
+//! it vectorises) and rounded once. The result is the correctly rounded float32, except for one case in some ten
+//! million.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
@@ -95,10 +96,10 @@ pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
 }
 
 /// `log1p_cp10k(count, total of the cell)` for the counts up to [`TABULATED`] and the cells of one block; each count's
-/// row is made when it is first asked for.
+/// row is computed at its first use.
 ///
-/// Many cells have the same total, so a row has one value per total and not per cell: few enough for all
-/// rows to stay in the cache.
+/// Many cells have the same total, so a row has one value per total and not per cell: few enough for all rows to stay
+/// in the cache.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The block's own: an array of all cells' would stay in memory for as long as the table does.
@@ -115,7 +116,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table for `len` cells from `start` on, which must lie within `totals`. Nothing is computed yet.
+    /// A table for `len` cells from `start` on, which must be within `totals`. Nothing is computed yet.
     fn new(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
         let origin = (Arc::downgrade(totals), start);
         let totals: Box<[f32]> = totals.values()[start..start + len].into();
@@ -158,7 +159,7 @@ static TABLES: LazyLock<Mutex<Vec<Arc<Table>>>> = LazyLock::new(Mutex::default);
 /// At most this many tables stay (9 MB each where every count is in use and no two cells have the same total).
 const KEEP: usize = 4;
 
-/// The table for `len` cells from `start` on, shared with whoever uses the same totals.
+/// The table for `len` cells from `start` on. Callers with the same totals share it.
 pub(crate) fn shared_table(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Arc<Table> {
     let content = &totals.values()[start..start + len];
     // While a `Weak` is there, no other array can have its address.

@@ -1,9 +1,8 @@
 //! The aggregate `moments(idx, val, block, spec)` over the sparse rows of a matrix.
 //!
-//! A row is one gene's nonzeros in one block of cells; cells of the block that are not in `idx` count as zeros.
-//! `spec` is the literal of [`MomentsSpec`]. The result and the state are those of [`crate::store`]. Merging and
-//! finishing never ask the [`CellSource`]: groups' names travel in the state, so only the level that sees rows
-//! needs to know the cells.
+//! A row is one gene's nonzeros in one block of cells; cells of the block that are not in `idx` count as zeros. `spec`
+//! is the literal of [`MomentsSpec`]. The result and the state are those of [`crate::store`]. Merging and finishing
+//! never ask the [`CellSource`]: groups' names travel in the state, so only the node that reads rows needs the cells.
 
 use std::sync::Arc;
 
@@ -119,7 +118,7 @@ impl SparseRows {
             for (g, (sums, &n)) in sums.iter().zip(counts).enumerate() {
                 if n > 0 {
                     let mut moments = GroupMoments::of_sums(u64::from(n), sums[2] as u64, sums[0], sums[1]);
-                    // Squares in float32 are asked for by those who want scanpy's rounding, all of it.
+                    // Squares in float32 mean that the query wants scanpy's rounding as it is.
                     if exact && cancels(&moments, sums[1]) {
                         moments = again.get_or_insert_with(|| two_pass_moments(open, idx, val, counts))[g];
                     }

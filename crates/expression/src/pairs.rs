@@ -1,6 +1,6 @@
-//! Many pairs of sets of cells tested at once: the arithmetic of [`crate::ttest`] column by column, so that the
-//! compiler makes vector instructions of it. The results are those of one test after the other, to the last bit; what
-//! is out of the ordinary (no variance, numbers near the ends of the range) is left to that.
+//! Tests many pairs of sets of cells at once: the arithmetic of [`crate::ttest`] column by column, so that the compiler
+//! makes vector instructions of it. The results equal those of single tests to the last bit. Special cases (no
+//! variance, numbers near the ends of the range) are left to [`crate::ttest`].
 
 use crate::lanes;
 use crate::students::two_sided_each;
@@ -12,7 +12,7 @@ pub(crate) struct Pairs {
     /// The natural logarithm of the base of the values' logarithms.
     scale: f64,
     wide: bool,
-    /// Of the first and the second of each pair.
+    /// Numbers of cells of the first and the second set of each pair.
     n: [Vec<f64>; 2],
     nnz: [Vec<f64>; 2],
     mean: [Vec<f64>; 2],
@@ -42,7 +42,7 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Of no cells, with room for `room` genes.
+    /// Moments of no cells, with room for `room` genes.
     pub(crate) fn new(room: usize) -> Self {
         Self { n: 0, nnz: vec![0; room], mean: vec![0.0; room], m2: vec![0.0; room] }
     }

@@ -1,4 +1,4 @@
-//! Genes ranked per group of cells, as scanpy's `rank_genes_groups` does it for t-tests.
+//! Ranks genes per group of cells, as scanpy's `rank_genes_groups` does for t-tests.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Vec<
     rank_on(batches, options, |tests| if tests < 4096 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from).min(16) })
 }
 
-/// [`rank_genes`] on as many threads as `threads` says for the number of tests; the result is the same on any number.
+/// [`rank_genes`] on the threads that `threads` gives for the number of tests; the result is the same on any number.
 fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<Vec<RecordBatch>> {
     let genes = Genes::open(batches)?;
     let Some(names) = genes.group_names()? else { return Ok(Vec::new()) };
@@ -161,7 +161,7 @@ pub(crate) fn unknown_group<'a>(name: &str, there_are: impl Iterator<Item = &'a 
 /// What threads do here.
 const TESTING: &str = "tests genes";
 
-/// So many tests are worked off together.
+/// Tests that are made together.
 const TOGETHER: usize = 256;
 
 impl Genes<'_> {
@@ -172,7 +172,7 @@ impl Genes<'_> {
         let parts = in_parallel(threads, starts, TESTING, |start| {
             let end = self.len().min(start + chunk);
             let mut out: Vec<Vec<Tested>> = chosen.iter().map(|_| Vec::with_capacity(end - start)).collect();
-            // So many genes are tested together that what is remembered of them stays in the first-level cache.
+            // The number of genes per round is bounded, so that their data stays in the first-level cache.
             let together = (TOGETHER / chosen.len().max(1)).clamp(1, end - start);
             let mut tester = Tester::new(names, together);
             let mut pairs = Pairs::new(options.method, options.log_base.map_or(1.0, f64::ln), together * chosen.len());
@@ -262,7 +262,7 @@ fn rank_one(tested: &[Tested], correction: Correction, keep: usize) -> Ranked {
     Ranked { order, adjusted }
 }
 
-/// p-values corrected for their number; they must lie within 0 and 1.
+/// p-values corrected for their number; they must be within 0 and 1.
 #[must_use]
 pub fn corrected(p: &[f64], correction: Correction) -> Vec<f64> {
     let count = p.len() as f64;

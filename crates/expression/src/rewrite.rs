@@ -1,9 +1,9 @@
-//! From the dense view to its sparse rows: `cell_moments(cell, value, groups, transform)` becomes
+//! Rewrites a plan from the dense view to its sparse rows: `cell_moments(cell, value, groups, transform)` becomes
 //! `moments(idx, val, block, spec)`.
 //!
-//! It applies to an aggregate over one dense view, where all that stands between them is projections, aliases and
-//! filters on genes, all its functions are `cell_moments(cell, value, ...)`, and its groups are made of genes' columns.
-//! Sparse rows stand for all cells, zeros included, so the two are equal. Any other plan stays as it is.
+//! It applies to an aggregate over one dense view under three conditions. Only projections, aliases and filters on
+//! genes are between them; all its functions are `cell_moments(cell, value, ...)`; its groups are made of genes'
+//! columns. Sparse rows represent all cells, zeros included, so the two are equal. Any other plan stays as it is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::aggregate::is_text;
 use crate::cell_moments::{CELL_MOMENTS, spec_of};
 use crate::df_error::through;
 
-/// The sparse rows of a dense view: where they are, what they are called, of which data set and matrix they are.
+/// Finds the sparse rows of a dense view: their source, their name, and their data set and matrix.
 pub type RowsOf<'a> = dyn Fn(&TableReference) -> Option<(Arc<dyn TableSource>, TableReference, DatasetName, String)> + 'a;
 
 /// The columns of sparse rows that `moments` takes.
 const SPARSE: [&str; 3] = ["idx", "val", "block"];
 
-/// Rewrites every aggregate of `plan`, subqueries included, that can be. `rows_of` tells the sparse rows of a dense
+/// Rewrites every aggregate of `plan`, subqueries included, that can be. `rows_of` gives the sparse rows of a dense
 /// view, `None` for any other table; `moments` is the aggregate function to call. The plan's schema stays the same.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! What grouped moments are about: data set, matrix, groups of cells, transform. Travels as a
-//! JSON literal in the query.
+//! The spec of grouped moments: data set, matrix, groups of cells, transform. It travels as a JSON literal in the
+//! query.
 //!
 //! ```json
 //! {"dataset": "blood.pbmc3k", "matrix": "x", "groups": {"obs": "cell_type"}, "transform": "log1p_cp10k"}
@@ -60,7 +60,7 @@ impl Squares {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged, try_from = "GroupsText")]
 pub enum Groups {
-    /// By a column of obs: a group per distinct value, cells without a value in none. Each level reads its own copy.
+    /// By a column of obs: a group per distinct value, cells without a value in none. Each node reads its own copy.
     Obs {
         /// The column's name.
         #[serde(rename = "obs")]

@@ -1,16 +1,16 @@
-//! One row of the state of moments as bytes: only the groups in which the gene occurs take room.
+//! One row of the state of moments as bytes. Only the groups in which the gene occurs take room.
 //!
-//! | bytes | what |
-//! |---|---|
-//! | a bit per group, the lowest of the first byte first, rounded up to whole bytes | whether the group has nonzeros; if not, its mean and M2 are 0 |
-//! | per group with nonzeros: their number, LEB128 | 0 stands for one nonzero of which the value follows |
-//! | then mean and M2, float64 little-endian, or that one value, float32 little-endian | the value only where mean and M2 follow from it to the last bit |
+//! 1. A bit per group, the lowest of the first byte first, rounded up to whole bytes: whether the group has nonzeros.
+//!    If not, its mean and M2 are 0.
+//! 2. Per group with nonzeros: their number as LEB128, then mean and M2 as float64 little-endian. The number 0 means
+//!    one nonzero; its value follows as float32 little-endian instead of mean and M2. That form is only used where mean
+//!    and M2 follow from the value to the last bit.
 //!
-//! How many groups there are, and of how many cells, the state says elsewhere (`groups`).
+//! The column `groups` of the state has the number of groups, and of their cells.
 
 use crate::ttest::GroupMoments;
 
-/// Marks a group with a single nonzero of which the value is given.
+/// Marks a group with a single nonzero, whose value follows.
 const SINGLE: u8 = 0;
 
 /// The bytes of the bits for `width` groups.
@@ -24,8 +24,8 @@ pub(crate) fn bound(width: usize, present: usize) -> usize {
     mask_len(width) + present * (4 + 16)
 }
 
-/// The moments of `n` cells of which one has the value `y`, the others zero; squared as for `Squares::Float32`, which
-/// is what large queries ask for.
+/// The moments of `n` cells, one with the value `y` and the others zero. Squared as for `Squares::Float32`, which large
+/// queries use.
 fn single(n: u64, y: f32) -> GroupMoments {
     GroupMoments::of_sums(n, 1, f64::from(y), f64::from(y * y))
 }

@@ -49,8 +49,7 @@ pub fn state_types() -> [(&'static str, DataType); 2] {
     [("groups", DataType::Utf8View), ("moments", DataType::Binary)]
 }
 
-/// The most moments that a store holds: 4 GiB of them, since all are made room for at once, before
-/// anyone is asked for memory.
+/// The most moments of a store: 4 GiB of them. All are allocated at once, before the memory pool reserves them.
 const MAX_ENTRIES: usize = 1 << 27;
 
 /// What the state's column `groups` holds. `n` has one more entry than `groups`: the cells in no group.
@@ -458,7 +457,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Where row `row`'s entries lie.
+    /// The entries of row `row`.
     #[inline]
     #[must_use]
     pub fn range(&self, row: usize) -> std::ops::Range<usize> {

@@ -1,9 +1,9 @@
 //! The two-sided p-value of Student's t, `I_x(df / 2, 1 / 2)` with `x = df / (df + t^2)`.
 //!
-//! Where the degrees of freedom are many: the expansion BGRAT of DiDonato & Morris (ACM TOMS 18:360, 1992, section 5)
-//! with b = 1/2, where it needs but an erfc and an exponential. Elsewhere: the power series, the continued fraction
-//! (Lentz), or one minus the power series of the complement. The relative error is below 1e-12 down to 1e-300; most of
-//! it comes from the conditioning of the exponential itself.
+//! For many degrees of freedom: the expansion BGRAT of DiDonato & Morris (ACM TOMS 18:360, 1992, section 5). With b =
+//! 1/2 it needs only an erfc and an exponential. Elsewhere: the power series, the continued fraction (Lentz), or one
+//! minus the power series of the complement. The relative error is below 1e-12 down to 1e-300; most of it comes from
+//! the conditioning of the exponential itself.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -21,7 +21,7 @@ const NEAR_SQUARE: f64 = 6.389;
 /// Terms of BGRAT at most: enough for `NEAR`.
 const TERMS: usize = 16;
 
-/// So many p-values are worked off together: what is remembered of them stays in the first-level cache.
+/// p-values that are computed together, so that their data stays in the first-level cache.
 const BLOCK: usize = 64;
 
 /// `exp(-u)` is 0 from 745.2 on; BGRAT's u is at most 0.5 below `-a ln x`.
@@ -103,7 +103,7 @@ pub fn two_sided(t: f64, df: f64) -> f64 {
 pub(crate) fn two_sided_each(t: &[f64], df: &[f64], p: &mut [f64]) {
     for ((t, df), p) in t.chunks(BLOCK).zip(df.chunks(BLOCK)).zip(p.chunks_mut(BLOCK)) {
         let (mut a, mut log_x, mut near) = ([LARGE; BLOCK], [0.0; BLOCK], [false; BLOCK]);
-        // Said once, so that no index below is checked.
+        // A single length for all slices, so that no index below needs a bounds check.
         let len = t.len().min(BLOCK);
         let (t, df, p) = (&t[..len], &df[..len], &mut p[..len]);
         for i in 0..len {

@@ -21,11 +21,11 @@ pub struct GroupMoments {
 }
 
 impl GroupMoments {
-    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not
-    /// finite, M2 is not either.
+    /// From `n` values, `nnz` of them nonzero, with sum `s` and sum of squares `q`. Where `q` is not finite, M2 is not
+    /// either.
     ///
-    /// M2 is a difference of `q` and a number close to it where the values' mean is far larger than their differences;
-    /// whoever needs its last digits then takes [`crate::kernel::two_pass_moments`].
+    /// M2 is the difference of `q` and another number. The two are close where the mean is far larger than the values'
+    /// differences. A caller that needs the last digits of M2 then takes [`crate::kernel::two_pass_moments`].
     #[inline]
     #[must_use]
     pub fn of_sums(n: u64, nnz: u64, s: f64, q: f64) -> Self {
@@ -47,7 +47,8 @@ impl GroupMoments {
         self.merged_by(other, Share::of(self.n, other.n))
     }
 
-    /// As [`GroupMoments::merged`]; `share` is that of both counts, for whoever merges many of the same counts.
+    /// As [`GroupMoments::merged`]; `share` is that of both counts, so that many merges of the same counts compute it
+    /// once.
     #[inline]
     #[must_use]
     pub(crate) fn merged_by(&self, other: &Self, share: Share) -> Self {
@@ -139,7 +140,7 @@ impl Method {
     }
 }
 
-/// What a t-test says about one gene.
+/// The result of a t-test of one gene.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TTest {
     /// The statistic: positive where the group's mean is the larger; 0 where undefined.
@@ -197,8 +198,8 @@ pub(crate) fn test_unchecked(method: Method, group: &GroupMoments, reference: &G
 }
 
 /// The log2 fold change as scanpy defines it: `log2((expm1(m1) + 1e-9) / (expm1(m2) + 1e-9))` of the means of the
-/// logarithms. `scale` is the natural logarithm of their base: 1 for natural ones (AnnData's
-/// `uns['log1p']['base']` says which).
+/// logarithms. `scale` is the natural logarithm of their base: 1 for natural ones (AnnData's `uns['log1p']['base']` has
+/// the base).
 #[inline]
 #[must_use]
 pub fn log_fold_change(group_mean: f64, reference_mean: f64, scale: f64) -> f64 {

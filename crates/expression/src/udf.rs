@@ -21,7 +21,7 @@ use crate::rank::unknown_group;
 use crate::store::{Results, result_type};
 use crate::ttest::{GroupMoments, Method, check_size, log_fold_change, test_unchecked};
 
-/// The reference that stands for all other cells.
+/// The reference that means all other cells.
 pub const REST: &str = "rest";
 
 /// Registers `moments`, `cell_moments` and `t_test`.

@@ -1,7 +1,7 @@
-//! Batches without the values that none of their rows refers to.
+//! Copies batches without values that none of their rows refers to.
 //!
-//! Rows that are picked from many batches come with all that lies behind the views, and in the dictionaries, of any of
-//! these: a page of some thousand rows would have the texts of millions.
+//! Rows that are picked from many batches keep all texts behind the views and in the dictionaries of those batches.
+//! Without this, a page of some thousand rows would hold the texts of millions.
 
 use std::sync::Arc;
 

@@ -12,14 +12,14 @@
 //! | [`lean`] | batches without values of other rows |
 //!
 //! Invariant: an index only leaves out what does not match (I14). `skytether_drive` builds and keeps indexes;
-//! `skytether_engine` asks them.
+//! `skytether_engine` searches them.
 //!
 //! ```
 //! use skytether_common::{Generation, PartitionName};
 //!
 //! let dataset = "lab.runs".parse()?;
 //! let of = PartitionName { dataset, generation: Generation(1), table: "data".to_owned(), slot: 0 };
-//! // An index lies in a partition of its own, beside the one that it is of.
+//! // An index has a partition of its own, next to the indexed one.
 //! let index = skytether_index::partition(&of, "by-id");
 //! assert_eq!(skytether_index::of_partition(&index), Some((of, "by-id".to_owned())));
 //! assert!(skytether_index::check_name("a/b").is_err());
@@ -51,7 +51,7 @@ pub const MAX_COLUMNS: usize = 8;
 /// The longest name of an index.
 const MAX_NAME: usize = 64;
 
-/// Where index `name` of a partition lies on its drive: a partition of a table of its own, of the same generation.
+/// The partition of index `name` of a partition: that of a table of its own, of the same generation.
 #[must_use]
 pub fn partition(of: &PartitionName, name: &str) -> PartitionName {
     PartitionName { table: format!("{INDEX}{name}/{}", of.table), ..of.clone() }
@@ -68,7 +68,7 @@ pub fn of_partition(index: &PartitionName) -> Option<(PartitionName, String)> {
 /// Checks the name of an index.
 ///
 /// # Errors
-/// Invalid, with what names are made of.
+/// Invalid, with the rule for names.
 pub fn check_name(name: &str) -> Result<()> {
     if !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
         return Ok(());
@@ -77,20 +77,20 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid(format!("{shown:?} is no name of an index: use up to {MAX_NAME} letters, digits, '_' and '-'")))
 }
 
-/// What an index is to be: the value under its partition's own key, which makes a drive build it.
+/// The definition of an index: the value under its partition's own key. A drive that has it builds the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
     /// [`FORMAT`].
     pub format: u32,
     /// The columns by whose ranges it finds rows.
     pub columns: Vec<String>,
-    /// Columns whose values it has beside them, so that slices need not be read for these.
+    /// Further columns whose values the index stores, so that a scan need not read slices for them.
     #[serde(default)]
     pub include: Vec<String>,
 }
 
 impl Definition {
-    /// Of the present format.
+    /// A definition in the present format.
     #[must_use]
     pub fn new(columns: Vec<String>, include: Vec<String>) -> Self {
         Self { format: FORMAT, columns, include }
@@ -102,7 +102,7 @@ impl Definition {
         own.iter().chain(&self.include)
     }
 
-    /// As it is stored.
+    /// Its stored bytes.
     ///
     /// # Errors
     /// Internal only.
@@ -144,7 +144,7 @@ pub enum Phase {
     Failed,
 }
 
-/// What a drive says of one of its indexes.
+/// The state of an index, as its drive reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The partition that it is of.
@@ -162,7 +162,7 @@ pub struct State {
     /// Why it was dropped, or can't be built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What it is by the drive's definition; drives of before don't say.
+    /// Its definition on the drive; older drives do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<Definition>,
 }

@@ -1,10 +1,11 @@
-//! Values of any orderable column as 64-bit numbers in their order.
+//! Maps values of any orderable column to 64-bit numbers in their order.
 //!
-//! The map is monotone, and not always one to one: what is smaller never gets a larger number, but texts that begin
-//! alike, and decimals beyond 64 bits, may share one. So a range of values becomes a range of numbers that has all of
-//! its rows and perhaps others; whoever asked looks at the values themselves. NULLs have a number of their own, above
-//! all values. Floats are in IEEE's total order but for the two zeros, which share a number: whether NaNs are larger
-//! than all numbers or not comparable at all, and the zeros equal or not, no row is missed.
+//! The map is monotone: a smaller value never gets a larger number. It is not always one to one: texts with a common
+//! beginning, and decimals beyond 64 bits, may share a number. So a range of values becomes a range of numbers that has
+//! all of its rows and perhaps others; the scan's filters look at the values themselves. NULLs have a number of their
+//! own, above all values. Floats are in IEEE's total order except for the two zeros, which share a number. So no row is
+//! missed, whether an engine takes NaNs for larger than all numbers or for not comparable, and whether or not it takes
+//! the zeros for equal.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
@@ -18,7 +19,7 @@ pub const NULL: u64 = u64::MAX;
 /// The highest number of a value.
 pub const TOP: u64 = NULL - 1;
 
-/// Whole numbers up to which floats tell all apart.
+/// The largest whole number up to which floats represent all whole numbers.
 const EXACT: f64 = (1u64 << 52) as f64;
 
 /// Numbers from `low` to `high`, both included.
@@ -91,8 +92,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// The order of a column of type `column`; `None` for types that have none. Where texts lie between two `bounds`,
-    /// what these begin with alike is told once.
+    /// The order of a column of type `column`; `None` for types that have none. If all texts are between two `bounds`,
+    /// their common beginning is left out of the numbers.
     #[must_use]
     pub fn of(column: &DataType, bounds: Option<(&[u8], &[u8])>) -> Option<Self> {
         let class = Class::of(column)?;
@@ -103,7 +104,7 @@ impl Order {
         Some(Self { class, prefix })
     }
 
-    /// Whether it is one of columns of type `column`.
+    /// Whether it orders columns of type `column`.
     #[must_use]
     pub fn fits(&self, column: &DataType) -> bool {
         Class::of(column) == Some(self.class)
@@ -152,9 +153,9 @@ impl Order {
         }
     }
 
-    /// The lowest and the highest number that values of a column of type `column` may have that are equal to the only
-    /// one of `literal`, or would lie beside it: what is not below it has no less than the lowest, what is not above it
-    /// no more than the highest. `None` where the two are of types that are not compared so.
+    /// The range of numbers that values of a column of type `column` may have if they equal the only value of
+    /// `literal`, or lie next to it. A value that is not below the literal has at least the lowest number, and one that
+    /// is not above it at most the highest. `None` where values of the two types are not compared so.
     #[must_use]
     pub fn around(&self, column: &DataType, literal: &ArrayRef) -> Option<(u64, u64)> {
         let literal = plain(literal).ok()?;

@@ -1,10 +1,19 @@
-//! A page: rows that lie near one another, with their numbers in each of the index's columns, where they are, and
+//! A page: rows that are close to one another, with their numbers in each of the index's columns, their places, and
 //! perhaps values of columns.
 //!
-//! `u32 LE` how many rows; per column `u64 LE` the lowest number, `u8` how many bits at the lower end are nowhere set
-//! above it, `u8` how many bits each number takes, and the numbers less the lowest, without those bits, packed from the
-//! lowest bit on; the rows' places in the segment, ascending, in the same way; then, up to the end, an Arrow IPC stream
-//! with one batch of the values, or nothing. A page has no checksum: its segment's head has it.
+//! Its bytes:
+//! 1. `u32 LE`: the number of rows.
+//! 2. The numbers of each column, packed.
+//! 3. The rows' places in the segment, ascending, packed.
+//! 4. Up to the end: an Arrow IPC stream with one batch of the values, or nothing.
+//!
+//! Packed numbers are:
+//! 1. `u64 LE`: the lowest number, which is subtracted from all.
+//! 2. `u8`: how many low bits are zero in all differences. These bits are left out.
+//! 3. `u8`: the bits of each difference that are stored.
+//! 4. The differences, packed from the lowest bit on.
+//!
+//! A page has no checksum: its segment's head has it.
 
 use skytether_common::{Error, Result};
 
@@ -91,7 +100,7 @@ impl Page {
         out
     }
 
-    /// What [`Self::encode`] gave, of an index of so many `columns` and a segment of so many `rows`.
+    /// Decodes the bytes of [`Self::encode`], for an index of `columns` columns and a segment of `rows` rows.
     ///
     /// # Errors
     /// Corrupt.

@@ -1,13 +1,15 @@
-//! A segment: an index over the rows of some stripes that follow one another.
+//! A segment: an index over the rows of some consecutive stripes.
 //!
-//! Its rows are divided as a k-d tree divides points: at the median of one column, the halves at that of the next, down
-//! to pages. So a page's rows lie near one another in all columns, ranges of several columns meet few pages, and with
-//! one column pages are its values in order. There is no tree when it is read: the bounds of all pages are in the head,
-//! which is some 0.1% of the rows.
+//! Its rows are divided as in a k-d tree: at the median of one column, the halves at that of the next, down to pages.
+//! So a page's rows are close to one another in all columns, ranges of several columns meet few pages, and with one
+//! column pages are its values in order. Readers need no tree: the head has the bounds of all pages, some 0.1% of the
+//! rows' bytes.
 //!
-//! A head's bytes: `"SKYINDX\0"`, u32 LE CRC-32C of all that follows, u32 LE length of a JSON header ([`Header`]), the
-//! header, and per page u32 LE each: its file, where it begins in it, its length, its CRC-32C, its rows; then per
-//! column u64 LE the lowest and the highest number in it.
+//! A head's bytes:
+//! 1. `"SKYINDX\0"`, u32 LE CRC-32C of all that follows, u32 LE length of the header.
+//! 2. The header: JSON ([`Header`]).
+//! 3. Per page, u32 LE each: its file, its offset there, its length, its CRC-32C, its rows.
+//! 4. For the same page, per column, u64 LE each: the lowest and the highest number in it.
 
 use arrow::array::RecordBatch;
 use arrow::compute::interleave_record_batch;
@@ -30,16 +32,16 @@ pub const PAGE_ROWS: usize = 2048;
 /// Bytes of a file of pages, about.
 const FILE: usize = 1 << 20;
 
-/// Pages that take so many times the memory that was counted for them are not what was counted: a build of them ends.
+/// A build ends if pages take this many times the memory that was counted for them: the count must be wrong.
 const TOO_MUCH: usize = 2;
 
-/// What a page takes beside its rows and the schema of their values.
+/// Memory of a page in addition to its rows and the schema of their values, in bytes.
 const PAGE_BYTES: usize = 4 << 10;
 
 /// Rows of a segment at most.
 pub const MAX_ROWS: usize = 1 << 24;
 
-/// Which content of a partition an index was made of: what its metadata slice is.
+/// The content of a partition from which an index was built, as its metadata slice identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Bytes of the metadata slice.
@@ -48,7 +50,7 @@ pub struct Source {
     pub crc32c: u32,
 }
 
-/// What a head says beside its pages.
+/// The header of a head; its pages follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     format: u32,
@@ -66,7 +68,7 @@ pub struct Header {
     pub files: Vec<u32>,
 }
 
-/// Where a page is, and what.
+/// The place of a page in its segment's files, and its checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The number of its file.
@@ -83,7 +85,7 @@ pub struct Place {
 /// A segment's head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// What it says beside its pages.
+    /// The header.
     pub header: Header,
     /// The pages, in the order of their places.
     pub pages: Vec<Place>,
@@ -113,12 +115,12 @@ pub struct Building {
     values: Vec<RecordBatch>,
     stripes: Vec<u32>,
     bytes: usize,
-    /// Of the stripe that takes most.
+    /// Bytes of the largest stripe.
     largest: usize,
 }
 
 impl Building {
-    /// Of an index over `columns`, with the values of the columns `held`, if any.
+    /// A builder of an index over `columns`, with the values of the columns `held`, if any.
     #[must_use]
     pub fn new(columns: Vec<(String, Order)>, held: Vec<String>) -> Self {
         let numbers = vec![Vec::new(); columns.len()];
@@ -161,7 +163,7 @@ impl Building {
         self.stripes.len() as u32
     }
 
-    /// Bytes of memory that it takes, with the segment that is made of it.
+    /// Bytes of its memory, and of the segment that follows from it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -224,13 +226,13 @@ impl Building {
     }
 }
 
-/// Puts rows in the order of their pages: those of a page lie near one another in all columns.
+/// Puts rows in the order of their pages: those of a page are close to one another in all columns.
 fn divide(rows: &mut [u32], numbers: &[Vec<u64>], depth: usize) {
     let pages = rows.len().div_ceil(PAGE_ROWS);
     if pages < 2 {
         return;
     }
-    // The next column that tells any of them apart.
+    // The next column in which any of them differ.
     let apart = |of: &&Vec<u64>| rows.iter().any(|row| of[*row as usize] != of[rows[0] as usize]);
     let Some(of) = (0..numbers.len()).filter_map(|at| numbers.get((depth + at) % numbers.len())).find(apart) else { return };
     let (left, right) = {

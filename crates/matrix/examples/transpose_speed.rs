@@ -32,7 +32,7 @@ fn cells(n: usize, random: &mut Rng) -> Csr {
     csr
 }
 
-/// Nanoseconds that this thread has run: on a busy machine the clock on the wall tells little.
+/// Nanoseconds that this thread has run: on a busy machine, elapsed time means little.
 fn now() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)

@@ -1,14 +1,14 @@
-//! From cell-major (or any other) sparse input to gene-major rows under a memory limit, and the text formats that such
-//! input comes in.
+//! From cell-major (or any other) sparse input to gene-major rows under a memory limit, and the text formats of such
+//! input.
 //!
-//! A [`Transposer`] takes compressed rows, compressed columns, dense rows and triplets in any order and mixture, keeps
-//! them as a stream of bytes per gene (about two bytes for a small count), and gives them back as a [`Transposed`]: one
-//! ascending row per gene and block of cells, which is what sparse slices are made of. What does not fit the memory
-//! limit goes to one unnamed temporary file, written and read in sequence.
+//! A [`Transposer`] takes compressed rows, compressed columns, dense rows and triplets in any order and mixture. It
+//! keeps them as a stream of bytes per gene, about two bytes for a small count. It returns them as a [`Transposed`]:
+//! one ascending row per gene and block of cells, as sparse slices need them. Data beyond the memory limit goes to one
+//! unnamed temporary file, written and read in sequence.
 //!
-//! [`mtx`] and [`tsv`] read Matrix Market and the gene and barcode lists beside it.
+//! [`mtx`] reads Matrix Market files, and [`tsv`] the gene and barcode lists that belong to them.
 //!
-//! What this crate is not: it knows no HDF5, no AnnData and no slices; the caller moves buffers in and rows out.
+//! This crate knows no HDF5, no AnnData and no slices; the caller moves buffers in and rows out.
 //!
 //! ```
 //! use skytether_matrix::{TransposeOptions, Transposer};

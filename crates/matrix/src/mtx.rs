@@ -11,7 +11,7 @@ use skytether_common::{Error, Kind, Result};
 
 use crate::text::Lines;
 
-/// What the size line says.
+/// The numbers of the size line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MtxHeader {
     /// Number of rows (genes in files by Cell Ranger).
@@ -32,10 +32,10 @@ pub struct MtxReader {
     ended: bool,
 }
 
-/// What the banner says of the values.
+/// The type of values by the banner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
-    /// Whole numbers, of which none may be rounded.
+    /// Whole numbers; none may be rounded.
     Integer,
     Real,
     /// None: every entry is a one.
@@ -196,7 +196,7 @@ fn is_space(b: u8) -> bool {
     matches!(b, b' ' | b'\t' | b'\r' | 0x0b | 0x0c)
 }
 
-/// Reads decimal digits from `at` on; the number of digits tells whether the value is whole (beyond 18 it isn't).
+/// Reads decimal digits from `at` on. The number of digits shows whether the value is whole (beyond 18 it is not).
 #[inline(always)]
 fn digits(bytes: &[u8], at: &mut usize) -> (u64, usize) {
     let (start, mut v) = (*at, 0u64);
@@ -269,13 +269,13 @@ fn is_exact(text: &str, value: f64) -> bool {
     match text.parse::<i128>() {
         // Every finite float of at most 2^126 is an i128 if it is whole.
         Ok(whole) => value.abs() <= 2f64.powi(126) && value as i128 == whole,
-        // R writes 100000 as 1e+05. Of so small numbers the float tells whether the text was whole. What is not
-        // finite is refused as such.
+        // R writes 100000 as 1e+05. For numbers of this size, the float shows whether the text was whole. Numbers that
+        // are not finite are refused later.
         Err(_) => !value.is_finite() || (value.fract() == 0.0 && value.abs() <= 1e15),
     }
 }
 
-/// Says what a line is that is no entry.
+/// Classifies a line that is no entry.
 #[cold]
 #[inline(never)]
 fn unusual(bytes: &[u8]) -> Line {

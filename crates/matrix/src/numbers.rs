@@ -1,6 +1,6 @@
-//! Numbers as they come in (numpy's types) turned into the two forms that the transposer works on: `u32` positions and
-//! [`Chunk`]s of values. Conversion goes chunk by chunk inside the first-level cache, so that everything behind it
-//! exists once and not once per combination of types.
+//! Converts input numbers (numpy's types) into the two forms of the transposer: `u32` positions and [`Chunk`]s of
+//! values. It converts chunk by chunk inside the first-level cache. So all later code exists once, and not once per
+//! combination of types.
 
 use skytether_common::{Detail, Error, Result};
 

@@ -1,8 +1,8 @@
-//! The bytes that one gene's entries are kept as: a sequence of records in ascending cell order.
+//! The bytes of one gene's entries: a sequence of records in ascending cell order.
 //!
-//! A record is the gap (LEB128: cell minus the last record's cell minus one; for the first record the cell minus the
-//! base) and the value: LEB128 for integers, 4 or 8 little-endian bytes for floats. A gap of 2^32 or more is a jump
-//! backwards: it is the cell plus 2^32, and only occurs until a run is tidied.
+//! A record is the gap and the value. The gap is LEB128: cell minus the last record's cell minus one; for the first
+//! record the cell minus the base. The value is LEB128 for integers, and 4 or 8 little-endian bytes for floats. A gap
+//! of 2^32 or more is a jump backwards: it is the cell plus 2^32, and only occurs until a run is tidied.
 
 use skytether_common::{Error, Result};
 
@@ -216,7 +216,7 @@ fn value<T: Decoded>(bytes: &[u8], at: &mut usize, form: Form) -> Option<T> {
 /// Where decoding of a piece stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The next record belongs to this cell, at or past the end asked for; it was not consumed.
+    /// The next record belongs to this cell, at or past the requested end; it was not consumed.
     Beyond(u32),
     /// The piece is used up but for the start of a record.
     Piece,

@@ -39,7 +39,7 @@ impl Transposed {
         self.n_genes
     }
 
-    /// Number of blocks of [`BLOCK`] cells, the last of which may be shorter.
+    /// Number of blocks of [`BLOCK`] cells; the last one may be shorter.
     #[must_use]
     pub fn n_blocks(&self) -> u32 {
         self.n_cells.div_ceil(BLOCK)

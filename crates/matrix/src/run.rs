@@ -100,7 +100,7 @@ pub(crate) enum Taken {
     TooMany,
 }
 
-/// Where reading of a gene's stream goes on.
+/// The place at which reading a gene's stream continues.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor {
     chunk: u32,
@@ -301,7 +301,8 @@ impl Run {
         let untidy: Vec<u32> = (0..).zip(&self.tails).filter(|(_, t)| t.untidy).map(|(g, _)| g).collect();
         let mut rest = untidy.as_slice();
         while !rest.is_empty() {
-            // Rounds of bounded size: sorted streams lie beside the run until they are written back.
+            // Rounds have a bounded size, because sorted streams take memory in addition to the run until they are
+            // written back.
             let mut rounds = Vec::new();
             for _ in 0..threads.max(1) {
                 let mut bytes = 0;

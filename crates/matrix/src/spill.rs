@@ -1,9 +1,9 @@
-//! Runs on disk. All runs of a transposition share one temporary file that has no name, so that nothing is left behind
-//! however the process ends.
+//! Runs on disk. All runs of a transposition share one temporary file without a name, so nothing is left behind however
+//! the process ends.
 //!
-//! A spilled run has a section for each block in which it has entries: the genes' records one after another (each
-//! gene's first gap counts from the block's start), then a directory of `n_genes + 1` u64 LE offsets into them. So both
-//! writing and reading in (block, gene) order are sequential.
+//! A spilled run has a section for each block in which it has entries. A section has the genes' records one after
+//! another; each gene's first gap counts from the block's start. A directory of `n_genes + 1` u64 LE offsets into them
+//! follows. So both writing and reading in (block, gene) order are sequential.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -168,7 +168,7 @@ fn damaged() -> Error {
 #[derive(Debug)]
 struct Window<'f> {
     file: &'f SpillFile,
-    /// Where the bytes after `bytes` lie.
+    /// The place of the bytes after `bytes`.
     next: u64,
     bytes: Vec<u8>,
     at: usize,

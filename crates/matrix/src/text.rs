@@ -1,4 +1,4 @@
-//! Text that may be compressed, line by line, with errors that name file and line.
+//! Reads plain or compressed text line by line; errors name file and line.
 
 use std::fs::File;
 use std::io::{Chain, Cursor, ErrorKind, Read};

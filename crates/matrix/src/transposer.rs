@@ -1,4 +1,4 @@
-//! Taking input of any shape and order.
+//! The transposer: takes input of any shape and order.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -124,14 +124,14 @@ impl Transposer {
         self.store.n_genes
     }
 
-    /// Adds consecutive cells from `first_cell` on, in compressed sparse row form: `indptr` has one entry
-    /// more than there are cells and may start at any offset, which stands for the start of `indices` (genes,
-    /// in any order) and `data`.
+    /// Adds consecutive cells from `first_cell` on, in compressed sparse row form. `indptr` has one entry more than
+    /// there are cells. It may start at any offset; its first entry is the start of `indices` (genes, in any order) and
+    /// `data`.
     ///
     /// # Errors
     /// [`Kind::Invalid`], naming the place: cells or genes beyond the matrix, a decreasing `indptr` or one that does
-    /// not span `indices` and `data`, a value that is not finite or not exact as a 64-bit
-    /// float. [`Kind::Exhausted`]: no room to spill.
+    /// not span `indices` and `data`, a value that is not finite or not exact as a 64-bit float. [`Kind::Exhausted`]:
+    /// no room to spill.
     pub fn push_rows<P: Index, I: Index, V: Value>(&mut self, first_cell: u64, indptr: &[P], indices: &[I], data: &[V]) -> Result<()> {
         self.guarded(|this| this.push_major(Major::Cell, first_cell, indptr, indices, data))
     }

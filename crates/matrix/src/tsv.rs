@@ -1,4 +1,4 @@
-//! The lists beside a 10x matrix: genes.tsv (id, name), features.tsv (id, name, feature type) and barcodes.tsv,
+//! The lists that belong to a 10x matrix: genes.tsv (id, name), features.tsv (id, name, feature type) and barcodes.tsv,
 //! plain or gzip-compressed.
 
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! Transposing and Matrix Market files against a model. One program for all of them: linking takes
-//! longer than most of them run.
+//! Transposing and Matrix Market files against a model. All tests are one program, because linking takes longer than
+//! most of them run.
 
 mod model;
 mod mtx;

@@ -1,4 +1,4 @@
-//! The Matrix Market reader: what it takes, what it refuses, and that nothing makes it panic.
+//! The Matrix Market reader: what it accepts, what it rejects, and that no input makes it panic.
 
 use std::io::Write;
 

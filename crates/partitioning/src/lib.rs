@@ -1,11 +1,11 @@
-//! Where the rows of a table lie: how its partitions relate to it, and which partition a row belongs to.
+//! Partitioning: how the partitions of a table relate to it, and which partition a row belongs to.
 //!
 //! The partition of a row is `XXH64(bytes, seed 0) mod n`. `bytes` are those of its keys in order. Each key is written
 //! by its logical type ([`KeyType`]), not by its Arrow representation: a byte 0 for NULL, or a byte 1 and the value.
 //! Rows with equal keys therefore have the same partition number in every table and on every machine. Stored data
 //! depends on this function, so it never changes; another hash would need another [`VERSION`].
 //!
-//! No DataFusion here: the catalog and ingest build on this crate, and the planner as well.
+//! This crate does not use DataFusion: the catalog, ingest and the planner build on it.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -65,7 +65,7 @@ pub enum KeyType {
     Time(TimeUnit),
     /// Lengths of time in units, as an integer.
     Duration(TimeUnit),
-    /// Decimals with so many digits after the point, as integers of 16 bytes, little endian.
+    /// Decimals with this number of digits after the point, as integers of 16 bytes, little endian.
     Decimal(i8),
     /// Decimals of more than 38 digits, as integers of 32 bytes.
     Decimal256(i8),

@@ -8,6 +8,6 @@ use serde::{Deserialize, Serialize};
 pub enum Placement {
     /// The partitions together are the table; no row is in two of them.
     Spread,
-    /// Each partition is the whole table; one drive is asked.
+    /// Each partition is the whole table; queries use one drive.
     Everywhere,
 }

@@ -16,7 +16,7 @@ fn by_hand(bytes: &[u8], n: u64) -> usize {
     (XxHash64::oneshot(0, bytes) % n) as usize
 }
 
-/// What is on drives was dealt so: these numbers must never change.
+/// Stored rows were partitioned by this function: these numbers must never change.
 #[test]
 fn the_hash_is_kept() {
     let integers: ArrayRef = Arc::new(Int64Array::from(vec![Some(0), Some(1), Some(-1), Some(42), Some(i64::MAX), None]));

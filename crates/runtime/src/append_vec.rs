@@ -1,7 +1,6 @@
-//! A list that grows while others read it, and never shrinks: places in it stay what they are.
+//! A list that grows while others read it, and never shrinks: its elements stay where they are.
 //!
-//! Not `boxcar::Vec`: that lies in several pieces, and `Host::drives` gives a slice
-//! (`&[Arc<dyn Cse>]`) to callers outside.
+//! Not `boxcar::Vec`: that has several pieces, and `Host::drives` returns one slice (`&[Arc<dyn Cse>]`).
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -37,7 +36,7 @@ impl<T: Clone> AppendVec<T> {
             let newest = self.newest();
             let mut items = newest.items.clone();
             items.push(item);
-            // Somebody else may have been quicker.
+            // Another thread may have been faster.
             if let Err(mut refused) = newest.next.set(Box::new(Self::new(items))) {
                 more = refused.items.pop();
             }

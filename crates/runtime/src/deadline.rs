@@ -1,4 +1,4 @@
-//! Deadlines for what drives are asked.
+//! Deadlines of requests to drives.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use skytether_common::{Error, Result};
 /// Waits for `work` no longer than `deadline`.
 ///
 /// # Errors
-/// `Unavailable`, naming the drive and what it was asked, when the time is up; else what `work` says.
+/// `Unavailable`, naming the drive and the request, when the time is up; else those of `work`.
 pub async fn within<T>(deadline: Duration, drive: &str, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(deadline, work)
         .await

@@ -1,5 +1,5 @@
-//! What a host draws: its own id, those of fleets that it founds, numbers of generations, seeds of scrubs. It is given
-//! where from, so that a test can draw the same ones again.
+//! The ids and numbers that a host draws: its own id, those of new fleets, numbers of generations, seeds of scrubs. The
+//! source is a parameter, so that a test can draw the same ones again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use skytether_common::Generation;
 use uuid::Uuid;
 
-/// Where ids come from; at random unless said. Clones draw from the same place.
+/// The source of ids; random by default. Clones share the source.
 #[derive(Debug, Clone, Default)]
 pub struct Ids(Option<Arc<AtomicU64>>);
 
 impl Ids {
-    /// Ids that nobody else draws.
+    /// Ids that are unique: drawn at random.
     #[must_use]
     pub fn random() -> Self {
         Self(None)
     }
 
-    /// Ids that follow from `seed`, for tests: whoever draws from the same seed gets the same ones in the same order,
-    /// and two hosts of one fleet must not.
+    /// Ids that follow from `seed`, for tests: the same seed gives the same ids in the same order. Two hosts of one
+    /// fleet must not share a seed.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self(Some(Arc::new(AtomicU64::new(seed))))

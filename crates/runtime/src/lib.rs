@@ -1,4 +1,4 @@
-//! What the layers above storage share at run time: threads for work that blocks, deadlines, ids, and a list that grows
+//! Run-time helpers of the layers above storage: threads for work that blocks, deadlines, ids, and a list that grows
 //! while others read it.
 //!
 //! `common` reads no clock and starts no thread; this crate does, and knows nothing of drives, queries or DataFusion.

@@ -1,7 +1,7 @@
-//! Threads of our own for work that blocks, such as reads from afar.
+//! Dedicated threads for work that blocks, such as remote reads.
 //!
 //! The async runtime has few threads that may block, and the drives of an embedded fleet read with them. If reads from
-//! those drives took these threads as well, they could take all of them, and no drive could answer.
+//! those drives used these threads as well, they could take all of them, and no drive could answer.
 
 use std::panic::AssertUnwindSafe;
 
@@ -17,7 +17,7 @@ const STACK: usize = 32 << 20;
 pub struct Threads(Semaphore);
 
 impl Threads {
-    /// At most so many at the same time.
+    /// At most `most` threads at the same time.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)))

@@ -1,9 +1,10 @@
-//! What a slice costs at each rung on each CSE: priors by kind of operator, corrected by what was measured.
+//! The cost model: what a slice costs at each pushdown level on each CSE. Measurements correct priors per operator
+//! kind.
 //!
-//! A prediction is a prior (seconds of a core of this machine, per row or byte) divided by the device's speed, times
-//! two factors that are learnt apart: how far processor times of this kind of work on this device are from the prior
-//! (steady), and how much longer than its processor time a slice takes there (load, which changes). What comes out per
-//! row is learnt from whoever ran the rung. Nothing of it needs an earlier run.
+//! A prediction is a prior divided by the device's speed, times two learnt factors. A prior is in seconds of a core of
+//! this machine, per row or byte. The first factor is steady: processor time of this work on this device over its
+//! prior. The second is the load, which changes: elapsed time over processor time. Every node that runs a level reports
+//! how much comes out per row, and the model learns that for all nodes. The model needs no earlier run.
 
 use crate::kinds::{Had, Kinds};
 use crate::learn::{Load, Robust};
@@ -11,7 +12,7 @@ use crate::message::{PushdownLevel, Seconds, Slice, SliceCost};
 use crate::profile::Profile;
 use crate::work::{Kind, Operator, Output, Priors, Work};
 
-/// The cost of a slice at a rung on a CSE, and of what the level above has to do for it.
+/// The cost of a slice at a level on a CSE, and of the parent's work for it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SliceLoad {
     /// Seconds of a core there, processor time.
@@ -49,23 +50,23 @@ struct Cse {
     slow: Option<f64>,
     /// The greatest rate that was measured.
     fastest: f64,
-    /// What it hands out is slow, and its load is what we made of it.
+    /// Its raw slices are slow, and its load is a guess from that.
     guess: Option<Guess>,
-    /// How many times the processor time that was thought handing out takes it.
+    /// The processor time of sending raw slices, as a multiple of its prior.
     sends: f64,
-    /// When it said last how busy it is.
+    /// When it last reported its load.
     told_at: Seconds,
 }
 
-/// A drive that hands out slices more slowly than it should: by a load of which nobody tells, or by a slow link, or as
-/// that takes more of its processor than was thought.
+/// Why a drive sends raw slices more slowly than predicted: a load that it does not report, a slow link, or sending
+/// that takes more processor time than its prior.
 #[derive(Debug, Clone, Copy)]
 struct Guess {
     /// Bytes per second.
     rate: f64,
     /// The load that would explain it.
     load: f64,
-    /// Whether its processor was to be what holds handing out up.
+    /// Whether its processor was predicted to be the slowest stage of sending.
     by_processor: bool,
 }
 
@@ -83,15 +84,15 @@ pub struct CostModel {
     seen_bytes: f64,
     groups: Option<f64>,
     groups_rows: f64,
-    /// Whether somebody has said how many states there are, if only that there are none.
+    /// Whether a number of states has been reported, even if it is zero.
     told: bool,
 }
 
-/// A link is slower than thought if less than this share comes of what should.
+/// A link is slower than predicted if less than this share of the expected rate arrives.
 const SLOW_LINK: f64 = 0.5;
 
-/// Handing out takes so many times the processor time that was thought at most; what is slower
-/// still is the link's doing.
+/// The most that sending may cost, as a multiple of the processor time that was predicted. The model blames the link
+/// for anything slower.
 const MOST_SENDS: f64 = 3.0;
 
 /// The share of what slices take that sending may be for operators to be learnt of.
@@ -101,7 +102,7 @@ const MOST_SENDING: f64 = 0.3;
 const PRIOR_ROWS: f64 = 1.0;
 
 impl CostModel {
-    /// A model of `work` on the CSEs of `profiles`, with a level above that is `host`.
+    /// A model of `work` on the CSEs of `profiles`, whose parent is `host`.
     #[must_use]
     pub fn new(work: Work, host: Profile, profiles: &[Profile], priors: Priors) -> Self {
         let cses = profiles
@@ -136,27 +137,27 @@ impl CostModel {
         }
     }
 
-    /// The same, of whose CSEs is known what kinds of operators take there, as far as `kinds` tells.
+    /// The same, with factors of operator kinds that earlier queries have learnt for its CSEs.
     #[must_use]
     pub fn with_kinds(mut self, kinds: &[Kinds]) -> Self {
         self.cses.iter_mut().zip(kinds).for_each(|(cse, kinds)| cse.kinds = *kinds);
         self
     }
 
-    /// What kinds of operators take on `cse`, if the work that it did at `rung` was shared out among them as `had`
-    /// tells; what was known before where too little was measured.
+    /// The factors of operator kinds on `cse`, learnt from its work at `rung`. `had` holds each operator's share of it.
+    /// Where too little was measured, the earlier factors.
     #[must_use]
     pub fn kinds(&self, cse: usize, rung: PushdownLevel, had: &[Had]) -> Kinds {
         let own = &self.cses[cse];
         let measured = match rung {
             PushdownLevel::Raw => return own.kinds,
-            // Without anything above there is but one rung, whatever it was called.
+            // Without upper operators there is a single level, whatever its name was.
             PushdownLevel::Full if !self.has_upper() && !own.full.is_known() => &own.filter,
             PushdownLevel::Filter => &own.filter,
             PushdownLevel::Full => &own.full,
         };
-        // What was measured has sending in it, which is no operator's: where that is much,
-        // operators can't be told from it.
+        // Measured times include sending, which belongs to no operator. Where sending is a large share, the operators'
+        // time is unknown.
         let out = if rung == PushdownLevel::Full && self.has_upper() { 0.0 } else { self.filtered().1 };
         let (lower, upper) = self.seconds_per_row(&own.kinds);
         let (operators, sending) = (if rung == PushdownLevel::Full { lower + upper } else { lower }, out * self.priors.transfer_s_per_byte);
@@ -179,7 +180,7 @@ impl CostModel {
         self
     }
 
-    /// How many drives it is about.
+    /// The number of its drives.
     #[must_use]
     pub fn drives(&self) -> usize {
         self.cses.len()
@@ -197,7 +198,7 @@ impl CostModel {
         &self.cses[cse].profile
     }
 
-    /// The profile of the level above.
+    /// The profile of the parent.
     #[must_use]
     pub fn host(&self) -> &Profile {
         &self.host
@@ -209,7 +210,7 @@ impl CostModel {
         !self.work.upper.is_empty()
     }
 
-    /// Whether results come at the end of an epoch, of which each costs.
+    /// Whether `rung` returns results at the end of an epoch, so that each epoch has a cost of its own.
     #[must_use]
     pub fn holds_state(&self, rung: PushdownLevel) -> bool {
         rung == PushdownLevel::Full && self.has_upper() && matches!(self.work.result, Output::Groups { .. })
@@ -225,7 +226,7 @@ impl CostModel {
         ((self.seen_out + prior_rows * PRIOR_ROWS) / seen, (self.seen_bytes + prior_bytes * PRIOR_ROWS) / seen)
     }
 
-    /// Whether somebody has counted groups yet, or there is but one.
+    /// Whether groups have been counted yet, or there is only one.
     #[must_use]
     pub fn groups_are_known(&self) -> bool {
         self.told || self.groups() <= 1.0
@@ -241,14 +242,13 @@ impl CostModel {
         }
     }
 
-    /// Of `rows` rows of a slice, how many fall into groups.
+    /// How many of `rows` rows of a slice fall into groups.
     #[must_use]
     pub fn rows_into_groups(&self, rows: f64) -> f64 {
         rows * self.filtered().0
     }
 
-    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice, where kinds of
-    /// operators take what `kinds` says.
+    /// Seconds of a core of this machine for `lower` and `upper` over a row of a slice, with the factors `kinds`.
     fn seconds_per_row(&self, kinds: &Kinds) -> (f64, f64) {
         let (share, _) = self.filtered();
         let lower = self.work.lower.iter().map(|operator| kinds.seconds_per_row(operator, &self.priors)).sum();
@@ -287,13 +287,12 @@ impl CostModel {
     /// How far processor times at `rung` on `cse` are from the prior.
     fn factor(&self, cse: usize, rung: PushdownLevel) -> f64 {
         let own = &self.cses[cse];
-        // A device that runs one rung slower than thought will run the other so, too.
+        // A device that runs one level slower than predicted is expected to run the other slower as well.
         match rung {
-            // What is sent is not computed: what it costs says something of the device, and what
-            // operators cost does not say it.
+            // Sending raw slices computes nothing, so operators' factors do not apply to it.
             PushdownLevel::Raw => own.raw.value().unwrap_or(own.sends),
             PushdownLevel::Filter => own.filter.value().or(own.full.value()).unwrap_or(1.0),
-            // Where it has run neither, how far the level above is from the prior says more than nothing.
+            // Where it has run neither, the parent's factor is the best guess.
             PushdownLevel::Full => own.full.value().or(own.filter.value()).or(self.host_factor.value()).unwrap_or(1.0),
         }
     }
@@ -336,7 +335,7 @@ impl CostModel {
         load
     }
 
-    /// Seconds of a core above to begin with what a drive hands out or filters.
+    /// Core seconds of the parent before it can process the first raw or filtered slice of a drive.
     #[must_use]
     pub fn begin_above(&self) -> Seconds {
         self.priors.begin_above_s / self.host.speed_per_core
@@ -378,7 +377,7 @@ impl CostModel {
         }
     }
 
-    /// `cse` says how busy it is with other things.
+    /// `cse` reports its load by other work.
     pub fn loaded(&mut self, now: Seconds, cse: usize, load: f64) {
         let own = &mut self.cses[cse];
         own.told_at = now;
@@ -390,7 +389,7 @@ impl CostModel {
                     // What was to be the slowest stage is slower still.
                     own.sends = more.max(own.sends);
                 } else {
-                    // What had been taken for its load counts for the link once.
+                    // Bytes that were attributed to its load count against the link once.
                     own.slow = Some(rate);
                 }
             }
@@ -398,14 +397,14 @@ impl CostModel {
         }
     }
 
-    /// When `cse` said last how busy it is.
+    /// When `cse` last reported its load.
     #[must_use]
     pub fn told_at(&self, cse: usize) -> Seconds {
         self.cses[cse].told_at
     }
 
-    /// Whether the load of `cse` is a guess, and its link may be slow instead: a slice that it
-    /// works off itself would tell.
+    /// Whether the load of `cse` is a guess, and its link may be slow instead. A slice that it processes itself would
+    /// show which.
     #[must_use]
     pub fn is_guessed(&self, cse: usize) -> bool {
         self.cses[cse].guess.is_some()
@@ -461,7 +460,7 @@ impl CostModel {
         let before = own.slow.take();
         own.fastest = own.fastest.max(rate);
         if rate < SLOW_LINK * expected {
-            // Once may be a load that has just come, of which nobody knows yet.
+            // One slow measurement may come from a new load that no message has reported yet.
             match before {
                 Some(before) => own.link = rate.max(before),
                 None => own.slow = Some(rate),
@@ -471,19 +470,19 @@ impl CostModel {
         }
     }
 
-    /// `cse` hands out slices one after the other, `rate` bytes of them per second, and nobody tells its load. Its
-    /// processor is thought to allow `sends`, all else `others`.
+    /// `cse` sends raw slices one after the other, at `rate` bytes per second, without a report of its load. The model
+    /// predicts `sends` for its processor and `others` for its disk and link, in bytes per second.
     pub fn handed(&mut self, now: Seconds, cse: usize, rate: f64, sends: f64, others: f64) {
         let own = &mut self.cses[cse];
         let load = own.load.value() * sends / rate;
         own.fastest = own.fastest.max(rate);
-        // Quicker than its load allows: that is over. Slower than all that is known: it is the load, as long
-        // as nobody says otherwise.
+        // A higher rate than the load allows disproves that load. A lower rate than everything known explains is taken
+        // for load, until a report says otherwise.
         if rate > sends {
             own.guess = None;
             own.load.add(now, load);
         } else if rate < SLOW_LINK * others.min(sends) {
-            // A link that was so much quicker will still be.
+            // A link that has been faster before is fast still.
             own.guess = (rate >= SLOW_LINK * own.fastest).then_some(Guess { rate, load, by_processor: sends <= others });
             own.load.add(now, load);
         } else if others > sends {
@@ -497,15 +496,15 @@ impl CostModel {
         self.cses[cse].load.value()
     }
 
-    /// Time goes by: a load that nobody has measured for long is forgotten by and by.
+    /// Forgets, step by step, loads that have not been measured for long.
     pub fn forget(&mut self, now: Seconds) {
         for cse in &mut self.cses {
             cse.load.forget(now);
         }
     }
 
-    /// The level above has worked off slices of `rows` rows that came at `rung` in `cpu` seconds; where it ran `lower`,
-    /// that gave `out` (rows, bytes).
+    /// The parent has processed slices of `rows` rows that came at `rung`, in `cpu` seconds. Where it ran `lower`, that
+    /// gave `out` (rows, bytes).
     pub fn worked(&mut self, rung: PushdownLevel, rows: f64, bytes_in: f64, cpu: Seconds, out: Option<(u64, u64)>) {
         if let (PushdownLevel::Raw, Some((out_rows, out_bytes))) = (rung, out) {
             self.selected(rows, out_rows as f64, out_bytes as f64);
@@ -522,8 +521,8 @@ impl CostModel {
         }
     }
 
-    /// An epoch whose slices have `rows` rows, worked off in `lanes` lanes that know nothing of one another, holds
-    /// `states` now, or gave so many at its end.
+    /// An epoch holds `states` now, or returned that number at its end. Its slices have `rows` rows, which `lanes`
+    /// independent lanes processed.
     pub fn states(&mut self, rows: f64, states: f64, lanes: f64) {
         self.told = true;
         let (rows, states) = (rows * self.filtered().0 / lanes.max(1.0), states / lanes.max(1.0));
@@ -541,7 +540,7 @@ impl CostModel {
             let all: Vec<Kinds> = [Kinds::default()].into_iter().chain(self.cses.iter().map(|cse| cse.kinds)).collect();
             let before: Vec<f64> = all.iter().map(|kinds| per_row(self, kinds)).collect();
             self.groups = Some(groups);
-            // What was measured stays what it was, whatever is thought of groups now.
+            // Measurements stay valid when the number of groups changes, so factors are scaled.
             let more: Vec<f64> = all.iter().zip(before).map(|(kinds, before)| per_row(self, kinds) / before).collect();
             self.host_factor.predicted(more[0]);
             self.cses.iter_mut().zip(&more[1..]).for_each(|(cse, more)| cse.full.predicted(*more));
@@ -561,15 +560,14 @@ pub fn distinct(groups: f64, rows: f64) -> f64 {
     if groups <= 0.0 { 0.0 } else { groups * -(-rows / groups).exp_m1() }
 }
 
-/// What [`distinct`] gives for rows that are worked off in `lanes` lanes, each with states of its
-/// own, all lanes added up.
+/// [`distinct`] for rows that `lanes` lanes process, each with states of its own: the sum over all lanes.
 #[must_use]
 pub fn distinct_in_lanes(groups: f64, rows: f64, lanes: f64) -> f64 {
     lanes * distinct(groups, rows / lanes.max(1.0))
 }
 
-/// The number of groups of which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most
-/// a thousand times `rows`.
+/// The number of groups for which `rows` rows are expected to show `states`: the inverse of [`distinct`]. At most a
+/// thousand times `rows`.
 #[must_use]
 pub fn groups_of(rows: f64, states: f64) -> f64 {
     let (mut low, mut high) = (states, rows * 1000.0);

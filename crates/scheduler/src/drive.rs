@@ -1,18 +1,18 @@
-//! The machine of the level below: what a CSE accepts, which slice it begins next, when an epoch ends, when it
-//! stops of its own accord.
+//! The state machine of a CSE: which epochs it accepts, which slice it begins next, when an epoch ends, and when it
+//! returns work by itself.
 //!
-//! One [`Drive`] per query. The caller (a drive's executor, or the simulator) carries out [`Effect`]s, asks
-//! for slices with [`Drive::next`] as its sub-plans' scans ask it, and says what was done. [`admit`] decides
-//! over all queries of the CSE.
+//! There is one [`Drive`] per query. The caller (a drive's executor, or the simulator) carries out each [`Effect`] and
+//! reports what it has done. It asks for slices with [`Drive::next`] whenever a scan of the sub-plan wants one.
+//! [`admit`] decides over all queries of the CSE.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::message::{CloseAfter, Completed, Down, EpochId, Order, PushdownLevel, Seconds, SliceCost, SliceId, Up, Why};
 
-/// What a CSE has, and what of it is in use, by all queries.
+/// The limits of a CSE, and their use by all queries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pressure {
-    /// Epochs that run or wait at rungs above raw.
+    /// Epochs that run or wait at levels above `raw`.
     pub epochs: u32,
     /// The most of them.
     pub max_epochs: u32,
@@ -40,7 +40,7 @@ pub enum Answer {
     Accept,
     /// It is not.
     Refuse {
-        /// The highest rung that is taken now.
+        /// The highest pushdown level that it accepts now.
         accepts: Option<PushdownLevel>,
         /// Seconds after which to ask again.
         again: Seconds,
@@ -49,10 +49,10 @@ pub enum Answer {
     },
 }
 
-/// Memory that is kept free for handing out slices, as a share.
+/// Memory that is kept free for sending raw slices, as a share.
 const RESERVE: f64 = 0.1;
 
-/// What filters and projects holds no state: it needs room for a few batches only, so many times less.
+/// Divisor of the memory that an epoch needs if it only filters and projects: it holds no state, only a few batches.
 const STATELESS: u64 = 8;
 
 /// Whether to take an epoch on at `rung`; to begin with, one at `full` needs `memory` bytes at most.
@@ -61,7 +61,7 @@ pub fn admit(rung: PushdownLevel, memory: u64, pressure: &Pressure) -> Answer {
     let again = pressure.relief.clamp(0.001, 60.0);
     let free = pressure.memory_limit.saturating_sub(pressure.memory_used);
     if rung == PushdownLevel::Raw {
-        // A slice or two is all that it takes; only who has nothing at all refuses that.
+        // Sending raw takes the memory of a slice or two. Only a CSE without any free memory refuses it.
         return if free == 0 { Answer::Refuse { accepts: None, again, why: Why::Memory } } else { Answer::Accept };
     }
     let usable = (pressure.memory_limit as f64 * (1.0 - RESERVE)) as u64;
@@ -80,7 +80,7 @@ pub fn admit(rung: PushdownLevel, memory: u64, pressure: &Pressure) -> Answer {
     Answer::Accept
 }
 
-/// What the executor is to do.
+/// An action that the executor must carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Set up the sub-plan of an epoch at a rung; its scan asks [`Drive::next`].
@@ -90,10 +90,10 @@ pub enum Effect {
         /// The rung.
         rung: PushdownLevel,
     },
-    /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again
-    /// where it said [`Next::Wait`].
+    /// Slices came into a queue or left it, or an epoch is closing: ask [`Drive::next`] again where it returned
+    /// [`Next::Wait`].
     Look,
-    /// Tear down an epoch; nothing of it is to be sent any more.
+    /// Tear down an epoch; none of its results may be sent any more.
     Forget {
         /// The epoch.
         epoch: EpochId,
@@ -115,11 +115,12 @@ pub enum Next {
 
 /// What an executor measures.
 pub trait Meters {
-    /// Core seconds that its own threads wanted by those that they got, since it was asked last: see [`Up::Progress`].
+    /// Core seconds that its own threads wanted, divided by those that they got, since the last call: see
+    /// [`Up::Progress`].
     fn load(&self) -> f64;
     /// Processor seconds that a slice that runs has had.
     fn cpu(&self, epoch: EpochId, slice: SliceId) -> Seconds;
-    /// Seconds for which it may stand still, beside what its slices take: see [`Up::Progress`].
+    /// Seconds for which it may show no progress, in addition to the time of its slices: see [`Up::Progress`].
     fn slack(&self) -> Seconds {
         0.0
     }
@@ -158,7 +159,7 @@ struct Epoch {
     pending: (u64, u64),
 }
 
-/// Orders that came before their turn are kept, so many at most.
+/// The most orders that are kept because they came before their turn.
 const MAX_EARLY: usize = 4096;
 
 /// The machine of one query on one CSE.
@@ -183,8 +184,8 @@ impl Drive {
             return effects;
         }
         if down.order == Order::Cancel {
-            // It ends the epoch whatever came before it or is missing: an order that was lost with a life of this CSE
-            // must not keep what nobody wants.
+            // A cancel ends the epoch even if earlier orders are missing. A restart of this CSE may have lost one, and
+            // the epoch's results are no longer wanted.
             self.ended.insert(down.epoch);
             self.early.retain(|(epoch, _), _| *epoch != down.epoch);
             if self.epochs.remove(&down.epoch).is_some() {
@@ -245,7 +246,7 @@ impl Drive {
         let number = epoch.next_order;
         epoch.next_order += 1;
         match order {
-            // Both are dealt with above.
+            // Both are handled above.
             Order::Open { .. } | Order::Cancel => {}
             Order::Feed { slices } => {
                 epoch.add(slices);
@@ -273,18 +274,18 @@ impl Drive {
         }
     }
 
-    /// The open epochs at rungs above raw (`raw`: at raw), in the order in which they are to be served.
+    /// The open epochs at levels above `raw` (with `raw`: at `raw`), in the order in which they are served.
     pub fn open(&self, raw: bool) -> impl Iterator<Item = EpochId> + '_ {
         self.epochs.iter().filter(move |(_, epoch)| (epoch.rung == PushdownLevel::Raw) == raw).map(|(id, _)| *id)
     }
 
-    /// The rung of an open epoch.
+    /// The pushdown level of an open epoch.
     #[must_use]
     pub fn rung(&self, epoch: EpochId) -> Option<PushdownLevel> {
         self.epochs.get(&epoch).map(|epoch| epoch.rung)
     }
 
-    /// The slices that will be begun next at rungs above raw, in their order: for reading ahead.
+    /// The slices that begin next at levels above `raw`, in order: for prefetching.
     pub fn ahead(&self) -> impl Iterator<Item = (EpochId, SliceId)> + '_ {
         self.epochs
             .iter()
@@ -292,7 +293,7 @@ impl Drive {
             .flat_map(|(id, epoch)| epoch.queue.iter().map(|slice| (*id, *slice)))
     }
 
-    /// Slices that wait or are being worked off, of all epochs.
+    /// Slices that wait or are being processed, of all epochs.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.epochs.values().map(|epoch| epoch.queue.len() + epoch.running.len()).sum()
@@ -332,8 +333,8 @@ impl Drive {
         })
     }
 
-    /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The
-    /// answer is to be sent up.
+    /// A slice is done; `pending` is what would come out if the epoch ended now (rows, bytes). The caller sends the
+    /// answer to the parent.
     pub fn slice_done(&mut self, now: Seconds, id: EpochId, cost: SliceCost, pending: (u64, u64), meters: &(impl Meters + ?Sized)) -> Option<Up> {
         let epoch = self.epochs.get_mut(&id)?;
         if !epoch.running.remove(&cost.slice) {
@@ -346,7 +347,7 @@ impl Drive {
         Some(epoch.report(now, id, meters))
     }
 
-    /// Signs of life of epochs that were silent for `heartbeat` seconds.
+    /// Heartbeats of epochs that sent nothing for `heartbeat` seconds.
     pub fn beat(&mut self, now: Seconds, heartbeat: Seconds, meters: &(impl Meters + ?Sized)) -> Vec<Up> {
         self.epochs.iter_mut().filter(|(_, epoch)| now - epoch.heard >= heartbeat).map(|(id, epoch)| epoch.report(now, *id, meters)).collect()
     }
@@ -376,8 +377,8 @@ impl Drive {
         Some(Up::Failed { epoch: Some(id), again })
     }
 
-    /// Between slices: whether what runs may go on. What is above the rung that `pressure` allows stops, delivers what
-    /// was begun, and gives the rest back.
+    /// Between slices: whether running epochs may continue. Epochs above the level that `pressure` allows stop, deliver
+    /// what was begun, and return the rest.
     pub fn reconsider(&mut self, pressure: &Pressure) -> Vec<Up> {
         let mut said = Vec::new();
         for (id, epoch) in &mut self.epochs {

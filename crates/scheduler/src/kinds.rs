@@ -1,22 +1,22 @@
-//! What each kind of operator takes on a CSE, as its annotations tell: known from one query to the next.
+//! Factors per kind of operator on a CSE, learnt from annotations and kept from one query to the next.
 //!
-//! While a query runs, what is measured is whole slices, which go through all operators of a rung in one pipeline. At
-//! its end the annotation says how much of that each operator had. Both together say how far each kind is from its
-//! prior there (but computed expressions, of which there are as many kinds as people think of): so a device whose hash
-//! tables are slow, or that decodes fast, is known as such by the next query, whatever that asks.
+//! While a query runs, measurements cover whole slices, which pass through all operators of a level in one pipeline. At
+//! its end the annotation reports the share of each operator. Together they give the factor between each kind's time
+//! and its prior. The next query then knows a device with slow hash tables or fast decoding, whatever it asks.
+//! `Compute` keeps its prior: one expression says nothing about another.
 
 use crate::work::{Kind, Operator, Priors};
 
 /// How many kinds there are.
 const KINDS: usize = 6;
 
-/// A kind takes at most so many times its prior, or so many times less: more is a defect of what was told.
+/// The largest factor of a kind, and the inverse of the smallest one. A larger one means that the report is wrong.
 const FARTHEST: f64 = 4.0;
 
 /// Weight of a query against what is known from those before, as factors go.
 const FRESH: f64 = 0.5;
 
-/// How many times its prior each kind of operator takes on a CSE; 1 for those of which nothing is known.
+/// The factor between each operator kind's time on a CSE and its prior; 1 if unknown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kinds([f64; KINDS]);
 
@@ -26,7 +26,7 @@ impl Default for Kinds {
     }
 }
 
-/// What operators of one kind had in a query, as an annotation tells.
+/// An operator's part of a query, from an annotation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Had {
     /// The operator, as its cost is reckoned.
@@ -62,12 +62,12 @@ impl Kinds {
         operator.seconds_per_row(priors) * self.of(operator.kind)
     }
 
-    /// A query is over in which slices took `factor` times what these factors had foretold, of which the operators had
-    /// their shares as `had` tells. What is no number, or nothing, is passed over.
+    /// The factors after a query whose slices took `factor` times the predicted time. `had` holds each operator's share
+    /// of it. Shares and factors that are not finite and positive are ignored.
     #[must_use]
     pub fn learnt(self, priors: &Priors, factor: f64, had: &[Had]) -> Self {
         let foretold = |had: &Had| had.rows * self.seconds_per_row(&had.operator, priors);
-        // Per kind: what was foretold, and what share it had.
+        // Per kind: predicted time, and measured share.
         let mut kinds = [(0.0, 0.0); KINDS];
         for had in had {
             let foretold = foretold(had);
@@ -81,7 +81,7 @@ impl Kinds {
             return self;
         }
         let mut known = self.0;
-        // What one expression takes says nothing of another.
+        // The time of one expression says nothing about another.
         kinds[place(Kind::Compute)] = (0.0, 0.0);
         for (known, (foretold, share)) in known.iter_mut().zip(kinds).filter(|(_, (foretold, _))| *foretold > 0.0) {
             let found = *known * factor * (share / shares) / (foretold / all);
@@ -99,8 +99,8 @@ mod tests {
     const DECODE: Operator = Operator { kind: Kind::Decode, units_per_row: 24.0 };
     const AGGREGATE: Operator = Operator { kind: Kind::HashAggregate { groups: 10.0 }, units_per_row: 1.0 };
 
-    /// What a device whose operators take so many times their priors tells of a query over `rows` rows, by a clock that
-    /// runs three times too fast.
+    /// What a device reports of a query over `rows` rows, if its operators take `truth` times their priors and its
+    /// clock runs three times too fast.
     fn query(known: Kinds, truth: [f64; 2], rows: f64) -> Kinds {
         let operators = [DECODE, AGGREGATE];
         let took = |at: usize| rows * operators[at].seconds_per_row(&PRIORS) * truth[at];
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn kinds_are_distinguished_although_their_sum_is_as_expected() {
-        // Together they take just what was thought.
+        // Their sum is exactly as predicted.
         let lower = DECODE.seconds_per_row(&PRIORS);
         let upper = AGGREGATE.seconds_per_row(&PRIORS);
         let truth = [0.5, 1.0 + 0.5 * lower / upper];

@@ -1,4 +1,4 @@
-//! Estimators for few and soiled measurements.
+//! Robust estimators for few and noisy measurements.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ pub struct Robust {
 }
 
 impl Robust {
-    /// One more measurement; what is not a positive number is passed over.
+    /// Adds a measurement; ignores one that is not a positive number.
     pub fn add(&mut self, factor: f64) {
         if !(factor.is_finite() && factor > 0.0) {
             return;
@@ -46,7 +46,7 @@ impl Robust {
         self.middle = middle(&self.window);
     }
 
-    /// What is predicted is `factor` times as much from now on: what was measured is so much less of it.
+    /// Predictions are `factor` times as large from now on, so earlier measurements count as smaller by that factor.
     pub fn predicted(&mut self, factor: f64) {
         if factor.is_finite() && factor > 0.0 {
             self.warm.iter_mut().chain(&mut self.window).for_each(|value| *value /= factor);
@@ -96,7 +96,7 @@ impl Robust {
     }
 }
 
-/// A factor of the warm-up as far as it is believed: half of what it is above 1, as factors go.
+/// A factor of the warm-up counts half of its excess over 1, on a logarithmic scale.
 fn half(factor: f64) -> f64 {
     if factor > 1.0 { factor.sqrt() } else { factor }
 }
@@ -173,7 +173,7 @@ pub struct Rate {
 const LATE: Seconds = 0.1;
 
 impl Rate {
-    /// So much has come.
+    /// Adds an amount that has arrived.
     pub fn add(&mut self, now: Seconds, amount: f64) {
         self.sum = self.sum * fade(now - self.at) + amount;
         self.at = now;
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn many_measurements_say_more_than_few() {
         let mut factor = Robust::default();
-        // One and a half or half as much, by turns, and in between: one is the average.
+        // The factor alternates between one and a half and a half, with values in between. Its average is one.
         for at in 0..60 {
             factor.add([1.5, 0.5, 1.0, 1.2, 0.8][at % 5]);
         }

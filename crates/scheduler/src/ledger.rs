@@ -1,8 +1,8 @@
-//! Which slice is covered by which complete epoch: exactly once, whatever comes in whatever order.
+//! The ledger: which complete epoch covers which slice. Each slice counts once, in whatever order messages arrive (I4).
 //!
-//! Batches are held until their epoch is complete: its end was told, and all the batches that it names are there. Then
-//! the epoch counts as a whole, or is dropped as a whole: because it was revoked, because one of its slices is covered
-//! by another epoch already, or because it names slices that it never was given.
+//! The ledger holds batches until their epoch is complete: its end has been reported, and all batches that the end
+//! names are there. Then the epoch counts as a whole or is dropped as a whole. It is dropped if it was revoked, if
+//! another epoch already covers one of its slices, or if it names slices that it was never given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,23 +11,23 @@ use crate::message::{CseId, EpochId, PushdownLevel, SliceId};
 /// Why an epoch, or something that claims to belong to one, does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dropped {
-    /// Nobody opened such an epoch.
+    /// The host opened no such epoch.
     Unknown,
     /// It counts already, or was dropped already.
     Late,
-    /// It was given up.
+    /// The host gave it up.
     Revoked,
     /// Slices of it are covered by another epoch.
     Overlap,
-    /// It names slices that it was never given, a slice twice, or another rung than it was opened at: its
-    /// CSE is not to be trusted.
+    /// It names slices that it was never given, a slice twice, or another level than it was opened at. No message of
+    /// its CSE can be trusted.
     Garbage,
 }
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict<B> {
-    /// More of the epoch is to come.
+    /// The epoch is not complete yet.
     Held,
     /// The epoch counts: its batches, in their order.
     Counted {
@@ -57,7 +57,7 @@ enum State<B> {
     Dropped,
 }
 
-/// The book of a query. `B` is a batch, or whatever stands for one.
+/// The ledger of a query. `B` is a batch, or a handle of one.
 #[derive(Debug, Clone)]
 pub struct Ledger<B> {
     wanted: BTreeMap<SliceId, Option<EpochId>>,
@@ -78,7 +78,7 @@ impl<B> Ledger<B> {
         Self::default()
     }
 
-    /// The query needs `slice`, too. Told twice, it is the same slice.
+    /// The query needs `slice`, too. Repeated calls change nothing.
     pub fn want(&mut self, slice: SliceId) {
         if let std::collections::btree_map::Entry::Vacant(place) = self.wanted.entry(slice) {
             place.insert(None);
@@ -86,7 +86,7 @@ impl<B> Ledger<B> {
         }
     }
 
-    /// `epoch` is asked of `cse`. A number that was used before changes nothing.
+    /// `cse` gets `epoch`. A number that was used before changes nothing.
     pub fn open(&mut self, epoch: EpochId, cse: CseId, rung: PushdownLevel) {
         self.epochs.entry(epoch).or_insert_with(|| State::Open(Open { cse, rung, given: BTreeSet::new(), batches: BTreeMap::new(), end: None }));
     }

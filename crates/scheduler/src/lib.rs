@@ -5,15 +5,15 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`message`] | what travels between two levels |
-//! | [`profile`] | what a device is made of |
-//! | [`work`] | what a sub-plan does, and priors of the time that it takes |
-//! | [`cost`] | what it costs on a device, from priors and from measurements |
-//! | [`kinds`], [`learn`] | what each kind of operator takes on a device, from one query to the next |
-//! | [`plan`] | the best division of what is left, as a fluid |
+//! | [`message`] | messages between a parent and a CSE |
+//! | [`profile`] | a device's cores, memory, disk and link |
+//! | [`work`] | what a sub-plan does, and priors of its time |
+//! | [`cost`] | the cost model: predictions from priors and measurements |
+//! | [`kinds`], [`learn`] | factors per kind of operator on a device, kept from one query to the next; estimators |
+//! | [`plan`] | the planner of what is left, as a fluid |
 //! | [`ledger`] | which slice is covered by which epoch, exactly once |
-//! | [`query`] | the machine of the level above |
-//! | [`drive`] | the machine of the level below |
+//! | [`query`] | the state machine of a parent |
+//! | [`drive`] | the state machine of a CSE |
 //!
 //! Invariants: a slice counts once (I4), and a run follows from its inputs (I7). `tests/purity.rs` holds the second.
 //!

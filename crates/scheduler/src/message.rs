@@ -1,8 +1,8 @@
-//! What travels between the level above and a CSE below while a query runs.
+//! Messages between a parent and a CSE while a query runs.
 //!
-//! Epochs are named by the level above and never reused within a query. Messages *down* carry a number per epoch, so
-//! that the CSE applies them in order (but for `Cancel`, which waits for none) and each once, whatever the transport
-//! does. Messages *up* may come late, twice or out of order: all of them are idempotent.
+//! The parent names epochs and never reuses a name within a query. Messages *down* carry a number per epoch: the CSE
+//! applies each once and in order, whatever the transport does. Only `Cancel` applies at once. Messages *up* may come
+//! late, twice or out of order: all of them are idempotent.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,12 +33,12 @@ impl PushdownLevel {
     }
 }
 
-/// A CSE by its place in the list that the level above keeps for the query.
+/// A CSE by its place in the list that its parent keeps for the query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CseId(pub u32);
 
-/// A slice (a stripe, where a table has many columns) by its number in the query; the level above gives the numbers, in
-/// storage order for each CSE, and knows which slice of which partition that is.
+/// A slice (a stripe, where a table has many columns) by its number in the query. The parent numbers the slices of each
+/// CSE in storage order, and knows the partition and slice behind each number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceId(pub u32);
 
@@ -62,18 +62,18 @@ pub struct Slice {
 /// When an epoch closes, apart from [`Order::Close`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CloseAfter {
-    /// As soon as its queue is empty. Otherwise an empty queue waits for more slices.
+    /// When its queue is empty. Otherwise an empty queue waits for more slices.
     pub drained: bool,
-    /// Once so many slices were begun.
+    /// Once this number of slices has begun.
     pub slices: Option<u32>,
-    /// Once so much time has passed since its first slice was begun.
+    /// Once these seconds have passed since its first slice was begun.
     pub seconds: Option<Seconds>,
 }
 
 impl CloseAfter {
     /// Closes when all its slices are done.
     pub const DRAINED: Self = Self { drained: true, slices: None, seconds: None };
-    /// Closes when it is told to.
+    /// Closes only by order.
     pub const TOLD: Self = Self { drained: false, slices: None, seconds: None };
 }
 
@@ -82,14 +82,14 @@ impl CloseAfter {
 pub struct Down {
     /// The epoch.
     pub epoch: EpochId,
-    /// 0 for the `Open` of an epoch, then one more each; the CSE applies them in this order, each once; a `Cancel` at
-    /// once, whatever is missing before it.
+    /// 0 for the `Open` of an epoch, then one more each. The CSE applies them in this order, each once; it applies a
+    /// `Cancel` at once, even if earlier orders are missing.
     pub number: u32,
     /// What to do.
     pub order: Order,
 }
 
-/// What a CSE is to do with an epoch.
+/// A parent's order about an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -114,7 +114,7 @@ pub enum Order {
     },
     /// No more slices will be fed: finish and deliver.
     Close {
-        /// Whether to work off the queue first. Otherwise what was not begun is not done.
+        /// Whether to process the queue first. Otherwise slices that were not begun are dropped.
         drain: bool,
     },
     /// Forget it and all its results. It does not wait for its turn: what comes before it, or was lost,
@@ -122,7 +122,7 @@ pub enum Order {
     Cancel,
 }
 
-/// Why a CSE does less than it was asked to.
+/// Why a CSE does less than it was ordered to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -168,9 +168,9 @@ pub enum Up {
     Refused {
         /// The epoch.
         epoch: EpochId,
-        /// The highest rung that it takes now; `None` for none.
+        /// The highest pushdown level that it accepts now; `None` for none.
         accepts: Option<PushdownLevel>,
-        /// Seconds after which more may be asked of it.
+        /// Seconds after which the parent may order more.
         again: Seconds,
         /// Why.
         why: Why,
@@ -182,7 +182,7 @@ pub enum Up {
         epoch: EpochId,
         /// Slices done.
         done: Vec<SliceCost>,
-        /// Slices being worked off, and the processor seconds that they have had.
+        /// Slices that are being processed, and the processor seconds that they have had.
         running: Vec<(SliceId, Seconds)>,
         /// How busy the CSE is with other things: core seconds that its own threads wanted (at most as many as there
         /// are cores) by those that they got, since the last message. 1 on an idle CSE.
@@ -193,8 +193,8 @@ pub enum Up {
         pending_rows: u64,
         /// Their bytes.
         pending_bytes: u64,
-        /// Seconds for which it may stand still, as it sees it, beside what its slices take: a level in the middle
-        /// gives its own drives time before it does without one of them.
+        /// Seconds for which it may show no progress, in addition to the time of its slices. An aggregator needs them
+        /// to give its own drives time before it fails over.
         #[serde(default, skip_serializing_if = "is_zero")]
         slack: Seconds,
     },
@@ -209,16 +209,15 @@ pub enum Up {
     },
     /// The epoch is complete.
     EpochDone(Completed),
-    /// The CSE closes the epoch of its own accord: it delivers what was begun (an `EpochDone` follows)
-    /// and gives back the rest.
+    /// The CSE closes the epoch by itself: it delivers what was begun (an `EpochDone` follows) and returns the rest.
     Stopped {
         /// The epoch.
         epoch: EpochId,
         /// Slices not begun.
         remaining: Vec<SliceId>,
-        /// The highest rung that it takes from now on; `None` for none.
+        /// The highest pushdown level that it accepts from now on; `None` for none.
         accepts: Option<PushdownLevel>,
-        /// Seconds after which more may be asked of it.
+        /// Seconds after which the parent may order more.
         again: Seconds,
         /// Why.
         why: Why,
@@ -227,7 +226,7 @@ pub enum Up {
     Failed {
         /// The epoch.
         epoch: Option<EpochId>,
-        /// Whether the same may work if it is asked again (a connection that broke), or not (a damaged slice).
+        /// Whether a retry may succeed (a connection that broke), or not (a damaged slice).
         again: bool,
     },
 }
@@ -237,7 +236,7 @@ pub enum Up {
 pub struct Completed {
     /// The epoch.
     pub epoch: EpochId,
-    /// The rung that ran.
+    /// The pushdown level that ran.
     pub rung: PushdownLevel,
     /// Exactly the slices that are in its results.
     pub slices: Vec<SliceId>,

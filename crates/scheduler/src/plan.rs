@@ -1,10 +1,10 @@
-//! The best division of what is left, as a fluid: how many slices of each drive are worked off there, at which
-//! rung, and how many above.
+//! The planner of what is left: for each drive, which slices it processes at which pushdown level, and which ones it
+//! sends to the parent. Slices are divisible here, as a fluid.
 //!
-//! For a time `T`, each drive's processor, disk and link allow an interval of numbers of slices to be worked off below.
-//! All drives share the cores and the link of the level above: two sums that must not exceed what `T` allows, so that
-//! the choice within the intervals is a fractional knapsack. The least `T` that allows a choice is found by bisection,
-//! for each set of rungs that is worth a try.
+//! For a time `T`, each drive's processor, disk and link allow an interval for the number of slices that it processes.
+//! All drives share the parent's cores and link. These are two sums that must not exceed what `T` allows, so the choice
+//! within the intervals is a fractional knapsack. Bisection finds the least `T` that allows a choice, for each set of
+//! levels that is worth trying.
 
 use crate::cost::{SliceLoad, distinct_in_lanes};
 use crate::message::{PushdownLevel, Seconds};
@@ -28,7 +28,7 @@ pub struct States {
     pub merge: Seconds,
 }
 
-/// One way of working slices off below.
+/// One way in which a drive may process slices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LevelCost {
     /// The rung.
@@ -41,15 +41,15 @@ pub struct LevelCost {
     pub begin: Seconds,
     /// Where results come as states at the end.
     pub states: Option<States>,
-    /// Whether that is one epoch to the end, which is still to be begun: all that goes into it stays with the drive,
-    /// and can be lost to whatever befalls it.
+    /// Whether that is one epoch to the end that has not begun yet. All that goes into it stays with the drive, and a
+    /// failure of the drive loses it.
     pub commits: bool,
 }
 
 /// A drive as far as the plan goes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// Slices that nobody has begun.
+    /// Slices that no epoch has begun.
     pub slices: u32,
     /// Cores.
     pub cores: u32,
@@ -57,28 +57,28 @@ pub struct Part {
     pub busy: Seconds,
     /// Bytes on their way up, or that will be, whatever is decided: of epochs that are closing.
     pub backlog: f64,
-    /// What the states of the open epoch cost if nothing is added to them: bytes, seconds of a core above, and seconds
-    /// of the drive, with all its lanes. They must come up in any case.
+    /// The cost of the open epoch's states if nothing is added to them: bytes, core seconds of the parent, and seconds
+    /// of the drive with all its lanes. They must be returned in any case.
     pub held: (f64, Seconds, Seconds),
     /// Seconds of its disk per slice.
     pub disk: Seconds,
     /// Bytes per second of its link.
     pub link: f64,
-    /// A slice that is handed out as stored: `wall` is for sending.
+    /// A slice that is sent raw: `wall` is for sending.
     pub raw: SliceLoad,
-    /// Core seconds above before the first thing that it hands out or filters can be worked off there;
-    /// nothing once that is over.
+    /// Core seconds of the parent before it can process the first slice that the drive sends raw or filtered; zero once
+    /// that is over.
     pub begin_above: Seconds,
-    /// Whether slices may be handed out as stored.
+    /// Whether slices may be sent raw.
     pub may_raw: bool,
-    /// The ways of working slices off below that it accepts.
+    /// The ways of processing slices that the drive accepts.
     pub lanes: Vec<LevelCost>,
 }
 
 /// What all drives share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParentNode {
-    /// Cores of the level above.
+    /// Cores of the parent.
     pub cores: f64,
     /// Core seconds of work that waits there or is on its way.
     pub busy: Seconds,
@@ -91,9 +91,9 @@ pub struct ParentNode {
 pub struct Share {
     /// The lane, as an index of [`Part::lanes`].
     pub lane: Option<usize>,
-    /// Slices to be worked off below.
+    /// Slices that the drive processes.
     pub below: u32,
-    /// Slices to be handed out as stored.
+    /// Slices that the drive sends raw.
     pub raw: u32,
 }
 
@@ -106,13 +106,13 @@ pub struct Plan {
     pub shares: Vec<Share>,
 }
 
-/// Another choice of rungs must be better by so much to be taken instead of the present one.
+/// Another choice of levels must be better by this share to replace the present one.
 const HYSTERESIS: f64 = 0.03;
 
-/// One drive's lane is changed only if all ends so much sooner.
+/// One drive's lane is changed only if the query then ends this many times sooner.
 const FLIP: f64 = 1.003;
 
-/// What drives commit themselves to must end so much sooner than what can be had otherwise.
+/// A choice that commits drives must end this many times sooner than any other.
 const COMMITS: f64 = 1.05;
 
 /// Bytes that differ by less than this share of a slice are as many.
@@ -169,7 +169,7 @@ struct Fluid<'a> {
     /// About when the end may be.
     hint: Seconds,
     below: Vec<f64>,
-    // Drives whose share may change, with their interval and what a slice worked off below changes: (at,
+    // Drives whose share may change, with their interval and the change that one more slice on the drive makes: (at,
     // low, high, link, cores).
     spread: Vec<(usize, f64, f64, f64, f64)>,
     best: Option<Found>,
@@ -268,7 +268,7 @@ impl Fluid<'_> {
             if n * part.disk > time {
                 return false;
             }
-            // Who would not get to its first slice in that time hands all of them out, and does not begin.
+            // A drive that would not reach its first slice in that time sends all of them raw, and does not begin.
             let begins = |lane: &&LevelCost| {
                 let begun = lane.states.map_or(0.0, |states| states.begun);
                 !part.may_raw || begun > 0.0 || part.busy + lane.begin / f64::from(part.cores) + lane.load.wall <= time
@@ -319,8 +319,8 @@ impl Fluid<'_> {
             } else if lane.load.wall > part.raw.wall {
                 high = high.min((core_time - n * part.raw.wall) / (lane.load.wall - part.raw.wall));
             }
-            // A drive does not work for so little of its link that it is lost again by the first slice that
-            // takes longer than thought.
+            // A drive does not process slices for a small saving on its link: the first slice that takes longer than
+            // predicted would lose it again.
             let saves = part.raw.bytes - lane.load.bytes;
             let more = if saves > 0.0 && saves < SAME * part.raw.bytes { 0.0 } else { -saves };
             let spare = own_link - n * part.raw.bytes;
@@ -335,10 +335,10 @@ impl Fluid<'_> {
                 return false;
             }
             let relief = part.raw.above - lane.load.above;
-            // Where working off saves no bytes worth mentioning, it is done only as far as the level above needs it: it
-            // would cost time of the drive, and risk, for nothing.
+            // Where processing on the drive saves hardly any bytes, the drive does only as much as the parent needs.
+            // More would cost its time, and add risk, for nothing.
             let more = if more.abs() < LEVEL * part.raw.bytes { more.abs().max(1e-6) } else { more };
-            // As few bytes as possible, to begin with.
+            // The division that needs the fewest bytes.
             let start = if more > 0.0 { low } else { high };
             self.below[at] = start;
             if n > 0.0 && (start < n || lane.rung == PushdownLevel::Filter) {
@@ -359,7 +359,7 @@ impl Fluid<'_> {
         self.spread.retain(|entry| entry.3 * entry.4 > 0.0);
         self.spread.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
         for &(at, low, high, more, relief) in &self.spread {
-            // Who has handed out nothing yet would have to begin with it.
+            // A drive that sends nothing raw yet would add the cost of a beginning.
             let (part, moves_up) = (&self.parts[at], more <= 0.0);
             let begins = if moves_up && self.below[at] >= f64::from(part.slices) { part.begin_above } else { 0.0 };
             if (high - low) * relief.abs() <= begins {
@@ -379,12 +379,12 @@ impl Fluid<'_> {
 }
 
 impl Part {
-    /// Seconds from one slice that is handed out to the next, by its slowest stage.
+    /// Seconds between two slices that are sent raw, by the slowest stage.
     pub(crate) fn each(&self) -> Seconds {
         self.disk.max(self.raw.bytes / self.link).max(self.raw.wall / f64::from(self.cores))
     }
 
-    /// When the drive would be done if it worked off all of its slices itself, in that lane.
+    /// When the drive would end if it processed all of its slices itself, in that lane.
     pub(crate) fn alone(&self, lane: &LevelCost, above: &ParentNode) -> Seconds {
         let n = f64::from(self.slices);
         let (sent, given) = lane.states.map_or((0.0, 0.0), |states| {
@@ -396,7 +396,7 @@ impl Part {
     }
 }
 
-/// When all would be done if no drive worked anything off.
+/// When all would be done if every drive sent all of its slices raw.
 pub(crate) fn all_handed(parts: &[Part], above: &ParentNode) -> Seconds {
     let (own, bytes, work) = parts.iter().fold((0.0_f64, 0.0, above.busy), |(own, bytes, work), part| {
         let n = f64::from(part.slices);
@@ -500,7 +500,7 @@ mod tests {
         // all could be done together.
         let plan = divide(&ABOVE, &[Part { begin_above: 30e-3, ..few.clone() }], None, false);
         assert_eq!((plan.shares[0].below, plan.shares[0].raw), (12, 0), "{plan:?}");
-        // The drive's first slices take so much longer that it had better not begin.
+        // The drive's first slices take so long that it should not begin.
         let mut cold = few;
         cold.lanes[0].begin = 40e-3;
         let plan = divide(&ABOVE, &[cold], None, false);
@@ -512,7 +512,7 @@ mod tests {
         let mut one = part(4e-3, 0.0);
         one.lanes.push(LevelCost { rung: PushdownLevel::Filter, ..one.lanes[0] });
         for (above, commits, expected) in [(0.1e-3, false, 0), (0.1e-3, true, 1), (2e-3, true, 0)] {
-            // With `filter`, so much is left to do for a slice above.
+            // With `filter`, the parent has this much work left per slice.
             one.lanes[1].load.above = above;
             one.lanes[0].commits = commits;
             assert_eq!(divide(&ABOVE, &[one.clone()], None, false).shares[0].lane, Some(expected), "{above} {commits}");

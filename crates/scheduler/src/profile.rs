@@ -1,13 +1,13 @@
-//! Device profiles: what a CSE is made of, for planning and for experiments.
+//! Device profiles: a CSE's cores, memory, disk and link, for planning and for experiments.
 //!
-//! A profile is TOML with units in the names; [`Profile::shipped`] has those that come with Skytether, and says
-//! where their figures are from.
+//! A profile is TOML with units in the names. [`Profile::shipped`] has those that come with Skytether, and names the
+//! source of their figures.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a device is made of.
+/// A device's cores, memory, disk and link.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -22,7 +22,7 @@ pub struct Profile {
     /// Seconds to move to another place on the disk.
     #[serde(default)]
     pub disk_seek_s: f64,
-    /// Bits per second of its link to the level above.
+    /// Bits per second of its link to its parent.
     pub link_bits_per_s: f64,
     /// Seconds that a message takes one way.
     #[serde(default)]
@@ -37,11 +37,11 @@ pub enum ProfileError {
     Syntax {
         /// The profile.
         name: String,
-        /// What the parser says, with the line.
+        /// The parser's message, with the line.
         #[source]
         cause: toml::de::Error,
     },
-    /// A key is not there. Of its own, since the parser says it of the first line, which it is not about.
+    /// A key is missing. An error of its own, because the parser reports it for the first line, which is not its place.
     #[error("device profile {name}: missing field `{key}`: add a line `{key} = ...`")]
     Missing {
         /// The profile.
@@ -56,7 +56,7 @@ pub enum ProfileError {
         name: String,
         /// The key.
         key: &'static str,
-        /// What it says.
+        /// The value.
         value: f64,
         /// What it may be.
         must: &'static str,
@@ -135,7 +135,7 @@ impl Profile {
         all.into_iter().find_map(|(name, profile)| (profile == *self).then_some(name))
     }
 
-    /// Whether it is the shipped `unlimited`: whatever the machine gives, with nothing to enforce.
+    /// Whether it is the shipped `unlimited`: the machine as it is, with nothing to emulate.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         self.shipped_as().is_some_and(|name| name == "unlimited")

@@ -1,12 +1,16 @@
-//! The machine of the level above: which CSE works off which slices of a query, at which rung, and when to think again.
+//! The state machine of a parent: which CSE processes which slices of a query, at which pushdown level, and when to
+//! plan again.
 //!
-//! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds the batches that
-//! were counted, works off what came raw or filtered, and calls again at [`Query::wake`]. See
-//! docs/internals/adaptive-execution.md.
+//! Events and times go in ([`Query::handle`]), actions come out. The caller carries messages, holds counted batches,
+//! processes raw and filtered slices, and calls again at [`Query::wake`].
 //!
-//! `query/book.rs` keeps the books of slices and epochs, `query/part.rs` tells plans of them, `query/decide.rs` makes
-//! the decisions, `query/feed.rs` has them carried out, `query/hedge.rs` sees to who keeps others waiting,
-//! `query/forecast.rs` tells people of it all.
+//! - `query/book.rs` records where slices and epochs are;
+//! - `query/part.rs` describes a drive to the planner;
+//! - `query/decide.rs` makes the decisions, and `query/feed.rs` carries them out;
+//! - `query/hedge.rs` handles stragglers;
+//! - `query/forecast.rs` reports expected times to people.
+//!
+//! See also `docs/internals/adaptive-execution.md`.
 
 mod book;
 mod decide;
@@ -28,29 +32,29 @@ use crate::plan::{Plan, Share};
 use crate::profile::Profile;
 use crate::work::{Priors, Work};
 
-/// Who decides.
+/// How the pushdown level of slices is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The cost model.
     Adaptive,
-    /// Everything at this rung, whatever it costs: for experiments.
+    /// Everything at this pushdown level, whatever it costs: for experiments.
     Static(PushdownLevel),
 }
 
 /// Bounds and patience.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Seconds between signs of life of a CSE that has work.
+    /// Seconds between heartbeats of a CSE that has work.
     pub heartbeat: Seconds,
-    /// Seconds of silence after which a CSE that has work is given up.
+    /// Seconds without a message after which the query gives up a CSE that has work.
     pub silence: Seconds,
-    /// How often a CSE may fail before it is not asked again.
+    /// How often a CSE may fail before the query gives it up.
     pub retries: u32,
-    /// Seconds before a CSE that failed is asked again.
+    /// Seconds before a CSE that failed gets work again.
     pub pause: Seconds,
-    /// Seconds after which a CSE that refuses everything is given up.
+    /// Seconds after which the query gives up a CSE that refuses everything.
     pub patience: Seconds,
-    /// Bytes of slices that the level above holds at once, on their way or waiting.
+    /// Bytes of slices that the parent holds at once, on their way or waiting.
     pub memory: u64,
 }
 
@@ -65,35 +69,35 @@ impl Default for Limits {
 pub struct Setup {
     /// The sub-plan, as far as its cost goes.
     pub work: Work,
-    /// The level above. Its link is what it takes in from all CSEs together.
+    /// The parent. Its link is what it takes in from all CSEs together.
     pub host: Profile,
     /// The CSEs; [`CseId`] is an index.
     pub cses: Vec<Profile>,
-    /// Who decides.
+    /// How the pushdown level of slices is chosen.
     pub policy: Policy,
     /// Bounds and patience.
     pub limits: Limits,
     /// Priors of the cost model.
     pub priors: Priors,
-    /// How far kinds of operators are from these at each CSE, as queries before have shown;
-    /// none where nothing is known.
+    /// Factors of operator kinds at each CSE, from earlier queries; empty where none are known.
     pub kinds: Vec<Kinds>,
-    /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a level above that feeds an epoch.
+    /// Whether slices come by [`Event::More`] until [`Event::NoMore`], as from a parent of this node that feeds an
+    /// epoch.
     pub fed: bool,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<B> {
-    /// These are the slices that `cse` has of the query, after pruning, in storage order. Once per CSE; until
-    /// then nothing is asked of it.
+    /// These are the slices that `cse` has of the query, after pruning, in storage order. Once per CSE; until then it
+    /// gets no orders.
     Surveyed {
         /// The CSE.
         cse: CseId,
         /// Its slices. Numbers are dense over the query: they index a table.
         slices: Vec<Slice>,
     },
-    /// These slices, of CSEs that were surveyed, are wanted as well. Only where [`Setup::fed`] says so.
+    /// More slices of surveyed CSEs are part of the query. Only with [`Setup::fed`].
     More {
         /// The slices, whose numbers were not given before.
         slices: Vec<Slice>,
@@ -120,8 +124,8 @@ pub enum Event<B> {
         /// The message.
         up: Up,
     },
-    /// The level above has worked off an epoch that was counted (decoded and aggregated slices,
-    /// aggregated rows, merged states).
+    /// The parent has processed an epoch that was counted: decoded and aggregated slices, aggregated rows, or merged
+    /// states.
     Worked {
         /// The epoch.
         epoch: EpochId,
@@ -132,9 +136,9 @@ pub enum Event<B> {
         /// Rows of slices that the aggregation above has seen so far, and the groups that it found in them.
         held: Option<(u64, u64)>,
     },
-    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the level above does not
-    /// read what the CSE says, so that nothing can be missed of it; to be said at least every 40 ms for as long as that
-    /// lasts. Meanwhile there are no orders.
+    /// Bytes of an epoch come from a CSE, although no message is complete. Without an epoch: the parent does not read
+    /// the CSE's messages, so their absence means nothing. The caller repeats it at least every 40 ms for as long as
+    /// that lasts. Meanwhile there are no orders.
     Alive {
         /// The CSE.
         cse: CseId,
@@ -175,25 +179,25 @@ pub enum Action<B> {
         /// The batches, in order.
         batches: Vec<B>,
     },
-    /// `cse` stands still although it gives signs of life. What was open there is given up; whoever carries messages is
-    /// to speak to it in another session, or to whoever stands for it.
+    /// `cse` makes no progress although it sends heartbeats. The query gives up its open epochs. The caller must open
+    /// another session to it, or to its failover target.
     Stuck {
         /// The CSE.
         cse: CseId,
         /// Seconds for which it has done nothing.
         seconds: Seconds,
     },
-    /// Something did not count. Where it is [garbage](Dropped::Garbage), what was open at its CSE is given up, as for
-    /// [`Self::Stuck`]; otherwise nothing is to be done.
+    /// Something did not count. If it is [garbage](Dropped::Garbage), the query gives up the open epochs of its CSE, as
+    /// for [`Self::Stuck`]; otherwise the caller does nothing.
     Dropped {
         /// The epoch.
         epoch: EpochId,
         /// Why.
         why: Dropped,
     },
-    /// Every slice is covered; nothing more will be asked or counted.
+    /// Every slice is covered; no more orders follow, and nothing more counts.
     Finish,
-    /// The query fails: `cse` has slices that can't be read elsewhere. Nothing more will be asked or counted.
+    /// The query fails: `cse` has slices that no other CSE can read. No more orders follow, and nothing more counts.
     Fail {
         /// The CSE that is to blame.
         cse: CseId,
@@ -240,16 +244,16 @@ struct Epoch {
     /// Slices that run, and the processor time that they had had at `heard`.
     running: Vec<(SliceId, Seconds)>,
     heard: Seconds,
-    /// The most processor time that was told of each slice that is not done.
+    /// The most processor time that was reported of each slice that is not done.
     had: BTreeMap<SliceId, Seconds>,
-    /// When it last gave a sign that it goes on: a slice was begun, had processor time or was done, rows came, or it
-    /// said that it has nothing to do. That its CSE is there is none.
+    /// When it last showed progress: a slice began, had processor time or was done, rows came, or it reported that it
+    /// waits for work. A heartbeat of its CSE is no progress.
     sound: Seconds,
     /// Bytes of rows of other epochs for which it was excused since it went on by itself.
     excused: f64,
-    /// Whether it said last that it waits for orders.
+    /// Whether its last message was that it waits for orders.
     waits: bool,
-    /// Seconds for which it may stand still, as it says.
+    /// Seconds for which it may show no progress, by its own report.
     slack: Seconds,
     rows_done: f64,
 }
@@ -282,33 +286,33 @@ struct CseBook {
     raw_open: u32,
     raw_bytes: f64,
     flow: Option<Flow>,
-    /// Bytes of slices that it hands out.
+    /// Bytes of slices that it sends raw.
     handed: Rate,
-    /// Bytes that its progress told of, and that have come.
+    /// Bytes that its progress reported, and bytes that have come.
     produced: f64,
     delivered: f64,
     /// Average slice: rows and bytes.
     rows: f64,
     bytes: f64,
     slices: f64,
-    /// What the plan says is still to be fed and to be taken.
+    /// The plan's level for it, and what is still to be fed and to be taken.
     rung: Option<PushdownLevel>,
     feed_left: u32,
     raw_left: u32,
-    /// Whether nothing is to be taken from it yet.
+    /// Whether its slices stay with it for now, because it is being measured.
     learning: bool,
-    /// Whether the level above has begun with what it hands out or filters.
+    /// Whether the parent has begun to process its raw or filtered slices.
     above_begun: bool,
-    /// Seconds per slice that is handed out, and how many to ask for at once.
+    /// Seconds per slice that is sent raw, and the number to have under way.
     raw_each: Seconds,
     raw_pipe: u32,
     /// Seconds that one of them is on its way.
     raw_way: Seconds,
     /// Until when it is not to begin with work of its own.
     barred_until: Seconds,
-    /// How many slices the last plans had for it to work off.
+    /// The number of slices that the last plans had it process.
     wanted: VecDeque<u32>,
-    /// How many plans in a row had nothing for it to work off.
+    /// The number of plans in a row that had it process nothing.
     unwanted: u32,
 }
 
@@ -334,7 +338,7 @@ pub struct Query<B> {
     next_epoch: u32,
     /// Bytes that have come from all CSEs.
     received: f64,
-    /// Counted epochs that the level above is working off.
+    /// Counted epochs that the parent is processing.
     waiting: BTreeMap<EpochId, Waiting>,
     plan: Plan,
     shares: Vec<Share>,
@@ -348,12 +352,12 @@ pub struct Query<B> {
     whole: bool,
     /// Plans since something happened.
     idle: u32,
-    /// The CSEs of which something changed since their lane was looked at.
+    /// The CSEs that have changed since their lane was last examined.
     touched: BTreeSet<usize>,
     ended: bool,
     /// Whether more slices may come.
     fed: bool,
-    /// When the level above said last that it does not listen.
+    /// When the parent last reported that it does not read messages.
     deaf_at: Seconds,
     wake: Option<Seconds>,
     now: Seconds,
@@ -394,7 +398,7 @@ impl<B> Query<B> {
         }
     }
 
-    /// Takes `event` in at time `now` (seconds since the query began, never less than before) and says what to do.
+    /// Takes in `event` at time `now` (seconds since the query began, never decreasing) and returns what to do.
     pub fn handle(&mut self, now: Seconds, event: Event<B>) -> Vec<Action<B>> {
         let mut out = Vec::new();
         if self.ended {
@@ -428,9 +432,9 @@ impl<B> Query<B> {
                         }
                         open.excused = 0.0;
                         let (at, rung) = (open.cse, open.rung);
-                        // Slices are handed out one after the other, without a word in between: who waits for his
-                        // turn is sound. So are lanes whose rows wait behind those of others, as long as there can
-                        // be so many before theirs.
+                        // A drive sends raw slices one after the other and reports nothing in between, so an epoch that
+                        // waits its turn is sound. A lane whose rows wait behind other rows is sound as well, up to
+                        // `QUEUED` bytes.
                         for id in &self.cses[at].epochs {
                             let Some(other) =
                                 self.epochs.get_mut(id).filter(|other| *id != epoch && (other.rung == PushdownLevel::Raw) == (rung == PushdownLevel::Raw))
@@ -496,14 +500,13 @@ impl<B> Query<B> {
         self.wake
     }
 
-    /// How many more slices the CSEs should have before them, so that none of them waits: what
-    /// [`Event::More`] is to bring next.
+    /// How many more slices [`Event::More`] should bring next, so that no CSE waits.
     #[must_use]
     pub fn room(&self) -> usize {
         if self.ended || !self.fed {
             return 0;
         }
-        // Who has nobody left must see the end, or fail by the next slice.
+        // Without any live CSE, the query must see the end of its input, or fail by the next slice.
         if self.cses.iter().all(|cse| cse.dead) {
             return 1;
         }
@@ -512,8 +515,8 @@ impl<B> Query<B> {
         wanted.saturating_sub(there)
     }
 
-    /// The same query, of which `cost` is known: what [`Self::cost`] of another one over the same
-    /// drives said, of the same work.
+    /// The same query, with costs that another query measured: the value of [`Self::cost`] after the same work over the
+    /// same drives.
     #[must_use]
     pub fn with_cost(self, cost: CostModel) -> Self {
         if cost.drives() == self.cses.len() { Self { cost: cost.again(), ..self } } else { self }
@@ -556,8 +559,8 @@ impl<B> Query<B> {
             Verdict::Dropped(why) => {
                 out.push(Action::Dropped { epoch, why });
                 match why {
-                    // Who says such a thing says nothing that can be believed: whoever carries messages is to speak to
-                    // it in another session, or to whoever stands for it.
+                    // No message of this CSE can be trusted any more. The caller must open another session to it, or to
+                    // its failover target.
                     Dropped::Garbage => self.lost(cse.0 as usize, true, out),
                     Dropped::Overlap => self.abandon(epoch, out),
                     Dropped::Unknown | Dropped::Late | Dropped::Revoked => {}

@@ -1,4 +1,4 @@
-//! What a sub-plan does, as far as its cost goes: kinds of operators, what leaves them, and priors of what they take.
+//! What a sub-plan does, as far as costs go: kinds of operators, their output, and priors of their time.
 
 /// Kinds of operators that have priors of their own.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,7 +9,7 @@ pub enum Kind {
     DecodeSparse,
     /// A projection or filter of computed expressions; units are rows.
     Compute,
-    /// A hash aggregate of so many groups; units are rows.
+    /// A hash aggregate; units are rows.
     HashAggregate {
         /// Groups, as far as known.
         groups: f64,
@@ -44,11 +44,11 @@ pub struct Priors {
     pub emit_s_per_state: f64,
     /// Sending or receiving, per byte.
     pub transfer_s_per_byte: f64,
-    /// Opening a session: a drive plans the sub-plan before it says which slices it has.
+    /// Opening a session: a drive plans the sub-plan before it lists its slices.
     pub session_s: f64,
     /// Taking on an epoch: setting up the sub-plan.
     pub epoch_s: f64,
-    /// Beginning above with what a drive hands out or filters, once per drive: planning over it, reading its
+    /// The parent's beginning with a drive's raw or filtered slices, once per drive: planning over them, reading their
     /// metadata, setting up the engine.
     pub begin_above_s: f64,
 }

@@ -1,4 +1,4 @@
-//! The machine of the level below.
+//! The state machine of a CSE.
 
 use skytether_scheduler::drive::{Answer, Drive, Effect, Meters, Next, Pressure, Totals, admit};
 use skytether_scheduler::message::{CloseAfter, Completed, Down, EpochId, Order, PushdownLevel, SliceCost, SliceId, Up, Why};
@@ -73,8 +73,7 @@ fn orders_are_applied_in_order_and_once() {
     assert_eq!(tell(&mut drive, 1, Order::Feed { slices: ids(&[8]) }), [], "a number that was used");
 }
 
-/// A drive that was away for a moment may have missed an order in the middle: what it works off for
-/// nobody must end all the same.
+/// A drive that was away for a moment may have missed an order in between. It must end unwanted work all the same.
 #[test]
 fn cancel_ends_an_epoch_despite_lost_orders() {
     let mut drive = Drive::new();

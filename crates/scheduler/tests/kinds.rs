@@ -1,4 +1,4 @@
-//! What one query shows of kinds of operators, another one starts from.
+//! A query starts from the factors of operator kinds that an earlier query has learnt.
 
 use skytether_scheduler::cost::CostModel;
 use skytether_scheduler::kinds::{Had, Kinds};
@@ -12,7 +12,7 @@ const DECODE: Operator = Operator { kind: Kind::Decode, units_per_row: 40.0 };
 const COMPUTE: Operator = Operator { kind: Kind::Compute, units_per_row: 1.0 };
 const AGGREGATE: Operator = Operator { kind: Kind::HashAggregate { groups: 100.0 }, units_per_row: 1.0 };
 
-/// On two drives like Envoy, of which `kinds` is known.
+/// A model of two drives like Envoy, with known factors `kinds`.
 fn model(lower: &[Operator], upper: &[Operator], kinds: &[Kinds]) -> CostModel {
     let [host, envoy] = ["server", "envoy"].map(|name| Profile::shipped(name).unwrap());
     let filtered = Output::Rows { per_row: 1.0, bytes_per_row: 16.0 };
@@ -20,7 +20,7 @@ fn model(lower: &[Operator], upper: &[Operator], kinds: &[Kinds]) -> CostModel {
     CostModel::new(Work { lower: lower.to_vec(), upper: upper.to_vec(), filtered, result }, host, &[envoy, envoy], PRIORS).with_kinds(kinds)
 }
 
-/// Has drive 0 work slices off that take `cpu` seconds each.
+/// Has drive 0 process slices that take `cpu` seconds each.
 fn works(model: &mut CostModel, rung: PushdownLevel, cpu: f64) {
     let slice = Slice { id: SliceId(0), rows: ROWS, bytes: SLICE.1 as u64, readers: vec![] };
     let (rows_out, bytes_out) = if rung == PushdownLevel::Filter { (u64::from(ROWS), u64::from(ROWS) * 16) } else { (0, 0) };
@@ -36,7 +36,7 @@ fn had(operator: Operator, share: f64) -> Had {
 #[test]
 fn aggregate_cost_of_a_drive_serves_other_queries_not_scans() {
     let mut known = [Kinds::default(); 2];
-    // Hash tables are three times as slow there as a prior says; all else is as it says.
+    // Hash tables are three times as slow there as their prior; all else is as its prior.
     let seconds = |operator: Operator| f64::from(ROWS) * operator.seconds_per_row(&PRIORS);
     let (decode, aggregate) = (seconds(DECODE), 3.0 * seconds(AGGREGATE));
     for _ in 0..8 {

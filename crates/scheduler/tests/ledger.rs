@@ -1,7 +1,7 @@
-//! Exactly once: every interleaving of a small instance, and many random ones of larger instances.
+//! Each slice counts exactly once: every interleaving of a small instance, and many random ones of larger instances.
 //!
-//! A slice's results are the number 1 in the place of the slice, so that what was counted says
-//! how often each slice was.
+//! The result of a slice is the number 1 at the slice's place. The counted sums therefore show how often each slice
+//! counted.
 
 use std::collections::HashSet;
 
@@ -106,8 +106,8 @@ fn repair_and_check(mut state: State, epochs: &[Epoch], late: &[Message]) {
     assert!(state.ledger.complete() && state.counted.iter().all(|count| *count == 1));
 }
 
-/// Goes through all orders of `messages`, of which each comes at most once: states are told apart by what they hold, so
-/// that orders that come to the same are gone through once. In each state both drives may die.
+/// Visits every order of `messages`, each at most once. States with equal content are visited once, so orders that lead
+/// to the same state are not repeated. In each state both drives may die.
 fn explore(epochs: &[Epoch], slices: u32, messages: &[Message]) -> usize {
     let mut seen = HashSet::new();
     let mut open = vec![(0_u32, State::new(slices, epochs))];

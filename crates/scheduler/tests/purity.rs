@@ -1,5 +1,5 @@
-//! The decisions are pure: no code of this crate can look at a clock, a file, a socket or chance, so that a host, a
-//! drive and the simulator decide the same.
+//! The decisions are pure: no code of this crate can use a clock, a file, a socket or randomness. A host, a drive and
+//! the simulator therefore decide the same.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ const STD: [&str; 3] = ["collections", "error", "mem"];
 const WITHOUT: [&str; 14] =
     ["HashMap", "HashSet", "async", "await", "dbg!", "env!", "eprint!", "eprintln!", "extern", "option_env!", "print!", "println!", "thread_local!", "unsafe"];
 
-/// What it depends on: reading and writing of text that somebody else has, and errors.
+/// Its dependencies: serialisation of text from elsewhere, and errors.
 const CRATES: [&str; 3] = ["serde", "thiserror", "toml"];
 
 fn is_word(c: char) -> bool {

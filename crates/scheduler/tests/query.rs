@@ -1,4 +1,4 @@
-//! The machine of the level above, message by message. Whole runs are in `skytether-sim`.
+//! The state machine of a parent, message by message. Whole runs are in `skytether-sim`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use skytether_scheduler::work::{Kind, Operator, Output, PRIORS, Work};
 
 const ROWS: u32 = 65_536;
 
-/// Bits per second of a link through which slices go so slowly that drives rather work them off.
+/// Bits per second of a link so slow for slices that drives rather process them.
 const THIN: f64 = 1e7;
 
 /// A query, and what it did in its first ten milliseconds, of `copies.len()` drives with one core each like the host's;
@@ -147,7 +147,7 @@ fn refusal_names_the_next_pushdown_level() {
     let then = opened(&actions);
     assert!(!then.is_empty() && then.iter().all(|(_, _, rung, _)| *rung <= PushdownLevel::Filter), "{then:?}");
     assert!(then.iter().any(|(_, _, _, slices)| slices.contains(&first.3[0])), "what was refused is asked again: {then:?}");
-    // The time that it named is kept, and then it is asked for all again.
+    // The query waits for the named time, and then orders all of it again.
     for (_, epoch, rung, slices) in then {
         query.handle(0.41, up(0, end(epoch, rung, &slices)));
     }
@@ -187,8 +187,8 @@ fn busy_drive_loses_work_and_regains_it_when_idle() {
     let (mut query, mut actions) = query(Policy::Adaptive, 400, &[None, None], 2, 3e9);
     let mut queues: BTreeMap<u32, (EpochId, VecDeque<u32>)> = BTreeMap::new();
     let (mut taken, mut done) = ([0; 3], [0; 3]);
-    // Drive 0 is idle, so busy that handing out is quicker, and idle again; a slice takes a drive a millisecond, or
-    // as many as its load says.
+    // Drive 0 is idle, so busy that sending raw is faster, and idle again. A slice takes a drive a millisecond, times
+    // its load.
     for step in 0..240 {
         let (phase, now) = (step / 80, 0.01 + 0.001 * step as f64);
         let load = if phase == 1 { 20 } else { 1 };
@@ -327,7 +327,7 @@ fn last_slices_of_a_stalled_drive_are_hedged() {
             }
             let Action::Send { down: Down { epoch: it, number, order }, .. } = action else { continue };
             let answer = match order {
-                // What is handed out comes at once; what the drive does itself takes for ever.
+                // Raw slices come at once; slices that the drive processes itself never end.
                 Order::Open { rung: PushdownLevel::Raw, slices, .. } => {
                     let slices: Vec<u32> = slices.iter().map(|slice| slice.0).collect();
                     hedged |= slices.iter().any(|slice| begun.contains(slice));
@@ -357,7 +357,7 @@ fn last_slices_of_a_stalled_drive_are_hedged() {
 fn paused_parent_misses_no_message_and_sends_no_order() {
     let (mut query, actions) = query(Policy::Static(PushdownLevel::Full), 2, &[None], 0, THIN);
     let [(0, epoch, PushdownLevel::Full, _)] = &opened(&actions)[..] else { panic!("{actions:?}") };
-    // For three times as long as anybody may be silent. One strike would be the end.
+    // Three times the longest permitted silence. One strike would be the end.
     let mut now = 0.01;
     while now < 3.0 {
         let actions = query.handle(now, Event::Alive { cse: CseId(0), epoch: None });
@@ -396,7 +396,7 @@ fn slices_that_wait_for_their_turn_do_not_count_as_lost() {
         epochs.extend(opened(&query.handle(now, Event::Worked { epoch, cpu: 5e-3, filtered: None, held: None })));
     }
     assert!(finished);
-    // Who hands out nothing at all is found out all the same.
+    // A drive that sends no raw slice at all is found out as well.
     let (mut silent, _) = self::query(Policy::Static(PushdownLevel::Raw), 6, &[None], 0, THIN);
     assert!(wait(&mut silent, 60.0).iter().any(|action| matches!(action, Action::Fail { .. })));
 }
@@ -407,8 +407,8 @@ fn beat(epoch: EpochId, running: &[(u32, f64)]) -> Up {
     Up::Progress { epoch, done: vec![], running, load: 1.0, waits: false, pending_rows: 0, pending_bytes: 0, slack: 0.0 }
 }
 
-/// All that comes of it if drive 0 says `says` of `epoch` every 50 ms from `from` until `until`; when
-/// it was found to be stuck.
+/// All actions if drive 0 sends `says` of `epoch` every 50 ms from `from` until `until`, and the time when it was found
+/// to be stuck.
 fn beats(query: &mut Query<u32>, from: f64, until: f64, says: impl Fn(f64) -> Up) -> (Vec<Action<u32>>, Option<f64>) {
     let (mut all, mut now, mut stuck) = (Vec::new(), from, None);
     while now < until && !query.ended() {
@@ -447,7 +447,7 @@ fn stalled_drive_is_given_up_despite_heartbeats() {
         let (actions, stuck) = beats(&mut query, 0.03, 1.9, |_| beat(epoch, &[(slices[0], 0.001)]));
         assert!(stuck.is_some_and(|at| at > 1.0), "{policy:?}: {stuck:?}");
         assert!(opened(&actions).iter().any(|(cse, _, _, moved)| *cse == 1 && moved.contains(&slices[0])), "{policy:?}: its copy does it: {actions:?}");
-        // Where nobody else can read it, that is the end, and soon.
+        // Without another reader, the query fails soon.
         let (mut query, actions) = self::query(policy, 2, &[None], 0, THIN);
         let (_, epoch, _, slices) = opened(&actions)[0].clone();
         let (actions, stuck) = beats(&mut query, 0.02, 60.0, |_| beat(epoch, &[(slices[0], 0.001)]));
@@ -471,11 +471,11 @@ fn drive_that_works_or_waits_for_its_turn_is_not_stalled() {
     let (mut query, epoch, _) = first();
     let (_, stuck) = beats(&mut query, 0.02, 100.0, |_| beat(epoch, &[]));
     assert!(stuck.is_some_and(|at| at > 20.0 && at < 40.0), "{stuck:?}");
-    // Who says that it waits, although it was given slices, has missed that.
+    // A drive that reports to wait, although it was given slices, has missed an order.
     let (mut query, epoch, _) = first();
     let missed = move |_| Up::Progress { epoch, done: vec![], running: vec![], load: 1.0, waits: true, pending_rows: 0, pending_bytes: 0, slack: 0.0 };
     assert!(beats(&mut query, 0.02, 100.0, missed).1.is_some_and(|at| at < 2.0));
-    // Whose own drives have so long, as a level in the middle says.
+    // An aggregator reports that its own drives may take this long.
     let (mut query, epoch, slices) = first();
     let running = vec![(SliceId(slices[0]), 0.001)];
     let patient =
@@ -538,7 +538,7 @@ fn announced_batch_that_never_arrives_times_out() {
     assert!(opened(&actions).iter().any(|(cse, _, _, moved)| *cse == 1 && moved.contains(&slices[0])), "{actions:?}");
 }
 
-/// It refuses or stops the very level that it names as accepted. It is asked fewer than twenty times.
+/// It refuses or stops the very level that it names as accepted. It gets fewer than twenty orders.
 #[test]
 fn drive_that_refuses_what_it_accepts_is_dropped_soon() {
     for stops in [false, true] {

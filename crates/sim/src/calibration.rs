@@ -1,10 +1,9 @@
-//! What queries really cost: taken from runs that `benches/moving.py` measured, and kept beside this
-//! file (`calibration.csv`).
+//! True costs of queries, from runs that `benches/moving.py` measured. They are in `calibration.csv` next to this file.
 //!
-//! `regret calibrate bench-out/moving.csv bench-out/moments.csv > crates/sim/calibration.csv` takes them anew. A
-//! query's costs are the medians over the points at which it was calibrated. No run of them is one of those that
-//! `regret real` compares. What planners believe is not here: that is priors and what a planner can know, as on hosts,
-//! so that whoever decides has to find out how far the world is from that.
+//! `regret calibrate bench-out/moving.csv bench-out/moments.csv > crates/sim/calibration.csv` writes them again. A
+//! query's costs are the medians over the points at which it was calibrated. `regret real` compares none of these runs.
+//! Beliefs of planners are not here. They are priors and what a planner can know, as on hosts, so the decisions must
+//! find out how far the truth is from them.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -98,7 +97,7 @@ pub fn calibrate(text: &str) -> Result<String, String> {
             let value = text(name)?;
             if value.is_empty() { Ok(0.0) } else { value.parse::<f64>().map_err(|_| format!("line {}: {name} is {value}, which is not a number", at + 1)) }
         };
-        // What was calibrated stands beside each choice.
+        // Each choice's row repeats the calibrated costs.
         if text("policy")? != "full" {
             continue;
         }

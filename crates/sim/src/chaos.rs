@@ -1,8 +1,8 @@
-//! Seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering. The answer is
+//! Seeded runs with kills, stalls, drives without progress, refusals, garbage, duplicates and reordering. The answer is
 //! computed from what was delivered and compared with the right one.
 //!
-//! A drive is *doomed* if it dies and never comes back; one that is not has no more mishaps than the host bears. So it
-//! is known before which runs must be answered: all but those with slices that doomed drives have alone.
+//! A drive is *doomed* if it dies and never comes back. Any other drive has no more mishaps than the host tolerates. So
+//! each run's outcome is known in advance: all must be answered but those with slices that only doomed drives have.
 
 use skytether_scheduler::drive::Pressure;
 use skytether_scheduler::message::{CseId, PushdownLevel};
@@ -12,10 +12,10 @@ use skytether_scheduler::query::{Limits, Policy};
 use crate::fleet::{Faults, Fleet, Mishaps, Outcome, Spec, run};
 use crate::workload::{Workload, grid};
 
-/// A message is late by so much at most, seconds.
+/// The most that a message is late, seconds.
 const LATENESS: f64 = 0.05;
 
-/// Where a drive that dies for good may be the only one to have its slices: of so many runs.
+/// Share of runs in which a drive that dies for good may be the only one with its slices.
 const LOST_CAUSES: f64 = 0.05;
 
 /// The scenario of a seed: a small fleet to which a lot happens.
@@ -44,7 +44,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
             link_latency_s: 0.0002,
         };
         let load = if rng.f64() < 0.3 { vec![(rng.f64() * span, 8.0)] } else { vec![] };
-        // Whoever dies before it has said what it has fails the query: nobody knows its slices.
+        // A drive that dies before it has listed its slices fails the query, because its slices stay unknown.
         let surveyed = work.truth.session * slower + is.link_latency_s + LATENESS;
         // It may die for good where the next one has all of its slices, and doesn't.
         let next_lives = at == 0 || !is_doomed(&specs[at - 1]);
@@ -108,7 +108,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
         warm_up: (5, 3.0),
         off: (1.0 + rng.f64(), 1.0 + rng.f64()),
         session: work.truth.session,
-        // Of some seeds the reader is so slow that rows wait, and with them all that drives say.
+        // For some seeds the reader is so slow that rows wait, and all messages of drives with them.
         reader: (rng.f64() < 0.2).then(|| 1e6 * (1.0 + 99.0 * rng.f64())),
         faults: Faults { duplicate: 0.1, late: 0.15, lateness: LATENESS, noticed: 0.5 },
         limits: Limits { retries: most.max(limits.retries), ..limits },
@@ -123,7 +123,7 @@ pub fn scenario(seed: u64) -> (Fleet, Workload, Policy) {
 fn pressed(rng: &mut fastrand::Rng) -> Pressure {
     let short = Pressure { memory_limit: 64 << 20, memory_used: 0, relief: 0.001 + 0.1 * rng.f64(), ..Pressure::NONE };
     match rng.u32(0..5) {
-        // Enough to filter, but not to hold states; to hand out only; nothing at all.
+        // Enough to filter, but not to hold states; enough to send raw only; nothing at all.
         0 => Pressure { memory_used: 55 << 20, ..short },
         1 => Pressure { memory_used: 60 << 20, ..short },
         2 => Pressure { memory_used: 64 << 20, ..short },
@@ -137,8 +137,8 @@ fn is_doomed(spec: &Spec) -> bool {
     spec.kills.iter().any(|(_, back)| back.is_none())
 }
 
-/// The most failures that a host can count of a drive that is not doomed: each time that it is taken for silent, with
-/// the pause after that, and once for what was said to it just before it was back.
+/// The most failures that a host can count of a drive that is not doomed. One for each time that it is taken for
+/// silent, with the pause after that, and one for orders that it missed just before it was back.
 fn strikes(spec: &Spec, limits: &Limits, session: f64) -> u32 {
     let silent = |seconds: f64| 1 + (seconds / (limits.silence + limits.pause)).ceil() as u32;
     let kills: u32 = spec.kills.iter().map(|(at, back)| 1 + silent(back.map_or(0.0, |back| back - at))).sum();

@@ -1,4 +1,4 @@
-//! What devices are made of: cores, a disk, a link.
+//! Models of devices: cores, a disk, a link.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub struct Cores<J> {
     /// Seconds in which metered jobs ran, and the work that was done of them, since [`Self::meter`].
     passed: f64,
     worked: f64,
-    /// Counts changes, so that a completion that was foretold before one is known to be void.
+    /// Counts changes, so that a completion that was predicted before a change is known to be void.
     pub change: u64,
 }
 
@@ -80,8 +80,8 @@ impl<J> Cores<J> {
         self.jobs.iter().map(move |job| (&job.job, job.left - (now - self.at) * rate))
     }
 
-    /// Seconds that metered jobs have run since it was asked last, all added up, and the work that was done of them;
-    /// nothing where that is too little to say something.
+    /// Seconds that metered jobs have run since the last call, summed, and the work that was done of them. `None` where
+    /// that is too little to mean something.
     pub fn meter(&mut self, now: f64) -> Option<(f64, f64)> {
         let (rate, time) = (self.rate(), now - self.at);
         let metered = self.jobs.iter().filter(|job| job.metered).count() as f64;
@@ -175,7 +175,7 @@ impl<M> Link<M> {
         Self { bytes_per_s, waiting: VecDeque::new(), moving: None, queued: 0.0 }
     }
 
-    /// Puts a message of `bytes` into the queue, in parts, of which the last carries it.
+    /// Queues a message of `bytes` in parts; the last part carries the message.
     pub fn send(&mut self, mut bytes: f64, message: M) {
         self.queued += bytes;
         while bytes > PART {

@@ -18,7 +18,7 @@ use drive::DriveSim;
 pub(crate) use drive::OUTGOING;
 use host::HostSim;
 
-/// What a batch holds: enough of the data to compute the query's answer from what was delivered.
+/// The content of a batch: enough to compute the query's answer from what was delivered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Payload {
     /// States: group, sum, count.
@@ -35,28 +35,28 @@ pub type Answer = BTreeMap<u32, (u64, u64)>;
 /// A drive as it is, and how it fares.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// What it is made of.
+    /// Its true profile.
     pub is: Profile,
-    /// What the host thinks that it is made of.
+    /// The profile that the host believes it has.
     pub believed: Profile,
-    /// From when on its processor is so many times slower; in order of time.
+    /// Loads of its processor: (time at which it begins, factor by which it is slower), in order of time.
     pub load: Vec<(f64, f64)>,
     /// When it dies (and comes back), in order of time.
     pub kills: Vec<(f64, Option<f64>)>,
-    /// From when to when nothing moves there.
+    /// Times (from, to) in which the drive does nothing.
     pub stalls: Vec<(f64, f64)>,
-    /// What else befalls it.
+    /// Its other mishaps.
     pub mishaps: Mishaps,
 }
 
-/// What may befall a drive beside its death.
+/// What may happen to a drive, other than its death.
 #[derive(Debug, Clone, Default)]
 pub struct Mishaps {
-    /// From when to when it has too little left for what is asked of it: it refuses, and stops what runs.
+    /// Times (from, to) with too little memory for its work: it refuses, and stops what runs.
     pub pressed: Vec<(f64, f64, Pressure)>,
     /// How many of its epochs end with a slice that they were not given.
     pub garbled: u32,
-    /// When the next slice that it begins stands still for ever, while signs of life go on; in order of time.
+    /// Times at which the next slice that it begins hangs for ever, while heartbeats go on; in order.
     pub stuck: Vec<f64>,
 }
 
@@ -69,7 +69,7 @@ pub struct Faults {
     pub late: f64,
     /// How late, seconds at most.
     pub lateness: f64,
-    /// Probability that the host learns at once that a drive died; otherwise it has only the silence.
+    /// Probability that the host learns at once that a drive died; otherwise it must notice the silence.
     pub noticed: f64,
 }
 
@@ -90,15 +90,15 @@ pub struct Fleet {
     pub warm_up: (u32, f64),
     /// How far what operators cost is from the priors: below, above.
     pub off: (f64, f64),
-    /// Seconds of a core of this machine that a drive plans before it says which slices it has.
+    /// Seconds of a core of this machine for a drive's planning, before it lists its slices.
     pub session: f64,
-    /// Bytes of rows per second that whoever asked the query reads; all at once where there is none.
+    /// Bytes of rows per second that the client reads; without it, all at once.
     pub reader: Option<f64>,
     /// The network.
     pub faults: Faults,
     /// Bounds and patience of the host.
     pub limits: Limits,
-    /// Whether slices come one by one from a level above, as to a level in the middle.
+    /// Whether slices come one by one from a parent, as to an aggregator.
     pub fed: bool,
     /// Whether to print every message and plan of the host to the standard error.
     pub trace: bool,
@@ -117,7 +117,7 @@ pub struct Outcome {
     pub expected: Answer,
     /// The drive that is blamed, and the slice.
     pub failed: Option<(CseId, Option<SliceId>)>,
-    /// Who can read each slice.
+    /// The drives that can read each slice.
     pub readers: Vec<Vec<CseId>>,
     /// Bytes that moved up.
     pub moved: f64,
@@ -125,13 +125,13 @@ pub struct Outcome {
     pub slices: BTreeMap<PushdownLevel, usize>,
     /// Epochs that counted, and those that did not.
     pub epochs: (usize, usize),
-    /// What was told of mishaps.
+    /// What the host noticed of mishaps.
     pub told: Told,
     /// Events.
     pub events: u64,
 }
 
-/// How often a host heard of what, or found it out.
+/// How often a host got a report of, or found, each kind of mishap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told {
     /// Epochs that were refused.
@@ -328,7 +328,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
     };
     let mut host = HostSim::new(query, fleet.host);
     if fleet.fed {
-        // A level above has the drives' slices by turns.
+        // The parent has the drives' slices in turn.
         let mut left: Vec<_> = surveys.iter_mut().map(|slices| std::mem::take(slices).into_iter()).collect();
         let turns = (0..fleet.slices).flat_map(|_| left.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>()).collect::<Vec<_>>();
         host.feeds(turns);
@@ -384,7 +384,7 @@ pub fn run(fleet: &Fleet, work: &Workload, policy: Policy, seed: u64) -> Outcome
                 drives[at].kill(&mut world);
                 if world.unlucky(fleet.faults.noticed) {
                     let cse = CseId(at as u32);
-                    // Nobody knows of a connection that broke whether there will be another.
+                    // The host cannot know whether a broken connection will be followed by another.
                     world.after(fleet.drives[at].is.link_latency_s, Happening::ToHost(Event::Lost { cse, again: true }));
                 }
             }

@@ -1,5 +1,5 @@
-//! The grid of issue 4: each point run with every static choice and with the adaptive one, over the same
-//! slices at the same costs.
+//! The grid: each point runs with every static choice and with the adaptive one, over the same slices at the same
+//! costs.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_scheduler::profile::Profile;
@@ -17,15 +17,15 @@ pub enum Load {
     Idle,
     /// The first drive's processor has an eighth left for us.
     OneOverloaded,
-    /// The same befalls half of the drives (the only one, where there is one) when 40% of the best static choice's time
-    /// on idle drives have passed.
+    /// As [`Load::OneOverloaded`], but half of the drives (the only one, where there is one) become slow. That happens
+    /// when 40% of the best static choice's time on idle drives have passed.
     Changes,
 }
 
 /// How many times slower an overloaded drive of the grid is.
 pub const OVERLOAD: f64 = 8.0;
 
-/// The same beside the grid.
+/// The same for points next to the grid.
 pub const OVERLOAD_BESIDE: f64 = 3.0;
 
 /// How far what hosts believe of speeds and links is from what is, and what operators cost from what was measured: by
@@ -61,7 +61,7 @@ pub struct Scenario {
     pub slices: u32,
     /// The seed.
     pub seed: u64,
-    /// How many times quicker the host takes the drives' links to be than they are, beside what the seed has of that.
+    /// Factor by which the host overestimates the drives' links, in addition to the error that the seed gives.
     pub links: f64,
     /// How many times slower an overloaded drive is.
     pub overload: f64,
@@ -87,7 +87,7 @@ pub struct Row {
     pub outcome: Outcome,
     /// What nothing can beat.
     pub bound: Bound,
-    /// What nothing can beat on average that doesn't know which drives a change of load will befall.
+    /// The mean bound for policies that do not know which drives a change of load will hit.
     pub blind: f64,
 }
 
@@ -104,13 +104,13 @@ impl Row {
         self.adaptive / self.best() - 1.0
     }
 
-    /// By which share of the best static choice's time any policy can be quicker at most.
+    /// The largest share of the best static choice's time that any policy can save.
     #[must_use]
     pub fn room(&self) -> f64 {
         1.0 - self.bound.seconds / self.best()
     }
 
-    /// The same on average for those that don't know beforehand which drives a change of load will befall.
+    /// The same on average for policies that do not know beforehand which drives a change of load will hit.
     #[must_use]
     pub fn room_blind(&self) -> f64 {
         1.0 - self.blind.max(self.bound.seconds) / self.best()
@@ -180,7 +180,7 @@ pub fn fleet(point: &Point, ground: &Scenario, seed: u64, change: f64) -> Fleet 
     let speed = off(OFF);
     let operators = (off(OFF), off(OFF));
     let believed = Profile { speed_per_core: is.speed_per_core * speed, link_bits_per_s: is.link_bits_per_s * off(OFF) * ground.links, ..is };
-    // Those who decide take it that five slices are slow at first, twice as slow.
+    // The decisions assume that the first five slices are slow, twice as slow.
     let warm_up = (rng.u32(2..10), 1.5 + 2.5 * rng.f64());
     let overloaded = |at: u32| match point.load {
         Load::Idle => vec![],
@@ -244,8 +244,7 @@ pub fn measure_all(points: &[Point], ground: &Scenario) -> Vec<Row> {
     parallel(points.len(), |at| measure(&points[at], ground, false))
 }
 
-/// Points where the load changes: how many there are of each kind. All but `better` are misses;
-/// [`Row::bound`] says why of some.
+/// Points where the load changes, by kind. All but `better` are misses; [`Row::bound`] explains some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Changes {
     /// All.
@@ -258,7 +257,7 @@ pub struct Changes {
     pub shut: usize,
     /// Not quicker, and no policy can be so by more than 1 to 2%.
     pub nearly_shut: usize,
-    /// Not quicker, by more than 2% only for who knows beforehand which drives it will befall.
+    /// Not faster. A policy that knows beforehand which drives the change hits could be, by more than 2%.
     pub foreseen: usize,
     /// Not quicker, although nothing that we know of forbids it.
     pub missed: usize,

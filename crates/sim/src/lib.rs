@@ -1,20 +1,20 @@
-//! A discrete-event simulator of a host and its drives that runs the decisions of `skytether-scheduler` on a simulated
+//! A discrete-event simulator of a host and its drives. It runs the decisions of `skytether-scheduler` on a simulated
 //! clock.
 //!
-//! - [`calibration`]: what queries really cost, as measured;
-//! - [`workload`]: queries: what the planner believes of them, and what is true;
-//! - [`device`]: cores shared by processes, a disk with a head, a link;
+//! - [`calibration`]: true costs of queries, as measured;
+//! - [`workload`]: queries, each with the planner's beliefs and the truth;
+//! - [`device`]: cores that processes share, a disk with a head, a link;
 //! - [`fleet`]: host and drives, messages and faults, one query from its beginning to its end;
-//! - [`grid`]: the grid of issue 4 and its regrets;
-//! - [`oracle`]: what no policy can beat, by linear programs ([`simplex`]);
-//! - [`equal`]: how many slow drives equal one host;
-//! - [`skyhook`]: how slow the processors of storage servers may be, and what a thinner network costs;
+//! - [`grid`]: the grid of points, and the regret of each choice;
+//! - [`oracle`]: a lower bound of any policy's time, by linear programs ([`simplex`]);
+//! - [`equal`]: the number of slow drives that equals one host;
+//! - [`skyhook`]: how slow the processors of storage servers may be, and the cost of a slower network;
 //! - [`parallel`]: independent runs on all processors;
-//! - [`real`]: points measured in real time beside the same simulated;
-//! - [`chaos`]: seeded runs with kills, stalls, drives that stand still, refusals, garbage, duplicates and reordering,
+//! - [`real`]: points measured in real time, compared with their simulation;
+//! - [`chaos`]: seeded runs with kills, stalls, drives without progress, refusals, garbage, duplicates and reordering,
 //!   whose answers are checked.
 //!
-//! Everything follows from a seed. Nothing depends on this crate.
+//! Everything follows from a seed. No other crate depends on this one.
 //!
 //! ```
 //! // A run with faults ends with the right answer, and the same seed gives the same run.

@@ -1,17 +1,17 @@
-//! What no policy can beat: a lower bound of the time of a query on a fleet, for one that knows all costs and all loads
-//! to come and divides work as if slices were a fluid.
+//! A lower bound of the time of a query on a fleet. It holds for any policy, even one that knows all costs and future
+//! loads and divides slices as a fluid.
 //!
-//! Every slice is read from its disk and takes one way up: `full`, `filter` or `raw`. Each way uses so much of each
-//! resource (the drives' processors, links and disks, the link and the cores above), and until the time `T` each gives
-//! so much (its rate times `T`, less the time before anything can have arrived there). The least `T` for which a
-//! division exists is a linear program. We solve its dual: *any* prices of the resources, none negative, prove a bound,
-//! as all that the slices use at least is worth no more than all that there is. So the bound holds even where the
-//! simplex method errs: the prices that it finds are applied to each slice with its own cost.
+//! Every slice is read from its disk and takes one way up: `full`, `filter` or `raw`. Each way uses an amount of each
+//! resource: the drives' processors, links and disks, and the parent's link and cores. Until the time `T` each resource
+//! offers its rate times `T`, less the time before anything can arrive there. The least `T` for which a division exists
+//! is a linear program. We solve its dual: *any* non-negative prices of the resources prove a bound, because the
+//! slices' least use is worth no more than what the resources offer. So the bound holds even where the simplex method
+//! errs: the prices that it finds are applied to each slice with its own cost.
 //!
-//! Left out, all to the oracle's favour: seeks, setting up epochs, heartbeats, waiting of one stage for another but
-//! at the beginning and the end; states cost what one epoch per drive would, spread evenly over its slices, and the
-//! slow first slices likewise. Whole slices count in one way: a drive works off no more than could be done one
-//! after the other on its cores.
+//! Some costs are left out, all in the oracle's favour: seeks, setting up epochs, heartbeats, and waiting of one stage
+//! for another except at the beginning and the end. States cost what one epoch per drive would, spread evenly over its
+//! slices, and the slow first slices likewise. Whole slices take one way: a drive processes no more of them than its
+//! cores could one after the other.
 
 use skytether_scheduler::cost::distinct;
 use skytether_scheduler::message::PushdownLevel;
@@ -55,8 +55,8 @@ impl Resource {
 pub enum Foresight {
     /// Everything: the bound holds for each single run of any policy.
     All,
-    /// Not which drives it will befall: until then it treats all drives alike. The bound holds for any policy on
-    /// average over which drives it befalls, not for each single run.
+    /// Not which drives a change hits: until then it treats all drives alike. The bound holds for any policy on average
+    /// over the drives that may be hit, not for each single run.
     NotWhich,
 }
 
@@ -65,11 +65,11 @@ pub enum Foresight {
 pub struct Bound {
     /// Seconds, at least.
     pub seconds: f64,
-    /// What it is that takes them: the resource whose prices are highest.
+    /// The limiting resource: the one whose prices are highest.
     pub by: Resource,
 }
 
-/// So many groups of slices of similar costs per class stand for all when prices are sought.
+/// Groups per class. Each group joins slices of similar costs while prices are sought.
 const BINS: usize = 6;
 
 /// Steps of the bisection for whole slices.
@@ -91,7 +91,7 @@ struct Way {
     uses: Vec<(usize, f64, f64)>,
 }
 
-/// From when on a processor is so many times slower.
+/// Loads of a processor: (time at which it begins, factor by which it is slower).
 type Loads<'a> = &'a [(f64, f64)];
 
 /// Drives with the same load.
@@ -112,7 +112,7 @@ struct Program {
 pub fn bound(fleet: &Fleet, work: &Workload, seed: u64, foresight: Foresight) -> Bound {
     let real = costs(fleet, &mut fastrand::Rng::with_seed(seed));
     let free = Program::new(fleet, work, &real, foresight, None).solve();
-    // Whole slices: were all done by `T`, no more slices were worked off below than whole ones can be until `T`.
+    // Slices are whole: until `T`, a drive completes a whole number of them.
     let (mut low, mut high, mut best) = (free.seconds, 0.0, free);
     let at = |time: f64| Program::new(fleet, work, &real, foresight, Some(time)).solve();
     let first = at(low);
@@ -172,8 +172,8 @@ impl Program {
         let (warm, slower) = fleet.warm_up;
         let warm_up = f64::from(warm.min(fleet.slices)) * (slower - 1.0).max(0.0) / slices;
 
-        // What can't be before: a drive has said which slices it has, an order has come to it, a slice was read, the
-        // first bytes have left, and have come.
+        // What cannot be earlier: a drive has listed its slices, an order has come to it, a slice was read, the first
+        // bytes have left, and have arrived.
         let session = fleet.session * slow * fleet.drives.iter().map(|drive| load_at_first(&drive.load)).fold(f64::INFINITY, f64::min);
         let cheapest = real.iter().map(|real| real.cost).fold(f64::INFINITY, f64::min);
         let begins = session + 2.0 * is.link_latency_s + read;
@@ -358,8 +358,8 @@ fn load_at_first(load: Loads<'_>) -> f64 {
     load.iter().rev().find(|(from, _)| *from <= 0.0).map_or(1.0, |(_, load)| *load)
 }
 
-/// The most whole slices that `cores` cores work off one after the other in `time` seconds, for a drive; of the
-/// cheapest there are, `each` seconds for an average one.
+/// The most whole slices that a drive's `cores` cores process one after the other in `time` seconds; of the cheapest
+/// there are, `each` seconds for an average one.
 fn whole(costs: &[f64], each: f64, time: f64, cores: u32) -> f64 {
     let mut left = time;
     let mut count = 0;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// `run(0)` to `run(times - 1)`, in this order, worked off by as many threads as there are processors.
+/// Calls `run(0)` to `run(times - 1)` with one thread per processor, and returns their results in this order.
 ///
 /// # Panics
 /// If a run does.

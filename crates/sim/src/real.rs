@@ -1,6 +1,6 @@
-//! Points that were measured in real time beside the same points simulated.
+//! Points that were measured in real time, compared with their simulation.
 //!
-//! They come as CSV, a header with these names in any order (others are passed over), a row per run:
+//! They come as CSV: a header with these names in any order (others are ignored), and a row per run.
 //!
 //! | column | what |
 //! |---|---|
@@ -8,28 +8,32 @@
 //! | `drives` | number of drives |
 //! | `slower` | how many times slower a core of a drive is than one of the host |
 //! | `link_bits_per_s` | link of each drive |
-//! | `load` | `idle`, `one` (the first drive's processor has an eighth left), or `changes:SECONDS` (the same befalls half of the drives then) |
+//! | `load` | `idle`, `one` or `changes:SECONDS`, see below |
 //! | `policy` | `adaptive`, `full`, `filter` or `raw` |
 //! | `slice_rows`, `slice_bytes` | a slice; bytes as stored |
 //! | `slices` | slices per drive |
-//! | `lower_s_per_row`, `upper_s_per_row` | what scan, filter and projection, and what the operators above them took on a core of the host, seconds per row of a slice |
+//! | `lower_s_per_row` | scan, filter and projection on a core of the host, seconds per row of a slice |
+//! | `upper_s_per_row` | the operators above them on a core of the host, seconds per row of a slice |
 //! | `measured_s` | seconds from the beginning of the query to its end |
 //!
-//! and, where they are known better than the grid has them:
+//! With load `one`, the first drive's processor has an eighth left. With `changes:SECONDS`, the same happens to half of
+//! the drives at that time.
+//!
+//! Optional columns are better known than the grid's values:
 //!
 //! | column | what | without it |
 //! |---|---|---|
 //! | `selected`, `row_bytes` | rows that the filter lets through, per row; bytes of each on its way | the grid's |
 //! | `groups`, `state_bytes` | groups in all, and bytes of a state on its way | the grid's |
-//! | `merge_s_per_state` | what merging a state takes on a core of the host, seconds | [`PRIORS`] |
+//! | `merge_s_per_state` | merging a state on a core of the host, seconds | [`PRIORS`] |
 //! | `before_s` | seconds of a query that reads no slice: planning, and giving the result | 0 |
-//! | `session_s` | what a drive plans before it says which slices it has, seconds of a core of the host | [`PRIORS`] |
-//! | `read_s_per_byte` | what a drive takes to read a byte of a slice from its disk, beside what operators take, seconds of a core of the host | 0 |
+//! | `session_s` | a drive's planning until it lists its slices, seconds of a core of the host | [`PRIORS`] |
+//! | `read_s_per_byte` | reading a byte of a slice from the disk, without operators, seconds of a host core | 0 |
 //! | `disk_seek_s` | seconds to move to another place on a drive's disk | the grid's |
 //!
-//! Costs are to come from other runs than those that are compared: `benches/moving.py` measures them over drives behind
-//! a quick link. Drives have two cores and the rate of the disk of the grid's, and are what the host takes them for.
-//! Slices all cost what was calibrated, the first ones too: the calibration has what the average has.
+//! Costs must come from other runs than the compared ones: `benches/moving.py` measures them over drives behind a fast
+//! link. Drives have two cores and the disk rate of the grid, and the host's beliefs of them are right. All slices have
+//! the calibrated cost, the first ones too, because the calibration is an average.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_scheduler::query::Policy;

@@ -1,14 +1,14 @@
-//! Skyhook's experiments on the simulated clock: how slow the processors of storage servers may be, and what
-//! half of the network costs.
+//! Skyhook's experiments on the simulated clock: how slow the processors of storage servers may be, and what half of
+//! the network costs.
 //!
-//! The set-up is that of "Quantifying CPU and Network savings in Computational Storage Systems", section 3: a client
-//! and so many storage servers, each with eight cores of 2 GHz, an NVMe drive and a 10 Gb/s interface; files of 32 MB
-//! with 1.4 million rows of 17 columns; 1% of the rows is selected. Eight servers have 460 files (section 3.2), others
-//! as many each (the paper scales weakly). A file is 32 slices here.
+//! The set-up is that of "Quantifying CPU and Network savings in Computational Storage Systems", section 3. There are a
+//! client and a number of storage servers, each with eight cores of 2 GHz, an NVMe drive and a 10 Gb/s interface. Files
+//! of 32 MB have 1.4 million rows of 17 columns, and 1% of the rows is selected. Eight servers have 460 files (section
+//! 3.2), and other numbers of servers have as many each (the paper scales weakly). A file is 32 slices here.
 //!
-//! What a row costs is not in the paper: per byte of rows in memory, what was measured of our filter of 1%
-//! (`calibration.csv`). Servers of 2 GHz have speed 1 here, as the machine that was measured, slower ones in
-//! proportion. The disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
+//! The paper does not say what a row costs. We take the measured cost of our filter of 1% (`calibration.csv`) per byte
+//! of rows in memory. Servers of 2 GHz have speed 1 here, as the measured machine, and slower ones in proportion. The
+//! disk's rate is the lower one of those that the paper names for NVMe, 2 GB/s.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_scheduler::profile::Profile;
@@ -43,7 +43,7 @@ pub const SLICES: u32 = 460 * 32 / 8;
 const ROWS: u32 = 1_400_000;
 const ROW_BYTES: f64 = 17.0 * 8.0;
 
-/// Seconds of a core to scan, filter and project a byte of rows, of which 1% is selected.
+/// Seconds of a core to scan, filter and project a byte of rows, where 1% of the rows is selected.
 #[must_use]
 pub fn decode() -> f64 {
     calibration::known("filter 1%").map_or(PRIORS.decode_s_per_byte, |known| known.lower / known.row_bytes)
@@ -52,9 +52,9 @@ pub fn decode() -> f64 {
 /// The query: 1% of the rows with all their columns.
 #[must_use]
 pub fn query() -> Workload {
-    // So many bytes take a core that is as the priors say as long.
+    // The number of bytes that takes this time on a core at its prior.
     let scan = Operator { kind: Kind::Decode, units_per_row: ROW_BYTES * decode() / PRIORS.decode_s_per_byte };
-    // What planners think of a filter of which they know nothing.
+    // A planner's belief of an unknown filter.
     let believed = Output::Rows { per_row: 0.2, bytes_per_row: ROW_BYTES };
     Workload {
         name: "NYC taxi, 1% selected",
@@ -91,7 +91,7 @@ pub fn cluster(servers: u32, mhz: f64, gbit: f64, ground: &Scenario) -> Fleet {
 /// Seconds of the query on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Times {
-    /// All work at the client, of 2 GHz, over slices that servers hand out (`cut="raw"`).
+    /// All work on the client, of 2 GHz, over slices that servers send raw (`cut="raw"`).
     pub client: f64,
     /// All work at the servers (`cut="full"`).
     pub servers: f64,
@@ -142,8 +142,8 @@ pub fn clocks(servers: &[u32], mhz: &[f64], ground: &Scenario) -> Vec<Clocked> {
     points.iter().enumerate().filter_map(row).collect()
 }
 
-/// Of the rows of [`clocks`] with so many servers the lowest clock rate at which the servers take no more than `slack`
-/// (a share) longer than the client, and so do all above it.
+/// Among the rows of [`clocks`] with this number of servers, the lowest sufficient clock rate. From it on, the servers
+/// take no more than `slack` (a share) longer than the client.
 #[must_use]
 pub fn enough(rows: &[Clocked], servers: u32, slack: f64) -> Option<f64> {
     let mut of: Vec<&Clocked> = rows.iter().filter(|row| row.servers == servers).collect();

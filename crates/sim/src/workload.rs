@@ -1,4 +1,4 @@
-//! Queries: what the planner believes of them when they begin, and what is true.
+//! Queries: for each, the planner's beliefs when it begins, and the truth.
 
 use skytether_scheduler::work::{Kind, Operator, Output, PRIORS, Work};
 
@@ -21,10 +21,10 @@ pub struct Truth {
     pub result_bytes: f64,
     /// Seconds of a core of this machine to merge a state.
     pub merge: f64,
-    /// Seconds of a drive's core, were it one of this machine, to read a byte of a slice from its disk; what operators
-    /// cost comes beside it. The host, who is handed bytes, has none of it.
+    /// Seconds of a core of this machine for a drive to read a byte of a slice from its disk, in addition to operators.
+    /// The host receives bytes and has no such cost.
     pub read: f64,
-    /// Seconds that a drive plans before it says which slices it has, were its core one of this machine.
+    /// Seconds of a core of this machine for a drive's planning, before it lists its slices.
     pub session: f64,
 }
 
@@ -43,10 +43,10 @@ pub struct Workload {
     pub bytes: u64,
 }
 
-/// What planners take a filter to select of which they know nothing.
+/// A planner's belief of what an unknown filter selects.
 const TEXTBOOK: f64 = 0.2;
 
-/// What planners take for the number of groups of which they know nothing.
+/// A planner's belief of an unknown number of groups.
 const SOME_GROUPS: f64 = 1000.0;
 
 fn operator(kind: Kind, units_per_row: f64) -> Operator {
@@ -57,7 +57,7 @@ fn operator(kind: Kind, units_per_row: f64) -> Operator {
 /// What it costs was measured (`calibration.csv`); without that, what priors say of 50,000 rows a slice.
 #[must_use]
 pub fn filter(name: &'static str, selected: f64) -> Workload {
-    // As the host's planner reckons: bytes of the columns that are scanned, and an expression.
+    // The host's planner counts bytes of the scanned columns, and an expression.
     let (scan, condition) = (operator(Kind::Decode, 20.0), operator(Kind::Compute, 1.0));
     let known = calibration::known(name);
     let row_bytes = known.map_or(20.0, |known| known.row_bytes);
@@ -85,8 +85,8 @@ pub fn filter(name: &'static str, selected: f64) -> Workload {
     }
 }
 
-/// Sums and a count by one key of so many groups. What it costs was measured; without that, what priors say of 50,000
-/// rows a slice, key and values of 16 bytes, states of 32.
+/// Sums and a count by one key with `groups` groups. Its cost was measured. Without a measurement, it follows from the
+/// priors: 50,000 rows a slice, key and values of 16 bytes, states of 32.
 #[must_use]
 pub fn aggregate(name: &'static str, groups: f64) -> Workload {
     let scan = operator(Kind::Decode, 16.0);

@@ -1,4 +1,4 @@
-//! Runs to which a lot happens: a thousand, and more than ten thousand in `make soak`.
+//! Runs with many faults: a thousand here, more than ten thousand in `make soak`.
 
 use skytether_scheduler::query::Policy;
 use skytether_sim::chaos::{check, must_answer, scenario};

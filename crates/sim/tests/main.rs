@@ -1,4 +1,4 @@
-//! Whole fleets on a simulated clock. One program for all of them: linking takes longer than most of them run.
+//! Whole fleets on a simulated clock. All tests are one program, because linking takes longer than most of them run.
 
 mod chaos;
 mod regret;

@@ -1,5 +1,5 @@
-//! A sample of the grid; all of it in `make soak`, and with its figures by
-//! `cargo run -p skytether-sim --bin regret grid`.
+//! A sample of the grid; `make soak` runs all of it, and `cargo run -p skytether-sim --bin regret grid` prints its
+//! figures.
 
 use skytether_scheduler::message::PushdownLevel;
 use skytether_sim::equal::curve;
@@ -19,7 +19,7 @@ fn regret_is_small_on_a_sample_of_the_grid() {
         let worst = rows.iter().max_by(|a, b| a.regret().total_cmp(&b.regret())).unwrap();
         let [median, p95, most] = all.regret;
         assert!(median <= 0.03 && p95 <= 0.10 && most <= 0.25, "{all:?}, worst {:?} {:?} {}", worst.point, worst.fixed, worst.adaptive);
-        // 10% is wanted, and missed at the points that docs/benchmarks.md names, of which one or two are here.
+        // The goal is 10%. The points that docs/benchmarks.md names miss it, and one or two of them are in this sample.
         assert!(all.over_raw <= 0.25, "{all:?}");
         let over = rows.iter().filter(|row| row.over_raw() > 0.10).count();
         assert!(over <= if soak() { rows.len() / 100 } else { 2 }, "{over}: {all:?}");
@@ -79,7 +79,7 @@ fn links_that_differ_from_their_profile_are_detected() {
 /// Drives take more processor time to send raw slices than the prior says. The cost model attributes it to neither.
 #[test]
 fn costly_raw_reads_do_not_count_as_slow_link_or_load() {
-    // Drives so slow that their processors hold handing out up, and nothing but handing out pays.
+    // Drives so slow that their processors limit sending, and only sending raw pays.
     for reads in [0.5e-9, 0.6e-9] {
         for (name, gbit) in [("filter 1%", 2.5), ("filter 1%", 10.0), ("10 groups", 2.5)] {
             let point = points()

@@ -31,7 +31,7 @@ fn half_of_the_network_costs_no_more_than_twice_the_time() {
     let rows = links(&GBIT, &Scenario { slices: SLICES, ..Scenario::default() });
     for pair in rows.windows(2) {
         let ((wide, before), (thin, after)) = (pair[0], pair[1]);
-        // What moves takes so many times longer, all else as long; a tenth for what is on its way when that is noticed.
+        // Only transfers take longer; a tenth is for slices under way when the change is noticed.
         let most = wide / thin * 1.1;
         for (before, after) in [(before.servers, after.servers), (before.adaptive, after.adaptive), (before.client, after.client)] {
             assert!(after <= before * most && after >= 0.98 * before, "{wide} to {thin} Gb/s: {before} to {after} s");

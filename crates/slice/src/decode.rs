@@ -14,12 +14,12 @@ use crate::sparse::SparseBatches;
 /// core's second-level cache.
 const SPARSE_VALUES: usize = 1 << 16;
 
-/// A slice's batches, decoded as they are asked for. After an error there are no more.
+/// A slice's batches; each is decoded when it is requested. After an error there are no more.
 #[derive(Debug)]
 pub enum Batches {
-    /// Of a plain table.
+    /// Batches of a plain table.
     Table(Box<TableBatches>),
-    /// Of a matrix.
+    /// Batches of a matrix.
     Sparse(Box<SparseBatches>),
 }
 
@@ -53,8 +53,8 @@ pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, pr
     })
 }
 
-/// As [`decode`], of a table's slice, but only the rows at the ascending places `rows`: others are passed over without
-/// being unpacked, as far as their encoding allows.
+/// As [`decode`], for a table's slice, but only the rows at the ascending places `rows`. Other rows are skipped without
+/// decoding, as far as their encoding allows it.
 ///
 /// # Errors
 /// As there; `Corrupt` where the slice does not have such rows.

@@ -173,7 +173,7 @@ impl<T: Target> Stream<T> {
             return Ok(false);
         }
         let packed = input.take(widths.iter().map(|&w| usize::from(w) * MINI / 8).sum())?;
-        // What lies beyond the last value is padding, which must not count.
+        // Bytes after the last value are padding, and must not count.
         scalar::some(&padded(packed), widths, left, min_delta, &mut self.state, values);
         self.at = input.at;
         self.decoded += left;

@@ -1,8 +1,8 @@
-//! Groups of columns: of a wide table a stripe of rows is several slices, each with some of the columns.
+//! Groups of columns: a stripe of rows of a wide table is several slices, each with some of the columns.
 //!
-//! A slice is what a drive reads at once and what small drives can hold. Were it all columns of thousands, it would
-//! have few rows, be mostly footer, and be read as a whole for the sake of one column. So the columns of a table that
-//! has more than [`WIDTH`] are taken in groups of so many, in the order of its schema.
+//! A drive reads a slice at once, and small drives must be able to hold it. With all of thousands of columns, it would
+//! have few rows, be mostly footer, and be read as a whole for one column. So the columns of a table with more than
+//! [`WIDTH`] are divided into groups of [`WIDTH`], in the order of its schema.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use arrow::datatypes::{Schema, SchemaRef};
 /// Columns per group; tables with no more have a single group.
 pub const WIDTH: usize = 128;
 
-/// How the columns of a table are dealt to slices.
+/// How the columns of a table are divided among slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
     columns: usize,
@@ -20,7 +20,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Of a table with so many columns, as it is written.
+    /// The groups that writers use for a table of `columns` columns.
     #[must_use]
     pub fn of(columns: usize) -> Self {
         Self { columns, width: if columns > WIDTH { WIDTH } else { columns.max(1) } }
@@ -73,7 +73,7 @@ impl Groups {
         Arc::new(Schema::new(schema.fields().get(self.columns(group)).unwrap_or_default().to_vec()))
     }
 
-    /// Of the ascending `columns` those of each group that has any: the group, and their places there.
+    /// Divides the ascending `columns` by group: each group that has any, and their places in it.
     #[must_use]
     pub fn split(&self, columns: &[usize]) -> Vec<(usize, Vec<usize>)> {
         let mut split: Vec<(usize, Vec<usize>)> = Vec::new();

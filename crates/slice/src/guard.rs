@@ -1,4 +1,4 @@
-//! A wall around other people's parsers.
+//! Turns panics of third-party parsers into errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,12 +16,12 @@ pub(crate) fn guarded<T>(what: &str, parse: impl FnOnce() -> Result<T>) -> Resul
     }
 }
 
-/// `Corrupt`, with what a reader said as the cause.
+/// `Corrupt`, with the Parquet reader's error as its cause.
 pub(crate) fn corrupt(what: &str) -> impl Fn(parquet::errors::ParquetError) -> Error {
     move |cause| Error::corrupt(format!("cannot read {what}")).with_source(cause)
 }
 
-/// `Corrupt`, with what Arrow said as the cause.
+/// `Corrupt`, with Arrow's error as its cause.
 pub(crate) fn corrupt_arrow(what: &str) -> impl Fn(arrow::error::ArrowError) -> Error {
     move |cause| Error::corrupt(format!("cannot read {what}")).with_source(cause)
 }

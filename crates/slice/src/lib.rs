@@ -4,15 +4,14 @@
 //! - [`table`] cuts record batches into slices of whole rows; [`sparse`] does the same for the rows of expression
 //!   matrices, and reads them back several times faster than a general Parquet reader can.
 //! - [`decode`](mod@decode) reads a slice of any layout; [`metadata`] writes and reads metadata slices.
-//! - [`Picked`] says which parts of a slice to read for some of its columns, and verifies them; [`decode()`] takes such
-//!   parts as well.
-//! - [`groups`]: a stripe of rows is one slice, or of wide tables one for each group of columns.
-//! - [`plain`]: slices put together as one Parquet file.
+//! - [`Picked`] names and verifies the parts of a slice that some columns need; [`decode()`] takes such parts as well.
+//! - [`groups`]: a stripe of rows is one slice, or in wide tables one per group of columns.
+//! - [`plain`]: slices assembled into one Parquet file.
 //!
 //! Invariants: a slice is a Parquet file, so any other tool can read it. This crate does no I/O: it turns batches into
-//! bytes and back. Bytes that come in may be anything (I15): wrong ones give [`skytether_common::Kind::Corrupt`] or,
-//! where every length and count agrees by chance, some table of the right shape. Damage is found by the store, which
-//! keeps a checksum of every slice, or by [`Picked::verify`] where parts of slices are read.
+//! bytes and back. Input bytes may be anything (I15): wrong ones give [`skytether_common::Kind::Corrupt`] or, where
+//! every length and count agrees by chance, some table of the right shape. The store finds damage by its checksum of
+//! every slice, and [`Picked::verify`] finds it where parts of slices are read.
 //!
 //! ```
 //! use std::sync::Arc;

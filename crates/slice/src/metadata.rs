@@ -2,16 +2,20 @@
 //!
 //! ```text
 //! "SKYMETA\0"   8 bytes
-//! version       u32, little endian: 1, or 2 where a program that knows only 1 would take the rest for damaged: with several groups or sections
+//! version       u32, little endian: 1, or 2 if there are several groups or sections,
+//!               which a program that knows only 1 would take for damage
 //! crc32c        u32, little endian: of everything that follows
 //! length        u32, little endian: of the header
-//! header        JSON: layout, rows, slices (their number), schema_bytes (length of the next part), application (map of strings); with several groups
-//!               of columns (see `groups`) also group_columns, the columns of each but the last; sections: true where statistics list them
+//! header        JSON: layout, rows, slices (their number), schema_bytes (length of the next part),
+//!               application (map of strings);
+//!               with several groups of columns (see `groups`) also group_columns: the columns of each but the last;
+//!               sections: true where statistics list them
 //! schema        an Arrow IPC stream: the table's schema, no batch
-//! statistics    an Arrow IPC stream: one batch, a row per stripe of rows (see `StatsTable`); a stripe is a slice per group
+//! statistics    an Arrow IPC stream: one batch, a row per stripe of rows (see `StatsTable`);
+//!               a stripe is a slice per group
 //! ```
 //!
-//! Version 1 with several groups is read as well: it was written before there was a 2.
+//! Readers accept version 1 with several groups as well: such slices were written before version 2 existed.
 
 pub(crate) mod builder;
 pub mod column_types;
@@ -54,13 +58,13 @@ pub struct Metadata {
     pub schema: SchemaRef,
     /// Rows of all slices.
     pub rows: u64,
-    /// How the columns are dealt to the slices of a stripe of rows.
+    /// How the columns are divided among the slices of a stripe of rows.
     pub groups: Groups,
     /// The slices, in order: those of the first stripe, group by group, and so on.
     pub slices: Vec<SliceEntry>,
     /// Statistics of the stripes.
     pub stats: StatsTable,
-    /// Where the columns lie in the slices; not known of matrices, and of what older programs wrote.
+    /// Where the columns are in the slices; `None` for matrices, and for slices of older writers.
     pub sections: Option<Sections>,
     /// Whatever the writer wants to keep with the partition.
     pub application: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! The bytes of a slice, or those of its pieces that were read.
+//! The bytes of a slice, or of its pieces that were read.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use parquet::file::reader::{ChunkReader, Length};
 /// Bytes of a slice, with gaps perhaps. Asking for a byte in a gap is an error.
 #[derive(Debug, Clone)]
 pub struct Pieces {
-    /// Of the slice.
+    /// The length of the slice.
     len: u64,
     /// Where each begins, and its bytes; ascending, none in another.
     pieces: Arc<[(u64, Bytes)]>,
@@ -24,7 +24,7 @@ impl From<Bytes> for Pieces {
 }
 
 impl Pieces {
-    /// Of a slice of `len` bytes those from `start` on.
+    /// The bytes from `start` to the end of a slice of `len` bytes.
     ///
     /// # Errors
     /// `Internal` where they are not the slice's last.
@@ -35,8 +35,7 @@ impl Pieces {
         Ok(Self::new(len, vec![(start, bytes)]))
     }
 
-    /// Of a slice of `len` bytes those `pieces`, each with the place where it begins: ascending, none in
-    /// another, none beyond the end.
+    /// The `pieces` of a slice of `len` bytes, each with its place: ascending, without overlap, none beyond the end.
     pub(crate) fn new(len: u64, pieces: Vec<(u64, Bytes)>) -> Self {
         Self { len, pieces: pieces.into() }
     }
@@ -103,7 +102,7 @@ mod tests {
         {
             assert_eq!(pieces.get_bytes(start, length).ok().as_deref(), due, "{start} {length}");
         }
-        // Not from one piece into the next: nobody has a reason to.
+        // A request across two pieces is an error: no decoder needs one.
         for (start, length) in
             [(0, 0), (0, 1), (3, 2), (4, 5), (4, 30), (10, 1), (12, 1), (19, 1), (29, 2), (31, 0), (u64::MAX, 1), (4, usize::MAX), (u64::MAX, usize::MAX)]
         {

@@ -1,12 +1,12 @@
-//! Slices put together, as they are, to one Parquet file: its footer.
+//! The footer of a Parquet file that is made of unchanged slices.
 //!
 //! The file is the slices one after the other, whole, each with its own footer, and one footer behind all of them
-//! ([`Assembly`]): what is between row groups nobody reads, so that this is a Parquet file like any other. A stripe of
-//! rows is a row group; of wide tables its chunks are in several slices.
+//! ([`Assembly`]). Readers ignore the bytes between row groups, so this is a Parquet file like any other. A stripe of
+//! rows is a row group; in wide tables its chunks are in several slices.
 //!
-//! The footer's chunks are those of the slices' own footers, with offsets of the file. Beside them it has what slices
-//! leave to the partition's metadata slice: bounds and null counts of the columns, so that readers can skip row groups,
-//! and the Arrow schema of the whole table.
+//! The footer's chunks are those of the slices' own footers, with offsets in the file. It also has what slices leave to
+//! the partition's metadata slice. These are bounds and null counts of the columns, so that readers can skip row
+//! groups, and the Arrow schema of the whole table.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub struct Assembly {
 #[derive(Debug)]
 pub struct Footer {
     metadata: ParquetMetaData,
-    /// Of the slice.
+    /// The length of the slice.
     len: u64,
 }
 
@@ -91,7 +91,7 @@ impl Footer {
 }
 
 impl Assembly {
-    /// Of a table with that schema and so grouped columns.
+    /// An empty file of a table with this schema and these groups of columns.
     #[must_use]
     pub fn new(schema: SchemaRef, groups: Groups) -> Self {
         Self { schema, groups, parts: Vec::new(), whole: None, version: 1, row_groups: Vec::new(), chunks: 0, rows: 0, at: 0 }

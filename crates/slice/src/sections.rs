@@ -1,10 +1,10 @@
-//! Where each column lies in the slices of a table, with checksums, so that a reader need neither
-//! read nor verify the others.
+//! Sections: where each column is in the slices of a table, with checksums. A reader can then leave the other columns
+//! unread and unverified.
 //!
-//! A slice is divided into *sections* that follow one another: one for each column of its group, in order, with all of
-//! the column's chunks (a nested column has several; before the first column is the file's magic number), and what
-//! comes behind the last column, the footer. Whoever wants some columns reads their sections and the footer, and what
-//! lies between them where that is little.
+//! A slice is divided into *sections* that follow one another: one for each column of its group, in order, and the
+//! footer behind the last one. A section has all chunks of its column (a nested column has several); the first one also
+//! has the file's magic number. A reader of some columns reads their sections and the footer, and small gaps between
+//! them.
 
 use std::ops::Range;
 
@@ -22,14 +22,14 @@ use crate::pieces::Pieces;
 
 /// Bytes per column: where its section ends, and the section's CRC-32C, both u32 in little endian.
 const COLUMN: usize = 8;
-/// Bytes per slice beside that: the footer's CRC-32C.
+/// Bytes per slice in addition: the footer's CRC-32C.
 const FOOTER: usize = 4;
 
 /// Bytes between two ranges that are read along rather than reading twice: from the page cache they take less than
 /// another read, some 3 us.
 const GAP: u64 = 16 << 10;
 
-/// For each column of a slice with this footer where its section ends; `None` where columns do not follow one another.
+/// The end of each column's section in a slice with this footer; `None` where columns do not follow one another.
 pub(crate) fn ends(footer: &ParquetMetaData, columns: usize) -> Option<Vec<u32>> {
     let [group] = footer.row_groups() else { return None };
     let schema = footer.file_metadata().schema_descr();
@@ -199,11 +199,11 @@ impl Picked {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The pieces of the slice that are wanted, from what was read at the [ranges](Self::ranges): each has the checksum
-    /// that the metadata slice says. What was read beside them is dropped.
+    /// Verifies what was read at the [ranges](Self::ranges) against the metadata slice's checksums, and returns the
+    /// wanted pieces of the slice. Bytes of gaps are dropped.
     ///
     /// # Errors
-    /// `Corrupt` where one has another; `Internal` where other ranges were read.
+    /// `Corrupt` where a checksum differs; `Internal` where other ranges were read.
     pub fn verify(&self, read: &[Bytes]) -> Result<Pieces> {
         let due = self.ranges.iter().map(|range| range.end - range.start);
         if !due.eq(read.iter().map(|bytes| bytes.len() as u64)) {

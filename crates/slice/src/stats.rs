@@ -119,7 +119,7 @@ fn unpack(array: &ArrayRef, bound_type: &DataType) -> Result<ArrayRef> {
     if dictionary.values().data_type() != bound_type {
         return Err(Error::internal(format!("the values of a column of type {} are not of type {bound_type}", array.data_type())));
     }
-    // Not row by row: a text of which a million rows have the number would be copied a million times.
+    // By dictionary key, not by row: a text that a million rows share would be copied a million times.
     let mut used = vec![false; dictionary.values().len()];
     if !used.is_empty() {
         let nulls = dictionary.keys().logical_nulls();

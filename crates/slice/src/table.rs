@@ -40,21 +40,21 @@ const COMPRESSED: usize = 4 << 10;
 /// unpacking them. So do numbers without a dictionary that makes them less than this much smaller: they are copied, and
 /// not looked up one by one.
 const GAIN: f64 = 1.25;
-/// Every so many stripes all columns get a dictionary and are compressed, to see which of them gain by it.
+/// Stripes between two trials in which all columns get a dictionary and compression, to see which of them gain by it.
 const LOOK_AGAIN: u64 = 32;
-/// How often one slice is written anew to come closer to the target.
+/// How often one slice is encoded again to come closer to the target.
 const TRIES: usize = 8;
 
 /// Cuts batches of one schema into slices of whole rows.
 ///
-/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and of at most
-/// [`SliceOptions::max_rows`] rows; a larger row becomes a slice of its own.
+/// Each slice is at most [`SliceOptions::target_bytes`] long where a row allows it, and has at most
+/// [`SliceOptions::max_rows`] rows. A row that is larger than the target becomes a slice of its own.
 ///
-/// Of a wide table a stripe of rows becomes a slice for each group of columns ([`Groups`]), of which the
-/// largest approaches the target. Where a group's footer and page headers alone exceed half of that, slices may
-/// take twice their fixed cost.
+/// A stripe of a wide table becomes a slice for each group of columns ([`Groups`]), and the largest of them approaches
+/// the target. Where a group's footer and page headers alone exceed half of that, slices may take twice their fixed
+/// cost.
 ///
-/// Besides the batch that was pushed last, rows of at most 32 targets (of wide tables, too) are held in memory, and the
+/// In addition to the last pushed batch, it holds rows of at most 32 targets in memory (also for wide tables), and the
 /// slices that they become.
 #[derive(Debug)]
 pub struct TableSlicer {
@@ -333,8 +333,8 @@ fn gaining_little(footer: &ParquetMetaData) -> Vec<ColumnPath> {
         .collect()
 }
 
-/// Columns of numbers, or other values of a fixed width, whose dictionary made them little smaller. Nulls count as
-/// values: who has many keeps it.
+/// Columns with values of a fixed width, such as numbers, that a dictionary made hardly smaller. Nulls count as values,
+/// so a column with many nulls keeps it.
 fn without_dictionary(footer: &ParquetMetaData) -> Vec<ColumnPath> {
     let columns = footer.row_groups().iter().flat_map(|group| group.columns());
     columns
@@ -433,8 +433,7 @@ impl Pending {
     }
 }
 
-/// About the bytes that the rows of `batch` take; shared buffers count only as far as they are
-/// used, where Arrow can tell.
+/// About the bytes of the rows of `batch`. Shared buffers count only as far as they are used, where Arrow knows that.
 fn memory(batch: &RecordBatch) -> usize {
     let of = |a: &Arc<dyn Array>| a.to_data().get_slice_memory_size().unwrap_or_else(|_| a.get_array_memory_size());
     batch.columns().iter().map(of).sum()

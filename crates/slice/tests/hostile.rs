@@ -31,7 +31,7 @@ fn sparse() -> (Vec<u8>, Layout) {
     (slicer.finish().unwrap().unwrap().bytes.to_vec(), Layout::sparse(1000, 8, ValueType::UInt16))
 }
 
-/// An error of a kind that says "these bytes are wrong", or batches of the right shape.
+/// An error of a kind that means wrong bytes, or batches of the right shape.
 fn try_table(bytes: &[u8], schema: &SchemaRef) {
     for projection in [&[2, 0, 1][..], &[]] {
         match decode(Bytes::copy_from_slice(bytes), &Layout::Table, schema, projection, 16).and_then(|b| b.collect::<Result<Vec<_>, _>>()) {

@@ -1,5 +1,5 @@
-//! Slices and the Parquet view: what is written comes back, and hostile bytes are refused. One program for all of them:
-//! linking takes longer than most of them run.
+//! Slices and the Parquet view: rows that are written come back, and hostile bytes are refused. All tests are one
+//! program, because linking takes longer than most of them run.
 
 mod hostile;
 mod plain;

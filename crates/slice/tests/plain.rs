@@ -1,4 +1,4 @@
-//! Slices put together are a Parquet file with their rows, and with what is known of them.
+//! Assembled slices are a Parquet file with their rows and their statistics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,10 +143,10 @@ fn the_footer_tells_bounds_and_nulls_of_each_row_group() {
         bounded += usize::from(min.null_count() == 0);
     }
     assert!(bounded >= 16, "{bounded}");
-    // Where there is a NaN, nothing is said of the order.
+    // A column with a NaN has no bounds.
     let nan = batch.schema().index_of("nan").unwrap();
     assert!(groups.iter().any(|g| g.column(nan).statistics().is_some_and(|s| s.min_bytes_opt().is_none() && s.null_count_opt() > Some(0))));
-    // Texts may be cut, so that nobody takes their bounds for values.
+    // Bounds of texts may be cut, so they are marked as inexact.
     let text = groups[0].column(batch.schema().index_of("text").unwrap()).statistics().unwrap();
     assert!(!text.min_is_exact() && !text.max_is_exact() && text.min_bytes_opt().is_some());
 }
@@ -235,7 +235,7 @@ fn slices_of_other_layouts_are_refused() {
     let mut other = slices.clone();
     other[0].bytes = Bytes::from_static(b"PAR1 is nothing PAR1");
     refused(&other, "footer");
-    // A footer of chunks that lie beyond the slice's end.
+    // A footer with chunks beyond the slice's end.
     let mut shorter = metadata.clone();
     shorter.slices[0].len /= 2;
     assert!(file(&shorter, &slices, whole).unwrap_err().to_string().contains("beyond its end"));

@@ -1,4 +1,4 @@
-//! What goes into slices comes out again, for both layouts.
+//! Rows that are written as slices are read back unchanged, in both layouts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The contract of [`SliceStore`] as checks that run against every implementation; whoever writes
-//! another one runs them too.
+//! The contract of [`SliceStore`], as checks that run against every implementation. A new implementation must pass
+//! them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests, in the library so that other crates can run them")]
 #![allow(clippy::single_range_in_vec_init, reason = "one range is a list of ranges here")]
 
@@ -147,7 +147,7 @@ fn ranges_are_parts_of_values(store: &dyn SliceStore) {
     store.apply(vec![put("empty", b""), put("large", &large)]).unwrap();
     let read = |name: &str, ranges: &[Range<u64>]| store.get_ranges_unverified(&key(name), ranges);
     let end = large.len() as u64;
-    // Of any order and number, also empty, side by side, apart by one byte or much, in one another, and up to the end.
+    // In any order and number: empty, adjacent, one byte or far apart, overlapping, and up to the end.
     let cases: [&[Range<u64>]; 7] =
         [&[], &[0..end], &[0..0, end..end, 7..7], &[0..10, 10..20, 21..30, 200_000..200_100], &[end - 1..end, 0..1], &[5..100_000, 10..11, 5..6], &[1..end]];
     for ranges in cases {

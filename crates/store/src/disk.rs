@@ -1,9 +1,9 @@
 //! The store of a drive on a disk: one immutable file per value, and an index that says which files count.
 //!
-//! Layout: docs/internals/formats/drive-directory.md. A batch is written aside, flushed, moved into place and then made
-//! visible by one transaction of the index. Whatever happens before that transaction is garbage that the next opening
-//! removes; whatever happens after it is only tidying. Where nobody can know whether it happened, the error is
-//! `Unavailable`; other errors change nothing.
+//! Layout: docs/internals/formats/drive-directory.md. A batch is written into a temporary directory, flushed, moved
+//! into place and then made visible by one transaction of the index (I6). What a crash leaves before that transaction
+//! is garbage, and the next opening removes it; what follows the transaction is only tidying. If the outcome of the
+//! transaction is unknown, the error is `Unavailable`; after any other error nothing has changed.
 
 mod backend;
 #[doc(hidden)]
@@ -89,7 +89,7 @@ pub struct DiskStore {
     files: Files,
     next_number: AtomicU64,
     hook: Hook,
-    /// Why nothing goes any more, after a commit of which nobody knows whether it reached the disk.
+    /// Why the store refuses all work: a commit failed, and it is unknown whether it reached the disk.
     broken: OnceLock<String>,
     // Dropped in this order: the lock goes last.
     index: Index,
@@ -162,7 +162,7 @@ impl DiskStore {
         })
     }
 
-    /// Who this drive is.
+    /// The identity of this drive.
     #[must_use]
     pub fn identity(&self) -> &DriveIdentity {
         &self.identity
@@ -174,7 +174,7 @@ impl DiskStore {
         &self.recovery
     }
 
-    /// Where the drive lies.
+    /// The drive's directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.dir
@@ -193,7 +193,7 @@ impl DiskStore {
         Error::corrupt(format!("the value of key {key} in {} {what}: drop its data set and ingest it again", path.display()))
     }
 
-    /// What the index says of `key`, and the bytes of its value, all or those `wanted`, unverified.
+    /// The index's row of `key`, and the bytes of its value, all or those `wanted`, unverified.
     fn read(&self, key: &Key, wanted: Option<&[Range<u64>]>) -> Result<(Row, Vec<Bytes>)> {
         self.alive()?;
         let mut before = None;
@@ -209,7 +209,7 @@ impl DiskStore {
             return match self.files.read(row.number, len, wanted).context(|| format!("cannot read key {key}"))? {
                 Some(Ok(parts)) => Ok((row, parts)),
                 Some(Err(found)) => Err(self.damaged(key, row, &format!("has {found} bytes instead of {len}"))),
-                // Gone: replaced since the row was read, or lost if the row still says the same.
+                // The file is gone: replaced since the row was read, or lost if the row is still the same.
                 None if before == Some(row) => Err(self.damaged(key, row, "is missing")),
                 None => {
                     before = Some(row);
@@ -297,7 +297,7 @@ impl SliceStore for DiskStore {
             Err(failed) => {
                 // The files must stay: the batch may turn out to be there.
                 let _ = self.broken.set(failed.error.to_string());
-                // Of this kind whatever failed: any other would say that nothing has changed.
+                // Always `Unavailable`: any other kind would mean that nothing has changed.
                 Err(Error::unavailable(format!("nobody can know whether the batch reached the drive in {}: open it again", self.dir.display()))
                     .with_source(failed.error))
             }
@@ -381,8 +381,8 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
     if sync && let Ok(dir) = dir.canonicalize() {
         for (above, parent) in dir.ancestors().skip(1).enumerate() {
             match sync_directory(parent, &hook) {
-                // Those above were perhaps made just now as well; where they may not be read,
-                // somebody else has made them.
+                // The parents may have been created just now as well. One that this process may not read was created
+                // by another user, before.
                 Err(e) if above > 0 && is_forbidden(&e) => break,
                 done => done?,
             }
@@ -391,7 +391,7 @@ fn create(dir: &Path, index_path: &Path, identity: &DriveIdentity, sync: bool, h
     Ok((bytes, index))
 }
 
-/// Whether it is for somebody else to do: not allowed here, or nothing that such a directory can do.
+/// Whether this process cannot sync the directory: it has no permission, or the file system does not support it.
 fn is_forbidden(error: &Error) -> bool {
     use std::io::ErrorKind;
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
@@ -411,8 +411,8 @@ fn recover(files: &Files, mut rows: Vec<(u64, u64, String)>) -> Result<Recovery>
         let found_len = len_of(*number);
         if found_len != Some(*len) {
             let file = files.path(*number);
-            // No warning: other drives may have what it takes to mend it, which this one can't know. Whoever reads or
-            // scrubs it does, and says so.
+            // No warning: other drives may be able to reconstruct the value, which this store cannot know. Readers and
+            // scrubs find that out and report it.
             tracing::info!(key, file = %file.display(), expected = len, found = ?found_len, "a value is missing or has the wrong length; `skytether scrub` mends it where other drives have what that takes");
             recovery.damaged.push(Damaged { key: key.clone(), file, expected_len: *len, found_len });
         }

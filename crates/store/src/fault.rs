@@ -1,7 +1,7 @@
-//! A store that fails on purpose, to test what lies above.
+//! A store that fails on purpose, to test its callers.
 //!
-//! What fails is given by [`Rule`]s, by count or by a seeded draw, so that a run can be repeated exactly. Crashes in
-//! the middle of a batch are the disk store's own matter: see `disk::crash`.
+//! [`Rule`]s say which operations fail, by count or by a seeded draw, so that a run can be repeated exactly. Crashes in
+//! the middle of a batch belong to the disk store: see `disk::crash`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,9 +42,9 @@ pub enum When {
     From(u64),
     /// Each whose count divides by this.
     Every(u64),
-    /// So many of a thousand, drawn from the seed and the count.
+    /// This many of a thousand, drawn from the seed and the count.
     Chance {
-        /// Of a thousand.
+        /// The probability, in thousandths.
         per_mille: u64,
         /// Another seed, other failures; the same seed, the same.
         seed: u64,
@@ -155,7 +155,7 @@ impl<S: SliceStore> FaultStore<S> {
         self.rules.lock()
     }
 
-    /// Counts the operation, and says what happens to it and a number to draw from.
+    /// Counts the operation, and returns its fault, if any, and a random number.
     fn draw(&self, operation: Operation, concerns: impl Fn(&str) -> bool) -> Option<(Fault, u64)> {
         for counted in [operation, Operation::Any] {
             self.counts[counted as usize].fetch_add(1, Ordering::Relaxed);

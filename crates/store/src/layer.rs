@@ -11,13 +11,13 @@ use skytether_common::{Key, Result};
 
 use crate::{Entry, Op, SliceStore, Usage, Version};
 
-/// What is done differently: before a call goes on ([`Self::before_apply`], [`Self::before_read`],
+/// A layer's own behaviour: before a call is passed on ([`Self::before_apply`], [`Self::before_read`],
 /// [`Self::before_stat`]), or instead of it.
 pub trait StoreLayer: Send + Sync + Debug {
-    /// The store that a call goes on to.
+    /// The store to which calls are passed on.
     ///
     /// # Errors
-    /// The answer to the call, where it is not to go on.
+    /// The answer to a call that must not be passed on.
     fn inner(&self) -> Result<&dyn SliceStore>;
     /// Before [`SliceStore::apply`].
     ///

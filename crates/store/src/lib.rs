@@ -85,7 +85,7 @@ pub enum Op {
         /// The condition.
         expect: Expect,
     },
-    /// Writes under `key` what lies under `from`, which stays: a drive does not copy the bytes for it.
+    /// Writes the value of `from` under `key` as well: a drive does not copy the bytes for it.
     Link {
         /// Where.
         key: Key,
@@ -151,11 +151,11 @@ pub struct Usage {
 /// Semantics that every implementation keeps, and `contract::check` tests:
 /// - `apply` is atomic: all changes of a batch or none, also across a crash; when it returns, they are durable.
 /// - If any expectation of a batch fails, the error is `Conflict`, names the key, and nothing changes.
-/// - The same key twice in one batch is `Invalid`, and so is a link from a key that the batch changes. A link from what
-///   is not there is `NotFound`, and from what is another value `Conflict`: nothing changes.
+/// - The same key twice in one batch is `Invalid`, and so is a link from a key that the batch changes. A link from a
+///   key without a value is `NotFound`, and from one with another value `Conflict`: nothing changes.
 /// - `get` returns exactly the bytes that were put, or `Corrupt` naming the key; it never returns other bytes.
-/// - `get_ranges_unverified` returns parts of one version of a value, of the lengths that were asked for. It does not
-///   look whether they are the bytes that were put.
+/// - `get_ranges_unverified` returns parts of one version of a value, of the requested lengths. It does not check
+///   whether they are the bytes that were put.
 /// - Reads see whole batches, and a value that was read stays valid whatever happens to its key.
 /// - `list` is in ascending key order.
 pub trait SliceStore: Send + Sync + std::fmt::Debug {
@@ -172,8 +172,8 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// `NotFound`, `Corrupt`, `Unavailable`.
     fn get(&self, key: &Key) -> Result<Bytes>;
 
-    /// The value of `key`, verified, where it is the one of `len` bytes with this CRC-32C; `None`
-    /// where another one lies there.
+    /// The value of `key`, verified, if it is the one of `len` bytes with this CRC-32C; `None` if the key has another
+    /// one.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -182,8 +182,8 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
         Ok((value.len() as u64 == len && checksum::crc32c(&value) == crc32c).then_some(value))
     }
 
-    /// As [`Self::get_expected`], after parts of the value were found damaged, from a store that may have it from
-    /// elsewhere; `None` from one that has nothing else.
+    /// As [`Self::get_expected`], after parts of the value were found damaged. A store over several drives may
+    /// reconstruct it; `None` from a store that has only this copy.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -192,8 +192,8 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     }
 
     /// The bytes of the value of `key` at each of `ranges` (from its start to before its end), in that order, as they
-    /// are stored: damage is *not* found, since the store has a checksum of the whole only. Whoever asks must have
-    /// checksums of the parts. Nothing beside `ranges` is read.
+    /// are stored. Damage is *not* found, since the store has a checksum of the whole only: the caller must have
+    /// checksums of the parts. The store reads nothing outside of `ranges`.
     ///
     /// # Errors
     /// `NotFound`, `Unavailable`; `Corrupt` where the value is missing or is not as long as it was, as for
@@ -218,7 +218,7 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// `Unavailable`.
     fn usage(&self) -> Result<Usage>;
 
-    /// Bytes that may still be stored, and those that could be altogether; `None` where nobody knows.
+    /// Bytes that are free, and the capacity in bytes; `None` where the store cannot know.
     ///
     /// # Errors
     /// `Unavailable`.

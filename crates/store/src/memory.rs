@@ -1,4 +1,4 @@
-//! A store in memory: for ephemeral fleets and for tests of what lies above.
+//! A store in memory: for ephemeral fleets and for tests of its callers.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};

@@ -1,4 +1,4 @@
-//! The one contract against all stores, and random batches against a model.
+//! The contract against all stores, and random batches against a model.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 
 type Model = BTreeMap<String, (Version, Bytes)>;
 
-/// Does to the model what the contract says; the kind of the error where it says one.
+/// Applies a batch to the model by the contract; returns the kind of the error that the contract demands.
 fn model_apply(model: &mut Model, batch: &[Op], versions: &Result<Vec<Version>>) -> Result<(), Kind> {
     let mut names: Vec<_> = batch.iter().map(|op| op.key().as_str()).collect();
     names.sort_unstable();

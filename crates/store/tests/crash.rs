@@ -1,4 +1,4 @@
-//! A batch stopped at every step, by a crash and by a refusal of the system; and a process killed while it writes.
+//! A batch stopped at every step, by a crash and by an error of the system, and a process killed while it writes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -155,7 +155,7 @@ fn step_refused_by_the_system_changes_and_leaks_nothing() {
                 if let Err(e) = store.usage() {
                     assert_eq!(error.kind(), Kind::Unavailable, "{step:?}, step {n}: {error}");
                     assert!(error.to_string().contains("nobody can know") && std::error::Error::source(&error).is_some(), "{error}");
-                    // Nobody can know what a failed flush left on the disk; the store says so instead of guessing.
+                    // It is unknown what a failed flush left on the disk; the store says so instead of guessing.
                     assert_eq!(e.kind(), Kind::Unavailable, "{e}");
                     assert!(e.to_string().contains("open it again"), "{e}");
                     unknown.push(step);
@@ -287,7 +287,7 @@ fn a_killed_process_leaves_whole_batches() {
             }
             line.starts_with("acknowledged ")
         };
-        // So many batches, and then a while into the next one.
+        // Waits for this number of batches, and then a while into the next one.
         let mut wanted = 1 + round % 3;
         while wanted > 0 {
             let Some(line) = lines.next() else { panic!("the child ended by itself in round {round}") };

@@ -1,4 +1,4 @@
-//! What a drive's directory holds, who may open it, and what is made of damage.
+//! What a drive's directory holds, who may open it, and how it reports damage.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -176,7 +176,7 @@ fn missing_and_short_values_are_reported_and_named_by_get() {
         }
     }
     assert_eq!(store.get(&key("b/empty")).unwrap().len(), 0);
-    // Writing or deleting the key mends it.
+    // Writing or deleting the key repairs it.
     store.apply(vec![put("a/1", bytes(1, 300)), delete("a/2")]).unwrap();
     assert_eq!(store.get(&key("a/1")).unwrap(), bytes(1, 300));
     drop(store);
@@ -214,11 +214,11 @@ fn ranges_come_as_they_are_stored() {
     bad[100] ^= 1;
     fs::write(&path, &bad).unwrap();
     assert_eq!(store.get(&key("a/1")).unwrap_err().kind(), Kind::Corrupt);
-    // Whoever asks for parts has checksums of them, or has it coming.
+    // Ranges are unverified by contract: the caller has checksums of the parts.
     assert_eq!(store.get_ranges_unverified(&key("a/1"), &[99..102, 0..300]).unwrap(), [&bad[99..102], &bad[..]]);
 }
 
-/// Opens a drive whose index was damaged: either that is said, or nothing is different.
+/// Opens a drive whose index was damaged: either the error says so, or nothing differs.
 fn damaged_index(dir: &Path, what: &str, before: &[(String, bytes::Bytes)], values: &[PathBuf]) -> bool {
     let opened = DiskStore::open(dir, options(Sync::None));
     assert_eq!(files(&dir.join("slices")), values, "{what}: values were removed");
@@ -294,7 +294,7 @@ fn index_of_another_time_is_found() {
     let (other, store) = filled();
     store.apply(vec![put("z", b"1".as_slice())]).unwrap();
     drop(store);
-    // Same drive id, so the same drive.json: only the files tell, and what is missing is named.
+    // Same drive id, so the same drive.json: only the files show the difference, and the error names what is missing.
     fs::copy(other.path().join("index.redb"), dir.path().join("index.redb")).unwrap();
     let store = open(dir.path());
     assert_eq!(store.recovery().damaged.iter().map(|d| d.key.as_str()).collect::<Vec<_>>(), ["z"]);

@@ -1,5 +1,5 @@
-//! Stores against a model: crashes, losses of power and the contract that each backend keeps. One program for all of
-//! them: linking takes longer than most of them run.
+//! Stores against a model: crashes, power losses and the contract that each backend keeps. All tests are one program,
+//! because linking takes longer than most of them run.
 
 mod common;
 mod contract;

@@ -1,7 +1,7 @@
 //! Particles of plasma simulations, as VPIC writes them.
 //!
-//! [`vpic`] reads and writes the raw records. [`generate`] makes up particles with the published distribution of
-//! energies. Both have one table, [`schema`]. Particles follow from a seed, and this crate does no I/O but through
+//! [`vpic`] reads and writes the raw records. [`generate`] makes synthetic particles with the published distribution of
+//! energies. Both have one table, [`schema`]. Particles follow from a seed. This crate does I/O only through the
 //! readers and writers that it is given. `skytether` (module `files`) makes data sets of them.
 //!
 //! ```

@@ -12,10 +12,9 @@
 //! 44      4  ke      f32: the kinetic energy
 //! ```
 //!
-//! ID, x, y, z and ke are read ([`crate::schema`]); of the rest nothing is looked at. There is no header and no
-//! mark by which a dump could be told from other bytes. So whatever can be seen to be wrong is refused: a length
-//! that is no multiple of 48, and places and energies that are no finite numbers (what is read half a record off
-//! the mark has such soon).
+//! The reader takes ID, x, y, z and ke ([`crate::schema`]) and ignores the rest. A dump has no header and no mark that
+//! distinguishes it from other bytes. So the reader refuses what it can recognise: a length that is no multiple of 48,
+//! and places and energies that are no finite numbers. Reading at a wrong offset soon meets such numbers.
 
 use std::io::{ErrorKind, Read};
 
@@ -27,7 +26,7 @@ use crate::{Columns, columns};
 /// Bytes of a record.
 pub const RECORD: usize = 48;
 
-/// Where the numbers that are read lie in a record.
+/// Offsets in a record of the numbers that the reader takes.
 const ID: usize = 0;
 const FLOATS: [(&str, usize); 4] = [("x", 16), ("y", 20), ("z", 24), ("ke", 44)];
 const CELL: usize = 28;
@@ -47,7 +46,7 @@ pub fn records(name: &str, bytes: u64) -> Result<u64> {
     )))
 }
 
-/// The particles of some whole records, of which the first is number `first` of its dump, from 0.
+/// The particles of some whole records; the first one has the number `first` in its dump, from 0.
 ///
 /// # Errors
 /// `Corrupt` where the records are not whole; `Invalid` for a place or an energy that is no finite number, with the
@@ -224,7 +223,7 @@ mod tests {
             let error = Records::new("run.vpic", bytes.as_slice(), 4).find_map(Result::err).unwrap();
             assert!(error.kind() == Kind::Invalid && error.to_string().contains(&format!("{what} of record 17 (at byte 816) is {value}")), "{error}");
         }
-        // What nobody reads may be anything.
+        // Fields that the reader ignores may be anything.
         let mut bytes = dump(3);
         bytes[8..16].fill(0xff);
         bytes[28..44].fill(0xff);

@@ -1,4 +1,4 @@
-//! libFuzzer over the target that the variable FUZZ_TARGET names. With FUZZ_SEEDS it first writes the target's
+//! Runs libFuzzer over the target that the variable FUZZ_TARGET names. With FUZZ_SEEDS it first writes the target's
 //! seeds into that directory.
 #![no_main]
 

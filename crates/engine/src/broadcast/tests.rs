@@ -50,7 +50,7 @@ fn taken() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Batches of a few hundred bytes that claim so many rows, or values within a row.
+/// Batches of a few hundred bytes that claim `rows` rows, or as many values within a row.
 fn claiming(rows: usize) -> Vec<(&'static str, Vec<u8>)> {
     let nulls = || Arc::new(NullArray::new(rows)) as ArrayRef;
     let one_list = |values: ArrayRef| {

@@ -1,9 +1,9 @@
-//! What reading stripes of a partition takes on a drive: by this it is decided whether an index is used.
+//! The cost of reading stripes of a partition on a drive. A scan uses an index if that lowers the cost.
 //!
-//! A scan reads the slices of its stripes in their order, and whole column chunks of them however few rows are wanted:
-//! an index without the values saves stripes that have none, and nothing else. What it leaves out between two stripes
-//! the disk has to seek across, which may take longer than reading it. Disk and processor work side by side, so that
-//! the slower one is what a scan takes; a search of an index comes before all that.
+//! A scan reads the slices of its stripes in order, and whole column chunks of them, however few rows are wanted. So an
+//! index without the values saves only stripes without a match. The disk seeks across stripes that are left out, which
+//! may take longer than reading them. Disk and processor work at the same time, so a scan takes as long as the slower
+//! one. A search of the index precedes both.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ const NEAR: usize = 2;
 const STRIPE_S: f64 = 100e-6;
 const VALUE_S: f64 = 2e-9;
 
-/// An index must save so much of a scan's time.
+/// With an index, a scan may take at most this share of its time without.
 const WORTH: f64 = 0.9;
 
 /// What reading and working take.
@@ -38,8 +38,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Seconds of the disk for these bytes of a slice, ascending, from the slice's beginning on: what lies before and
-    /// between them it passes over, unless a seek is quicker.
+    /// Seconds of the disk for these ascending ranges of a slice, from its beginning on. The disk reads across gaps,
+    /// unless a seek is faster.
     pub(super) fn slice(&self, ranges: &[Range<u64>]) -> f64 {
         let (mut seconds, mut at) = (0.0, 0);
         for range in ranges {
@@ -50,14 +50,14 @@ impl Costs {
         seconds
     }
 
-    /// Seconds of the disk from one slice of a stripe to another one that is so many slices behind it.
+    /// Seconds that the disk takes from one slice to another one, `slices` places further on.
     pub(super) fn way(&self, slices: usize) -> f64 {
         if slices > NEAR { self.seek_s } else { 0.0 }
     }
 }
 
-/// How many stripes back one may be so that the next one follows on it without a seek, in a partition with so many
-/// `groups` of columns of which a scan reads some from `first` to `last`.
+/// The largest distance between two stripes that are read without a seek in between. The partition has `groups` groups
+/// of columns, and a scan reads groups from `first` to `last`.
 pub(super) fn reach(groups: usize, first: usize, last: usize) -> u32 {
     u32::try_from((NEAR + last.saturating_sub(first)) / groups.max(1)).unwrap_or(u32::MAX)
 }
@@ -88,8 +88,8 @@ pub(super) struct ReadCost {
 }
 
 impl ReadCost {
-    /// Seconds for those of the stripes of which `share` says how likely each of them is read, independently of the
-    /// others; `few` says whether few rows pass.
+    /// The expected seconds. Each stripe is read with probability `share`, independently of the others; `few` says
+    /// whether few rows pass.
     pub(super) fn seconds(&self, share: impl Fn(&Stripe) -> f64, few: bool) -> f64 {
         let (mut disk, mut processor) = (0.0, 0.0);
         // The last two, with their shares. No stripe has another one of this number before it.
@@ -101,7 +101,7 @@ impl ReadCost {
                 before.map_or(0.0, |(_, share)| *share)
             };
             let (next, second) = (read(1), read(2));
-            // Either of them is near. What lies between is passed over.
+            // Either of them is near: the disk reads across the gap.
             let seeks = (1.0 - next) * (1.0 - second);
             let passes = (1.0 - next) * second;
             disk += likely * (stripe.disk + seeks * self.costs.seek_s + passes * stripe.disk.min(self.costs.seek_s));
@@ -116,8 +116,8 @@ impl ReadCost {
         self.seconds(|_| 1.0, few)
     }
 
-    /// Seconds of the processor for a stripe. An index that leaves rows of it over saves little of that: conditions
-    /// first pass over the others as well.
+    /// Processor seconds for a stripe. An index that keeps only some of its rows saves little of that, because late
+    /// materialisation skips the others as well.
     fn processor(&self, stripe: &Stripe, few: bool) -> f64 {
         let columns = match self.first {
             Some(first) if few && stripe.rows >= LEAST as f64 => first,
@@ -127,7 +127,7 @@ impl ReadCost {
     }
 }
 
-/// Whether something that takes `seconds` is to be done instead of what takes `without`.
+/// Whether a way that takes `seconds` is enough faster than one that takes `without`.
 pub(super) fn pays(seconds: f64, without: f64) -> bool {
     seconds < without * WORTH
 }

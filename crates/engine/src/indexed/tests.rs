@@ -36,14 +36,14 @@ fn index(holds: bool) -> Arc<Ready> {
     Arc::new(Ready { of: of(), name: "ke".into(), at: skytether_index::partition(&of(), "ke"), segments: vec![Arc::new(head)] })
 }
 
-/// A scan of both columns, of stripes of so many bytes.
+/// A scan of both columns, over stripes of `bytes` bytes.
 fn scan(kept: &[bool], bytes: u64, costs: Costs) -> Scan<'_> {
     let stripe = |number| Stripe { number, disk: costs.slice(std::slice::from_ref(&(0..bytes))), rows: 47_500.0 };
     let stripes = (0..STRIPES).filter(|n| kept[*n as usize]).map(stripe).collect();
     Scan { kept, columns: &[0, 1], reading: ReadCost { costs, stripes, reach: reach(1, 0, 0), columns: 2, first: Some(1) } }
 }
 
-/// Whether an index is asked for the rows of which `ke` is above `above`, of stripes of so many bytes.
+/// Whether the scan searches an index for rows with `ke` above `above`, over stripes of `bytes` bytes.
 fn asked(holds: bool, above: f64, bytes: u64) -> bool {
     let kept = [true; STRIPES as usize];
     let filter = cast(col("ke"), DataType::Float64).gt(lit(above));
@@ -101,7 +101,7 @@ fn found_rows_are_used_only_where_they_save_slices() {
 fn disk_cost_counts_seeks_and_reads_across_small_gaps() {
     let costs = Costs { seek_s: 0.010, bytes_per_s: 1e6, speed: 1e9 };
     let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
-    // 5 ms of bytes, 2 ms to pass over; a seek at most.
+    // 5 ms of bytes, 2 ms of gaps; a seek at most.
     assert!(close(costs.slice(&[1000..3000, 4000..7000]), 0.007));
     assert!(close(costs.slice(std::slice::from_ref(&(500_000..501_000))), 0.011));
     let reading = |numbers: &[u32], reach: u32| {

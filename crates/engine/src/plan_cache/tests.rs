@@ -83,7 +83,7 @@ async fn scans_of_long_lists_get_their_filters_without_rules() {
         // Columns of conditions that the list has, and others.
         let sql = format!("SELECT {} FROM t WHERE c1 > 0 AND c299 IN (3, 4, 5, 6){groups} ", list.join(", "));
         let optimised = context.sql(&sql).await.unwrap().into_optimized_plan().unwrap();
-        // As it comes from above: the scan knows of no condition.
+        // As a host sends it: the scan has no condition.
         let plan = told_nothing(&optimised);
         assert!(without_rules(&plan).unwrap().is_some(), "{sql}");
         let shared = Shared::of(&plan, &state).unwrap().unwrap();

@@ -26,7 +26,7 @@ fn rows(rows: i64) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// Stores `batch` in slices of `target_bytes`; `told` says whether the metadata lists their sections.
+/// Stores `batch` in slices of `target_bytes`; `told` means that the metadata lists their sections.
 fn fill(store: &dyn SliceStore, batch: &RecordBatch, target_bytes: usize, told: bool) {
     let mut slicer = TableSlicer::new(batch.schema(), SliceOptions { target_bytes, ..SliceOptions::default() });
     let mut stripes: Vec<Encoded> = slicer.push(batch).unwrap();
@@ -127,7 +127,7 @@ fn every_damaged_byte_is_found_and_named_or_not_needed() {
             }
             open.write_all_at(&good[at..=at], at as u64).unwrap();
         }
-        // What lies between column 5 and the footer is little, and is read along.
+        // The gap between column 5 and the footer is small, and is read as well.
         assert!(found > 0 && (found < needed) == (columns == [5]) && found <= needed, "{columns:?}: {found} of {needed}");
     }
     // Cut off, and gone.

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "each test file uses some of it")]
 
@@ -15,8 +15,8 @@ pub(crate) fn slice_len(random: &mut Rng) -> u64 {
 /// Groups of shards, data and parities.
 pub(crate) type Groups = Vec<(Vec<Shard>, Vec<Shard>)>;
 
-/// The groups of so many slices of lengths `len`, dealt to the drives in turn, as an ingest makes
-/// them, without checksums.
+/// The groups that an ingest makes of `slices` slices with lengths `len`, placed on the drives round robin, without
+/// checksums.
 pub(crate) fn ingested(code: Code, drives: usize, slices: usize, seed: u64, mut len: impl FnMut() -> u64) -> Groups {
     let mut grouper = Grouper::new(code, drives, default_window(code), seed).unwrap();
     let mut formed = Vec::new();

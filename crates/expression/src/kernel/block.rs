@@ -31,7 +31,7 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// Of group numbers, one per cell.
+    /// Codes from group numbers, one per cell.
     #[must_use]
     pub fn new(codes: Vec<u16>) -> Self {
         let below = bound(&codes);

@@ -131,7 +131,7 @@ fn groups_that_the_kernel_does_not_have_are_refused() {
     assert!(Tabulated::new(&all, 0..3, Arc::clone(&table)).is_none() && Tabulated::new(&all, 3..5, Arc::clone(&table)).is_none());
     let of = |codes: &Codes| Tabulated::new(codes, 0..2, Arc::clone(&table)).map(Arc::new);
     assert!(Block::of(&all, 0..3, of(&all)).is_none() && Block::of(&all, 0..2, of(&all)).is_some());
-    // One made of other groups could name some that the kernel does not have.
+    // A block of other groups could have codes that the kernel does not have.
     assert!(Block::of(&all, 0..2, of(&Codes::new(vec![70, 0]))).is_none());
 }
 

@@ -18,7 +18,7 @@ pub trait Value: Copy + PartialOrd + sealed::Sealed {
     fn count(self) -> usize;
     /// Whether the type holds counts.
     const COUNTS: bool;
-    /// Four counts that lie side by side, in as few loads as possible.
+    /// Four adjacent counts, in as few loads as possible.
     ///
     /// # Safety
     /// Four values must be readable.

@@ -1,17 +1,17 @@
-//! Numbers put in order by their bits.
+//! Sorts numbers by their bits.
 
-/// From so many keys on, sorting by digits pays.
+/// From this number of keys on, radix sort pays.
 const MANY: usize = 512;
 
 /// Bits of a digit, and digits of the upper half of a key.
 const DIGIT: u32 = 11;
 const DIGITS: usize = 3;
 
-/// The places of `keys`, lowest key first, equal ones as they came.
+/// The places of `keys`, lowest key first, equal ones in their original order.
 ///
-/// Many keys are sorted by their upper halves, digit by digit from the lowest (the sign, the exponent and 20 bits
-/// of the fraction: they seldom agree where the numbers don't); those of which the upper halves are equal lie
-/// together then and are compared.
+/// Many keys are sorted by their upper halves with a radix sort, from the lowest digit on. An upper half is the sign,
+/// the exponent and 20 bits of the fraction: different numbers seldom share it. Keys with equal upper halves are
+/// adjacent then, and are compared.
 pub(super) fn in_order(keys: &[u64]) -> Vec<u32> {
     if keys.len() < MANY {
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// By comparing.
+    /// Sorts by comparison.
     fn compared(keys: &[u64]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();
         order.sort_by_key(|&place| (keys[place as usize], place));

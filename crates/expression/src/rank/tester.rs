@@ -1,5 +1,5 @@
-//! Some genes at a time: their groups' moments column by column, and what each group is compared to, so that merging
-//! makes vector instructions.
+//! Moments of some genes at a time, column by column, for each group and for its reference, so that merging becomes
+//! vector instructions.
 
 use std::ops::Range;
 
@@ -13,14 +13,13 @@ use crate::ttest::{Share, check_size};
 /// Reads runs of genes and pairs their groups; keeps its room.
 pub(super) struct Tester<'a> {
     names: &'a [String],
-    /// Of each group, that of the cells in none last.
+    /// Moments of each group; last those of the cells in no group.
     groups: Vec<Moments>,
     /// `before[g]`: groups 0 to g - 1 merged. `after[g]`: those from g on.
     before: Vec<Moments>,
     after: Vec<Moments>,
     rest: Moments,
-    /// To merge `before[g]` with group `g`, group `g` with what lies after it, and `before[g]`
-    /// with what lies after `g`.
+    /// Shares to merge `before[g]` with group `g`, group `g` with those after it, and `before[g]` with those after `g`.
     shares: Vec<[Share; 3]>,
     /// The batch of the last gene, whose names were checked, and where its entries begin.
     checked: Option<(usize, usize)>,
@@ -34,7 +33,8 @@ impl<'a> Tester<'a> {
         Self { names, groups: all.clone(), before: all.clone(), after: all, rest: none, shares: vec![], checked: None }
     }
 
-    /// Reads the first of these genes and those after it of which the groups have as many cells; how many.
+    /// Reads the first gene of `range` and those after it whose groups have the same numbers of cells. Returns how
+    /// many.
     ///
     /// # Errors
     /// Invalid where a gene has other groups than those named.
@@ -95,15 +95,15 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// Gives for each chosen group its place in `chosen`, the moments of the `run` genes that were read and those
-    /// of what it is compared to.
+    /// Gives for each chosen group its place in `chosen`, and the moments of the `run` genes for it and for its
+    /// reference.
     ///
     /// # Errors
     /// Invalid where either has fewer than two cells.
     pub(super) fn pair(&mut self, run: usize, chosen: &[usize], reference: Option<usize>, mut put: impl FnMut(usize, &Moments, &Moments)) -> Result<()> {
         let Self { names, groups, before, after, rest, shares, .. } = self;
         if reference.is_none() {
-            // The rest of g is what lies before it and what lies after it.
+            // The rest of g is the groups before it and those after it.
             let last = groups.len() - 1;
             for g in 0..last {
                 let (known, next) = before.split_at_mut(g + 1);

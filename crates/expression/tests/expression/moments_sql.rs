@@ -36,7 +36,7 @@ fn register_rows(context: &SessionContext, name: &str, batches: Vec<RecordBatch>
 async fn run(context: &SessionContext, sql: &str) -> Result<Vec<RecordBatch>, Error> {
     let found = |e: datafusion::error::DataFusionError| match Error::find(&e as &(dyn StdError + 'static)) {
         Some(ours) => Error::new(ours.kind(), ours.to_string()),
-        // What is said while a plan is made reaches us as text.
+        // Errors while a plan is made arrive as text.
         None if matches!(e.find_root(), datafusion::error::DataFusionError::Plan(_)) => Error::invalid(e.to_string()),
         None => Error::internal(e.to_string()),
     };
@@ -52,7 +52,7 @@ fn agree(data: &Data, gene: usize, got: &[Entry], log: bool) {
         let (n, nnz, mean, m2) = data.model(gene, entry.0.as_deref(), log);
         assert_eq!((entry.1, entry.2), (n, nnz), "gene {gene} {entry:?}");
         // The model's logarithm is the standard library's: 1 ulp of float32 away. Where all values are about equal,
-        // squared deviations are small beside what that makes of them.
+        // this error is larger than the squared deviations.
         let ulps = 2e-7 * n as f64 * mean * mean;
         assert!((entry.3 - mean).abs() <= 1e-6 * mean && (entry.4 - m2).abs() <= 1e-6 * m2 + ulps + 1e-9, "gene {gene} {entry:?} {mean} {m2}");
     }

@@ -92,7 +92,7 @@ fn more_groups_make_rows_and_epochs_dearer() {
     assert!((model.groups() / 5e5 - 1.0).abs() < 0.01, "two lanes that have a million rows each: {}", model.groups());
     // Each of the drive's two lanes will hold nearly all groups.
     assert!(model.close(0, PushdownLevel::Full, 1e8).bytes > 1.9 * 5e5 * 32.0);
-    // That there are none is an answer, too: nobody waits for another.
+    // Zero states is an answer as well: the model does not wait for another.
     let mut none = self::model();
     none.states(1e6, 0.0, 2.0);
     assert!(none.groups_are_known());

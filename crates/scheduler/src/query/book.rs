@@ -1,4 +1,4 @@
-//! The books: where each slice is, what each epoch has, what became of it.
+//! The books of a query: where each slice is, which slices each epoch has, and how each epoch ended.
 
 use super::{Action, CseBook, Epoch, Flow, Query, SliceBook, Stage, Waiting};
 use crate::learn::Rate;
@@ -48,10 +48,10 @@ const FLOW: Seconds = 0.1;
 /// The fewest batches in them.
 const BATCHES: u32 = 4;
 
-/// Share of the level above's link from which on it may be what holds bytes up.
+/// From this share of the parent's link on, the link may be what holds bytes up.
 const BUSY: f64 = 0.5;
 
-/// Slices that a query may have; numbers above are refused, so that nobody makes it reserve memory by a large number.
+/// Slices that a query may have. Larger numbers are refused, because the books reserve memory by the highest number.
 const MAX_SLICES: u32 = 1 << 24;
 
 impl<B> Query<B> {
@@ -113,8 +113,8 @@ impl<B> Query<B> {
         self.slices.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Puts a slice that nobody works on into the pool of the best CSE that can read it. Without any,
-    /// the query fails by `blame`.
+    /// Puts a slice that is in no epoch into the pool of the best CSE that can read it. Without any, the query fails
+    /// and names `blame`.
     fn place(&mut self, id: SliceId, blame: usize, out: &mut Vec<Action<B>>) {
         let Some(book) = self.book(id) else { return };
         if book.covered || !book.epochs.is_empty() {
@@ -292,7 +292,7 @@ impl<B> Query<B> {
         self.finish_if_covered(out);
     }
 
-    /// Whether `cse` works off slices itself, and says how busy it is.
+    /// Whether `cse` processes slices itself, and reports its load.
     pub(super) fn works(&self, cse: usize) -> bool {
         self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).any(|open| open.rung != PushdownLevel::Raw)
     }
@@ -305,28 +305,28 @@ impl<B> Query<B> {
 
     /// Bytes have come; measures the link where they came without a break.
     pub(super) fn flows(&mut self, cse: usize, bytes: f64) {
-        // The batch that has just come is still in the books if it was handed out.
+        // A raw batch that has just arrived is still in the books.
         let more = self.backlog(cse) > 1.5 * self.cses[cse].bytes;
         let deaf = self.now - self.deaf_at < FLOW;
         let Some(Flow { since, bytes: sum, batches, before }) = self.cses[cse].flow.filter(|_| !deaf) else {
-            // What has waited for us comes at once, and says nothing of the link.
+            // Bytes that waited for the parent come at once, and say nothing about the link.
             let more = more && !deaf;
             self.cses[cse].flow = more.then_some(Flow { since: self.now, bytes: 0.0, batches: 0, before: self.received });
             return;
         };
         let (sum, batches, passed) = (sum + bytes, batches + 1, self.now - since);
         let profile = self.cost.profile(cse);
-        // Cores that begin together give together: a rate of few batches says nothing.
+        // Cores that begin together deliver together, so the rate of a few batches means nothing.
         let enough = passed >= FLOW && batches >= BATCHES.max(2 * profile.cores);
         if enough {
             let (rows, size) = (self.cses[cse].rows, self.cses[cse].bytes);
             let raw = self.cost.slice(cse, PushdownLevel::Raw, (rows, size));
-            // Slices that it works off itself take turns with those that it hands out.
+            // Slices that it processes itself take turns with those that it sends raw.
             let share = if self.works(cse) { 0.5 } else { 1.0 };
             let sends = share * f64::from(profile.cores) * size / raw.wall.max(1e-12);
             let others = self.cost.link(cse).min(profile.disk_bytes_per_s);
             let rate = sum / passed;
-            // Where the link that all share is busy, nobody can tell whose it is that holds bytes up.
+            // While the shared link is busy, the measurement cannot tell which drive holds bytes up.
             let shared = (self.received - before) / passed > BUSY * self.cost.host().link_bytes_per_s();
             let told = self.works(cse) || self.cost.told_at(cse) >= since;
             if told {
@@ -396,8 +396,8 @@ impl<B> Query<B> {
         }
     }
 
-    /// The load of `cse` by others: what its lanes report is also that it hands out slices for us,
-    /// which plans account for.
+    /// The load of `cse` by other queries. Its lanes' reports include the sending of raw slices for this query, which
+    /// plans account for.
     fn others(&self, cse: usize, load: f64) -> f64 {
         let own = &self.cses[cse];
         let cores = f64::from(self.cost.profile(cse).cores);
@@ -527,9 +527,9 @@ impl<B> Query<B> {
         self.settled(cse, end.epoch, verdict, out);
     }
 
-    /// `cse`, that was asked for an epoch at a rung, says what it accepts from now on. It may go on like that for as
-    /// long as it gets slices done, and otherwise until patience ends; to refuse what it says that it accepts makes no
-    /// sense, and counts as garbage.
+    /// `cse`, which was ordered an epoch at a level, reports what it accepts from now on. It may repeat that for as
+    /// long as it completes slices, and otherwise until patience ends. A refusal of the level that it accepts counts as
+    /// garbage.
     fn reaches(&mut self, cse: usize, (epoch, asked): (EpochId, PushdownLevel), accepts: Option<PushdownLevel>, again: Seconds, out: &mut Vec<Action<B>>) {
         let until = self.now + if again.is_finite() { again.clamp(0.001, self.limits.patience) } else { self.limits.patience };
         let (now, patience) = (self.now, self.limits.patience);
@@ -541,7 +541,7 @@ impl<B> Query<B> {
         if accepts.is_none() {
             book.paused_until = book.paused_until.max(until);
         }
-        // What counts at its end only goes on for long; whether it goes on is looked after by itself.
+        // An epoch that only counts at its end runs for long; its progress is checked separately.
         let works = self.cses[cse].epochs.iter().any(|other| *other != epoch && self.epochs.get(other).is_some_and(|other| other.rows_done > 0.0));
         if now - since > patience && !works {
             self.lost(cse, false, out);
@@ -559,7 +559,7 @@ impl<B> Query<B> {
         }
     }
 
-    /// All that is open at `cse` is lost; `again` says whether it may be asked again after a pause.
+    /// All that is open at `cse` is lost; `again` says whether it gets work again after a pause.
     pub(super) fn lost(&mut self, cse: usize, again: bool, out: &mut Vec<Action<B>>) {
         if self.ended || self.cses[cse].dead {
             return;

@@ -1,4 +1,4 @@
-//! The decisions: who is given up, and what plans have each drive do.
+//! The decisions of a query: which CSE it gives up, and what its plan has each drive do.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ pub(super) const PLAN_EVERY: (Seconds, Seconds) = (0.002, 0.05);
 /// Share of the time that is left after which to plan again.
 const PLAN_SHARE: f64 = 0.01;
 
-/// Every so many plans the drives are looked at one by one.
+/// Plans from one in which drives are examined one by one to the next.
 const THOROUGH: u32 = 3;
 
 /// A load that changed by this factor is a reason to plan at once.
 const LOAD_JUMP: f64 = 1.5;
 
-/// So many times more groups are one as well.
+/// Growth of the number of groups that is a reason as well.
 const COUNT_JUMP: f64 = 2.0;
 
-/// Seconds for which the level above is taken not to listen once it says so.
+/// Seconds for which the parent is taken not to read messages once it reports so.
 const DEAF: Seconds = 0.04;
 
 /// How many times as long as it should a slice may take on its way before its drive is taken to be silent.
@@ -48,15 +48,16 @@ const LITTLE: f64 = 0.15;
 /// A drive does not begin with its own work for less than this share of its slices.
 const SPARSE: f64 = 0.01;
 
-/// A drive that is not known (or, where that gains time, has worked nothing off yet) does not begin any more when less
-/// is left, were all handed out, than so many times what a slice should take: the first take longer, and it may be
-/// busy. Where that gains much time, and where it does not.
+/// A drive does not begin when too little work is left, because its first slices take longer and it may be busy. The
+/// limit is this number of slice times, if all that is left were sent raw. It applies to a drive that is not known.
+/// Where beginning gains much time, it applies only to one that has processed nothing yet. The first value is for where
+/// it gains much time, the second for where it does not.
 const LATE: (f64, f64) = (8.0, 20.0);
 
-/// So many times later all must end if drives work nothing off, for that to gain much.
+/// Beginning gains much time if the query without the drives' processing takes this many times as long.
 const GAIN: f64 = 1.05;
 
-/// What drives that have worked nothing off yet must gain to begin, as a share of the time that the query takes.
+/// What drives that have processed nothing yet must gain to begin, as a share of the time that the query takes.
 const WORTH: f64 = 0.03;
 
 /// Plans in a row that must agree for a slice to be fed or taken back.
@@ -66,7 +67,7 @@ const STEADY: usize = 3;
 struct Outlook {
     /// When all will be done.
     end: Seconds,
-    /// When all would be done if no drive worked anything off.
+    /// When all would be done if every drive sent all of its slices raw.
     handed: Seconds,
     drives: usize,
     above: ParentNode,
@@ -78,7 +79,7 @@ impl<B> Query<B> {
         if self.ended {
             return;
         }
-        // Who does not listen has nothing new to say.
+        // A parent that reads no messages has no new facts to plan by.
         if self.now < self.deaf_at + DEAF {
             self.wake = Some(self.deaf_at + DEAF);
             return;
@@ -108,8 +109,8 @@ impl<B> Query<B> {
         self.wake = Some(self.now + if self.dirty { PLAN_EVERY.0 } else { every });
     }
 
-    /// Whether so many more groups were counted than the plan reckoned with that what it has drives begin may be wrong.
-    /// Where there are fewer, it is as right as it was.
+    /// Whether the count of groups exceeds the planned one by enough that drives may have begun the wrong work. A
+    /// smaller count leaves the plan valid.
     fn miscounted(&self) -> bool {
         self.cost.groups_are_known() && self.cost.groups() > COUNT_JUMP * self.planned_groups
     }
@@ -120,7 +121,7 @@ impl<B> Query<B> {
         // The longest silence of each CSE's own lanes.
         let mut stuck: BTreeMap<usize, Seconds> = BTreeMap::new();
         for (id, open) in self.epochs.iter().filter(|(_, open)| self.now - open.sound > silence && self.now - open.sound > self.lenience(open)) {
-            // A CSE of which nothing at all is heard is dealt with below.
+            // A CSE that sends no message at all is handled below.
             if self.now - self.cses[open.cse].heard > silence {
                 continue;
             }
@@ -132,7 +133,7 @@ impl<B> Query<B> {
             }
         }
         for (cse, seconds) in stuck {
-            // Whatever it says, it does not work: so it is the same as one that is gone.
+            // Whatever it reports, it makes no progress: it is treated as one that is down.
             out.push(Action::Stuck { cse: CseId(cse as u32), seconds });
             self.lost(cse, true, out);
             if self.ended {
@@ -152,7 +153,7 @@ impl<B> Query<B> {
         for cse in 0..self.cses.len() {
             let book = &self.cses[cse];
             let waits = !book.dead && (!book.epochs.is_empty() || !book.surveyed);
-            // Who only hands out slices has nothing to say until one of them is there.
+            // A drive that only sends raw slices reports nothing until the first of them arrives.
             let silence = self.limits.silence + if self.works(cse) { 0.0 } else { self.turn(cse) };
             if waits && self.now - book.heard > silence {
                 self.lost(cse, true, out);
@@ -163,8 +164,7 @@ impl<B> Query<B> {
         }
     }
 
-    /// Seconds for which an epoch may give no sign that it goes on: so long that slow drives are not
-    /// given up, and never for ever.
+    /// Seconds for which an epoch may show no progress: enough for slow drives, but bounded.
     fn lenience(&self, open: &Epoch) -> Seconds {
         let silence = self.limits.silence;
         if open.rung == PushdownLevel::Raw {
@@ -185,13 +185,13 @@ impl<B> Query<B> {
             let close = self.cost.close(open.cse, open.rung, own.rows * open.slices.len() as f64);
             close.wall + close.bytes / self.cost.link(open.cse)
         };
-        // Others may have all of its cores: queries of which we know nothing. How long states take to be given out
-        // nobody knows who does not know how many there are.
+        // Other queries may hold all of its cores, and they are unknown here. The time to return states is unknown as
+        // well, because their number is.
         let unknown = !left || (queued && open.had.is_empty() && !open.waits);
         silence + if unknown { self.limits.patience } else { 0.0 } + (self.patient(open.cse) * expected + open.slack).min(PATIENT * self.limits.patience)
     }
 
-    /// Seconds in which a slice that `cse` hands out is to be expected, at the latest.
+    /// Seconds in which a raw slice of `cse` is to be expected, at the latest.
     fn turn(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
         let raw = self.cost.slice(cse, PushdownLevel::Raw, (own.rows, own.bytes));
@@ -199,8 +199,8 @@ impl<B> Query<B> {
         self.patient(cse) * (self.cost.disk(cse, own.bytes) + sending.max(raw.wall) + own.bytes / self.cost.link(cse))
     }
 
-    /// How many times as long as it should something may take at `cse`: more each time that it was given up before, as
-    /// it may only be slower than thought.
+    /// The patience factor at `cse` over expected times. It grows with each time that the query gave it up, since it
+    /// may only be slower than predicted.
     fn patient(&self, cse: usize) -> f64 {
         PATIENT * f64::from(1_u32 << self.cses[cse].strikes.min(MOST_DOUBLED))
     }
@@ -227,18 +227,18 @@ impl<B> Query<B> {
             return self.replan(jumped, out);
         }
         self.touched.extend(0..parts.len());
-        // What is taken can't be given back: where there is time enough for it later, when more is known, it is taken
-        // later. Not so where the level above has its hands full: it must never wait for work then.
+        // A slice that was taken cannot be given back. Where there is enough time, it is taken later, when more is
+        // known. Not so where the parent's cores are the limit: the parent must never wait for work then.
         let all = plan.shares.iter().zip(&parts).fold((0.0, above.busy), |(bytes, work), (share, part)| {
             let (raw, below) = (f64::from(share.raw), f64::from(share.below));
             let lane = share.lane.and_then(|lane| part.lanes.get(lane)).map_or(SliceLoad::default(), |lane| lane.load);
             (bytes + part.backlog + raw * part.raw.bytes + below * lane.bytes, work + raw * part.raw.above + below * lane.above)
         });
         let little = all.0 / above.link < 0.5 * plan.end && all.1 / above.cores < 0.5 * plan.end;
-        // Who gains no time by having drives work something off takes no risks.
+        // If the drives' processing gains no time, the plan takes no risks.
         let handed = all_handed(&parts, &above);
         let outlook = Outlook { end: plan.end, handed, drives: parts.len(), above };
-        // What was planned before all drives had said what they have says nothing.
+        // A plan from before all drives have listed their slices is no guide.
         let first = !self.whole && self.cses.iter().all(|book| book.surveyed || book.dead);
         self.whole |= first;
         for (cse, part) in parts.iter().enumerate() {
@@ -270,9 +270,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// So many slices are handed out at once that no stage of their way up waits for another: the slowest one always
-    /// has one to work on while the others are under way. Its cores are shared with what it works off itself, by turns:
-    /// to have so many of them takes more at once.
+    /// Sets the number of raw slices under way so that no stage of the path waits for another. The slowest stage always
+    /// has one to work on while the others travel. The drive's own processing takes turns on its cores, so keeping
+    /// enough of them for sending takes more slices at once.
     fn fill_link(&mut self, cse: usize, part: &Part, has_below: bool, above: &ParentNode) {
         let (cores, latency, each) = (f64::from(part.cores), self.cost.profile(cse).link_latency_s, part.each());
         let way = part.disk + part.raw.bytes / part.link + part.raw.bytes / above.link + 2.0 * latency + SLACK;
@@ -284,8 +284,8 @@ impl<B> Query<B> {
         book.raw_pipe = 1 + ((way / each.max(1e-9) + sending).ceil() as u32).min(MAX_PIPE);
     }
 
-    /// What becomes of the `share` that the plan has for a drive, and whether nothing is to be taken from it
-    /// before it is known better.
+    /// Adjusts the `share` that the plan has for a drive. Also returns whether nothing is taken from it until it is
+    /// known better.
     fn chosen(&self, cse: usize, part: &Part, mut share: Share, outlook: &Outlook) -> (Share, bool) {
         let end = outlook.end;
         let adaptive = self.policy == Policy::Adaptive;
@@ -298,7 +298,7 @@ impl<B> Query<B> {
         if self.is_sparse(cse, part, share, lane, outlook) && part.may_raw && adaptive {
             share = Share { lane: share.lane, below: 0, raw: part.slices };
         }
-        // Nor does the level above begin where the drive alone would hardly be later.
+        // The parent does not begin either, if the drive alone would hardly be later.
         let alone = lane.filter(|lane| lane.rung == PushdownLevel::Full && share.below > 0).map(|lane| part.alone(lane, &outlook.above));
         if adaptive && !self.cses[cse].above_begun && share.raw > 0 && alone.is_some_and(|alone| alone - end < worth) {
             share = Share { lane: share.lane, below: part.slices, raw: 0 };
@@ -323,14 +323,14 @@ impl<B> Query<B> {
         (share, learns)
     }
 
-    /// Whether a drive would begin with its own work for next to nothing, which costs more than it gains. Of a
-    /// feed nobody sees the end.
+    /// Whether the drive's own processing would gain next to nothing, less than beginning costs. Never for a feed,
+    /// whose end is unknown.
     fn is_sparse(&self, cse: usize, part: &Part, share: Share, lane: Option<&LevelCost>, outlook: &Outlook) -> bool {
         let Outlook { end, handed, .. } = *outlook;
         let gains = handed > GAIN * end;
         let late = if gains { LATE.0 } else { LATE.1 };
-        // A drive that has worked nothing off yet may be slower than thought, or busy: what is lost then is a share of
-        // all, not of what is left.
+        // A drive that has processed nothing yet may be slower than predicted, or busy. What is lost then is a share of
+        // the whole time, not of what is left.
         let is_worth = handed - end > WORTH * (self.now + end);
         self.cses[cse].lane.is_none()
             && !self.fed
@@ -362,9 +362,8 @@ impl<B> Query<B> {
         }
     }
 
-    /// Has a drive work one slice off that only hands out, and does that so slowly that it must be busy, unless
-    /// its link is slow: then it says which. Not where it is too late for that if it is busy, nor where it could
-    /// not help much if it is not.
+    /// Has a drive that only sends raw slices process one itself, to find out why it is slow: its processor is busy, or
+    /// its link is slow. Not where a busy drive would finish it too late, nor where an idle one could not help much.
     fn try_one(&mut self, cse: usize, part: &Part, end: Seconds, out: &mut Vec<Action<B>>) {
         let Some(lane) = part.lanes.iter().find(|lane| !lane.commits) else { return };
         let own = f64::from(part.cores) / lane.load.cpu;
@@ -386,9 +385,8 @@ impl<B> Query<B> {
         }
     }
 
-    /// Drives take turns on the link that all share, slice by slice: who has so many under way gets so much
-    /// of it. Who has more left to hand out than others is to have more under way, so that nobody is left
-    /// behind who then goes on alone.
+    /// Drives take turns on the shared link, slice by slice: a drive's bandwidth follows its slices under way. Drives
+    /// with more left to send get more of them, so that none remains at the end and sends alone.
     fn turns_by_need(&mut self) {
         let (pipes, bytes) = self
             .cses
@@ -401,9 +399,9 @@ impl<B> Query<B> {
         }
     }
 
-    /// Whether a drive that is to do most of its slices itself will soon be known better: then nothing is taken from
-    /// it before. Slices that it hands out go through the same link as its results, and the first measurements make
-    /// it look slower than it is.
+    /// Whether a drive that should process most of its slices itself will soon be known better. Until then nothing is
+    /// taken from it: raw slices share the link with its results, and the first measurements make it look slower than
+    /// it is.
     fn learning(&self, cse: usize, part: &Part, share: Share, end: Seconds) -> bool {
         let Some(lane) = share.lane.and_then(|lane| part.lanes.get(lane)) else { return false };
         let cores = f64::from(part.cores);

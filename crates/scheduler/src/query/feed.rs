@@ -1,4 +1,4 @@
-//! What a plan comes to: slices fed and taken back, handed out, epochs closed.
+//! Carries out a plan: feeds slices, takes them back, has them sent raw, and closes epochs.
 
 use super::{Action, CseBook, Policy, Query, Stage};
 use crate::message::{CloseAfter, EpochId, Order, PushdownLevel, Seconds, SliceId};
@@ -6,16 +6,16 @@ use crate::message::{CloseAfter, EpochId, Order, PushdownLevel, Seconds, SliceId
 /// Seconds of work that a drive has in its queue beyond what its cores are busy with, so that it never waits for us.
 const AHEAD: Seconds = 0.015;
 
-/// Work for the level above is enough if it lasts so many times as long as a slice is on its way.
+/// The parent has enough work if it lasts this many times as long as a slice travels.
 const ENOUGH: f64 = 2.0;
 
-/// Who has so many times as much left to hand out as others on average is behind them.
+/// A drive is behind if it has this many times the average left to send raw.
 const BEHIND: f64 = 1.05;
 
-/// Share of the level above's memory that may be full for drives to be given more to filter.
+/// The share of the parent's memory that may be full while drives still get slices to filter.
 const FILTERED: f64 = 0.5;
 
-/// Share of the time that is left from which on handing out is urgent.
+/// From this share of the time that is left on, sending raw is urgent.
 const URGENT: f64 = 0.8;
 
 impl<B> Query<B> {
@@ -28,8 +28,8 @@ impl<B> Query<B> {
         if self.cses[cse].feed_left == 0 || self.cses[cse].pool.is_empty() || !self.usable(cse) {
             return;
         }
-        // What is filtered waits above as well: those who could give more of it than can be worked off leave
-        // room for those who hand out.
+        // Filtered rows wait at the parent as well. Drives that could filter faster than the parent processes must
+        // leave room for drives that send raw.
         if rung == PushdownLevel::Filter && self.policy == Policy::Adaptive && self.cost.has_upper() && self.held() > FILTERED * self.limits.memory as f64 {
             return;
         }
@@ -84,7 +84,7 @@ impl<B> Query<B> {
         (cores + ahead).min(4096.0) as usize
     }
 
-    /// Slices that were given to a drive to work off, and are not done.
+    /// Slices that a drive has been given to process, and that are not done.
     pub(super) fn under_way(&self, cse: usize) -> usize {
         let open = self.cses[cse].epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
         open.map(|open| open.slices.values().filter(|stage| !matches!(stage, Stage::Done | Stage::Leaving)).count()).sum()
@@ -142,12 +142,11 @@ impl<B> Query<B> {
         self.waiting.values().map(|waiting| waiting.bytes).sum::<f64>() + self.cses.iter().map(|cse| cse.raw_bytes).sum::<f64>()
     }
 
-    /// Has drives hand out slices as they are stored, for the level above to work off: those first whose share will
-    /// take longest for what they have under way.
+    /// Has drives send slices raw for the parent to process. First come those whose share takes longest for what they
+    /// have under way.
     pub(super) fn hand_over(&mut self, out: &mut Vec<Action<B>>) {
         let cores = f64::from(self.cost.host().cores);
-        // Where enough waits to be worked off, only those hand out that will have to do so all the time until the end,
-        // or are behind the others.
+        // Where the parent has enough work, a drive sends raw only if it must do so until the end, or is behind.
         let waits = self.waiting.values().map(|waiting| waiting.above).sum::<f64>() / cores;
         let urgent = URGENT * (self.planned_at + self.plan.end - self.now);
         let (count, left) = self
@@ -167,8 +166,8 @@ impl<B> Query<B> {
                     && !book.dead
                     && book.paused_until <= self.now
             });
-            // By how long its share will take for each that it has under way: who has none comes first, and nobody is
-            // left out where memory is what all wait for.
+            // The order is the drive's remaining time per slice under way. A drive without any comes first, so that
+            // none starves where memory is the limit.
             let need = |book: &CseBook| f64::from(book.raw_left) * book.raw_each / f64::from(book.raw_open + 1);
             let next = ready.max_by(|(_, a), (_, b)| need(a).total_cmp(&need(b)));
             let Some((cse, _)) = next else { break };

@@ -1,39 +1,39 @@
-//! What a query is expected to take before it begins, and what is known of it at any time, in figures for people.
+//! Figures for people: how long a query is expected to take before it begins, and what is known while it runs.
 
 use super::{Event, Query, Setup};
 use crate::message::{CseId, PushdownLevel, Seconds, Slice};
 
-/// Who is to work off how many slices, and when that ends.
+/// How many slices each node should process, and when that ends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Forecast {
     /// Seconds from the query's beginning to its end.
     pub end: Seconds,
-    /// For each CSE.
+    /// One per CSE.
     pub cses: Vec<Expectation>,
 }
 
 /// The part of a CSE.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Expectation {
-    /// The rung at which it works slices off; `None` where it is to hand all of them out.
+    /// The level at which it processes slices; `None` where it should send all of them raw.
     pub rung: Option<PushdownLevel>,
-    /// Slices that it works off.
+    /// Slices that it processes.
     pub below: u32,
-    /// Slices that it hands out.
+    /// Slices that it sends raw.
     pub handed_out: u32,
-    /// Seconds that one of its cores takes for a slice at that rung (to hand one out, where there is
-    /// none), as busy as it is.
+    /// Seconds that one of its cores takes for a slice at that level (to send one raw, where there is none), with its
+    /// present load.
     pub slice: Seconds,
 }
 
-/// What a query is expected to take of which each CSE has these slices, by what is known before it begins.
+/// The expected time of a query before it begins, from the slices of each CSE.
 #[must_use]
 pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
     let mut query: Query<()> = Query::new(Setup { fed: false, ..setup });
     for (cse, slices) in (0..).zip(slices) {
         query.surveyed(CseId(cse), slices, &mut Vec::new());
     }
-    // Nothing is known before all are there, and nothing is begun.
+    // Nothing is known, and nothing begins, before all have listed their slices.
     query.handle(0.0, Event::Tick);
     let shares = query.shares.iter().zip(&query.cses).enumerate().map(|(at, (share, book))| Expectation {
         rung: book.rung.filter(|_| share.below > 0),
@@ -45,8 +45,8 @@ pub fn forecast(setup: Setup, slices: Vec<Vec<Slice>>) -> Forecast {
 }
 
 impl<B> Query<B> {
-    /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to hand one out for
-    /// `None`), by what is known now.
+    /// Seconds that a core of `cse` takes for an average slice of its own at `rung` (to send one raw for `None`), by
+    /// what is known now.
     #[must_use]
     pub fn slice(&self, cse: usize, rung: Option<PushdownLevel>) -> Seconds {
         let Some(own) = self.cses.get(cse) else { return 0.0 };

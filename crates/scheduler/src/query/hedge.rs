@@ -1,4 +1,4 @@
-//! Who keeps all others waiting: its epochs are done again elsewhere, or given up.
+//! Hedging: the epochs of a straggler are repeated elsewhere, or given up.
 
 use super::decide::PLAN_EVERY;
 use super::{Action, Policy, Query, Stage};
@@ -6,10 +6,10 @@ use crate::cost::SliceLoad;
 use crate::message::{CloseAfter, EpochId, PushdownLevel, Seconds};
 use crate::plan::{ParentNode, Part, divide};
 
-/// An epoch is done again elsewhere if that is expected to end so many times sooner.
+/// An epoch is repeated elsewhere if that should end this many times sooner.
 const HEDGE: f64 = 1.5;
 
-/// A drive whose processor needs such a share of all the time that is left, for handing out alone, holds all up.
+/// A drive whose processor needs this share of all the time that is left, for sending raw alone, delays the query.
 const HANDS_FULL: f64 = 0.9;
 
 /// Share of the time that is left for which a drive that had its hands full begins with nothing of its own.
@@ -18,7 +18,7 @@ const BARRED: f64 = 0.25;
 /// How many times the load that a drive had when they were begun its states may be better done without.
 const LOADED: f64 = 1.5;
 
-/// So much sooner, as a share of the time that is left, all must end without what is given up.
+/// An epoch is abandoned only if the query then ends this much sooner, as a share of the time that is left.
 const ABANDON_GAIN: f64 = 0.05;
 
 impl<B> Query<B> {
@@ -33,7 +33,7 @@ impl<B> Query<B> {
             .iter()
             .filter(|(_, open)| {
                 self.cost.holds_state(open.rung)
-                    // Of what was begun under a load nothing is gained by beginning it once more, and then again.
+                    // An epoch that began under the present load gains nothing by beginning again.
                     && self.cost.load(open.cse) > LOADED * open.load
                     // What is done is on its way.
                     && open.slices.values().any(|stage| *stage != Stage::Done)
@@ -89,22 +89,22 @@ impl<B> Query<B> {
             let raw: SliceLoad = parts[open.cse].raw;
             let each = parts[open.cse].disk.max(raw.bytes / parts[open.cse].link).max(raw.wall / f64::from(parts[open.cse].cores));
             let elsewhere = n * each.max(raw.above / above.cores) + raw.above + above.busy / above.cores + 4.0 * self.cost.profile(open.cse).link_latency_s;
-            // Where its processor has its hands full with handing slices out, what it works on keeps all others
-            // waiting: it is to stop at once.
+            // Where its processor is saturated by sending raw slices, its own epochs delay all others: they must stop
+            // at once.
             let part = &parts[open.cse];
             let cores = f64::from(part.cores);
             let handing = f64::from(self.cses[open.cse].raw_left) * raw.wall / cores;
             let full = self.shares[open.cse].below == 0 && handing > 0.5 * others && part.busy + handing > HANDS_FULL * others;
             let saves = self.remaining(open).sum::<f64>() > HEDGE * n * raw.wall;
-            // What was to be found out is known from elsewhere, and nothing of the kind is wanted: its states would be
-            // more bytes than its slices are.
+            // The probe's question has been answered elsewhere, and no such epoch is planned: its states would be more
+            // bytes than its slices are.
             let pointless = open.probes && !self.is_probe(open.rung) && self.cses[open.cse].rung != Some(open.rung) && close.bytes > n * raw.bytes;
             if pointless && saves {
                 forgone.push(*id);
             } else if full && saves {
                 give_up.push((*id, open.cse));
             } else if !self.fed && ends > others + HEDGE * elsewhere + 0.002 {
-                // Nobody is kept waiting as long as more is to come.
+                // As long as more input comes, an epoch delays nothing.
                 again.push((*id, open.cse, open.slices.keys().copied().collect::<Vec<_>>()));
             }
         }
@@ -117,7 +117,7 @@ impl<B> Query<B> {
             self.cses[cse].barred_until = self.now + (BARRED * others).max(PLAN_EVERY.1);
         }
         for (id, cse, slices) in again {
-            // Where else the first of its slices can be read, from whoever is least busy.
+            // The least busy reader of the first of its slices.
             let readers = slices.first().and_then(|slice| self.book(*slice)).map(|book| book.slice.readers.clone()).unwrap_or_default();
             let reader = readers
                 .iter()

@@ -1,4 +1,4 @@
-//! What a plan is told of a drive: what is left there, what it has begun, and the ways in which it may go on.
+//! A drive as the planner sees it: slices that are left, work that has begun, and the lanes that it may use.
 
 use super::{Epoch, Policy, Query, Stage};
 use crate::message::{PushdownLevel, Seconds};
@@ -11,7 +11,7 @@ const CLOSING: f64 = 0.015;
 /// Seconds of work in an epoch where closing it costs next to nothing.
 const EPOCH: Seconds = 0.05;
 
-/// The last epochs of filtered rows have so many times fewer slices than are left.
+/// The last epochs of filtered rows have this fraction (its inverse) of the slices that are left.
 const LAST: f64 = 8.0;
 
 /// How many times as long the first slices take, about.
@@ -76,7 +76,7 @@ impl<B> Query<B> {
             link: self.cost.link(cse),
             raw,
             begin_above: if book.above_begun { 0.0 } else { self.cost.begin_above() },
-            // Whoever must work everything off below, or can't, hands out nothing of its own accord.
+            // A static policy other than raw sends nothing raw by plan, unless the drive has no lane.
             may_raw: self.policy == Policy::Adaptive || self.policy == Policy::Static(PushdownLevel::Raw) || (lanes.is_empty() && slices > 0),
             lanes,
         }
@@ -110,7 +110,7 @@ impl<B> Query<B> {
         let has_upper = self.cost.has_upper();
         let offered = match self.policy {
             Policy::Static(PushdownLevel::Raw) => vec![],
-            // Who says that it takes rows only is asked for these before it hands out.
+            // A drive that only accepts filtering gets an order for that before it sends raw.
             Policy::Static(PushdownLevel::Full) if reach == Some(PushdownLevel::Filter) => vec![PushdownLevel::Filter],
             Policy::Static(rung) => vec![rung],
             Policy::Adaptive if has_upper => vec![PushdownLevel::Full, PushdownLevel::Filter],
@@ -140,23 +140,22 @@ impl<B> Query<B> {
         open.running.iter().map(move |(_, had)| ((cpu - had) * self.cost.load(open.cse) - since).max(0.15 * load.wall))
     }
 
-    /// Seconds until the last slice that `cse` has begun is done, but for those that it hands out;
-    /// nothing where there is none.
+    /// Seconds until the last slice that `cse` has begun is done, without raw ones; zero if there is none.
     pub(super) fn busy_for(&self, cse: usize) -> Seconds {
         let own = &self.cses[cse];
         let lanes = own.epochs.iter().filter_map(|id| self.epochs.get(id)).filter(|open| open.rung != PushdownLevel::Raw);
         let each = lanes.map(|open| {
             let load = self.cost.slice(cse, open.rung, (own.rows, own.bytes));
-            // Of what has just been given nothing was heard yet; what is late by so much may take as much longer.
+            // A new epoch has sent no report yet. If it is late, it may take that time again.
             let unheard = if open.running.is_empty() && open.rows_done == 0.0 { (FIRST * load.wall - (self.now - open.heard)).abs() } else { 0.0 };
             self.remaining(open).fold(unheard, f64::max)
         });
         each.fold(0.0, f64::max)
     }
 
-    /// Whether an epoch of `rung` is to find out how many groups there are. Drives tell when it ends: so it has a slice
-    /// for each core and no more, whatever is thought of groups, and nothing is begun after it before that is known.
-    /// States of many groups would hold up what is better handed out.
+    /// Whether an epoch of `rung` is a probe for the number of groups. A drive reports groups when the epoch ends. So a
+    /// probe has one slice per core, and no epoch follows before its result is known. Sending raw is cheaper than
+    /// returning states of many groups.
     pub(super) fn is_probe(&self, rung: PushdownLevel) -> bool {
         self.policy == Policy::Adaptive && self.cost.holds_state(rung) && !self.cost.groups_are_known()
     }
@@ -185,8 +184,8 @@ impl<B> Query<B> {
                 break;
             }
         }
-        // What is filtered is worked off above once its epoch is complete: the last ones are small, so that not all of
-        // it is left when the link is done.
+        // The parent processes filtered rows once their epoch is complete. The last epochs are small, so that little of
+        // them is left when the link is done.
         if rung == PushdownLevel::Filter && self.cost.has_upper() {
             let least = self.cost.close(cse, rung, 0.0).wall / (CLOSING * load.wall);
             size = size.min(((f64::from(self.queued(cse)) + own.pool.len() as f64) / LAST).max(least.max(cores)).ceil());

@@ -1,4 +1,4 @@
-//! The grid of issue 4 and what goes with it.
+//! Runs the grid of static and adaptive choices, the comparisons next to it, and the calibration.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

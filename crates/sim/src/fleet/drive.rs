@@ -1,4 +1,5 @@
-//! A drive: the machine of `skytether_scheduler::drive`, and cores, disk and link that carry out what it says.
+//! A simulated drive: the state machine of `skytether_scheduler::drive`, and cores, disk and link that carry out its
+//! effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -70,7 +71,7 @@ pub(super) struct DriveSim {
     /// Epochs that are done, but whose results have not left yet.
     leaving: BTreeSet<EpochId>,
     computing: usize,
-    /// Slices that were read to be handed out, and those of them that are being sent.
+    /// Slices that were read to be sent raw, and the number of them that are being sent.
     sends: VecDeque<(EpochId, SliceId)>,
     sending: usize,
     begun: u32,
@@ -81,7 +82,7 @@ pub(super) struct DriveSim {
     foretold: u64,
     /// Epochs that are still to end with a slice too many.
     garbled: u32,
-    /// When slices are to stand still, and the epochs of those that do.
+    /// Times at which slices hang, and the epochs of slices that do.
     stuck: VecDeque<f64>,
     still: Vec<EpochId>,
 }
@@ -231,7 +232,7 @@ impl DriveSim {
                 at
             });
             if self.stuck.pop_front_if(|at| *at <= world.now).is_some() {
-                // Nothing will ever come of it; its lane has it until somebody forgets its epoch.
+                // It never ends; its lane has it until its epoch is cancelled.
                 self.still.push(epoch);
                 continue;
             }
@@ -325,8 +326,8 @@ impl DriveSim {
                 Job::Send { epoch, slice } => {
                     self.sending -= 1;
                     self.batch(epoch, 0.0, world.work.bytes as f64, Payload::Stored(slice));
-                    // Slices are handed out by the storage interface: the machine counts them, but
-                    // nobody says what they cost.
+                    // The storage interface sends raw slices: the state machine counts them, but no message reports
+                    // their cost.
                     let cost = SliceCost { slice, cpu: 0.0, rows_out: 0, bytes_out: world.work.bytes };
                     let unread = Meter { load: self.load, cpu: BTreeMap::new() };
                     let _ = self.machine.slice_done(world.now, epoch, cost, (0, 0), &unread);
@@ -429,7 +430,7 @@ impl DriveSim {
         }
     }
 
-    /// What the drive measures now: how much longer than their processor time its lanes took since it was asked last.
+    /// The drive's measurements now: how much longer than their processor time its lanes took since the last call.
     fn meter(&mut self, world: &World<'_>) -> Meter {
         let speed = world.fleet.drives[self.at].is.speed_per_core;
         if let Some((passed, worked)) = self.cores.meter(world.now) {

@@ -1,4 +1,5 @@
-//! The host: the machine of `skytether_scheduler::query`, cores that work off what came up, and the answer.
+//! A simulated host: the state machine of `skytether_scheduler::query`, cores that process what arrives, and the
+//! answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,12 +18,12 @@ struct Job {
     cpu: f64,
     filtered: Option<(u64, u64)>,
     rows: f64,
-    /// Bytes of rows that whoever asked the query gets of it.
+    /// Bytes of rows that the client gets of it.
     out: f64,
     batches: Vec<Payload>,
 }
 
-/// Bytes of rows that may wait for their reader before nothing more is heard of drives.
+/// Bytes of rows that may wait for their reader before the host stops reading messages of drives.
 const WAITING: f64 = 32e6;
 
 pub(super) struct HostSim {
@@ -39,7 +40,7 @@ pub(super) struct HostSim {
     counted: usize,
     dropped: usize,
     told: Told,
-    /// Slices that a level above has not given yet, if one feeds it.
+    /// Slices that a parent has not given yet, if one feeds it.
     feeds: Option<VecDeque<Slice>>,
     surveyed: BTreeSet<CseId>,
     finished: bool,
@@ -50,7 +51,7 @@ pub(super) struct HostSim {
     begun: BTreeSet<CseId>,
     /// Rows that wait for their reader, bytes, at a time.
     unread: (f64, f64),
-    /// What drives have said meanwhile.
+    /// Messages of drives that it has not read yet.
     unheard: VecDeque<Event<Payload>>,
 }
 
@@ -87,7 +88,7 @@ impl HostSim {
         self.feeds = Some(slices.into());
     }
 
-    /// What it was told of mishaps.
+    /// What it noticed of mishaps.
     pub(super) fn told(&self) -> Told {
         self.told
     }
@@ -119,7 +120,7 @@ impl HostSim {
         }
     }
 
-    /// Whether so many rows wait for their reader that nothing is heard of drives.
+    /// Whether rows that wait for their reader keep the host from hearing drives: more than `WAITING` bytes.
     fn is_clogged(&mut self, world: &World<'_>) -> bool {
         let Some(rate) = world.fleet.reader else { return false };
         let (bytes, since) = self.unread;
@@ -127,7 +128,7 @@ impl HostSim {
         self.unread.0 > WAITING
     }
 
-    /// Something has come. What was handed out as it is stored comes by another way, that is always open.
+    /// Handles an event. Raw slices come over another connection, which is always open.
     pub(super) fn handle(&mut self, world: &mut World<'_>, event: Event<Payload>) {
         let stored = match &event {
             Event::Batch { batch, .. } => matches!(batch, Payload::Stored(_)),
@@ -185,7 +186,7 @@ impl HostSim {
             match action {
                 Action::Send { cse, down } => world.send_down(cse.0 as usize, down),
                 Action::Count { epoch, cse, rung, slices, batches } => self.count(world, epoch, cse, rung, &slices, batches),
-                // Sessions begin anew without a word here: what was open was cancelled.
+                // A new session needs no message here: its open epochs were cancelled.
                 Action::Stuck { .. } => self.told.stuck += 1,
                 Action::Dropped { why, .. } => {
                     self.dropped += 1;

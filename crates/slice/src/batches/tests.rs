@@ -22,7 +22,7 @@ fn slice() -> (Bytes, SchemaRef) {
 #[test]
 fn a_table_is_decoded_as_it_is_asked_for() {
     let (bytes, schema) = slice();
-    // What lies in the second half of the numbers' page is only found where it is reached.
+    // Damage in the second half of the numbers' page is only found where decoding reaches it.
     let n = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap().row_group(0).column(0).clone();
     let mut broken = bytes.to_vec();
     let (start, len) = n.byte_range();

@@ -1,10 +1,10 @@
-//! Blocks with AVX2.
+//! Decodes blocks with AVX2.
 //!
-//! Eight values of `w` bits are exactly `w` bytes. Up to 25 bits, each value and its bit offset fit four bytes: the
+//! Eight values of `w` bits are exactly `w` bytes. Up to 25 bits, each value and its bit offset fit four bytes. The
 //! lower four values are loaded with the 16 bytes at the group's start, the upper four with those at `w / 2` (4·w bits
-//! on), a shuffle puts each value's four bytes into its lane, a variable shift drops the bits before it and a mask
-//! those after it. Wider ones, which real data never has, are unpacked one by one. Then: add the least delta, sum up
-//! within the register, add what came before.
+//! on). A shuffle puts each value's four bytes into its lane; a variable shift drops the bits before it, and a mask
+//! those after it. Wider values, which real data never has, are unpacked one by one. Then the least delta is added, a
+//! prefix sum is made within the register, and the sum of earlier values is added.
 
 use std::arch::x86_64::*;
 
@@ -85,9 +85,9 @@ unsafe fn groups(packed: *const u8, width: usize, mut take: impl FnMut(usize, __
     }
 }
 
-/// Up to `count` blocks in a row, as long as they are well within the page and right; how many. The page's last
-/// bytes and what is wrong are for whoever takes it block by block. Values too large for `T` are seen in
-/// `state.max` by the caller.
+/// Decodes up to `count` blocks in a row, as long as they are valid and well within the page; returns their number. The
+/// caller decodes the page's last bytes and any invalid block one by one, and finds values too large for `T` in
+/// `state.max`.
 ///
 /// # Safety
 /// The machine has AVX2; `out` has room for `count` times 128 values.

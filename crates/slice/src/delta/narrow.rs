@@ -1,10 +1,11 @@
-//! Blocks of small steps with AVX2, sixteen values at a time: counts, and the cell numbers of rows
-//! that are not very sparse.
+//! Decodes blocks of small steps with AVX2, sixteen values at a time: counts, and the cell numbers of rows that are not
+//! very sparse.
 //!
-//! Where no value of a block is further than 16 bits from where the block begins, all but the last addition is done in
-//! lanes of 16 bits, twice as many as of 32. Sixteen values of `w` bits are `2 w` bytes, each half of them begins with
-//! a whole byte, and up to 9 bits a value and its bit offset fit two bytes: a shuffle puts these into the value's lane,
-//! a multiplication (there is no shift by lane for 16 bits) drops the bits after it and a shift those before it.
+//! Some blocks have no value further than 16 bits from their beginning. There, all but the last addition is done in
+//! lanes of 16 bits, twice as many as of 32. Sixteen values of `w` bits are `2 w` bytes, and each half of them begins
+//! with a whole byte. Up to 9 bits, a value and its bit offset fit two bytes. A shuffle puts these into the value's
+//! lane. A multiplication drops the bits after the value (there is no shift by lane for 16 bits), and a shift drops
+//! those before it.
 
 use std::arch::x86_64::*;
 
@@ -66,7 +67,7 @@ pub(super) unsafe fn block<T: Target>(packed: *const u8, widths: [u8; MINIS], mi
         // SAFETY: the caller's promises.
         last <= LAST && spread <= SPREAD && unsafe { values(packed, widths, min_delta, lanes, out) }
     } else {
-        // Of ascending values the last is the largest, and each is one ascent.
+        // If values ascend, the last is the largest, and each is one ascent.
         let small = min_delta as i32 > 0 && spread <= 0xffff && last <= i32::MAX as u32;
         if small {
             // SAFETY: the caller's promises.

@@ -1,4 +1,4 @@
-//! The portable code: what the vectorised code must agree with, and what runs where there is none.
+//! The portable decoder: the reference for the vectorised code, and the fallback where AVX2 is missing.
 
 use super::block::{DeltaState, MINI, MINIS, Target};
 

@@ -13,7 +13,7 @@ fn zigzag(n: i64) -> u64 {
     ((n << 1) ^ (n >> 63)) as u64
 }
 
-/// Encodes as the format says, bit by bit; at least `min_width` bits a value.
+/// Encodes by the format's definition, bit by bit; at least `min_width` bits a value.
 fn encode(values: &[u32], min_width: u32) -> Vec<u8> {
     let mut out = Vec::new();
     vlq(&mut out, 128);

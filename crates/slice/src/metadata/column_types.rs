@@ -1,11 +1,12 @@
-//! Which columns of a message take bytes for each row.
+//! Types whose values take bytes of a message for each row.
 
 use arrow::datatypes::DataType;
 
-/// Whether each value of this type takes bytes of the message, so that nobody can claim more rows than they send.
+/// Whether each value of this type takes bytes of the message. Only then do the bytes bound the number of rows that a
+/// message can claim.
 ///
-/// Nulls and structs without fields take none. A run of equal values takes as many however long it is, and lists of the
-/// newer kind may all be the same one.
+/// Nulls and structs without fields take none. A run of equal values takes the same bytes however long it is, and
+/// values of a list view may all refer to the same bytes.
 #[must_use]
 pub fn takes_bytes(data_type: &DataType) -> bool {
     use DataType as D;

@@ -1,4 +1,4 @@
-//! Metadata of stripes that lay in several partitions and are to lie in one.
+//! Gathers metadata of stripes from several partitions for one new partition.
 
 use arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
 use arrow::compute::interleave;
@@ -46,9 +46,9 @@ impl Metadata {
             }));
         }
         let mut sections = None;
-        // Without any stripe there are none, and where one does not tell, slices are read whole.
+        // There are no sections without stripes. If one partition lacks them, slices are read whole.
         if !slices.is_empty() && stripes.iter().all(|(partition, _)| of[*partition].sections.is_some()) {
-            // Of partitions without stripes nothing is taken, and nothing is known.
+            // Partitions without stripes contribute nothing, and may lack sections.
             let telling: Vec<&Self> = of.iter().filter(|from| from.sections.is_some()).collect();
             let places: Vec<(usize, usize)> = stripes.iter().map(|(p, s)| (of[..*p].iter().filter(|from| from.sections.is_some()).count(), *s)).collect();
             let mut lists = Vec::with_capacity(first.groups.len());

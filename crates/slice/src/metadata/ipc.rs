@@ -33,7 +33,7 @@ fn broken(why: &str) -> Error {
     Error::corrupt(format!("an Arrow stream {why}"))
 }
 
-/// What a stream may hold: the decoder would believe whatever it claims.
+/// The limits of a stream's content: the decoder would believe any claim.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted {
     /// The most rows of its batch.
@@ -101,7 +101,7 @@ pub fn check_message(header: &[u8], there: usize, accepted: Option<Accepted>) ->
     Ok(body)
 }
 
-/// A batch whose buffers lie in a body of so many bytes.
+/// Checks a batch whose buffers must lie in a body of `body` bytes.
 fn check_batch(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
     if batch.compression().is_some() {
         return Err(broken("has a compressed batch, which no writer of ours makes"));
@@ -115,8 +115,8 @@ fn check_batch(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
     Ok(())
 }
 
-/// A schema in a message of so many bytes: parts of a message may refer to the same bytes, and a few kilobytes be
-/// gigabytes once they are read.
+/// Checks a schema in a message of `left` bytes. Parts of a message may refer to the same bytes, so that a few
+/// kilobytes could expand to gigabytes.
 fn check_schema(schema: &arrow::ipc::Schema<'_>, mut left: usize) -> Result<()> {
     let mut spent = |bytes: usize| -> Result<()> {
         left = left.checked_sub(bytes).ok_or_else(|| broken("has a schema whose parts are all the same"))?;
@@ -140,7 +140,7 @@ fn check_schema(schema: &arrow::ipc::Schema<'_>, mut left: usize) -> Result<()> 
     Ok(())
 }
 
-/// Reads what [`write`] wrote. Arrays lie within the bytes that are there, or are copies of them: nothing is unpacked.
+/// Reads the bytes of [`write`]. Arrays use the bytes in place, or are copies of them: nothing is decompressed.
 ///
 /// # Errors
 /// Corrupt for bytes that are no such stream.

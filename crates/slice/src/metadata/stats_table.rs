@@ -34,7 +34,7 @@ pub struct StatsTable {
 
 impl StatsTable {
     pub(super) fn assemble(schema: SchemaRef, rows: UInt64Array, columns: Vec<Option<Bounds>>) -> Self {
-        // Of two columns of the same name the first one counts, as in Arrow.
+        // If two columns have the same name, the first one counts, as in Arrow.
         let places = schema.fields().iter().enumerate().rev().map(|(i, field)| (field.name().clone(), i)).collect();
         Self { schema, places, rows, columns }
     }

@@ -55,7 +55,7 @@ fn any_columns_come_from_their_sections() {
         let (some, whole) = (columns(pieces.clone(), &metadata, 0, &places).unwrap(), columns(bytes.clone().into(), &metadata, 0, &places).unwrap());
         assert_eq!(some, whole, "{places:?}");
         assert_eq!(some.iter().map(RecordBatch::num_rows).sum::<usize>(), 5000);
-        // Of the others no byte can be asked for, whether it was read along or not.
+        // The other columns have no bytes, whether or not they were in a gap that was read.
         for other in (0..6).filter(|other| !places.contains(other)) {
             let error = columns(pieces.clone(), &metadata, 0, &[other]).unwrap_err();
             assert_eq!(error.kind(), Kind::Corrupt, "{error}");

@@ -1,4 +1,4 @@
-//! What must hold of a sparse slice beyond its form: the limits of its matrix, and the order of cells.
+//! Checks of a sparse slice beyond its form: the limits of its matrix, and the order of cells.
 
 use arrow::array::{Array, AsArray};
 use arrow::compute;
@@ -33,7 +33,7 @@ impl Limits {
     }
 }
 
-/// Gene and block numbers of which `max` is the largest are in range.
+/// Checks that gene and block numbers up to `max` are in range.
 pub(super) fn check_flat(c: usize, max: u32, limits: Limits) -> Result<()> {
     let blocks = limits.cells.div_ceil(limits.block);
     match c {

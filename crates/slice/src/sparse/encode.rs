@@ -1,7 +1,7 @@
-//! Rows to sparse slices.
+//! Encodes rows as sparse slices.
 //!
-//! A slice is closed before the row that would make it too large. For that the exact size of the packed columns is
-//! tracked while rows come in (`size`): what is written later is what was counted, so no row is encoded twice.
+//! A slice is closed before the row that would make it too large. For that the encoder tracks the exact size of the
+//! packed columns while rows come in (`size`). The written bytes match that count, so no row is encoded twice.
 
 mod size;
 

@@ -1,8 +1,8 @@
-//! Footers of sparse slices, of which most need not be read.
+//! Footers of sparse slices, most of whose bytes need no parsing.
 //!
-//! All that [`super::SparseSlicer`] writes for one type of values begin with the same bytes, which say version and
-//! schema, up to where the number of rows comes. Where a footer begins so, Parquet's reader gets the schema as known
-//! and skips it: it is most of the footer, and for slices of a few rows most of what opening them takes.
+//! All footers that [`super::SparseSlicer`] writes for one type of values begin with the same bytes: version and
+//! schema, up to the number of rows. Where a footer begins with them, Parquet's reader gets the known schema and skips
+//! it. The schema is most of the footer, and for slices of a few rows most of the time to open them.
 
 use std::sync::LazyLock;
 
@@ -57,7 +57,7 @@ impl Form {
     }
 }
 
-/// A slice of so many empty rows.
+/// A slice of `rows` empty rows.
 fn of_rows(rows: u32, value: ValueType) -> Result<Bytes> {
     let mut slicer = SparseSlicer::new(1, rows, value, SliceOptions::default());
     for gene in 0..rows {

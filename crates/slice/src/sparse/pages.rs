@@ -29,7 +29,7 @@ pub(super) struct Pages {
     rows: usize,
     /// The next row.
     row: usize,
-    /// By column number; there where wanted.
+    /// By column number; only the wanted ones.
     flat: [Option<ScalarBuffer<u32>>; 3],
     sums: [Option<ScalarBuffer<f64>>; 2],
     idx: Option<Stream<u32>>,
@@ -56,7 +56,7 @@ struct Plain {
     at: usize,
 }
 
-/// Unwraps what is of the known form, or says that it is not.
+/// Unwraps a value of the known form, or returns that the form is another.
 macro_rules! known {
     ($found:expr) => {
         match $found {

@@ -15,11 +15,11 @@ use crate::batches::TableBatches;
 use crate::guard::guarded;
 use crate::layout::Layout;
 
-/// A sparse slice, batch by batch: values are unpacked when their batch is asked for, so that they are used while
-/// they are in a core's cache.
+/// A sparse slice, batch by batch. Values are decoded when their batch is requested, so that they are used while they
+/// are in a core's cache.
 ///
-/// Besides the columns of the projection, only `nnz` is decoded where a list is wanted, and `block` where `idx` is.
-/// Slices in another form than [`super::SparseSlicer`] writes are read by Arrow's reader, with the same checks.
+/// In addition to the columns of the projection, it decodes only `nnz` where a list is wanted, and `block` where `idx`
+/// is. Arrow's reader reads slices in another form than that of [`super::SparseSlicer`], with the same checks.
 #[derive(Debug)]
 pub struct SparseBatches {
     bytes: Bytes,
@@ -67,7 +67,7 @@ impl SparseBatches {
             if let Some(batch) = pages.next(&self.projection, &self.schema, self.rows, self.values)? {
                 return Ok(Some(batch));
             }
-            // Of another form after all: the rows that are out were right, the rest comes from Arrow's reader.
+            // The form is another after all. The rows so far were right; Arrow's reader gives the rest.
             self.source = SparseSource::Whole(guarded("a sparse slice", || decode_slow(&self.bytes, self.limits, &self.projection))?, row);
         }
         Ok(match &mut self.source {

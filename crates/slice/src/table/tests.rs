@@ -170,7 +170,7 @@ fn only_columns_that_shrink_are_compressed() {
     assert_eq!(compressed.last(), Some(&[true, true]), "the numbers gain now, and the slicer has seen it");
 }
 
-/// Who writes several tables at once bounds what waits in all of them together.
+/// A writer of several tables at once bounds the waiting rows of all of them together.
 #[test]
 fn rows_that_wait_can_be_counted_and_written_at_any_time() {
     let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", DataType::Int64, false)]));

@@ -1,4 +1,4 @@
-//! What redb reads and writes: the index file itself, and a copy on write of it that checks may scribble on.
+//! The storage backends of redb: the index file itself, and a copy-on-write view of it that checks may change.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use redb::StorageBackend;
 
 use super::crash::{Hook, Step};
 
-/// `index.redb`. Takes no lock of its own: whoever has the drive's `LOCK` has the index.
+/// `index.redb`. It takes no lock of its own: the drive's `LOCK` covers the index.
 #[derive(Debug)]
 pub(super) struct IndexFile {
     path: PathBuf,

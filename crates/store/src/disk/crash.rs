@@ -1,5 +1,5 @@
-//! Failing on purpose: a hook before every step that reaches the disk, so that tests can stop a batch at each of them,
-//! and one after every flush, so that they know what outlives a loss of power.
+//! Crash injection. A hook before every step that reaches the disk lets tests stop a batch at each of them. A hook
+//! after every flush tells tests what survives a power loss.
 
 use std::fmt::Debug;
 use std::io;
@@ -90,7 +90,7 @@ impl Hook {
         }
     }
 
-    /// Tells that `path` was flushed.
+    /// Reports that `path` was flushed.
     pub(super) fn flushed(&self, path: &Path) {
         if let Some(point) = &self.point {
             point.flushed(path);

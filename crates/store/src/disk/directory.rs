@@ -19,7 +19,7 @@ pub(super) const FORMAT: u32 = 1;
 /// No `drive.json` is longer.
 const MAX_IDENTITY: u64 = 64 << 10;
 
-/// Who a drive is; written once.
+/// The identity of a drive; written once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveIdentity {
     /// The one name that never changes and that placement hashes.
@@ -58,7 +58,7 @@ pub(super) fn read_identity(path: &Path) -> Result<Option<(Vec<u8>, DriveIdentit
     let mut bytes = Vec::new();
     file.take(MAX_IDENTITY).read_to_end(&mut bytes).map_err(|e| Error::io("read", path, e))?;
     let damaged = |e| Error::corrupt(format!("{} is damaged: restore it or the drive from elsewhere", path.display())).with_source(e);
-    // The number first: what a newer version writes beside it is its own business.
+    // The format's number is read first: a newer format may have other fields, and they are no damage.
     let found = serde_json::from_slice::<AnyFormat>(&bytes).map_err(damaged)?.format;
     if found != u64::from(FORMAT) {
         return Err(Error::unsupported(format!(
@@ -102,14 +102,14 @@ impl Drop for Lock {
 /// Between the first two looks at a lock, and between later ones at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// How long a drive that this very process has open is waited for: whoever closes a fleet may open it again at once,
-/// while the last reads of a query that nobody wants any more still hold the drive for some milliseconds.
+/// How long opening waits for a drive that this very process still has open. A process may close a fleet and open it
+/// again at once, while the last reads of an abandoned query hold the drive for some milliseconds.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// Why a lock was not taken.
 enum Refused {
     Failed(std::io::Error),
-    /// By the process of this id, if that is known.
+    /// Another process has it: its id, if that is known.
     Taken(String),
 }
 
@@ -140,7 +140,8 @@ pub(super) fn lock(dir: &Path) -> Result<Lock> {
     })?;
     let noted = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).and_then(|_| write!(file, "{}", std::process::id()));
     if let Err(error) = noted {
-        // A hint for whoever finds the drive taken: a full disk must still open, or nobody could make room on it.
+        // The id is only a hint for a process that finds the drive taken. A full disk must still open, so that space
+        // can be freed.
         tracing::warn!(%error, path = %path.display(), "cannot note the process id");
     }
     Ok(Lock(file))

@@ -1,4 +1,4 @@
-//! The value files of a drive: written aside, flushed, moved to their place, never changed.
+//! The value files of a drive: written to `tmp/`, flushed, moved to their place, never changed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -53,7 +53,7 @@ impl Files {
         Self { slices: dir.join("slices"), tmp: dir.join("tmp"), sync, hook, durable }
     }
 
-    /// Where value `number` lies.
+    /// The file of value `number`.
     pub(super) fn path(&self, number: u64) -> PathBuf {
         self.slices.join(format!("{:02x}", number & 0xff)).join(format!("{number:016x}"))
     }
@@ -116,8 +116,8 @@ impl Files {
         Ok(file)
     }
 
-    /// A link to the file of value `number`, which has long been flushed; where the disk has no links a
-    /// copy, which is to be flushed.
+    /// A link to the file of value `number`, which was flushed before. Where the disk has no links, a copy, which the
+    /// caller must flush.
     fn link_one(&self, number: u64, path: &Path) -> Result<Option<File>> {
         let from = self.path(number);
         self.hook.before(Step::WriteValue).map_err(|e| Error::io("link", path, e))?;
@@ -162,8 +162,8 @@ impl Files {
         self.slices.join(format!("{hh:02x}"))
     }
 
-    /// The bytes of value `number` at `ranges` if the file has `len` bytes (otherwise how many it has), `None` where
-    /// there is no such file. Never reads or allocates more than the ranges, which must lie within `len`.
+    /// The bytes of value `number` at `ranges` if the file has `len` bytes; otherwise its length. `None` if there is no
+    /// such file. Never reads or allocates more than the ranges, which must be within `len`.
     pub(super) fn read(&self, number: u64, len: u64, ranges: &[Range<u64>]) -> Result<Option<Result<Vec<Bytes>, u64>>> {
         let path = self.path(number);
         let mut file = match File::open(&path) {
@@ -289,8 +289,8 @@ pub(super) fn sync_directory(path: &Path, hook: &Hook) -> Result<()> {
     Ok(())
 }
 
-/// What is the matter with a value's file that the system can't read. Where the medium gives an input/output error
-/// (`EIO`), this value is damaged, and not the drive away: others can be read, and this one mended.
+/// The error of a value's file that the system cannot read. An input/output error (`EIO`) of the medium means that this
+/// value is damaged, not that the drive is down: other values can be read, and this one repaired.
 fn unread(path: &Path, e: std::io::Error) -> Error {
     match e.raw_os_error() {
         Some(EIO) if cfg!(unix) => Error::corrupt(format!("the disk can't read {}", path.display())).with_source(e),

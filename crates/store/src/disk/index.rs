@@ -1,9 +1,10 @@
-//! The index of a drive: key to version, file, length and checksum, in one redb file. What it says exists, exists.
+//! The index of a drive: key to version, file, length and checksum, in one redb file. A value exists if and only if the
+//! index has it.
 //!
-//! Tables: `values` holds a [`Row`] per key, `drive` one [`StoreTotals`] and the checksum of `drive.json`. redb
-//! checks its pages only while it repairs, so rows and state carry checksums of their own, and opening checks the
-//! whole file once. Batches are committed in two phases, so that after a crash a damaged commit slot is `Corrupt`
-//! and never an older state.
+//! Tables: `values` holds a [`Row`] per key, `drive` one [`StoreTotals`] and the checksum of `drive.json`. redb checks
+//! its pages only while it repairs, so rows and state carry checksums of their own, and opening checks the whole file
+//! once. Batches are committed in two phases, so that after a crash a damaged commit slot is `Corrupt` and never an
+//! older state.
 
 use std::ops::Bound;
 use std::os::unix::fs::FileExt;
@@ -36,7 +37,7 @@ const TWO_PHASES: u8 = 4;
 /// Where the slots' transaction ids are.
 const SLOT_IDS: [usize; 2] = [64 + 104, 192 + 104];
 
-/// What the index says about one key.
+/// The index's entry of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) version: Version,
@@ -75,7 +76,7 @@ impl Row {
     }
 }
 
-/// What the index says about all keys together.
+/// The index's totals over all keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct StoreTotals {
     /// The next version that a key gets.
@@ -193,7 +194,7 @@ fn plan(mut state: StoreTotals, changes: &[Change<'_>], capacity: Option<u64>, n
             state.sum = state.sum.wrapping_sub(old.share(key));
             committed.replaced.push(old.number);
         }
-        // Removing takes a version too, so that every committed batch leaves another state than the one before it.
+        // Removing takes a version too, so that every committed batch leaves a new state.
         state.next_version += 1;
         if let Some(row) = &row {
             state.keys = state.keys.wrapping_add(1);
@@ -284,12 +285,11 @@ impl Index {
         Ok((index, state))
     }
 
-    /// Lets redb verify every page, on a copy on write, before the file itself may be repaired.
+    /// Lets redb verify every page, on a copy-on-write view, before the file itself may be repaired.
     ///
-    /// The byte that says which of the two commit slots counts has no checksum. Where the other slot is newer,
-    /// either that byte is damaged or a crash came between the two phases of a commit; the newer one is then
-    /// complete or does not verify, and what is complete counts: it loses nothing that was acknowledged, and its
-    /// files were there before it.
+    /// The byte that selects one of the two commit slots has no checksum. If the other slot is newer, either that byte
+    /// is damaged or a crash came between the two phases of a commit. The newer slot is then complete or does not
+    /// verify. A complete one counts: it loses nothing that was acknowledged, and its files were there before it.
     fn check(&self) -> Result<()> {
         let mut header = [0; HEADER];
         let file = std::fs::File::options().read(true).write(true).open(&self.path).map_err(|e| Error::io("open", &self.path, e))?;
@@ -417,7 +417,7 @@ impl Index {
         })
     }
 
-    /// What the index says about all keys together.
+    /// The index's totals over all keys.
     pub(super) fn state(&self) -> Result<StoreTotals> {
         self.reading(|txn| self.state_in(&txn.open_table(DRIVE)?))
     }

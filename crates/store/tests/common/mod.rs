@@ -1,4 +1,4 @@
-//! What the tests of the disk store share.
+//! Helpers of the disk store's tests.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::collections::BTreeMap;

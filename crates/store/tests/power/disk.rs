@@ -1,7 +1,7 @@
-//! A disk that keeps what was flushed, and of the rest what it happens to have written when the power goes.
+//! A simulated disk that loses power: it keeps what was flushed, and a random part of the other writes.
 //!
-//! Contents and names are apart, as they are on file systems: what was written to a file is kept from the flush of that
-//! file on, and its name from the flush of the directory on.
+//! Contents and names are separate, as on file systems: a flush of a file keeps its content, and a flush of the
+//! directory keeps its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use fastrand::Rng;
 /// What disks write whole or not at all.
 const SECTOR: usize = 512;
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     Directory,
@@ -26,7 +26,7 @@ pub(crate) enum Node {
 pub(crate) enum Change {
     /// It has this length from now on; what is new of it is zeros.
     Len(usize),
-    /// These bytes lie there from now on.
+    /// The file has these bytes at this place from now on.
     Bytes { at: usize, bytes: Vec<u8> },
 }
 
@@ -39,7 +39,7 @@ impl Change {
     }
 }
 
-/// Puts `bytes` there; what lies beyond the end is not there.
+/// Puts `bytes` at a place; bytes beyond the end are dropped.
 fn lay(content: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(room) = content.get_mut(at..) {
         let len = room.len().min(bytes.len());
@@ -50,7 +50,7 @@ fn lay(content: &mut [u8], at: usize, bytes: &[u8]) {
 /// What happened to a directory.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// The name stands for this from now on, or for nothing.
+    /// The name refers to this node from now on, or to none.
     Name { path: PathBuf, node: Option<Node> },
     /// A file changed.
     Change { file: u64, change: Change },
@@ -99,8 +99,8 @@ impl File {
         content
     }
 
-    /// Makes changes in part. Lengths are the file system's own records, of which it keeps the order; what was written
-    /// comes to the disk in any.
+    /// Applies the pending changes in part. Lengths are the file system's own records, and it keeps their order;
+    /// written bytes reach the disk in any order.
     fn pieces(&self, content: &mut Vec<u8>, random: &mut Rng) {
         let mut lens = random.usize(..self.pending.iter().filter(|change| matches!(change, Change::Len(_))).count() + 1);
         for change in &self.pending {
@@ -136,7 +136,7 @@ pub(crate) struct Disk {
     kept: BTreeMap<PathBuf, Node>,
     now: BTreeMap<PathBuf, Node>,
     files: BTreeMap<u64, File>,
-    /// Whether it says that it flushes, and does not.
+    /// Whether it acknowledges flushes without doing them.
     pub(crate) lies: bool,
 }
 
@@ -165,7 +165,7 @@ impl Disk {
         self.kept.extend(now.map(|(path, node)| (path.clone(), *node)));
     }
 
-    /// What `path` stands for.
+    /// The node that `path` refers to.
     pub(crate) fn node(&self, path: &str) -> Option<Node> {
         self.now.get(Path::new(path)).copied()
     }
@@ -226,7 +226,7 @@ impl Image {
         self.files.get(Path::new(path)).map(Vec::as_slice)
     }
 
-    /// Tells it from others.
+    /// Distinguishes it from other images.
     pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);

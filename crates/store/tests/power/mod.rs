@@ -1,7 +1,7 @@
-//! A loss of power at any moment, writes to the index that are cut off, and disks that say that they flush and do not.
+//! Power losses at any moment, torn writes to the index, and disks that acknowledge flushes without doing them.
 //!
-//! A store is watched while it works, and what it wrote and flushed is done again on a [`Disk`] that knows of losses of
-//! power; what is found there after each is opened.
+//! The tests record a store's writes and flushes and replay them on a [`Disk`] that can lose power. They open what each
+//! loss leaves.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod disk;
@@ -51,15 +51,15 @@ fn held(found: &[(String, Bytes)], holds: Holds, what: &str) -> usize {
     held.unwrap_or_else(|| panic!("{what}: {:?} is not what {} or {} batches leave", keys(), holds.least, holds.most))
 }
 
-/// Opens the drive in `dir` and closes it, as often as there are `runs`, with so many batches in
-/// between; what happened there.
+/// Opens and closes the drive in `dir` once per entry of `runs`, and writes that number of batches in between. Returns
+/// what happened in the directory.
 fn record(dir: &Path, mut holds: Holds, runs: &[usize]) -> Vec<Noted> {
     let recorder = Recorder::new(dir, holds);
     recorder.holds(holds);
     for batches in runs {
         let watched = OpenOptions { create: Some(identity()), crash_point: Some(recorder.clone()), ..OpenOptions::default() };
         let store = DiskStore::open(dir, watched).unwrap();
-        // What somebody has seen stays.
+        // A state that a reader has seen must stay.
         holds.least = held(&everything(&store), holds, "opened");
         holds.most = holds.least;
         recorder.holds(holds);
@@ -214,7 +214,7 @@ fn torn_index_write_leaves_a_drive_that_opens() {
             Noted::Holds(now) => holds = *now,
             Noted::Moment(_) => {}
             Noted::Event(event) => {
-                // Before the drive has its `drive.json` it is made anew, whatever its index is.
+                // Without `drive.json`, opening creates the drive again, whatever its index is.
                 if let Event::Change { file, change: Change::Bytes { at, bytes } } = event
                     && disk.node(INDEX) == Some(Node::File(*file))
                     && disk.node("drive.json").is_some()
@@ -237,11 +237,11 @@ fn torn_index_write_leaves_a_drive_that_opens() {
     assert!(pages > 20 && headers > 20, "{pages} pages, {headers} headers");
 }
 
-/// What is made of a drive whose disk has lost what it said that it had flushed.
+/// The result of opening a drive whose disk has lost acknowledged flushes.
 enum Found {
-    /// It does not open, and says why.
+    /// It does not open, and reports why.
     Refused,
-    /// It is as it was after so many batches; so many of its values are damaged, and all of those are known to be.
+    /// It has the state after `batches` batches. `damaged` of its values are damaged, and the store knows all of them.
     Opened { batches: usize, damaged: usize },
 }
 

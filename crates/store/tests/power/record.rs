@@ -1,4 +1,4 @@
-//! What a store does to its directory, noted before each of its steps and after each of its flushes.
+//! Records what a store does to its directory, before each of its steps and after each of its flushes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,9 +17,9 @@ pub(crate) const INDEX: &str = "index.redb";
 /// What a drive holds at some time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Holds {
-    /// So many batches were acknowledged.
+    /// The number of acknowledged batches.
     pub(crate) least: usize,
-    /// So many were begun.
+    /// The number of batches that were begun.
     pub(crate) most: usize,
     /// The highest version of those that were acknowledged.
     pub(crate) newest: u64,
@@ -44,8 +44,8 @@ pub(crate) struct Recorder {
 #[derive(Debug, Default)]
 struct State {
     names: BTreeMap<PathBuf, Node>,
-    /// The number of the file that has each inode. Inodes are used again, but never without a step in between
-    /// at which nobody has them.
+    /// The number of the file that has each inode. Inodes are used again, but only after a step in which they have no
+    /// file.
     inodes: BTreeMap<u64, u64>,
     contents: BTreeMap<u64, Vec<u8>>,
     /// Files that there were so far.
@@ -127,7 +127,7 @@ impl State {
     }
 }
 
-/// Everything below `dir` but for the lock, which is made anew: paths, and the inodes of files.
+/// Everything below `dir` except the lock, which is created again: paths, and the inodes of files.
 fn list(dir: &Path, inside: &Path, found: &mut Vec<(PathBuf, Option<u64>)>) {
     let Ok(entries) = fs::read_dir(dir.join(inside)) else { return };
     for entry in entries {

@@ -156,7 +156,7 @@ fn rows_of_more_values_than_a_block_has_cells_are_refused() {
     for sums in ["sum", "sumsq"] {
         known = known.set_column_encoding(sums.into(), Encoding::PLAIN);
     }
-    // Without the cells nothing but the length tells. In the form that the slicer writes, and in another.
+    // Without the cells, only the length can show damage. In the form that the slicer writes, and in another.
     let known = written(Some(known.build()));
     let refused =
         [Pages::open(&known, Limits::of(&layout).unwrap(), &[column::VAL]).unwrap_err(), decode_sparse(&written(None), &layout, &[column::VAL]).unwrap_err()];
