@@ -1,4 +1,4 @@
-//! What a scan whose work moves was expected to take, beside what happened.
+//! The forecast of an adaptive scan, to compare with what happened.
 
 use std::fmt;
 
@@ -24,12 +24,12 @@ pub struct DriveShare {
     pub rung: Option<PushdownLevel>,
     /// Slices that it works off itself, most of them at that rung.
     pub slices: u64,
-    /// Those of them that it only filters, where others are worked off in full.
+    /// How many of them it only filters, where it processes others in full.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub slices_filtered: u64,
-    /// Slices that it hands out as they are stored, for the host to work off.
+    /// Slices that it sends raw, for the host to process.
     pub handed_out: u64,
-    /// Seconds of one of its cores for a slice: to work it off at that rung, or to hand it out.
+    /// Seconds of one of its cores for a slice: to process it at that level, or to send it raw.
     pub seconds_per_slice: f64,
 }
 

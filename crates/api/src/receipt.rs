@@ -1,4 +1,4 @@
-//! The receipt: what ran where, and how little moved.
+//! The receipt: what ran where, and how many bytes moved.
 
 use std::fmt;
 
@@ -18,14 +18,14 @@ pub struct DriveReceipt {
     pub name: String,
     /// The lowest rung that ran there.
     pub rung: Option<PushdownLevel>,
-    /// Slices that it read and worked off.
+    /// Slices that it read and processed.
     pub slices: u64,
     /// Slices that statistics excluded.
     pub slices_pruned: u64,
-    /// Slices of which metadata told all that was asked, unread.
+    /// Slices whose metadata answered the question, so that they were not read.
     #[serde(default)]
     pub slices_told: u64,
-    /// Slices that its tables have here; `None` where a drive does not tell.
+    /// Slices of its tables at this drive; `None` where a drive does not report it.
     #[serde(default)]
     pub slices_total: Option<u64>,
     /// Rows of the slices that its scans looked at, also those that they passed over for a condition; `None`
@@ -34,7 +34,7 @@ pub struct DriveReceipt {
     pub rows_read: Option<u64>,
     /// Rows that came back.
     pub rows_out: u64,
-    /// Bytes read from its store, also those of slices that it handed out as they are.
+    /// Bytes read from its store, also those of slices that it sent raw.
     pub bytes_read: u64,
     /// Bytes of results that it sent.
     pub bytes_sent: u64,
@@ -61,7 +61,7 @@ pub struct DriveReceipt {
     /// Bytes of other drives that this was made from: read for it, or for the query as well.
     #[serde(default)]
     pub bytes_decoded: u64,
-    /// What the level above it worked off in its place: the host, or the branch that it is below.
+    /// What its parent processed in its place: the host, or an aggregator.
     #[serde(default, skip_serializing_if = "ParentWork::is_none")]
     pub above: ParentWork,
     /// The indexes that it used.
@@ -145,10 +145,10 @@ pub struct ScanReceipt {
     pub sub_plan_number: Option<u32>,
     /// Bytes of the sub-plan, once per drive that got it: as it is when in process, with its ticket when over a wire.
     pub plan_bytes: u64,
-    /// The small tables that went down beside it, for joins with a drive's own rows. They are in `plan_bytes`.
+    /// The tables broadcast with it, for joins with a drive's own rows. Their bytes are in `plan_bytes`.
     #[serde(default)]
     pub beside: Vec<ShippedReceipt>,
-    /// From how many joins the keys went down with it.
+    /// The number of joins whose keys went down with it as join filters.
     #[serde(default)]
     pub join_filters: u32,
     /// Where its work could move: what was expected, and what happened.
@@ -158,7 +158,7 @@ pub struct ScanReceipt {
     pub annotations: Vec<Annotation>,
 }
 
-/// A small table that went down beside a sub-plan.
+/// A small table that was broadcast with a sub-plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShippedReceipt {
     /// Its name in the sub-plan.
@@ -211,9 +211,8 @@ pub struct Receipt {
     pub host_peak_memory: u64,
     /// What ran on the host, from the root of its plan down.
     pub host: Vec<HostOperator>,
-    /// What the host worked off of what drives handed it: slices as they are stored, and rows that were
-    /// filtered. Its seconds are among those of the operators in `host` that take the drives' rows, its bytes
-    /// among those that drives read.
+    /// What the host processed for drives: slices that they sent raw, and rows that they filtered. Its seconds are
+    /// among those of the operators in `host` that take the drives' rows, and its bytes among those that drives read.
     #[serde(default)]
     pub host_work: ParentWork,
     /// Why parts of the query stayed on the host.
@@ -293,7 +292,7 @@ fn handed_to_host(work: &ParentWork) -> Option<String> {
     })
 }
 
-/// How a drive that others stood for was made up for.
+/// How the slices of a drive that failed over were decoded.
 fn decoded(drive: &DriveReceipt) -> String {
     let (mut slices, bytes) = (counted(drive.slices_decoded, "slice"), human_bytes(drive.bytes_decoded));
     if drive.slices_within > 0 {

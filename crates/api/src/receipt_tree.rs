@@ -12,8 +12,7 @@ use crate::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, natural
 /// Characters of the tree's part of a line; figures stand to the right of it.
 const WIDTH: usize = 76;
 
-/// Figures of several drives are given as smallest and largest beside their sum where the largest is more than this
-/// many times the smallest.
+/// The smallest and largest figure of several drives are shown with the sum where the ratio of both is above this.
 const UNEVEN: f64 = 2.0;
 
 /// A receipt as a tree of all operators. Columns: rows that came out, seconds of work (for a drive: from the sub-plan's
@@ -215,7 +214,7 @@ fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
     branches
 }
 
-/// What the host worked off of what drives handed it.
+/// What the host processed of what drives sent it.
 fn of_host(scan: &ScanReceipt) -> Option<Branch> {
     let mut work = ParentWork::default();
     scan.annotations.iter().for_each(|a| work.add(a.above));

@@ -1,11 +1,11 @@
-//! What growing and shrinking a fleet is asked for, and what it tells.
+//! What a caller asks of a resize of the fleet, and what the resize reports.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes, human_seconds};
 
-/// What is to be done.
+/// What to resize.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeOptions {
@@ -45,7 +45,7 @@ pub struct ResizeReport {
     pub added: Vec<String>,
     /// Drives that left.
     pub retired: Vec<String>,
-    /// Data sets of which something moved.
+    /// Data sets that had something moved.
     pub datasets: u64,
     /// Slices and parities that went to another drive, and copies of tables that lie everywhere.
     pub moved: u64,
@@ -57,7 +57,7 @@ pub struct ResizeReport {
     pub bytes_least: u64,
     /// Slices and parities that stayed where they are, under another name.
     pub linked: u64,
-    /// Metadata slices and code maps that were written anew, in bytes.
+    /// Bytes of metadata slices and code maps that were written again.
     pub bytes_metadata: u64,
     /// What lies on each drive.
     pub drives: Vec<Load>,

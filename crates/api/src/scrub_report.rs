@@ -1,4 +1,4 @@
-//! What a scrub is asked for, and what it tells.
+//! What a caller asks of a scrub or a repair, and what it reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -177,9 +177,9 @@ pub struct RepairOptions {
 pub struct RepairReport {
     /// The drives that were rebuilt.
     pub drives: Vec<String>,
-    /// Slices, parities and copies that were made anew.
+    /// Slices, parities and copies that were reconstructed.
     pub rebuilt: u64,
-    /// Those that were there already, of a repair before.
+    /// Values that an earlier repair had restored already.
     pub kept: u64,
     /// Code groups that were read.
     pub groups: u64,
@@ -189,9 +189,9 @@ pub struct RepairReport {
     pub bytes_least: u64,
     /// Bytes that were written.
     pub bytes_written: u64,
-    /// What could not be made anew, and why: the first thousand of it.
+    /// What could not be reconstructed, and why: the first thousand entries.
     pub left: Vec<String>,
-    /// How much more there is.
+    /// How many entries more there are.
     #[serde(default)]
     pub left_more: u64,
     /// Drives that are lost and were not rebuilt, and why they are.
@@ -201,7 +201,7 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
-    /// Something could not be made anew.
+    /// Notes something that could not be reconstructed.
     pub fn leave(&mut self, what: String) {
         if self.left.len() < TOLD { self.left.push(what) } else { self.left_more += 1 }
     }

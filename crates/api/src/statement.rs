@@ -63,7 +63,7 @@ impl From<&String> for Asked {
     }
 }
 
-/// What a scan gives, of which rows.
+/// The columns and the filter of a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableScan {

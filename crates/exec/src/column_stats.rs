@@ -1,8 +1,8 @@
-//! What is known about the columns of a table for estimates: bounds, shares of nulls, and how many values there can be.
+//! What is known about the columns of a table for estimates: bounds, shares of nulls, and bounds on distinct values.
 //!
-//! It comes from the metadata slice of one partition, which the host reads for the schema anyway. Rows are
-//! dealt out slice by slice or by a hash, so that one partition looks like all of them; where it does not, an
-//! estimate is off, and no answer.
+//! It comes from the metadata slice of one partition, which the host reads for the schema anyway. Rows are distributed
+//! slice by slice or by a hash, so that one partition looks like all of them. Where it does not, only an estimate is
+//! wrong, never an answer.
 
 use std::collections::HashMap;
 
@@ -108,7 +108,7 @@ fn numbers(values: &ArrayRef) -> Option<ArrayRef> {
     cast(&cast(values, &through).ok()?, &DataType::Float64).ok()
 }
 
-/// The number that stands for a value; `None` for NULL, and for types without.
+/// The number that orders a value; `None` for NULL, and for types without such a number.
 pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
     if value.is_null() {
         return None;

@@ -228,7 +228,7 @@ impl Estimates {
     }
 }
 
-/// The greatest value below `value` of a column with so many values, or the same where there is no next one.
+/// The greatest value below `value` of a column of whole numbers; `value` itself where there is no next one.
 fn below(value: f64, known: &Known) -> f64 {
     if known.values().is_some() { value.ceil() - 1.0 } else { value }
 }
@@ -334,7 +334,7 @@ mod tests {
             let right = scan("t").filter(col("t.a").lt_eq(lit(10i64))).unwrap().build().unwrap();
             of(scan("large").join(right, kind, (vec!["large.a"], vec!["t.a"]), None).unwrap()).rows
         };
-        // 100,000 rows with 100 values, each found 10 times on the other side, of which a tenth is left.
+        // 100,000 rows with 100 values, each found 10 times on the other side. A tenth of these remains.
         assert_eq!(join(JoinType::Inner), 100_000);
         assert_eq!(join(JoinType::LeftSemi), 100_000);
         let few = scan("t").filter(col("t.day").lt(Expr::Literal(ScalarValue::Date32(Some(1)), None))).unwrap().build().unwrap();

@@ -136,7 +136,7 @@ impl Translation<'_> {
     }
 
     fn one_of(&mut self, key: Expr, mut values: Vec<ScalarValue>) -> DfResult<Option<Expr>> {
-        // NULL is equal to nothing; where it should pass, DataFusion says so beside the list.
+        // NULL equals nothing. Where NULL should pass, DataFusion adds a separate condition to the list.
         values.retain(|v| !v.is_null());
         if values.is_empty() {
             return Ok(Some(lit(false)));

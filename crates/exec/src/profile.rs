@@ -1,4 +1,4 @@
-//! What gathers a receipt while its query runs.
+//! Collects the receipt while its query runs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -91,7 +91,7 @@ impl Collector {
         scans.len() - 1
     }
 
-    /// The keys of so many `joins` go down with a scan.
+    /// The keys of `joins` joins go down with a scan.
     pub(crate) fn filtered(&self, scan: usize, joins: usize) {
         if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
             scan.join_filters = u32::try_from(joins).unwrap_or(u32::MAX);
@@ -188,7 +188,7 @@ fn sum_up(receipt: &mut Receipt, cut: Pushdown) {
     sort(&mut receipt.drives);
     (receipt.bytes_read, receipt.bytes_moved, receipt.host_work) = (0, receipt.bytes_metadata, ParentWork::default());
     for d in &receipt.drives {
-        // What branches worked off of their drives' is in the figures of the branches.
+        // What aggregators processed for their own drives is in the figures of the aggregators.
         receipt.host_work.add(d.above);
         add(&mut receipt.bytes_read, d.bytes_read);
         add(&mut receipt.bytes_moved, d.bytes_sent);

@@ -45,7 +45,7 @@ use crate::subplan_encoder::{Outgoing, Sent};
 use skytether_api::estimate::WorkSplit;
 use skytether_catalog::root_store::Catalog;
 
-/// Batches that wait between a drive and whoever reads.
+/// Batches that wait between a drive and its reader.
 const PREFETCH: usize = 4;
 
 /// A drive that takes part in a scan, with what it may see.
@@ -159,7 +159,7 @@ pub struct ScanParts {
     pub schema: SchemaRef,
     /// About what all drives give together.
     pub given: Given,
-    /// The small tables that travel beside the plan.
+    /// The tables of broadcast joins, which travel with the plan.
     pub beside: BroadcastTables,
     /// The order in which each drive gives its rows.
     pub order: Option<LexOrdering>,
@@ -430,7 +430,7 @@ impl ExecutionPlan for DriveScanExec {
                 reading.run(sent.of(sub_plan), &send).await
             };
             if let Err(e) = run.await {
-                // Where nobody listens any more there is nobody to tell.
+                // The reader may have stopped, and with it the need for the error.
                 let _ = send.send(Err(to_datafusion(e))).await;
             }
             Ok(())
@@ -438,8 +438,8 @@ impl ExecutionPlan for DriveScanExec {
         Ok(builder.build())
     }
 
-    /// To be run again, as the step of a recursive query is: the filters of joins were those of the run before, and
-    /// nobody would complete them now.
+    /// Prepares for another run, as the step of a recursive query needs. The join filters belong to the run before: no
+    /// join would complete them now.
     fn reset_state(self: Arc<Self>) -> DfResult<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(self.with(self.plan.without_filters(), self.beside.with_inputs(self.beside.inputs().to_vec())?)))
     }

@@ -1,9 +1,11 @@
-//! Small tables that travel down beside a sub-plan, so that a drive can join its rows with them.
+//! Broadcast joins: small tables travel with a sub-plan, so that a drive joins its own rows with them.
 //!
 //! A join of a table on drives with something small goes down as a whole: every drive joins its own rows with all of
-//! the small side. That is right where every row of the result belongs to one row of the drives' side (an inner join,
-//! or an outer, semi or anti join that keeps the drives' side), and it pays where an operator above the join makes few
-//! rows of many and can then go down as well. Without such an operator the join stays on the host.
+//! the small side. Two conditions hold:
+//! - Every row of the result belongs to one row of the drives' side. That is so for an inner join, and for an outer,
+//!   semi or anti join that keeps the drives' side.
+//! - An operator above the join makes few rows of many and can then go down as well. Otherwise the join stays on the
+//!   host.
 //!
 //! In a sub-plan the small side is a table `__shipped_n` of the data set that the sub-plan reads, with columns
 //! `__shipped_n_0`, `__shipped_n_1`, ...

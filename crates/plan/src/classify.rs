@@ -1,4 +1,4 @@
-//! Operator by operator: whole, as a limit, split, or not at all.
+//! Which part of each operator goes down: all of it, a limit, a state, or nothing.
 
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort, Window};
@@ -47,23 +47,23 @@ pub struct Input {
     pub limited: bool,
     /// Operators of the sub-plan so far.
     pub operators: usize,
-    /// At most so many rows on all drives together, where that is known.
+    /// The most rows on all drives together, where known.
     pub rows: Option<u64>,
     /// The bytes of all rows of the table in memory, where that is known.
     pub bytes: Option<u64>,
-    /// At most so many rows on one drive, where that is known.
+    /// The most rows on one drive, where known.
     pub most_rows: Option<u64>,
-    /// Whether what is read is partitioned by key.
+    /// Whether the table is partitioned by key.
     pub by_key: bool,
-    /// By which of the columns, as far as they are still there: rows that are equal in these are on one drive.
+    /// The columns of the partitioning key that are still there: rows with equal values in them are on one drive.
     pub whole: Option<Whole>,
 }
 
-/// What may be done with `node`, the input of which goes down as `input` says. A pure function; this is the one list of
+/// What may be done with `node`, whose input goes down as `input` says. A pure function; this is the one list of
 /// operators that go down.
 ///
-/// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as
-/// well; so do aggregates and windows by the keys that a table is partitioned by.
+/// One drive reads a table that is `Everywhere`, so each operator of the list goes down whole there, aggregates
+/// included. So do aggregates and windows by the keys that a table is partitioned by.
 #[must_use]
 pub fn classify(node: &LogicalPlan, input: &Input, policy: Pushdown, registry: &dyn FunctionRegistry) -> Class {
     if policy == Pushdown::Raw {
@@ -154,9 +154,8 @@ fn sort(node: &Sort, input: &Input, registry: &dyn FunctionRegistry) -> Class {
     }
 }
 
-/// How many bytes the first `first` rows of a sort take on a drive, about: rows of which it is not known how
-/// long they are may be [`SKEW`] times as long as the average, but not longer than all together. `None` where
-/// that is not known either.
+/// About how many bytes the first `first` rows of a sort take on a drive. Rows of unknown length may be [`SKEW`] times
+/// as long as the average, but not longer than all rows together. `None` where the total is unknown too.
 fn bytes_of_first(node: &Sort, input: &Input, first: u64) -> Option<u64> {
     let (rows, bytes) = (input.rows?, input.bytes?);
     let long = (bytes / rows.max(1)).saturating_mul(first.min(rows)).saturating_mul(SKEW).min(bytes);

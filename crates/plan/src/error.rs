@@ -32,7 +32,7 @@ pub fn from_datafusion(error: DataFusionError) -> Error {
     }
     match error {
         DataFusionError::Context(text, inner) => {
-            // DataFusion's contexts name its optimizer rules, which tell nobody what is wrong with a query.
+            // DataFusion's contexts name its optimizer rules, which does not help the author of a query.
             tracing::debug!("{text}");
             from_datafusion(*inner)
         }
@@ -83,7 +83,7 @@ pub fn is_out_of_memory(error: &DataFusionError) -> bool {
     find(error).is_none() && matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// Ours below any of DataFusion's wrappings, some of which `source()` does not show.
+/// The [`Error`] below any of DataFusion's wrappers; `source()` does not show all of them.
 fn find(error: &DataFusionError) -> Option<&Error> {
     match error {
         DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => find(inner),
@@ -139,8 +139,8 @@ fn kind_of(error: &DataFusionError) -> Kind {
     }
 }
 
-/// What to say of `error`: its text without backtrace, without the class that DataFusion puts in front ("Error during
-/// planning: "), and without what only makes sense to whoever embeds the engine.
+/// The text for `error`: without a backtrace, without DataFusion's class in front ("Error during planning: "), and
+/// without advice that only makes sense to a program that embeds the engine.
 fn text_of(error: &DataFusionError) -> String {
     use DataFusionError as D;
     match error {
@@ -157,7 +157,8 @@ fn text_of(error: &DataFusionError) -> String {
     let classes =
         ["Error during planning: ", "Execution error: ", "This feature is not implemented: ", "Resources exhausted: ", "Schema error: ", "Substrait error: "];
     let text = classes.iter().find_map(|class| text.strip_prefix(class)).unwrap_or(&text);
-    // A setting that nobody can change here, and the catalog of names that have none (`table '@.@.trips' not found`).
+    // Removes a setting that no user can change here, and the name of the nameless catalog
+    // (`table '@.@.trips' not found`).
     text.replace(" or disable the datafusion.sql_parser.enable_ident_normalization configuration", "").replace("'@.@.", "'")
 }
 

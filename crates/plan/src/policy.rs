@@ -12,7 +12,7 @@ pub struct Partitioning {
     pub placement: Placement,
     /// What the drives call the table, where that is not what the query calls it.
     pub stored_as: Option<TableReference>,
-    /// By which keys its rows are dealt to the drives, if they are.
+    /// The keys by which the table's rows are distributed over the drives, if any.
     pub by_key: Option<ByKey>,
 }
 

@@ -1,9 +1,9 @@
-//! What of a sub-plan a drive may leave to the level above: a sub-plan in two parts.
+//! A sub-plan in two parts: a drive may leave the upper one to its parent.
 //!
-//! The lower part gives rows, each from rows of one slice alone: scan, filters, projections, joins with tables that
-//! came beside the plan. The upper part makes states of groups of them. `full` is both, `filter` the lower one, whose
-//! rows the upper one takes in above. States and rows of any parts of a table meet in the same merge, so that it makes
-//! no difference who ran what over which slices.
+//! The lower part gives rows, each from rows of one slice alone: scan, filters, projections, joins with broadcast
+//! tables. The upper part makes states of groups of them. A drive at `full` runs both; at `filter` it runs the lower
+//! part, and its parent runs the upper one. One merge takes states and rows of any parts of a table, so any node may
+//! process any slice.
 
 use std::fmt;
 use std::hash::Hash;

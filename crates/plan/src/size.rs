@@ -1,8 +1,7 @@
-//! How many bytes rows take, from what is known of the tables that they come from.
+//! How many bytes rows take, from what is known of their tables.
 //!
-//! Types tell the width of numbers. Texts, bytes and lists are as long as they are in the table: all of them
-//! together take at most what the table's rows take in memory, which its record says. A text that is
-//! computed may be of any length.
+//! Types give the width of numbers. Texts, bytes and lists are as long as in the table: all of them together take at
+//! most what the table's record says that its rows take in memory. A computed text may be of any length.
 
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, JoinType, TableReference};
@@ -82,7 +81,7 @@ pub(crate) fn repeats(window: &Window) -> bool {
     })
 }
 
-/// As [`longest_column`], of `exprs` (the first columns of `schema`) over an input of which `below` is the longest.
+/// As [`longest_column`], of `exprs` (the first columns of `schema`). `below` is the longest column of their input.
 fn handed_on(exprs: &[Expr], schema: &DFSchema, rows: u64, below: Option<u64>) -> Option<u64> {
     let mut most = 0;
     for (expr, _) in exprs.iter().zip(schema.fields()).filter(|(_, field)| is_long(field)) {
@@ -109,7 +108,7 @@ mod tests {
     use datafusion::prelude::SessionContext;
     use std::sync::Arc;
 
-    /// The bound for 10 rows of `sql` over `t` (k BIGINT, text, more VARCHAR), all rows of which take 500 bytes.
+    /// The bound for 10 rows of `sql` over `t` (k BIGINT, text, more VARCHAR); all rows of `t` take 500 bytes.
     async fn bound(sql: &str) -> Option<u64> {
         let context = SessionContext::new();
         let columns: [(&str, ArrayRef); 3] =

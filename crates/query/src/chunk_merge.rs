@@ -1,13 +1,14 @@
-//! Long lists of results over one table, made ready for the cut some at a time.
+//! Long lists of results over one table, optimised in parts before the cut.
 //!
-//! Each part of the list was planned as a query of its own over the columns that it names. Here DataFusion's rules
-//! rewrite each of them as well, and one plan is made of what they give: the plan that the rules would have made of the
-//! whole list. Rules look for columns name by name and know their types anew each time, for which a part has few to
-//! look among, and parts are rewritten side by side.
+//! [`crate::chunked`] plans each part of the list as a query of its own over the columns that it names. Here
+//! DataFusion's rules rewrite each part, and the results become one plan: the plan that the rules would have made of
+//! the whole list. Each rule looks columns up by name and computes their types again. A part has few columns, so this
+//! is fast, and parts are rewritten in parallel.
 //!
-//! Three rules see a list as a whole. Whether the two that find what is computed twice, or what may be computed by the
-//! scan, have something to do is told by a walk through all expressions; if they have, they get the joined plan. What
-//! the third does, to give each operator the columns that are wanted above it, is done here, with an index of names.
+//! Three rules need the list as a whole:
+//! - Two of them find what is computed twice, or what the scan may compute. A walk through all expressions shows
+//!   whether they have work; if so, they get the joined plan.
+//! - The third gives each operator the columns that are wanted above it. This module does that with an index of names.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -29,7 +30,7 @@ const OF_THE_WHOLE: &str = "common_sub_expression_eliminate";
 /// Those rules, as far as they are known here. The last one rewrites joins.
 const KNOWN: [&str; 5] = [OF_THE_WHOLE, "extract_leaf_expressions", "push_down_leaf_projections", "optimize_projections", "join_types"];
 
-/// Rewrites an aggregate of which all calls are alike.
+/// Rewrites an aggregate whose calls are all alike.
 const SINGLE_DISTINCT: &str = "single_distinct_aggregation_to_group_by";
 
 /// DataFusion's rules in two halves.

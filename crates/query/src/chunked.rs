@@ -1,12 +1,12 @@
-//! Long lists of results, planned some at a time.
+//! Long lists of results, planned in parts.
 //!
-//! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times: for 1,000 aggregates
-//! that takes half a second, and the time grows with the square of their number. But each result depends on what is
-//! read and grouped only, not on the other results. So parts of the list are planned, each as a query of its own over
-//! the same input, and one aggregate and one projection are made of theirs.
+//! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times. For 1,000 aggregates
+//! that takes half a second, and the time grows with the square of their number. But each result depends only on the
+//! rows and groups, not on the other results. So each part of the list is planned as a query of its own over the same
+//! input, and one aggregate and one projection are made of the parts.
 //!
-//! Over one table each part is planned with the columns that it names, and rewritten by the rules for logical plans
-//! before the parts are joined ([`crate::chunk_merge`]), several of them side by side.
+//! Over one table each part is planned with the columns that it names. The rules for logical plans rewrite the parts
+//! before they are joined ([`crate::chunk_merge`]), several in parallel.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ use crate::select_shape::{put_list, take_list};
 /// Results that are planned at once.
 const PART: usize = 50;
 
-/// Results that are planned at once over one table, of which each part has few columns.
+/// Results of one part over one table: a part then has few columns.
 const SMALL_PART: usize = 25;
 
 /// The longest text, in bytes, of what is not the list: each of the small parts has all of it to plan.

@@ -1,10 +1,10 @@
 //! Why each operator of the host's physical plan is there.
 //!
-//! The cut says why for operators of the logical super-plan. DataFusion makes the physical plan of it and keeps no
-//! track of which became which, so they are paired: an operator is told by its kind and by the scans of drives that lie
-//! below it, and where several of one kind lie over the same scans, they are a chain and pair in order. A pair that is
-//! in doubt is left out: a wrong reason is worse than none, and the reasons are listed once more by themselves.
-//! Operators that the engine added of its own accord say what they are for.
+//! The cut gives reasons for operators of the logical super-plan. DataFusion makes the physical plan of it and does not
+//! record which operator became which, so this module pairs them. An operator is recognised by its kind and by the
+//! scans of drives below it. Several operators of one kind over the same scans form a chain and are paired in order. A
+//! doubtful pair is left out: a wrong reason is worse than none, and the reasons are also listed separately. Operators
+//! that the engine added itself say what they are for.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -76,7 +76,7 @@ struct Logical<'a> {
 impl Logical<'_> {
     fn walk(&mut self, plan: &LogicalPlan) -> Scans {
         if let Some(scan) = DriveScan::of(plan) {
-            // What travels beside the sub-plan is made by itself.
+            // The host makes the broadcast tables separately.
             for beside in &scan.inputs {
                 self.walk(beside);
             }

@@ -156,7 +156,7 @@ impl Planner {
         collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), scan_numbers(physical.as_ref()), taken);
         let schema = physical.schema();
         let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);
-        // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
+        // Begins at the first poll: a query without a reader must not hold the drives' turns.
         let memory = Arc::clone(context.memory_pool());
         let stream = Counted { inner: Running::Planned(physical, context), collector, memory, running }.boxed();
         Ok(Query { schema, stream, receipt })
@@ -377,7 +377,7 @@ fn parse(state: &SessionState, text: &str) -> Result<Statement> {
     Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
 }
 
-/// `plan` with its aggregates asking `cells` instead of nobody.
+/// `plan` with `cells` as the source of cell groups for its aggregates, which had none.
 fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
     use datafusion::common::tree_node::{Transformed, TreeNode};
     use datafusion::logical_expr::Expr;

@@ -14,7 +14,7 @@ use skytether_api::statement::MAX_REQUEST;
 /// only a value to the parser.
 pub const MAX_TEXT: usize = 1 << 20;
 
-/// The most operators in one query: chains of about so many are tested to be planned on stacks of 32 MiB, which
+/// The most operators in one query. Tests show that chains of about this length are planned on stacks of 32 MiB, which
 /// the threads of hosts have.
 pub const MAX_OPERATORS: usize = 1000;
 

@@ -35,8 +35,7 @@ pub(crate) async fn logical(
     Ok((plan, finder.found.into_inner()))
 }
 
-/// What `work`, on a stranger's plan, says. That the engine's planner fails or panics over it is the plan's
-/// fault, and nobody else's.
+/// The result of `work` on a foreign plan. Where the engine's planner fails or panics over it, the plan is at fault.
 pub(crate) async fn guarded<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(done) => done.map_err(blame),

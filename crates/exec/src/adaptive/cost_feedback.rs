@@ -1,4 +1,4 @@
-//! What a drive's annotation says of what each kind of operator takes there, for the queries that come.
+//! What an annotation shows of the cost of each kind of operator at a drive. The next queries use it.
 
 use skytether_device::{Annotation, OperatorNote};
 use skytether_scheduler::cost::CostModel;
@@ -9,10 +9,10 @@ use skytether_scheduler::work::{Kind, Operator};
 /// The operator that makes states of rows.
 const AGGREGATE: &str = "AggregateExec";
 
-/// What is known of drive `at` after a query of which `cost` is what was learnt, and `told` what the drive itself
-/// tells; `None` where that says nothing new.
+/// Costs at drive `at` after a query: `cost` is the query's model, `told` the drive's own annotation. `None` where the
+/// annotation says nothing new.
 pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<Kinds> {
-    // Who stood for it is another device; a branch has its drives do the work.
+    // A fallback executor is another device, and an aggregator's figures are those of its drives.
     if told.served_by_fallback.is_some() || !told.below.is_empty() {
         return None;
     }

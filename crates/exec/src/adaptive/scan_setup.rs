@@ -64,7 +64,7 @@ pub trait SliceSource: Send + Sync {
     fn is_over(&self) -> bool;
     /// Ready when there may be more to take than when this was called.
     fn changed(&self) -> BoxFuture<'_, ()>;
-    /// A stripe (which `cost` names as its slice) is worked off, for the first time or again.
+    /// A stripe is processed, for the first time or again; `cost` names it as its slice.
     fn done(&self, cost: SliceCost);
     /// The stripes that a drive works on, with the processor seconds that they have had, how busy it is, and for how
     /// long it may stand still, as it says.

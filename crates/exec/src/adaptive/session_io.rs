@@ -1,4 +1,4 @@
-//! Sessions with drives: how they begin, what drives say in them, and their last words.
+//! Sessions with drives: how they open, what drives send in them, and how they end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,8 +84,11 @@ impl Task {
         }
     }
 
-    /// What drive `at` announces when it is opened makes no sense: whoever stands for it is asked, or it is once more.
-    /// An error where that has been done.
+    /// What drive `at` announced at the opening of its session is invalid. The first time, another session is opened,
+    /// which may fail over to another reader.
+    ///
+    /// # Errors
+    /// `error`, where the second opening was invalid too.
     fn announced(&mut self, at: usize, first: bool, error: Error) -> Result<()> {
         if !first {
             self.garbled(at, error);
@@ -152,8 +155,8 @@ impl Task {
         Ok(())
     }
 
-    /// What drive `at` said makes no sense: nothing more is heard of it in this session, and the next order opens
-    /// another, with whoever stands for it if somebody does. What was open there is lost.
+    /// Drive `at` sent something invalid. The host ignores the rest of this session, and its open epochs are lost. The
+    /// next order opens another session, which may fail over to another reader.
     pub(crate) fn garbled(&mut self, at: usize, error: Error) {
         let drive = &mut self.drives[at];
         drive.faults.protocol_violation(&drive.plan, &error.report());
@@ -183,7 +186,7 @@ impl Task {
                 self.handle(Event::Up { cse, up });
             }
             Some(Ok(Message::Batch { epoch, number, batch, .. })) => {
-                // Once it counts nobody else can be asked.
+                // Checked before the epoch counts: afterwards no other reader could take its slices.
                 let fits = match drive.columns(epoch, has_upper, &self.schema) {
                     Some(columns) => conform(&batch, &columns, &drive.cse.info().name),
                     None => Ok(batch),

@@ -1,4 +1,4 @@
-//! Rows that wait to be counted or read: in the query's memory, or on disk where that has no room for them.
+//! Rows that wait for their epoch or their reader: in the query's memory, or on disk where memory has no room.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl SpillBuffer {
         }
     }
 
-    /// Rows for which nobody waits yet: on disk.
+    /// Puts rows on disk that no reader waits for yet.
     ///
     /// # Errors
     /// As [`Self::keep`].
@@ -96,7 +96,7 @@ impl fmt::Debug for BufferedBatch {
 }
 
 impl BufferedBatch {
-    /// Rows in memory that nobody else accounts for.
+    /// Rows in memory that no other part of the query accounts for.
     pub(crate) fn loose(batch: RecordBatch) -> Self {
         Self(Place::Memory { batch, _held: None })
     }

@@ -301,7 +301,7 @@ fn limited(plan: LogicalPlan, rows: usize) -> DfResult<LogicalPlan> {
     Ok(LogicalPlan::Limit(Limit { skip: None, fetch: Some(Box::new(lit(rows))), input: Arc::new(plan) }))
 }
 
-/// Whether `plan` is a limit of just so many rows already.
+/// Whether `plan` is already a limit of exactly `rows` rows.
 fn fetches(plan: &LogicalPlan, rows: usize) -> bool {
     matches!(plan, LogicalPlan::Limit(l) if l.skip.is_none() && matches!(l.get_fetch_type(), Ok(FetchType::Literal(Some(n))) if n == rows))
 }

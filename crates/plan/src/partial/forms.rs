@@ -72,7 +72,7 @@ pub(super) fn inner_args<'a>(inner: &AggregateUDF, args: &AccumulatorArgs<'a>, s
     })
 }
 
-/// Fields of `types`, as aggregates see arguments of which only types are known.
+/// Fields of `types`, as aggregates see arguments when only their types are known.
 pub(super) fn nullable(types: &[DataType]) -> Vec<FieldRef> {
     types.iter().enumerate().map(|(i, t)| Arc::new(Field::new(format!("a{i}"), t.clone(), true))).collect()
 }
