@@ -1,8 +1,8 @@
-//! Root records on their home drives: one each, or several where the fleet may lose drives.
+//! The commit: root records on their home drives. There is one home drive, or several where the fleet may lose drives.
 //!
-//! Of several homes the first one that is here decides who is first: a change is a compare-and-set there, and then made
-//! at the others. Drives that are lost are noted before the first change that is made without them
-//! (`redundant::rejoin`), so that nobody takes theirs for the truth when they are back.
+//! A change is a compare-and-set at the first home drive that is up, which decides between writers. The other homes get
+//! it afterwards. Before the first change without a lost drive, the membership record notes that drive as absent
+//! ([`crate::rejoin`]). So no host takes the drive's old records for the truth when it is back.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn replica_behind(name: &DatasetName, drive: &str, error: Error) -> Error {
     Error::unavailable(format!("{name} was changed, but {drive} could not note it: look at what is there now")).with_source(error)
 }
 
-/// What is to be done at a home of which the answer to a change decides.
+/// What a home drive must do, where its answer decides over a change.
 enum Decides {
     /// The change, if the record is still as this says.
     Change(Expect),
@@ -58,7 +58,7 @@ impl Catalog {
         self.homes_where(name, self.health().homes(), self.health().home_slots().as_deref(), self.health().failure_domains().as_deref())
     }
 
-    /// Those that it would have if records lay on so many drives, on these seats and on such hosts.
+    /// The homes under another policy: `number` drives per root record, with these home slots and failure domains.
     pub fn homes_where(&self, name: &DatasetName, number: usize, seats: Option<&HomeSlots>, domains: Option<&FailureDomains>) -> Vec<usize> {
         let key = name.root_key();
         let (mut homes, seated) = match seats {
@@ -177,7 +177,7 @@ impl Catalog {
                     }
                 }
                 Err(e) if e.kind() == Kind::Unavailable => self.may_lose(home, failed(e))?,
-                // What is to be said of that, and where else it may lie, is known there.
+                // The read below reports that, and knows where else the record may lie.
                 Ok(None) | Err(_) => {}
             }
         }
@@ -281,11 +281,11 @@ impl Catalog {
         })
     }
 
-    /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records
-    /// lie on more drives copies what `first` had until just before.
+    /// The homes that must follow a change that `first` has taken. Computed only then: a host that puts records on more
+    /// drives copies what `first` had until just before.
     async fn followers(&self, first: usize, name: &DatasetName) -> Result<Vec<usize>> {
         if !self.is_of_host() && !self.health().is_redundant() {
-            // A host tells nobody who ingests through it.
+            // An ingest through a host gets no notice of such a change.
             let known = self.ask(first, "name its fleet", self.drives()[first].get(&Key::new(MEMBERSHIP_KEY)?)).await;
             match known.and_then(|bytes| Membership::decode(&self.drives()[first].info().name, &bytes)) {
                 Ok(now) if now.homes > 1 => self.adopt_membership(&now),
@@ -370,8 +370,8 @@ impl Catalog {
         Err(Error::unavailable(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Removes the data set: first its root record, then what it named. Of one whose root record is corrupt only that
-    /// goes at once, since nobody can tell which slices it named; they are collected when the fleet is opened next.
+    /// Removes the data set: first its root record, then what it named. Where the root record is corrupt, only that
+    /// goes at once: its slices are unknown then, and the next opening of the fleet collects them.
     ///
     /// # Errors
     /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.

@@ -1,14 +1,15 @@
-//! Of two hosts over the same drives, the one that began last changes what they store, and the other one no more.
+//! Fencing: of two hosts over the same drives, only the one that began last may change what they store.
 //!
-//! Every drive behind a wire keeps a record of the host that it takes changes from, with a *term*. A host that begins
-//! writes its own on all of them, by compare-and-set, with a higher term than any of them knew. Each batch that it
-//! sends from then on has the condition that the record there is still the version that it wrote, so that the drive
-//! itself, in the transaction of the change, refuses whoever was there before. There is no clock in this and nothing
-//! that runs out: a host that was cut off or stopped for a day is refused at the first thing that it wants to change.
-//! What it only reads, it may.
+//! Every remote drive keeps a coordinator record: the host whose changes it takes, with a *term*. A host that begins
+//! writes its own record on all drives by compare-and-set, with a higher term than any of them had. Each batch that it
+//! sends afterwards requires that the record still has the version that this host wrote. So the drive itself refuses an
+//! older host, inside the transaction of the change.
 //!
-//! A drive that is away when a host begins gets the record before the first change that this host makes there. Drives
-//! within the process need none: their directories are locked.
+//! No clock and no lease is involved. A host that was cut off or stopped for a day is refused at its first change.
+//! Reads are not fenced.
+//!
+//! A drive that is away when a host begins gets the record before this host's first change there. Drives in the host's
+//! process need no record: their directories are locked.
 
 use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +53,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Who it is, for whoever finds it in the place of another one.
+    /// Describes this host to another host that finds it in its place.
     fn told(&self) -> String {
         let ago = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(self.since));
         format!("another host (process {}, {}) has this fleet, begun {} ago", self.process, self.host, human_seconds(ago as f64))
@@ -84,7 +85,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A host of this id, which nobody else has.
+    /// A host with this id, which must be unique.
     pub fn new(host: Uuid) -> Arc<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Arc::new(Self { host, since, term: AtomicU64::new(0), lost: OnceLock::new() })
@@ -245,7 +246,7 @@ impl Fenced {
     /// Whether the drive refused a batch for want of this host's record, `checked` as it had been laid, and not for one
     /// of its own conditions: because another host is there, which is the error, or because the drive has none.
     async fn is_without(&self, checked: Version) -> Result<bool> {
-        // Several batches may be refused at a time: the first lays the record anew, and the others find that.
+        // Several batches may be refused at a time: the first writes the record again, and the others find it.
         let mut laid = self.laid.lock().await;
         let found = self.holder().await?;
         let term = self.fence.term.load(Ordering::SeqCst);

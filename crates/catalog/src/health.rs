@@ -1,4 +1,4 @@
-//! Which of a host's drives are here, and on how many of them root records lie.
+//! Which of a host's drives are up, and on how many of them each root record lies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::records::membership::no_hosts;
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]
 pub struct DriveHealth {
-    /// On so many drives each root record lies.
+    /// The number of home drives of each root record.
     homes: AtomicUsize,
     /// Held while root records change, and while drives that are back get the changes.
     turn: Turn<()>,
@@ -38,13 +38,13 @@ struct State {
     scheme: Scheme,
     /// Why each drive is not used, if it is not: it does not answer, or did not while something changed.
     lost: Vec<Option<String>>,
-    /// The lost drives of which the membership record says so.
+    /// The lost drives that the membership record names as absent.
     noted: BTreeSet<Uuid>,
-    /// When it was last looked whether lost ones are back.
+    /// When the host last checked whether lost drives are back.
     looked: Option<Instant>,
     /// Drives that are not of the fleet: not yet, or not any more.
     outside: BTreeSet<usize>,
-    /// Drives that are being emptied: nothing new is to be written there.
+    /// Drives that are being emptied: they take no new data.
     leaving: BTreeSet<usize>,
     /// Which drives root records lie on, where that does not follow from the list of drives alone.
     seats: Option<Arc<HomeSlots>>,
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl DriveHealth {
-    /// Of so many drives, which are all here, and of which nothing else is known.
+    /// `drives` drives, all of them up; nothing else is known yet.
     pub fn new(drives: usize) -> Self {
         Self {
             homes: AtomicUsize::new(1),
@@ -172,10 +172,10 @@ impl DriveHealth {
         self.state().incarnations = incarnations;
     }
 
-    /// The drives that a table is written over with `scheme`, of these; nothing where it has no parities.
+    /// The drives for a table that is written over `drives` with `scheme`; `None` where it has no parities.
     ///
     /// # Errors
-    /// Invalid where there are too few drives or hosts for it, or nobody knows the hosts.
+    /// Invalid where `scheme` needs more drives or hosts, or where hosts are unknown.
     pub fn layout(&self, scheme: Scheme, drives: &[usize]) -> Result<Option<StripeLayout>> {
         if let Scheme::Levels(outer, inner) = scheme {
             let domains = self.failure_domains().ok_or_else(|| no_hosts(scheme))?;
@@ -200,7 +200,7 @@ impl DriveHealth {
         self.state.lock()
     }
 
-    /// On how many drives each root record lies: so many may be lost, less one, without hiding a data set.
+    /// The number of home drives of each root record: one drive fewer may be lost without hiding a data set.
     pub fn homes(&self) -> usize {
         self.homes.load(Ordering::Acquire)
     }
@@ -210,8 +210,8 @@ impl DriveHealth {
         self.homes() > 1
     }
 
-    /// The turn to change root records, or to bring a drive that is back up to them: nobody else of this process does
-    /// either meanwhile. Nothing where records have one home each.
+    /// The lock for changes of root records, and for bringing a drive that is back up to date. Only one task of this
+    /// process holds it. `None` where records have one home each.
     pub async fn membership_lock(&self) -> Option<InTurn<'_, ()>> {
         if self.is_redundant() { Some(self.turn.lock().await) } else { None }
     }

@@ -1,5 +1,7 @@
-//! Indexes that drives build (docs/internals/indexes.md): which there are to be is in root records, so that the next
-//! generation gets them, too; each drive is told by a definition beside each of its partitions.
+//! Indexes that drives build (docs/internals/indexes.md).
+//!
+//! Root records list the indexes, so that the next generation gets them too. A definition next to each partition tells
+//! its drive what to build.
 
 use crate::records::index::IndexRecord;
 use futures::future::BoxFuture;
@@ -45,7 +47,7 @@ pub struct OldIndex {
     pub name: String,
 }
 
-/// Of which data sets indexes are to be listed.
+/// Which data sets to list the indexes of.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListIndexes {
     /// This one; all if `None`.
@@ -326,9 +328,9 @@ impl Catalog {
         (told, done)
     }
 
-    /// Looks at the root record again, after drives were told what `record` says, until nothing has changed: between
-    /// the two others may have dropped an index, or made another one of its name, of which drives would have what they
-    /// were told last. Nothing depends on it, as for [`Self::announce_indexes`].
+    /// Reads the root record again after drives got the definitions in `record`, until nothing has changed. In between,
+    /// other callers may have dropped an index, or made another one of its name, and drives would keep the older
+    /// definition. Nothing depends on it, as for [`Self::announce_indexes`].
     async fn follow_indexes(&self, record: &RootRecord) {
         let mut known = record.clone();
         for _ in 0..ATTEMPTS {
@@ -472,7 +474,7 @@ fn always_changing(name: &DatasetName, last: Option<Error>) -> Error {
     }
 }
 
-/// What an index is called that nobody names.
+/// The name of an index for which the caller gave none.
 fn usual_name(columns: &[String]) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
     columns.join("_").chars().map(fit).take(64).collect()

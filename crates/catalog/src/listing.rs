@@ -39,7 +39,7 @@ pub struct DatasetInfo {
 }
 
 impl DatasetInfo {
-    /// A data set of which only its name can be told.
+    /// A data set that shows only its name.
     fn broken(name: DatasetName, error: &Error) -> Self {
         Self {
             name,
@@ -168,7 +168,7 @@ struct Gathered {
     found: Vec<DatasetInfo>,
     /// The errors of the drives that did not tell.
     silent: BTreeMap<usize, Error>,
-    /// Whether a drive named a data set whose root record nobody told.
+    /// Whether a drive named a data set whose root record no drive could give.
     unread: bool,
 }
 
@@ -186,7 +186,7 @@ impl Catalog {
     pub async fn unreadable_at(&self, drive: usize) -> Result<Vec<Unreadable>> {
         let mut found = Vec::new();
         for name in self.names_at(drive).await? {
-            // One that lies elsewhere than at its home is nobody's, and is not read by anybody.
+            // No reader uses a record outside of its home drives.
             if !self.homes(&name).contains(&drive) {
                 continue;
             }

@@ -71,8 +71,8 @@ impl Catalog {
         let membership = match self.agreed(&found)? {
             Some(membership) => {
                 membership.plays(role)?;
-                // Before anything is changed: the host that has these drives keeps them. Whoever names the fleet by its
-                // directory checks it in that one's words.
+                // Checked before anything changes: the host that has these drives keeps them. Where the caller names
+                // the fleet by its directory, that host's fleet decides.
                 if scheme != Scheme::None && scheme != membership.redundancy && founding != Founding::KnownList {
                     return Err(other_redundancy(membership.redundancy, scheme));
                 }
@@ -151,7 +151,7 @@ impl Catalog {
         if membership.homes < 2 || found.iter().all(Option::is_none) {
             return Ok(());
         }
-        // One that did not answer is not blank: nobody knows what is on it.
+        // A drive that did not answer is not blank: its content is unknown.
         let told = found.iter().enumerate().map(|(at, own)| match own {
             None if self.health().is_down(at) => Err(Error::unavailable("it did not name its fleet")),
             own => Ok(own.clone()),

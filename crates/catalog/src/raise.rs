@@ -1,5 +1,5 @@
-//! Root records on more drives than before, since a data set is to survive more than those that are there: every copy
-//! lies where it is to lie before any drive is told that it is looked for there.
+//! Puts root records on more drives than before, for a data set that must survive more losses than the others. Every
+//! copy is in its place before any drive learns that readers look for it there.
 
 use std::collections::BTreeSet;
 
@@ -78,8 +78,8 @@ impl Catalog {
         if !self.health().is_known() {
             return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
         }
-        // Not what this host remembers: it knows as soon as one drive does, and whoever opens the fleet
-        // without that one does not.
+        // Asks the drives, not this host's memory: the host knows of the change as soon as one drive does. Another host
+        // may open the fleet without that drive.
         let told = self.read_memberships(self.deadline().min(ANSWER)).await?;
         let behind = |at: usize| !self.health().is_down(at) && matches!(&told[at], Ok(Some(own)) if !wanted.is_in(own));
         if let Some(newest) = self.newest_of(&told).filter(|newest| wanted.is_in(newest))

@@ -1,7 +1,8 @@
-//! Root records on several drives: drives that are lost are noted before something changes without them, and get what
-//! they missed before they are used again.
+//! Absence and return of drives that hold root records. Before something changes without a lost drive, the membership
+//! record notes it as absent. Before the drive is used again, it gets the changes that it missed.
 //!
-//! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
+//! The note is in the membership record, which every drive has. Of several records the one with the highest `change`
+//! counts.
 
 use crate::records::membership::highest;
 use crate::records::membership::{newest, no_record};
@@ -126,7 +127,7 @@ impl Catalog {
             if absent.contains(&self.drives()[at].info().id) {
                 self.health().mark_down(at, "it was away while data sets changed");
             } else if let Err(e) = told {
-                // Where nothing may be lost, whoever needs the drive says so.
+                // Where the fleet may lose no drive, the next request that needs the drive reports the error.
                 drop(self.may_lose(at, e));
             }
         }
@@ -167,11 +168,11 @@ impl Catalog {
         self.lose_strangers(&newest, &told);
         let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
-        // A drive whose record of the fleet is damaged can't say what it knows, and is told all of
-        // it as one that was away.
+        // A drive with a damaged membership record can't say what it knows. It gets everything, as a drive that was
+        // away does.
         let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt) && !stranger(*at)).collect();
-        // Unless nothing changed without it, and it never was replaced: then all that it has is right, and that record
-        // is only to be written anew.
+        // Except where nothing changed without it, and it never was replaced: then all its data is right, and only that
+        // record must be written again.
         let incarnation = |at: usize| newest.drives.iter().find(|member| member.id == self.drives()[at].info().id).map_or(0, |member| member.incarnation);
         let (innocent, damaged): (BTreeSet<usize>, BTreeSet<usize>) =
             damaged.into_iter().partition(|at| !absent.contains(&self.drives()[*at].info().id) && incarnation(*at) == 0);
@@ -181,10 +182,10 @@ impl Catalog {
                 Err(e) => drop(self.health().mark_down(*at, &e.report())),
             }
         }
-        // This host knows who has missed something also when those who were told of it are not here.
+        // This host also knows absent drives when the drives that have the note are not here.
         let away = |id: &Uuid| absent.contains(id) || self.health().are_noted(std::slice::from_ref(id));
-        // A note that came late may have reached nobody but the drive that it is about, which says so itself
-        // and has no say otherwise.
+        // A late note may have reached only the drive that it is about. That drive reports it, and its record does not
+        // count otherwise.
         let alone = |at: usize| matches!(&told[at], Ok(Some(own)) if own.change > newest.change && own.absent.contains(&self.drives()[at].info().id));
         let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at) || alone(at);
         for (at, told) in told.iter().enumerate() {
@@ -192,7 +193,7 @@ impl Catalog {
                 _ if stranger(at) || innocent.contains(&at) => {}
                 Ok(Some(_)) if missed(at) => drop(self.health().mark_down(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.take_back(at, deadline).await?,
-                // Who is only slow to say it is not lost: whoever needs it next finds out.
+                // A drive that is only slow to answer is not lost: the next request that needs it finds out.
                 Err(e) if damaged.contains(&at) => drop(self.health().mark_down(at, &e.report())),
                 Ok(None) | Err(_) => {}
             }
@@ -246,7 +247,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Writes the damaged record of the fleet of a drive anew.
+    /// Writes the damaged membership record of a drive again.
     async fn note_anew(&self, at: usize, membership: &Membership, deadline: Duration) -> Result<()> {
         let name = &self.drives()[at].info().name;
         let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
@@ -292,7 +293,7 @@ impl Catalog {
                     match RootRecord::decode(name, &bytes) {
                         Ok(record) if best.as_ref().is_none_or(|(change, _)| record.change > *change) => best = Some((record.change, bytes)),
                         Ok(_) => {}
-                        // Nobody can tell what a newer one means.
+                        // The meaning of a newer version is unknown.
                         Err(e) if e.kind() == Kind::Unsupported => return Ok(()),
                         Err(e) => damaged = Some(e),
                     }
@@ -384,12 +385,13 @@ impl Catalog {
                 _ => error,
             });
         }
-        // Those that are back and are not used yet get it as well. One that is to leave knows it last: if it alone did,
-        // whoever begins with the others would never hear of it, and say something else by the same number.
+        // Drives that are back but not in use yet get the record as well. A drive that leaves gets it last. If it alone
+        // had the record, a host that begins with the others would not learn of it, and would write another record with
+        // the same number.
         let stays = |at: &usize| membership.drives.iter().any(|member| member.id == self.drives()[*at].info().id);
         let (stay, leave): (Vec<usize>, Vec<usize>) = all.into_iter().filter(|at| takes(*at)).partition(stays);
-        // The first one says who comes first, where two hosts change it at a time: who is refused there has changed
-        // nothing. After that nobody has to wait for another drive's disk.
+        // The first drive decides where two hosts change the record at a time: the refused host has changed nothing.
+        // After that no host waits for another drive's disk.
         let (first, rest) = stay.split_at(stay.len().min(1));
         for together in [first, rest, &leave] {
             let noted = join_all(together.iter().map(|at| self.note_membership(*at, &key, &membership, &value))).await;

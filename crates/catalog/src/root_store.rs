@@ -1,7 +1,7 @@
 //! The catalog: root records on the drives, and nothing else.
 //!
-//! A data set exists when its root record does. The record lives on the data set's home drive, the one with the highest
-//! rendezvous hash of name and drive id, so that any host with the same drives finds it without asking anybody.
+//! A data set exists when its root record does. The record lies on the data set's home drive: the drive with the
+//! highest rendezvous hash of name and drive id. So any host with the same drives finds it without a look-up.
 
 use crate::records::root::root_name;
 use crate::rendezvous::rendezvous;
@@ -220,9 +220,9 @@ impl Catalog {
         }
     }
 
-    /// Deletes every partition that no root record names: what a crash or a failed ingest left behind. Only safe while
-    /// nobody else writes to these drives, since an ingest under way is not yet named either. Data sets of a newer
-    /// format are left alone. The number of keys deleted.
+    /// Deletes every partition that no root record names: what a crash or a failed ingest left behind. Returns the
+    /// number of keys deleted. Only safe while no other process writes to these drives: no root record names an ingest
+    /// under way. Data sets of a newer format are left alone.
     ///
     /// # Errors
     /// `Unavailable` if any drive can't be read, `Invalid` unless the drives are exactly one fleet

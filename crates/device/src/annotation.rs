@@ -1,4 +1,4 @@
-//! What a CSE writes on a plan that it ran, or did not run.
+//! The annotation that a CSE writes about a plan that it ran, or did not run.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
@@ -58,16 +58,15 @@ pub struct IndexNote {
     pub covers: bool,
 }
 
-/// What the level above a CSE worked off in its place: slices that it handed out as they are stored, and rows that it
-/// had filtered.
+/// What the parent of a CSE processed in its place: slices that the CSE sent raw, and rows that it filtered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ParentWork {
-    /// Slices that were handed out and worked off there. They are not among those of the CSE.
+    /// Slices sent raw and processed by the parent. The CSE's own figure does not include them.
     pub slices: u64,
-    /// Rows of them that were looked at, also those that were passed over for a condition.
+    /// Rows of them that scans looked at, including those that a condition excluded.
     pub rows_read: u64,
-    /// Bytes of them, as they are stored. The CSE read them too, so that its own figure has them as well.
+    /// Bytes of them as stored. The CSE read them too, so its own figure includes them.
     pub bytes_read: u64,
     /// Seconds of processor time, for these slices and for rows that were filtered below.
     pub seconds: f64,
@@ -104,20 +103,20 @@ pub struct Annotation {
     /// The rung that ran; `None` where nothing ran, and for a rung that this version does not know.
     #[serde(deserialize_with = "known_rung")]
     pub rung: Option<PushdownLevel>,
-    /// Slices that were read, and worked off here.
+    /// Slices that were read and processed here.
     pub slices: u64,
     /// Slices that statistics showed to hold nothing of interest.
     pub slices_pruned: u64,
-    /// Slices of which metadata told all that was asked: numbers of rows, smallest and largest values.
+    /// Slices whose metadata answered the question: numbers of rows, smallest and largest values.
     pub slices_told: u64,
-    /// Slices that there are of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor
-    /// told of.
+    /// Slices of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor answered by
+    /// metadata.
     pub slices_total: Option<u64>,
     /// Rows of the slices that scans looked at, also those that they passed over for a condition.
     pub rows_read: Option<u64>,
     /// Rows that left the CSE.
     pub rows_out: u64,
-    /// Bytes read from the store, also those of slices that were handed out as they are.
+    /// Bytes read from the store, including slices sent raw.
     pub bytes_read: u64,
     /// Bytes of the sub-plan that came in.
     pub bytes_received: u64,
@@ -125,7 +124,7 @@ pub struct Annotation {
     pub bytes_sent: u64,
     /// Seconds from the sub-plan's arrival to the last batch.
     pub seconds: f64,
-    /// Highest number of bytes that the engine's memory pool had handed out.
+    /// Highest number of bytes that the engine's memory pool had granted.
     pub peak_memory: u64,
     /// The operators, from the root down; at most [`MAX_OPERATORS`].
     pub operators: Vec<OperatorNote>,
@@ -211,12 +210,11 @@ impl Annotation {
         }
     }
 
-    /// What a host takes over of an annotation that came from `cse`, whoever wrote it: under the name that the host
-    /// knows it by, with texts and operators bounded in length and number, depths of a tree, and times that are
-    /// times.
+    /// What a host keeps of an annotation that came from `cse`, which may be wrong or hostile. It gets the name that
+    /// the host knows; texts, operators and depth are bounded, and times are valid times.
     #[must_use]
     pub fn taken_from(self, cse: &str) -> Self {
-        // What the host did itself nobody else tells it.
+        // No other process reports what the host did itself.
         Self { above: ParentWork::default(), ..self }.taken(cse.to_owned(), MAX_LEVELS)
     }
 

@@ -1,9 +1,8 @@
-//! A sub-plan that is worked off slice by slice, at rungs that change while it runs
+//! A session: a sub-plan that a CSE processes slice by slice, at pushdown levels that change while it runs
 //! (docs/internals/adaptive-execution.md).
 //!
-//! Orders go down, messages come up, both as `skytether_scheduler` has them. Slices are called by the numbers of their
-//! stripes in the CSE's partition; slices as they are stored are read through [`crate::Storage`] and are no matter of
-//! sessions.
+//! Orders go down and messages come up, in the types of `skytether_scheduler`. A slice goes by the number of its stripe
+//! in the CSE's partition. Raw slices are not part of a session: the parent reads them through [`crate::Storage`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -82,7 +81,7 @@ pub enum Message {
         /// What happened.
         error: Arc<Error>,
     },
-    /// A sign of life of whoever carries the messages.
+    /// A heartbeat of the transport that carries the messages.
     Alive,
     /// What was done in all; always the last message.
     Done(Box<Annotation>),

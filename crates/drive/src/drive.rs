@@ -34,8 +34,8 @@ pub const FORMAT: u32 = 1;
 /// Epochs that may run or wait, for each sub-plan that may run.
 const EPOCHS: u32 = 16;
 
-/// How many times their processor time slices may take, unless said otherwise: so many, and work that was pushed back
-/// is done sooner nearly anywhere else.
+/// The longest that slices may take before a drive refuses work, as a multiple of their processor time. Above this,
+/// pushed-back work ends sooner nearly anywhere else.
 const MAX_LOAD: f64 = 32.0;
 
 /// The share of a disk that indexes leave free, unless said otherwise.
@@ -48,7 +48,7 @@ const SEARCH_SHARE: usize = 4;
 /// The share of a drive's memory that slices take which its sub-plans and somebody else read at the same time.
 const BOTH_SHARE: usize = 8;
 
-/// What is kept of metadata while indexes are built is so many times less than for queries.
+/// The metadata cache of index builds is smaller than that of queries by this factor.
 const CACHE_SHARES: usize = 16;
 
 /// What a drive may use.
@@ -61,8 +61,8 @@ pub struct DriveOptions {
     pub threads: usize,
     /// Sub-plans that run at the same time; others wait.
     pub max_concurrent: usize,
-    /// How many times their processor time slices may take before the drive takes no more of them on, and hands what it
-    /// has back: it has too much else to do then, and whoever asks reads them instead.
+    /// The load up to which the drive takes slices: the time that they take, as a multiple of their processor time.
+    /// Above it the drive is too busy; it pushes slices back, and the host reads them instead.
     pub max_load: f64,
     /// The share of its disk that a drive's indexes leave free: where less is, they are dropped.
     pub index_free: f64,
@@ -256,7 +256,7 @@ impl Storage for Drive {
             let indexes = Arc::clone(&self.indexes);
             let apply = move |store: &dyn SliceStore| {
                 let applied = match store.apply(batch.clone()) {
-                    // What can be made anew goes first.
+                    // Indexes can be built again, so they go first.
                     Err(error) if error.kind() == Kind::Exhausted && indexes.takes_space() && indexes.make_room(error.message()) => store.apply(batch.clone()),
                     applied => applied,
                 };

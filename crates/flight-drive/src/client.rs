@@ -1,8 +1,8 @@
 //! A CSE on the other side of a connection.
 //!
-//! Signs of life end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for
-//! them. That is why this CSE has the capability `heartbeats`: a caller's limit on the time between messages would
-//! count slow work as silence. A garbled answer to `apply` is `Unavailable`: the batch may be there.
+//! Heartbeats end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for them.
+//! That is why this CSE has the capability `heartbeats`: a caller's limit on the time between messages would count slow
+//! work as silence. A garbled answer to `apply` is `Unavailable`: the batch may be there.
 
 use std::future::Future;
 use std::ops::Range;
@@ -65,7 +65,7 @@ struct Peer {
     lost: Arc<AtomicBool>,
 }
 
-/// What a broken connection means to whoever waited for an answer.
+/// What a broken connection means to a caller that waits for an answer.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     /// Nothing has come yet.
@@ -74,7 +74,7 @@ enum Stage {
     Answer,
 }
 
-/// What whoever runs the drives can do.
+/// Advice for the operator of the drives.
 const RESTART: &str = "start it again with `skytether drive serve`";
 const START: &str = "is `skytether drive serve` running there?";
 
@@ -85,8 +85,8 @@ impl Peer {
         details::with(Error::new(error.kind(), format!("{}: {text}", self.title)), error.detail().cloned())
     }
 
-    /// Notes how a call ended, and logs when that changes. Whoever answered without being the drive that
-    /// was meant proves nothing.
+    /// Notes how a call ended, and logs when that changes. An answer from another drive than the meant one proves
+    /// nothing.
     fn found(&self, lost: Option<&str>) {
         match lost {
             Some(why) if !self.lost.swap(true, Ordering::Relaxed) => tracing::warn!("{} is lost: {why}", self.title),
@@ -105,7 +105,7 @@ impl Peer {
                 Stage::Call => "it does not answer",
                 Stage::Answer => "the connection broke in the middle of an answer",
             }));
-            // What the layers of the connection say of it helps nobody who runs a query.
+            // The connection's own text does not help the author of a query.
             tracing::debug!(%status, "{}", self.title);
             return Error::unavailable(match stage {
                 Stage::Call => format!("{} does not answer: {RESTART}", self.title),
@@ -192,8 +192,8 @@ impl FlightCse {
     }
 }
 
-/// The versions in the answer to an `apply` of so many `changes`. Whatever is wrong with it, the batch
-/// may have been carried out.
+/// The versions in the answer to an `apply` of `changes` changes. Even after an invalid answer, the batch may have been
+/// carried out.
 fn versions(peer: &Peer, changes: usize, answer: &[u8]) -> Result<Vec<Version>> {
     match frames::decode_json::<Vec<Version>>("the answer to `apply`", answer) {
         Ok(versions) if versions.len() == changes => Ok(versions),

@@ -25,8 +25,7 @@ use skytether_device::size::batch_bytes;
 use crate::consts::MAX_MESSAGE;
 use crate::frames::{from_json, json};
 
-/// The longest JSON that comes beside a delivery: an annotation with as many operators as it may have is a third of
-/// it.
+/// The longest JSON that comes with a delivery. An annotation with the most operators is a third of it.
 pub const MAX_NOTE: usize = 1 << 20;
 
 /// A batch of more bytes is sent in pieces of about this size.

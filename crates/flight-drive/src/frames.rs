@@ -1,5 +1,5 @@
 //! Byte layouts of tickets and actions. Pure: bytes in, values out; everything that comes in is checked. Deliveries
-//! have [a room of their own](super::deliveries).
+//! have [a module of their own](super::deliveries).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -182,7 +182,7 @@ pub struct ListRequest {
     pub prefix: String,
     /// and come after this,
     pub after: Option<Key>,
-    /// at most so many.
+    /// The most entries to return.
     pub limit: usize,
 }
 

@@ -121,9 +121,9 @@ fn heartbeat<T>(request: &Request<T>) -> Duration {
         .map_or(DEFAULT_HEARTBEAT, |ms| Duration::from_millis(ms.clamp(20, 60_000)))
 }
 
-/// Refuses a request that is meant for another drive: whoever sent it has broken its connection and found us where
-/// that drive was. Its data must not come here, and what is not here is not lost. A request that names nobody is
-/// meant for whoever answers.
+/// Refuses a request that is meant for another drive. Its sender reconnected after a broken connection, and found this
+/// drive at that drive's address. The data must not come here, and a key that is missing here is not lost. A request
+/// without a drive's id is accepted.
 fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
     let own = info.id.to_string();
     match request.metadata().get(DRIVE_KEY) {
@@ -244,8 +244,7 @@ impl Talk {
                         }
                         Err(error) => Err(error),
                     },
-                    // No more orders: the session tells what it did. So it does, to nobody,
-                    // where the other side is gone.
+                    // No more orders: the session ends and sends its annotation, even where the other side is gone.
                     Ok(None) | Err(_) => {
                         (self.incoming, self.orders) = (None, None);
                         continue;
@@ -306,7 +305,7 @@ async fn received(link: Option<&Link>, body: &Bytes) {
     }
 }
 
-/// `answers` as they come over `link`, each of so many `bytes`.
+/// `answers` as they come over `link`; `bytes` gives the length of each.
 fn sent<T: Send + 'static>(link: Option<&Arc<Link>>, answers: Answers<T>, bytes: fn(&T) -> usize) -> Answers<T> {
     match link {
         None => answers,

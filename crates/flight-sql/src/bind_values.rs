@@ -29,7 +29,7 @@ pub(crate) async fn read(messages: impl Stream<Item = Result<FlightData, Status>
         check(&message)?;
         kept.push(message);
     }
-    // Arrow's reader checks what it reads; should it miss something, then that is this call's fault and nobody else's.
+    // Arrow's reader checks what it reads. Should it miss something and panic, only this call fails.
     let values =
         AssertUnwindSafe(values(kept)).catch_unwind().await.unwrap_or_else(|_| Err(Error::invalid("the values of the parameters are no valid Arrow data")))?;
     Ok((values, held))

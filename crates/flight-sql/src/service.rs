@@ -2,7 +2,7 @@
 //!
 //! | asked | answer |
 //! |---|---|
-//! | statement, Substrait plan | planned for its schema; the ticket carries the text or the plan, so that nothing is remembered until it is fetched |
+//! | statement, Substrait plan | planned for its schema; the ticket has the text or plan; no state is kept |
 //! | prepared statement or plan | remembered in [`statements::Prepared`] with the values that were bound last |
 //! | catalogs, schemas, tables | [`catalog_metadata`](crate::catalog_metadata); the ticket is the question |
 //! | cancellation | stops the streams of the ticket; so does leaving the stream |
@@ -334,7 +334,7 @@ impl FlightSqlHost {
         request: Request<PeekableFlightDataStream>,
     ) -> BoxFuture<'_, Result<DoPutPreparedStatementResult, Status>> {
         Box::pin(async move {
-            // Before the values are read: nobody is to send megabytes for a statement that there is not.
+            // Checked before the values are read: a client must not send megabytes for a statement that does not exist.
             self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
             let (values, bytes) = crate::bind_values::read(request.into_inner()).await.map_err(status)?;
             self.prepared.bind(&query.prepared_statement_handle, values, bytes, Instant::now()).map_err(status)?;

@@ -1,4 +1,4 @@
-//! What the Flight SQL service remembers: prepared statements, of which there may be so many, and the queries that run.
+//! State of the Flight SQL service: prepared statements, within a bound, and the queries that run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;

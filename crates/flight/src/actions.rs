@@ -1,7 +1,7 @@
-//! What clients ask of a host by actions, as types: see [`skytether_flight_drive::actions`].
+//! Actions that clients ask of a host, as types: see [`skytether_flight_drive::actions`].
 //!
 //! An action is the host's own ([`HostAction`]), or concerns the storage of one of its drives (`drive/<n>/...`, a
-//! [`StorageAction`]). What Flight SQL offers beside them is in `flight-sql`.
+//! [`StorageAction`]). Flight SQL has its own actions, in `flight-sql`.
 
 use arrow_flight::ActionType;
 use bytes::Bytes;

@@ -48,7 +48,7 @@ pub(crate) struct HostInfo {
     /// Those that are being emptied.
     #[serde(default)]
     pub(crate) leaving: Vec<usize>,
-    /// How whoever ingests through this host cuts slices.
+    /// How clients that ingest through this host cut slices.
     pub(crate) slice_bytes: usize,
     #[serde(default = "as_many_rows_as_fit")]
     pub(crate) slice_rows: u64,

@@ -1,4 +1,4 @@
-//! Values of which other drives have copies: metadata, and small tables that lie everywhere.
+//! Values that other drives have copies of: metadata, and small tables that lie everywhere.
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};

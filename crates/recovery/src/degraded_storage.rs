@@ -1,4 +1,4 @@
-//! A drive's values: those that it can't give itself come from copies on other drives, or are decoded.
+//! Degraded reads: a drive's values, where it can't give them itself, come from copies on other drives, or are decoded.
 
 use futures::future::BoxFuture;
 use std::ops::Range;
@@ -40,8 +40,8 @@ impl ReconstructionCounters {
         ReconstructionStats { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
     }
 
-    /// A slice was decoded, from so many bytes that were read for it: none where somebody else decoded it, at
-    /// the same time or before.
+    /// Counts a decoded slice and the bytes `read` for it: none where another reader decoded it, at the same time or
+    /// before.
     fn decoded(&self, read: u64, within: bool) {
         self.slices.fetch_add(1, Ordering::Relaxed);
         self.within.fetch_add(u64::from(within), Ordering::Relaxed);
@@ -98,14 +98,15 @@ impl DegradedStorage {
                     None => drop(self.tally.bytes.fetch_add(read, Ordering::Relaxed)),
                 }
                 let news = matches!(because.kind(), Kind::Corrupt | Kind::NotFound) && self.reconstructor.met(key, self.at);
-                // Once: whoever asks gets the right answer, and `status` tells of it until it is mended.
+                // Logged once: readers get the right answer, and `status` reports the damage until a scrub repairs it.
                 if news && because.kind() == Kind::Corrupt {
                     let damaged = damaged(&because.report());
                     tracing::warn!("{key} at {} {damaged}; it was made from what other drives have, and `skytether scrub` mends it", self.info().name);
                 }
                 Ok(value)
             }
-            // That nobody has it is no news: it was replaced or dropped, or damage that nothing covers.
+            // No drive has the value. Then it was replaced or dropped, or is damaged beyond the redundancy: the first
+            // error says so.
             Err(e) if e.kind() == Kind::NotFound => Err(because),
             Err(e) => Err(e.context(because.report())),
         }

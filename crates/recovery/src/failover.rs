@@ -1,5 +1,4 @@
-//! A drive, and what stands for it: whoever asks for something gets it from the drive if that can give it, and
-//! otherwise from what the other drives have.
+//! A drive with failover: a request goes to the drive if it can answer, and otherwise to what the other drives have.
 
 use futures::future::BoxFuture;
 use std::collections::HashSet;
@@ -91,8 +90,8 @@ impl FailoverDrive {
         }
     }
 
-    /// Whether a batch has values of data sets for a drive that is being emptied, or has left: after that
-    /// these would be nobody's.
+    /// Whether a batch adds values of data sets to a drive that is being emptied, or has left: no data set would use
+    /// them.
     fn is_late(&self, batch: &[Op]) -> bool {
         let adds = |op: &Op| matches!(op, Op::Put { .. } | Op::Link { .. }) && PartitionName::parse(op.key()).is_some();
         let health = &self.0.rebuilt.reconstructor.health;

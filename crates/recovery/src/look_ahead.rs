@@ -1,4 +1,4 @@
-//! Which shards decoding will want next, and reading them before they are asked for.
+//! Predicts which shards decoding needs next, and prefetches them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,23 +15,22 @@ use crate::reconstruct::Reconstructor;
 use crate::shard::role;
 use skytether_catalog::records::code_map::{Level, Part, StoredMap};
 
-/// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as
-/// well reads both in rows.
+/// Requests for shards that a drive has at a time. With many, a drive that also runs a sub-plan reads both in rows.
 const DEPTH: usize = 16;
 
-/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are
-/// few ways of the head. Of all that is read ahead no more waits than an eighth of the host's memory.
+/// Bytes prefetched at a time: slices, and parities, which lie elsewhere on a disk. Larger windows need fewer seeks. At
+/// most an eighth of the host's memory holds prefetched shards.
 const WINDOW: [(Kind, u64); 2] = [(Kind::Parities, 64 << 20), (Kind::Slices, 36 << 20)];
 
-/// The most slices of which the shards are read ahead at a time.
+/// The most slices whose shards are prefetched at a time.
 const MOST_SLICES: u32 = 64;
 
-/// How long shards that nobody takes are kept: a query may end before it comes to them.
+/// How long shards that no reader takes are kept: a query may end before it needs them.
 const KEPT: Duration = Duration::from_secs(10);
 
 impl Reconstructor {
-    /// Begins to read these shards, each of a drive by its place among the host's and of so many bytes, as far as there
-    /// is room; as long as the window is kept they are there for whoever reads them next.
+    /// Begins to prefetch these shards, as far as there is room. A shard is given by its drive's place on this host,
+    /// its key and its length in bytes. The next reader gets it from here, as long as the window is kept.
     pub(crate) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key, u64)>) -> PrefetchWindow {
         let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
         let mut begun = Vec::new();

@@ -1,12 +1,13 @@
-//! Shards that a rebuild wants one group after the other, read in the order in which they lie on their drives,
-//! before they are asked for.
+//! Prefetch for a rebuild: shards that it needs group by group are read in the order in which they lie on their drives.
 //!
-//! The slices of a group lie up to some dozens apart on each drive, as groups are formed of slices of like length: read
-//! group by group they cost a disk a seek each, which is twice as long as a slice takes. So each drive is read along:
-//! of each of its files (the slices of a partition, its parities) a [row](ROW) at a time, the file first whose next
-//! shard is due first. What is read waits until its group takes it. How much may wait has a [bound](Reading::want): up
-//! to half of it is read for nobody in particular, and beyond that what a group waits for further on, with all before
-//! it; a shard that is too far on is read by who wants it.
+//! Groups are formed of slices of like length, so the slices of a group lie up to some dozens apart on each drive. Read
+//! group by group, each slice costs a disk a seek, which takes twice as long as the slice. So each drive's files (the
+//! slices of a partition, its parities) are read a [row](crate::read_in_order::ROW) at a time, first the file whose
+//! next shard is due first.
+//!
+//! Shards wait until their groups take them, within a [bound](OrderedReader::want). Up to half of it is read without a
+//! group that waits. Beyond that, the drive reads up to the shard that a group waits for. A shard that is too far ahead
+//! is read by the group itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl Shard {
 pub(crate) struct OrderedReader {
     /// Bytes of the shards up to and with each, in the order in which they are read.
     ends: Vec<u64>,
-    /// Bytes that are read for nobody in particular, and not taken.
+    /// Bytes that may be read ahead and wait before any group asks for them.
     room: u64,
     state: Mutex<State>,
     pub moved: Notify,
@@ -129,7 +130,7 @@ impl OrderedReader {
     }
 }
 
-/// A shard that came, and the room that it takes as long as nobody has it.
+/// A shard that was read, and the room that it takes until a group takes it.
 pub(crate) type Came = (Bytes, OrderedReadGuard);
 
 /// A shard that will come, as number `n` of a reading.

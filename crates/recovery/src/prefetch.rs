@@ -1,10 +1,9 @@
-//! Shards that will be wanted soon, read before they are asked for: many of a drive at a time, in the order
-//! in which they lie there.
+//! Prefetch: shards that decoding needs soon, read many at a time per drive, in the order in which they lie there.
 //!
-//! A disk that moves its head for every shard is a third as quick as one that reads them in a row. Whoever decodes
-//! knows which shards come next, but groups name them in another order than they lie, and beside what a drive
-//! reads for its own sub-plan every read of one shard is two ways of the head. So what is read ahead is asked for
-//! all at once, sorted by key.
+//! A disk that seeks for every shard is a third as fast as one that reads them in a row. The decoder knows which shards
+//! come next, but groups name them in another order than they lie. Besides, a drive also reads for its own sub-plan,
+//! and every single shard in between costs two seeks. So the host asks for all prefetched shards at once, sorted by
+//! key.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -32,7 +31,7 @@ pub(crate) enum Kind {
     Parities,
 }
 
-/// Shards that are read ahead and that nobody has taken.
+/// Prefetched shards that no reader has taken.
 #[derive(Default)]
 pub(crate) struct Shards {
     known: HashMap<(usize, Key), (u64, oneshot::Receiver<Bytes>)>,
@@ -41,7 +40,8 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// A place for a shard of `len` bytes, of which `room` may wait; nothing where there is none, or it is known.
+    /// Registers a shard of `len` bytes, where at most `room` bytes may wait. `None` where there is no room, or the
+    /// shard is known.
     pub(crate) fn add(&mut self, shard: &(usize, Key), len: u64, room: u64) -> Option<oneshot::Sender<Bytes>> {
         if self.known.len() >= MOST || self.bytes + len > room || self.known.contains_key(shard) {
             return None;
@@ -74,7 +74,7 @@ pub(crate) struct Prefetcher {
     followed: Mutex<HashMap<(PartitionName, Kind), (u32, u32)>>,
 }
 
-/// Shards that are being read ahead; what nobody has taken is forgotten with this.
+/// Shards that are being prefetched. Dropping this forgets those that no reader has taken.
 pub(crate) struct PrefetchWindow {
     ahead: Weak<Prefetcher>,
     pub(crate) shards: Vec<(usize, Key)>,
@@ -119,7 +119,7 @@ impl Prefetcher {
         }
     }
 
-    /// Nobody takes these any more, of those that were expected from these readings.
+    /// Forgets those of these shards that were expected from these readings: no reader will take them.
     pub(crate) fn forget<'a>(&self, given: impl Iterator<Item = (&'a (usize, Key), &'a Arc<OrderedReader>)>) {
         let mut over = Vec::new();
         let mut coming = self.coming();

@@ -1,9 +1,9 @@
-//! Slices that a query takes from living drives as they are stored, and that those of a lost drive are decoded from,
-//! too: they come from their drive once, for both.
+//! Read sharing: slices that a query reads raw from living drives, and that decoding a lost drive's slices needs too,
+//! are read once for both.
 //!
-//! Where drives hand their slices out, a query with a drive lost reads most of them twice: for itself, and for the
-//! groups of what is lost. A disk and a link that are what is slow are twice as slow then. So whoever reads such a
-//! slice first leaves it for the other one, for a [while](KEPT) and within a bound.
+//! Where drives send slices raw and one drive is lost, a query would read most slices twice: for itself, and for the
+//! groups of the lost slices. A slow disk or link would take twice the time. So the first reader of such a slice keeps
+//! it for the other one, for a [while](KEPT) and within a bound.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const AHEAD: u32 = 64;
 /// How long a slice is kept for a second reader, who may not come.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// Partitions at drives of which it is known how far queries are.
+/// The most partitions whose reading position by queries is known.
 const FOLLOWED: usize = 4096;
 
 /// Who reads a slice.
@@ -100,7 +100,7 @@ impl State {
 }
 
 impl Shared {
-    /// Keeps so many bytes at most.
+    /// Keeps at most `room` bytes.
     pub(crate) fn new(room: usize) -> Arc<Self> {
         Arc::new(Self { room, state: Mutex::default(), moved: Notify::new() })
     }
@@ -224,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that nothing is kept for nobody.
+    /// Starts a task that drops slices that no second reader took, unless one runs.
     fn tidied(self: &Arc<Self>, state: &mut State) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if state.tidied {

@@ -1,4 +1,4 @@
-//! Slices from the other shards of their groups, and a bounded memory of those.
+//! Reconstructs slices from the other shards of their groups, and keeps some of them within a bound.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,7 +43,7 @@ const SHARED: usize = 256 << 20;
 /// How degraded reads work.
 #[derive(Debug, Clone, Copy)]
 pub struct RecoveryOptions {
-    /// Bytes of memory of the whole host, of which caches take a part.
+    /// Bytes of memory of the whole host; caches take a part.
     pub memory: usize,
     /// The longest that a storage operation may take.
     pub deadline: Duration,
@@ -213,8 +213,8 @@ impl Reconstructor {
         format!("{} is lost ({})", self.name(at), self.health.down_reason(at).unwrap_or_default())
     }
 
-    /// Slice `number` of `partition` under `key`, from the other shards of its group in `map`. Whoever asks for it at
-    /// the same time waits for the same work; the figure of bytes goes to the one who began it.
+    /// Slice `number` of `partition` under `key`, from the other shards of its group in `map`. Callers that ask at the
+    /// same time share the work; only the first one gets the number of bytes read.
     ///
     /// # Errors
     /// `NotFound` where the map has no such slice; Unavailable where too few of the others can be read, naming them.

@@ -1,5 +1,5 @@
-//! Damaged values made anew: slices and parities from the rest of their groups, what has copies from those, written to
-//! the drive where they belong.
+//! Repairs damaged values: reconstructs slices and parities from the rest of their groups, copies what has copies, and
+//! writes both to the drives where they belong.
 //!
 //! Nothing is written that was not verified against the code map, or by its own checksums. A generation that is
 //! replaced meanwhile gets nothing that would outlive it.

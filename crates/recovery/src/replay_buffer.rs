@@ -1,5 +1,5 @@
-//! Rows of a sub-plan that runs as a whole: they are held back until it is known that it needs not be run again,
-//! as long as they are few.
+//! Rows of a sub-plan that runs as a whole. They are held back, up to a bound, until it is certain that the sub-plan
+//! need not run again elsewhere.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ struct Held {
     /// The columns that were announced.
     schema: SchemaRef,
     messages: Messages,
-    /// The epoch of which rows came and not the end.
+    /// The epoch that has sent rows and has not ended.
     epoch: Option<u32>,
     /// Rows that came, in order, with their bytes.
     rows: VecDeque<ResultMessage>,

@@ -1,4 +1,4 @@
-//! Shards of a code group: what is wanted of them, and what was read or decoded.
+//! Shards of a code group: which one a read needs, and what was read or decoded.
 
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) or: ParitySource,
 }
 
-/// What the shard at a place of a group of so many data shards is.
+/// The role of the shard at `place` of a group with `data` data shards.
 pub fn role(place: usize, data: usize) -> Role {
     if place < data { Role::Data } else { Role::Parity }
 }

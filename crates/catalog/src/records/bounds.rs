@@ -1,6 +1,6 @@
-//! Between which values the columns of a partition lie, as its root record says.
+//! Bounds of the columns of a partition, as its root record has them.
 //!
-//! The metadata slices say the same for each stripe, but they lie with the slices. With these bounds a host knows from
+//! The metadata slices have bounds for each stripe, but they lie with the slices. With these bounds a host knows from
 //! the root record which drives have no matching row, and does not ask them.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use skytether_slice::{Layout, Metadata};
 /// Tables of more columns have no bounds in root records, which each query reads.
 pub(crate) const MAX_COLUMNS: usize = 64;
 
-/// The least and the greatest value of columns, as text that casts back to the very same value. Columns of which that
-/// is not known are not named; NULL has no part in it.
+/// The least and the greatest value of columns, as text that casts back to the very same value. Columns with unknown
+/// bounds are left out; NULLs don't count.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bounds(BTreeMap<String, [String; 2]>);

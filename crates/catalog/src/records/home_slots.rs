@@ -1,9 +1,8 @@
-//! Which drives root records lie on, in fleets that drives came to or left.
+//! Home slots: which drives root records lie on, in fleets that drives came to or left.
 //!
-//! A root record's homes follow from its name and a list of *seats*: those of the drives with which the fleet
-//! was founded. A drive that comes gets none, so that no root record has to move, and whoever writes one with
-//! an older list of drives writes it where everybody looks for it. A drive that leaves hands its seats on, and
-//! the root records with them.
+//! The homes of a root record follow from its name and a list of *seats*: those of the drives that founded the fleet. A
+//! drive that joins gets none, so no root record has to move. A host with an older list of drives still writes a record
+//! where all others look for it. A drive that leaves passes its seats to others, and the root records with them.
 
 use crate::records::membership::HomeSlot;
 use uuid::Uuid;

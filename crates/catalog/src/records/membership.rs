@@ -1,8 +1,7 @@
-//! Which drives make up a fleet: a record on every one of them.
+//! The membership record, on every drive of a fleet: which drives make it up.
 //!
-//! Home drives and garbage are told from the list of drives, so a host that is given too few drives, or
-//! one too many, would look for root records in the wrong place and take what it does not find for
-//! garbage. The record makes it notice.
+//! Home drives and garbage follow from the list of drives. With one drive too few or too many, a host would look for
+//! root records in the wrong place, and take what it does not find for garbage. The record makes it notice.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +25,7 @@ pub(crate) const HOSTS_FORMAT: u32 = 6;
 /// records where they are not.
 pub const GROWN_FORMAT: u32 = 5;
 
-/// The one that it writes for a fleet of which drives were replaced: versions before would use one
-/// that was, if it came back.
+/// The format for a fleet with replaced drives: older versions would use a replaced drive that came back.
 pub(crate) const REPLACED_FORMAT: u32 = 4;
 
 /// The one that it writes for the drives of a branch: versions before would take those for their own.
@@ -50,7 +48,7 @@ pub struct Member {
     /// How often another drive took its place: one that knows of fewer is not of the fleet any more.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub incarnation: u32,
-    /// The host that it is a drive of, with which it may be lost; empty where nobody said.
+    /// The host (failure domain) of this drive, which may be lost as a whole; empty where unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
 }
@@ -226,7 +224,7 @@ impl Membership {
                 let has = |drive: &Uuid| self.seats.iter().filter(|seat| seat.drive == *drive).count();
                 let on = |host: &str| self.drives.iter().filter(|other| other.host == host && has(&other.id) > 0).count();
                 let others = self.drives.iter().filter(|other| other.id != *id);
-                // Where nobody knows hosts, all are on one.
+                // Where hosts are unknown, all drives count as drives of one host.
                 let next = others.min_by_key(|other| (other.host != host, has(&other.id) > 0, on(&other.host), has(&other.id)));
                 if let Some(next) = next.map(|other| other.id) {
                     self.seats[at].drive = next;

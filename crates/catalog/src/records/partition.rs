@@ -1,4 +1,4 @@
-//! What a root record says of the partitions of a table, and of their keys.
+//! What a root record has about the partitions of a table, and about their keys.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,10 +8,11 @@ use uuid::Uuid;
 
 use crate::records::bounds::Bounds;
 
-/// How rows of a table are dealt to its partitions; see [`skytether_plan::partition`].
+/// How rows of a table are distributed over its partitions; see [`skytether_partitioning`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionedBy {
-    /// The version of the hash. Of one that this version does not know, the rows are there, but nobody can tell where.
+    /// The version of the hash. Under a hash that this version does not know, rows can be read, but their places can't
+    /// be computed.
     pub hash: u32,
     /// The keys, in order.
     pub keys: Vec<Value>,

@@ -69,8 +69,8 @@ pub struct TableRecord {
     /// written before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// By which keys rows are dealt to the partitions, if they are; there is a partition on every drive of the time
-    /// then, in order of their slots.
+    /// The keys by which rows are distributed over the partitions, if any. Then there is a partition on every drive of
+    /// that time, in order of slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitioned_by: Option<PartitionedBy>,
     /// The partitions, one per drive at most.

@@ -1,4 +1,4 @@
-//! The thread that builds: what it does next, how it pays and rests, and how segments are written.
+//! The thread that builds indexes: what it does next, how it yields to queries, and how it writes segments.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Files that are written as one change.
 const FILES: usize = 16;
 
-/// While queries run, the builder rests so many times as long as it worked.
+/// While queries run, the builder rests this many times as long as it worked.
 const REST: u32 = 3;
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(super) struct Shared {
 
 /// Why building stopped.
 enum Stopped {
-    /// The drive is closed, or the index was dropped, taken off or defined anew.
+    /// The drive is closed, or the index was dropped, removed or defined again.
     Gone,
     Failed(Error),
 }
@@ -136,7 +136,7 @@ impl Shared {
                     if self.change(&at, |entry| entry.phase == Phase::Dropped) == Some(true) {
                         self.free(&at);
                     }
-                    // If it is there still, somebody wrote its definition anew.
+                    // If it is there still, another writer has written its definition again.
                     self.rest(PAUSE / 10);
                 }
                 Err(Stopped::Failed(error)) if error.kind() == Kind::Exhausted => {
@@ -215,7 +215,7 @@ impl Shared {
     fn work_on(&self, at: &PartitionName, serial: u64, definition: Definition) -> Result<IndexJob, Stopped> {
         let key = at.key()?;
         let Some(stored) = self.store.stat(&key)? else {
-            // Nobody told: whoever wants it defines it again.
+            // The definition is gone without a notice: a caller that wants the index defines it again.
             let mut state = self.state();
             if state.all.get(at).is_some_and(|entry| entry.serial == serial)
                 && let Some(entry) = state.all.remove(at)

@@ -1,11 +1,13 @@
-//! A store on a disk of some rate and seek time.
+//! A store on an emulated disk with a rate and a seek time.
 //!
 //! There is one disk with one head, and one request at a time. The slices of a partition lie one behind the other, as
-//! they were written. What is read ahead of the head costs the way there, at the disk's rate, where that is less than a
-//! seek; all else costs a seek. A slice that is at most [`NEAR`] from the last one costs no way at all, in either
-//! direction, and so does one that is asked for while one so near to it still waits, and is read with that: requests
-//! come in any order, and a disk's own queue and read-ahead put that right. Only reading costs: values that are
-//! written, the index and its listings are free.
+//! they were written.
+//! - Reading ahead of the head costs the bytes in between, at the disk's rate, or a seek if that is less. Other moves
+//!   cost a seek.
+//! - A slice at most [`NEAR`] from the last one costs no move, in either direction. So does a slice that is asked for
+//!   while a slice that near still waits: it is read with that one. Requests come in any order, and a disk's own queue
+//!   and read-ahead compensate for that.
+//! - Only reading costs: writes, the index and its listings are free.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,10 +22,10 @@ use skytether_emulation::wait::owe;
 use skytether_scheduler::profile::Profile;
 use skytether_store::{SliceStore, StoreLayer};
 
-/// So many slices before or behind the last one a disk reads without a seek.
+/// A disk reads a slice at most this many before or behind the last one without a seek.
 const NEAR: u32 = 2;
 
-/// So many are read with one way that were not asked for in order: what a disk's queue holds.
+/// The most requests out of order that share one move: the length of a disk's queue.
 const QUEUE: u32 = 16;
 
 /// What is owed is paid from here on; less is not worth a timer, and is not forgotten.
