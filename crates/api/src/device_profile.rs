@@ -1,4 +1,4 @@
-//! What is taken for a device that does not say what it is made of.
+//! The assumed device of a drive that does not report its profile.
 
 use skytether_device::CseInfo;
 use skytether_scheduler::profile::Profile;

@@ -20,9 +20,9 @@ pub struct WorkSplit {
 pub struct DriveShare {
     /// Its name.
     pub name: String,
-    /// How much of the sub-plan it runs; `None` where it hands out all of its slices.
+    /// The pushdown level that it runs at; `None` where it sends all of its slices raw.
     pub rung: Option<PushdownLevel>,
-    /// Slices that it works off itself, most of them at that rung.
+    /// Slices that it processes itself, most of them at that level.
     pub slices: u64,
     /// How many of them it only filters, where it processes others in full.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -38,7 +38,7 @@ pub struct DriveShare {
 pub struct Estimate {
     /// By the cost model, from the drives' profiles and the metadata alone.
     pub expected: WorkSplit,
-    /// What happened; figures per slice as they were learnt.
+    /// What happened; figures per slice as the scan measured them.
     #[serde(rename = "happened", default, skip_serializing_if = "Option::is_none")]
     pub actual: Option<WorkSplit>,
 }

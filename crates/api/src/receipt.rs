@@ -16,7 +16,7 @@ use crate::receipt_tree::Tree;
 pub struct DriveReceipt {
     /// The CSE's name.
     pub name: String,
-    /// The lowest rung that ran there.
+    /// The lowest pushdown level that ran there.
     pub rung: Option<PushdownLevel>,
     /// Slices that it read and processed.
     pub slices: u64,
@@ -28,8 +28,8 @@ pub struct DriveReceipt {
     /// Slices of its tables at this drive; `None` where a drive does not report it.
     #[serde(default)]
     pub slices_total: Option<u64>,
-    /// Rows of the slices that its scans looked at, also those that they passed over for a condition; `None`
-    /// where a drive does not tell.
+    /// Rows of the slices that its scans looked at, including those that a condition excluded; `None` where a drive
+    /// does not report it.
     #[serde(default)]
     pub rows_read: Option<u64>,
     /// Rows that came back.
@@ -67,7 +67,7 @@ pub struct DriveReceipt {
     /// The indexes that it used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
-    /// What the drives below it did, where it is a branch; their slices and bytes read are in its own figures.
+    /// What an aggregator's own drives did; their slices and bytes read are in its own figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<DriveReceipt>,
 }
@@ -179,7 +179,7 @@ pub struct HostOperator {
     /// Why it is on the host: what kept it from going down, or what it has left to do after the drives. `None`
     /// where that is not known.
     pub reason: Option<String>,
-    /// Whether it only hands rows on, to other threads or in other portions.
+    /// Whether it only passes rows on, to other threads or in other portions.
     pub plumbing: bool,
     /// For the rows of drives: the number of the sub-plan.
     pub scan: Option<u32>,
@@ -307,15 +307,15 @@ fn decoded(drive: &DriveReceipt) -> String {
     }
 }
 
-/// A line per drive, and below a branch those of its drives. `kept`: whether the host kept something, which is
-/// told elsewhere, as `said`.
+/// A line per drive, and below an aggregator those of its drives. `kept`: whether the host kept operators, which `said`
+/// reports elsewhere.
 fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kept: bool, said: &str) -> fmt::Result {
     for (i, d) in drives.iter().enumerate() {
         let last = i + 1 == drives.len();
         let rung = match d.rung {
             // All of it where the drive was gone before, a part where it went in the middle.
             Some(_) if d.served_by_fallback.is_some() => "not all of it ran here",
-            // What the host kept is told above.
+            // What the host kept is reported above.
             Some(PushdownLevel::Full) if kept => "its whole sub-plan ran here",
             Some(PushdownLevel::Full) => "everything ran here",
             Some(PushdownLevel::Filter) => "filtered here",

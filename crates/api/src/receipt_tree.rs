@@ -75,8 +75,8 @@ fn line(f: &mut fmt::Formatter<'_>, tree: &str, rows: &str, seconds: &str, more:
     writeln!(f, "{}", text.trim_end())
 }
 
-/// The operators from number `at` on that lie at `depth` or deeper; what only hands rows on is left out, and
-/// what is below it moves up.
+/// The operators from number `at` on that lie at `depth` or deeper. Operators that only pass rows on are left out, and
+/// what is below them moves up.
 fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usize, depth: u32) -> Vec<Branch> {
     let mut branches = Vec::new();
     while let Some(operator) = operators.get(*at).filter(|o| o.note.depth >= depth) {
@@ -194,7 +194,7 @@ fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
     annotations.sort_by_key(|a| natural(&a.cse));
     let mut branches: Vec<_> = annotations.iter().map(|a| of_drive(a)).collect();
     branches.extend(of_host(scan));
-    // Drives that ran the same operators are told of together; others optimised for themselves in another way.
+    // Drives that ran the same operators are shown together; others have optimised the sub-plan differently.
     let mut groups: Vec<Vec<&Annotation>> = Vec::new();
     for annotation in annotations.into_iter().filter(|a| !a.operators.is_empty()) {
         match groups.iter_mut().find(|group| same_shape(group[0], annotation)) {
@@ -289,7 +289,7 @@ fn operator_branches(group: &[&Annotation], at: &mut usize, depth: u32) -> Vec<B
 fn summed(notes: &[&OperatorNote]) -> Branch {
     let sum = OperatorNote {
         name: notes[0].name.clone(),
-        // What is not the same everywhere can't be told of all.
+        // A detail that differs between drives can't be shown for all.
         detail: if notes.iter().all(|n| n.detail == notes[0].detail) { notes[0].detail.clone() } else { String::new() },
         rows_out: notes.iter().try_fold(0u64, |sum, n| Some(sum.saturating_add(n.rows_out?))),
         seconds: notes.iter().map(|n| n.seconds).sum(),

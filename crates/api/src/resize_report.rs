@@ -73,7 +73,7 @@ pub struct ResizeReport {
     pub pinned: u64,
     /// What could not be moved, and why.
     pub left: Vec<String>,
-    /// What else is to be said.
+    /// Further notes.
     pub notes: Vec<String>,
     /// How long it took.
     pub seconds: f64,

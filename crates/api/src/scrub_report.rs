@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use skytether_common::DatasetName;
 use skytether_common::units::{counted, human_bytes, human_seconds};
 
-/// Findings that are told one by one; the others are counted.
+/// Findings that are listed one by one; further ones are only counted.
 const TOLD: usize = 1000;
 
 /// What a scrub is to do.
@@ -69,7 +69,7 @@ pub struct ScrubReport {
     pub bytes_verified: u64,
     /// Bytes that went between host and drives for that.
     pub bytes_moved: u64,
-    /// Bytes that went between host and drives to mend what was found.
+    /// Bytes that went between host and drives for repairs.
     pub bytes_mending: u64,
     /// Values that were not what they should be.
     pub damaged: u64,
@@ -163,8 +163,7 @@ pub struct RepairOptions {
     /// The drives, by names or ids; all blank ones where none is named.
     #[serde(default)]
     pub drives: Vec<String>,
-    /// The address of the blank drive that is to be in the place of the one that is named, where the
-    /// host does not reach it yet.
+    /// The address of the blank drive that replaces the named one, where the host does not reach it yet.
     #[serde(default)]
     pub address: Option<String>,
     /// How many bytes per second the other drives may read for it, together; as fast as it goes if `None`.

@@ -28,7 +28,7 @@ pub struct DriveStatus {
     /// Which other host it takes changes from, where that is not the one that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fenced: Option<String>,
-    /// Values of this drive that were met damaged since the host began, and not mended since: a scrub mends them.
+    /// Values of this drive that were found damaged since the host began, and not repaired since: a scrub repairs them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub damaged: u64,
     /// Data sets whose root records are on this drive and can't be read.

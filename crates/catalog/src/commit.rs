@@ -33,8 +33,8 @@ pub fn lost_update(name: &DatasetName) -> Error {
     Error::conflict(format!("somebody else wrote, replaced or dropped {name} in the meantime: nothing was changed; look at what is there now and ingest again"))
 }
 
-/// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is
-/// no matter of the data set.
+/// The error of a change of `name` that its first home drive refused. A refusal by fencing does not concern the data
+/// set.
 fn refused(name: &DatasetName, error: Error) -> Error {
     if is_refusal(&error) { error.context(format!("{name} was not changed")) } else { lost_update(name).with_source(error) }
 }
@@ -202,7 +202,7 @@ impl Catalog {
             let homes = self.homes_here(name)?;
             let Some(home) = homes.first() else { return Ok(None) };
             match self.read_at(*home, name).await {
-                // The version is that of the damaged one, which is to be replaced.
+                // The version is that of the damaged record, which a change replaces.
                 Err(e) if e.kind() == Kind::Corrupt && homes.len() > 1 => {
                     let Some(entry) = self.ask(*home, "look up a root record", self.drives()[*home].stat(&name.root_key())).await? else { return Ok(None) };
                     let (record, _) = self.read(name).await?;
@@ -228,7 +228,7 @@ impl Catalog {
     /// `Corrupt`, `Unavailable`; `Conflict` where it changes all the time.
     pub async fn read_at(&self, at: usize, name: &DatasetName) -> Result<Option<(Bytes, Version)>> {
         let key = name.root_key();
-        // Version and bytes are two questions; the checksum tells whether the record changed in between.
+        // Version and bytes are two requests; the checksum shows whether the record changed in between.
         for _ in 0..ATTEMPTS {
             let Some(entry) = self.ask(at, "look up a root record", self.drives()[at].stat(&key)).await? else { return Ok(None) };
             match self.ask(at, "read a root record", self.drives()[at].get(&key)).await {
@@ -241,12 +241,12 @@ impl Catalog {
         Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Makes `record` the truth, if the root record is still what `expect` says, which is that of change `before`: the
-    /// one commit point of an ingest. Where the home that decides falls silent, and the fleet survives that, the next
-    /// one decides; whatever the first one did, it is told when it is back.
+    /// Commits `record`, if the root record is still what `expect` says, which is that of change `before`: the one
+    /// commit point of an ingest. Where the deciding home drive does not answer, and the fleet may lose it, the next
+    /// one decides. The first one gets the change when it is back, whatever it did.
     ///
     /// # Errors
-    /// `Conflict` when somebody else was quicker: nothing was changed.
+    /// `Conflict` when another writer was first: nothing was changed.
     pub fn commit<'a>(&'a self, record: &'a RootRecord, expect: Expect, before: Option<u64>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let _turn = self.health().membership_lock().await;
@@ -317,7 +317,7 @@ impl Catalog {
         }
     }
 
-    /// Tells a change to those homes that somebody else took in again while it was made without them.
+    /// Sends a change to home drives that came back in another process's view while the change was made without them.
     async fn repair_followers(&self, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
         if self.health().down().is_empty() {
             return Ok(());
@@ -342,7 +342,7 @@ impl Catalog {
         self.record_absent().await.map_err(what)
     }
 
-    /// As [`Self::follow`], at a drive that is to be here.
+    /// As [`Self::follow`], at a drive that must be up.
     pub(crate) async fn push_copy(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
         let key = name.root_key();
         for _ in 0..ATTEMPTS {
@@ -351,7 +351,7 @@ impl Catalog {
                 Ok(None) => Expect::Absent,
                 Ok(Some((bytes, _))) if Some(&bytes) == value => return Ok(()),
                 Ok(Some((bytes, version))) => match RootRecord::decode(name, &bytes) {
-                    // Somebody was quicker, and has changed it again.
+                    // Another writer was first, and has changed it again.
                     Ok(newer) if newer.change > change => return Ok(()),
                     _ => Expect::Version(version),
                 },

@@ -28,8 +28,8 @@ use uuid::Uuid;
 
 use skytether_runtime::within;
 
-/// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of
-/// the host above it apart.
+/// The key of the record. It has the prefix of the membership record's key, so that drives of an aggregator keep the
+/// aggregator's record and that of its parent host apart.
 pub(crate) const COORDINATOR_KEY: &str = "skytether-fleet-host";
 
 const FORMAT: u32 = 1;
@@ -138,8 +138,8 @@ impl Fence {
     }
 }
 
-/// Takes the drives over: from when this returns, no host that began before changes anything on any but those that did
-/// not answer, which are what comes of it (their ids, and what was the matter).
+/// Takes the drives over: from when this returns, no host that began before changes anything on drives that answered.
+/// Returns the ids of the drives that did not answer, each with its error.
 ///
 /// # Errors
 /// Conflict where another host takes them over at this moment; what the drives say.
@@ -203,7 +203,7 @@ impl Fenced {
         let Some(entry) = self.drive.stat(&key).await? else { return Ok(None) };
         let holder = match self.drive.get(&key).await {
             Ok(bytes) => serde_json::from_slice(&bytes).ok(),
-            // Somebody else's, just now.
+            // Another host's record, just now.
             Err(e) if e.kind() == Kind::NotFound => None,
             // A new one takes its place.
             Err(e) if e.kind() == Kind::Corrupt => None,
@@ -288,7 +288,7 @@ impl Layer for Fenced {
                 let checked = self.version().await?;
                 let expect = Expect::Version(checked);
                 let mut all = batch.clone();
-                // A drive that leaves is to forget whom it took changes from.
+                // A drive that leaves the fleet must forget its coordinator.
                 let forgets =
                     all.iter_mut().find(|op| op.key().as_str() == COORDINATOR_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
                 if !forgets {

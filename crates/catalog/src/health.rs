@@ -216,7 +216,7 @@ impl DriveHealth {
         if self.is_redundant() { Some(self.turn.lock().await) } else { None }
     }
 
-    /// Whether what the membership record says was ever [told](Self::tell).
+    /// Whether this host has ever [adopted](crate::root_store::Catalog::adopt_membership) a membership record.
     pub fn is_known(&self) -> bool {
         self.state().known
     }
@@ -318,8 +318,8 @@ impl DriveHealth {
         due
     }
 
-    /// Whether data sets can still be told: no more drives are lost than root records survive. `names`
-    /// are those of the drives.
+    /// Checks that all data sets are visible: no more drives are lost than root records survive. `name` gives the
+    /// drives' names.
     ///
     /// # Errors
     /// Unavailable, naming the drives that are lost.

@@ -62,8 +62,8 @@ pub struct IndexInfo {
     /// What it is.
     #[serde(flatten)]
     pub index: IndexRecord,
-    /// `ready`, `building`, `dropped` (for want of space) or `failed`, whichever of its drives is furthest from ready;
-    /// `unknown` where no drive tells.
+    /// `ready`, `building`, `dropped` (for lack of space) or `failed`: the state of the drive that is furthest from
+    /// ready; `unknown` where no drive reports.
     pub state: String,
     /// How much of it is built, from 0 to 1.
     pub done: f64,
@@ -71,7 +71,7 @@ pub struct IndexInfo {
     pub rows: u64,
     /// Bytes that it takes on all drives.
     pub bytes: u64,
-    /// The drives that have a part of it: the phase of each, or why it does not tell.
+    /// The drives that have a part of it: the phase of each, or why it does not report.
     pub drives: BTreeMap<String, String>,
 }
 
@@ -180,8 +180,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The indexes of a data set, or of all, and how far they are. A drive that has not been told of
-    /// one of its indexes is told.
+    /// The indexes of a data set, or of all, and their progress. A drive that lacks the definition of one of its
+    /// indexes gets it.
     ///
     /// # Errors
     /// NotFound, Unavailable.
@@ -271,8 +271,8 @@ impl Catalog {
         })
     }
 
-    /// Tells the drives that are here of all indexes, as far as they don't know. Nothing depends on it: that a drive
-    /// can't take it is a warning.
+    /// Sends all index definitions to the drives that are up and lack them. Nothing depends on it: an error of a drive
+    /// is a warning.
     ///
     /// # Errors
     /// Unavailable where data sets can't be listed.
@@ -287,19 +287,19 @@ impl Catalog {
         Ok(())
     }
 
-    /// As [`Self::define_indexes`], where nothing depends on it: drives that could not be told now are told when
-    /// indexes are listed, or the fleet is opened.
+    /// As [`Self::define_indexes`], where nothing depends on it. Drives that can't be reached now get the definitions
+    /// when indexes are listed, or the fleet is opened.
     pub(crate) async fn announce_indexes(&self, record: &RootRecord) {
         if let Err(e) = self.define_indexes(record).await {
             tracing::warn!("not all drives were told of the indexes of {}: {}", record.name, e.report());
         }
     }
 
-    /// Tells the drives that are here of the indexes in `record`, as far as they don't know. What others have dropped
-    /// or made meanwhile is so afterwards.
+    /// Sends the definitions of the indexes in `record` to the drives that are up and lack them. Where other callers
+    /// drop or make indexes meanwhile, drives end with the newer state.
     ///
     /// # Errors
-    /// The first that a drive gave; the others were told all the same.
+    /// The first error of a drive; the other drives got their definitions.
     pub async fn define_indexes(&self, record: &RootRecord) -> Result<()> {
         let (told, done) = self.tell_indexes(record).await;
         if told {
@@ -308,8 +308,8 @@ impl Catalog {
         done
     }
 
-    /// Tells the drives that are here of the indexes in `record`; whether there was something to tell, and the first
-    /// error that a drive gave.
+    /// Sends the definitions of the indexes in `record` to the drives that are up. Returns whether any drive lacked
+    /// one, and the first error of a drive.
     async fn tell_indexes(&self, record: &RootRecord) -> (bool, Result<()>) {
         let (mut told, mut done) = (false, Ok(()));
         for index in &record.indexes {
@@ -345,8 +345,8 @@ impl Catalog {
         }
     }
 
-    /// Has drives do what has become of the indexes since they were told what `known` says; what there is now,
-    /// if that is something else.
+    /// Brings drives up to date with index changes since they got the definitions in `known`. Returns the present
+    /// record, if its indexes differ.
     async fn catch_up_with_indexes(&self, known: &RootRecord) -> Result<Option<RootRecord>> {
         let now = match self.read_versioned(&known.name).await? {
             // A home that does not have it yet.
@@ -355,8 +355,8 @@ impl Catalog {
             // Nor may a home that was away have the record of a new data set. What is left of one that was dropped goes
             // when the fleet is opened.
             None if self.health().is_redundant() => return Ok(None),
-            // It was dropped, or replaced, or moved by somebody who tells drives of the new generation: of this
-            // one nothing is to be left.
+            // The data set was dropped, replaced or moved. The mover has sent the definitions of the new
+            // generation, so no index of this one may remain.
             _ => RootRecord { indexes: Vec::new(), ..known.clone() },
         };
         if now.indexes == known.indexes {
@@ -371,8 +371,8 @@ impl Catalog {
         Ok(Some(now))
     }
 
-    /// Tells a drive of an index, in place of what it was told before, under that name, of one that is not that. A
-    /// drive that was told the same is told `again` only if that is asked for. Whether it was told.
+    /// Sends an index definition to a drive, in place of another one with that name. A drive that has the same
+    /// definition gets it once more only if `again` is set. Returns whether it was sent.
     async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> Result<bool> {
         let key = &partition(&record.partition(&index.table, slot), &index.name).key()?;
         let (drive, definition) = (&self.drives()[at], index.definition());
@@ -397,7 +397,7 @@ impl Catalog {
         }
     }
 
-    /// Tells a drive of an index, and says what that is to those who list it.
+    /// Sends an index definition to a drive, and returns the state to show for it.
     async fn retold(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> String {
         self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.report(), |_| word(Phase::Waiting).to_owned())
     }
@@ -455,7 +455,8 @@ impl Catalog {
         }
     }
 
-    /// Makes a record with other indexes the truth; what refused it where somebody else has changed it since `version`.
+    /// Commits a record with other indexes. Returns the refusal where another writer has changed the record since
+    /// `version`.
     async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<Option<Error>> {
         let before = record.change;
         record.change = self.next_change(before);

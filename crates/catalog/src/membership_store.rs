@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use crate::root_store::Catalog;
 
-/// What a host is told that is to serve a fleet of another redundancy.
+/// The error for a host that serves a fleet under another redundancy.
 fn other_redundancy(own: Scheme, asked: Scheme) -> Error {
     Error::conflict(format!(
         "the fleet of these drives has redundancy {own}, not {asked}, and keeps it: start the host without a redundancy, and say {asked} when a data set is ingested that is to have it (redundancy=, in the shell --redundancy)"

@@ -36,7 +36,7 @@ impl Wanted {
         self.spread.map(|spread| spread.max(membership.spread)).or(membership.spread)
     }
 
-    /// Whether a membership record says so. Those of a branch lie on the host above.
+    /// Whether a membership record says so. Root records of an aggregator's drives lie with its parent host.
     fn is_in(self, membership: &Membership) -> bool {
         membership.branch.is_some() || (membership.homes >= self.homes && membership.spread == self.wider(membership))
     }

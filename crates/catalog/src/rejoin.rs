@@ -71,8 +71,7 @@ impl Catalog {
         }
     }
 
-    /// Tells all drives what the newest record of the fleet says, where the coming or leaving of a drive was cut off
-    /// after some of them knew it.
+    /// Sends the newest membership record to all drives, where a join or leave was cut off after some drives had it.
     ///
     /// # Errors
     /// What the drives say.
@@ -94,9 +93,9 @@ impl Catalog {
         Err(always_changing())
     }
 
-    /// The record that counts: the newest of those drives that were here throughout. One that was away has
-    /// no say: another host that has lost the fleet may have written there meanwhile. Where none of them
-    /// tells, what the others say.
+    /// The record that counts: the newest of the drives that were up throughout. A drive that was away does not count:
+    /// another host that has lost the fleet may have written there meanwhile. Where none of the former answers, the
+    /// others count.
     pub fn newest_of<'a>(&self, told: &'a [Result<Option<Membership>>]) -> Option<&'a Membership> {
         let here = told.iter().enumerate().filter(|(at, _)| !self.health().is_down(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
         here.max_by_key(|membership| membership.change).or_else(|| newest(told))
@@ -356,8 +355,8 @@ impl Catalog {
         Err(always_changing())
     }
 
-    /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an
-    /// attempt before left is written to all drives, `again`.
+    /// As [`Self::change_membership`], once. Returns false where another writer was first at a drive. With `again` it
+    /// writes what an earlier attempt left to all drives.
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let members = self.health().members();
@@ -402,8 +401,7 @@ impl Catalog {
         Ok(true)
     }
 
-    /// Writes a changed record of the fleet, `value`, to a drive, unless somebody else was quicker there;
-    /// whether that was not so.
+    /// Writes a changed membership record, `value`, to a drive. Returns false where another writer was first there.
     async fn note_membership(&self, at: usize, key: &Key, membership: &Membership, value: &Bytes) -> Result<bool> {
         let drive = &self.drives()[at];
         let name = &drive.info().name;

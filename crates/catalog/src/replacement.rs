@@ -1,5 +1,5 @@
-//! Blank drives in the places of lost ones, as the record of the fleet tells them: who was replaced, who is
-//! blank, and who is taken in.
+//! Blank drives in the places of lost ones, by the membership record: which drives were replaced, which are blank, and
+//! which join.
 
 use crate::records::membership::BLANK;
 use crate::records::membership::stranger;

@@ -251,8 +251,8 @@ impl Catalog {
             for drive in self.health.up() {
                 deleted += self.collect_at(drive, &named).await?;
             }
-            // A crash may have come between a record and what drives are told of its indexes.
-            // There may be no room for it.
+            // A crash may have come between a record and the definitions of its indexes on drives. Drives may also lack
+            // the space.
             for record in indexed {
                 self.announce_indexes(&record).await;
             }

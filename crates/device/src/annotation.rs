@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
 use skytether_scheduler::message::PushdownLevel;
 
-/// The most operators that an annotation tells of.
+/// The most operators in an annotation.
 pub const MAX_OPERATORS: usize = 512;
 
 /// The longest name in an annotation, in characters.
@@ -27,7 +27,7 @@ pub struct OperatorNote {
     pub seconds: f64,
     /// What it was to do: groups, keys, conditions.
     pub detail: String,
-    /// Bytes of memory that it held at most, where it tells.
+    /// The most bytes of memory that it held, where it reports that.
     pub peak_memory: u64,
     /// Bytes that it put aside on disk.
     pub bytes_spilled: u64,
@@ -42,7 +42,7 @@ impl OperatorNote {
     }
 }
 
-/// What an index of a CSE told a scan.
+/// What an index of a CSE contributed to a scan.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IndexNote {
@@ -81,26 +81,26 @@ impl ParentWork {
         self.seconds += other.seconds;
     }
 
-    /// Whether there was nothing to work off.
+    /// Whether the parent processed nothing.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The most indexes that an annotation tells of.
+/// The most indexes in an annotation.
 const MAX_INDEXES: usize = 16;
 
 /// What happened to a sub-plan at one CSE.
 ///
-/// It travels as JSON between versions that may differ: fields are only ever added, each with a default for what a
-/// peer does not tell; what a reader does not know it passes over.
+/// It travels as JSON between versions that may differ. Fields are only ever added, each with a default for peers that
+/// do not send it; readers ignore fields that they do not know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Annotation {
     /// The CSE's name, for example `drive-2`.
     pub cse: String,
-    /// The rung that ran; `None` where nothing ran, and for a rung that this version does not know.
+    /// The pushdown level that ran; `None` where nothing ran, and for a level that this version does not know.
     #[serde(deserialize_with = "known_rung")]
     pub rung: Option<PushdownLevel>,
     /// Slices that were read and processed here.
@@ -149,7 +149,7 @@ pub struct Annotation {
     /// The indexes that were used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
-    /// What the level above did in the place of the CSE; that level writes it.
+    /// What the parent did in the place of the CSE; the parent fills it in.
     #[serde(skip_serializing_if = "ParentWork::is_none")]
     pub above: ParentWork,
     /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read
@@ -158,12 +158,12 @@ pub struct Annotation {
     pub below: Vec<Annotation>,
 }
 
-/// Whether a figure tells nothing.
+/// Whether a figure is nought, and is left out of the JSON.
 fn is_none(n: &u64) -> bool {
     *n == 0
 }
 
-/// The deepest tree of CSEs that annotations tell of, and the most of one level.
+/// The deepest tree of CSEs in an annotation, and the most CSEs on one level.
 const MAX_LEVELS: u32 = 8;
 const MAX_BELOW: usize = 1024;
 

@@ -1,7 +1,7 @@
-//! Layers, in tower's sense: a CSE that does some things differently from the one that it wraps. A drive that takes
-//! changes under a condition is one, as are failover and what tests put between a host and a drive.
+//! Layers, in tower's sense: a CSE that does some things differently from the one that it wraps. Examples are fencing,
+//! failover, and faults that tests put between a host and a drive.
 //!
-//! Every [`Layer`] is a [`Cse`]. Whatever it does not override goes on to [`Layer::inner`].
+//! Every [`Layer`] is a [`Cse`]. What it does not override goes to [`Layer::inner`].
 
 use futures::future::BoxFuture;
 use std::fmt::Debug;

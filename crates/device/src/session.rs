@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::annotation::Annotation;
 use crate::delivery::DeliveryStream;
 
-/// What a CSE makes of a sub-plan that it is to work off slice by slice.
+/// A CSE's answer to a sub-plan that it should process slice by slice.
 pub enum OpenReply {
     /// It runs as a whole: metadata answers it, or there is nothing to divide.
     Whole(DeliveryStream),
@@ -48,7 +48,7 @@ pub struct Session {
     pub slice_manifest: Vec<Stripe>,
     /// Orders, in the order in which they are given; few and small.
     pub orders: mpsc::UnboundedSender<Down>,
-    /// What comes up. After the end of `orders` nothing but [`Message::Done`] comes.
+    /// Messages of the CSE. After the end of `orders` only [`Message::Done`] follows.
     pub messages: Pin<Box<dyn Stream<Item = Result<Message>> + Send>>,
 }
 
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What comes up.
+/// A message of the CSE.
 #[derive(Debug, Clone)]
 pub enum Message {
     /// A message of the CSE's machine.
@@ -69,7 +69,7 @@ pub enum Message {
         epoch: EpochId,
         /// Counts up from 0 in each epoch.
         number: u32,
-        /// The rung of the epoch: whose columns the rows have.
+        /// The pushdown level of the epoch, which decides the columns of the rows.
         rung: PushdownLevel,
         /// The rows.
         batch: RecordBatch,

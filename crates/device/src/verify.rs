@@ -75,7 +75,7 @@ pub struct Verify {
     pub items: Vec<Item>,
 }
 
-/// What there is to say about a value.
+/// A finding about a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// There is no such key.

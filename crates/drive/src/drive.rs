@@ -45,7 +45,8 @@ const INDEX_FREE: f64 = 0.02;
 /// done with what they find.
 const SEARCH_SHARE: usize = 4;
 
-/// The share of a drive's memory that slices take which its sub-plans and somebody else read at the same time.
+/// The share (one in this many) of a drive's memory for slices that its sub-plans and another reader need at the same
+/// time.
 const BOTH_SHARE: usize = 8;
 
 /// The metadata cache of index builds is smaller than that of queries by this factor.
@@ -66,7 +67,7 @@ pub struct DriveOptions {
     pub max_load: f64,
     /// The share of its disk that a drive's indexes leave free: where less is, they are dropped.
     pub index_free: f64,
-    /// The device that the drive is to be like; `None`: as fast as the machine is.
+    /// The device that the drive emulates; `None`: none, at the machine's own speed.
     pub device: Option<Device>,
 }
 
@@ -77,8 +78,8 @@ impl Default for DriveOptions {
 }
 
 impl DriveOptions {
-    /// Those of a drive that is to be like `device`: its memory, but no more than `memory` bytes, and enough sub-plans
-    /// at a time for its cores.
+    /// Options of a drive that emulates `device`: its memory, but no more than `memory` bytes, and enough sub-plans at
+    /// a time for its cores.
     #[must_use]
     pub fn like(device: Option<Device>, memory: Option<u64>) -> Self {
         let usual = Self::default();
@@ -112,8 +113,8 @@ impl Drive {
     /// A drive over `store`, known as `info` says. The memory limit, the profile and its name in `info` become those of
     /// `options`. It runs Substrait plans.
     ///
-    /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other
-    /// end: in [`serve`], and in [`crate::throttle::linked`] for who uses it in the same process.
+    /// Its processor, disk and memory are those of the device in `options`. The link belongs to the connection:
+    /// [`serve`] has one, and [`crate::throttle::linked`] for callers in the same process.
     ///
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
@@ -190,7 +191,7 @@ impl Drive {
         )
     }
 
-    /// The drive's store, for who runs in the same process. Reading from it takes the time of the device's disk.
+    /// The drive's store, for callers in the same process. Reads take the time of the emulated disk.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn SliceStore> {
         &self.store
@@ -228,7 +229,7 @@ impl Drive {
         &self.context.memory
     }
 
-    /// The device's cores, where the drive is to be like one.
+    /// The cores of the emulated device, if any.
     #[must_use]
     pub fn processor(&self) -> Option<&Arc<Processor>> {
         self.context.processor.as_ref()

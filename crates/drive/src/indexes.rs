@@ -120,7 +120,7 @@ impl Builder {
                     state.all.remove(&at);
                     changed = true;
                 }
-                // A partition that comes later than the index of it, or a slice that was mended.
+                // A partition that arrives later than its index, or a slice that was repaired.
                 (None, Op::Put { .. } | Op::Link { .. }) if failed => {
                     for entry in state.all.values_mut().filter(|entry| entry.of == at && entry.phase == Phase::Failed) {
                         (entry.phase, entry.failures) = (Phase::Waiting, 0);

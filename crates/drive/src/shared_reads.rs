@@ -32,12 +32,12 @@ const MOST: usize = 96 << 20;
 /// Waits shorter than this are not worth a timer.
 const WORTH_WAITING: Duration = Duration::from_micros(100);
 
-/// Who reads.
+/// A reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum By {
     /// A sub-plan of this drive.
     Own,
-    /// Somebody else.
+    /// A reader other than the drive's own sub-plans.
     Other,
 }
 
@@ -91,7 +91,7 @@ impl SharedState {
         }
     }
 
-    /// Notes that somebody reads at `now`; whether both do.
+    /// Notes a read at `now`. Returns whether both readers are active.
     fn note(&mut self, by: By, now: Instant) -> bool {
         match by {
             By::Own => self.own = Some(now),
@@ -127,7 +127,7 @@ impl SharedReads {
         self.state.lock()
     }
 
-    /// The value of `key`, for somebody else than a sub-plan of this drive.
+    /// The value of `key`, for a reader other than a sub-plan of this drive.
     ///
     /// # Errors
     /// As [`SliceStore::get`].

@@ -63,7 +63,7 @@ pub struct KnownTable {
 }
 
 impl KnownTable {
-    /// What `metadata` tells of numbers, dates and times.
+    /// What `metadata` has about numbers, dates and times.
     pub fn of(metadata: &Metadata) -> Self {
         if metadata.schema.fields().len() > MAX_COLUMNS || metadata.rows == 0 {
             return Self::default();

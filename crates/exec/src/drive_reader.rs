@@ -86,7 +86,7 @@ impl WireCounters {
     }
 }
 
-/// One drive's part of a scan: what is known of it, and whom errors are to name.
+/// One drive's part of a scan: its figures, and the name for errors.
 pub struct DriveStream {
     /// The drive.
     pub drive: Arc<dyn Cse>,
@@ -98,7 +98,7 @@ pub struct DriveStream {
     pub metrics: BaselineMetrics,
     /// How long it may be silent.
     pub patience: Timeouts,
-    /// What knows of data sets, to tell what a missing part means.
+    /// The catalog, which explains a missing part of a data set.
     pub catalog: Option<Catalog>,
     /// Whether the last batch is withheld until the drive has sent its annotation. A reader that takes only the first
     /// rows of each drive stops reading then, and the drive's figures would be lost.
@@ -161,7 +161,8 @@ impl DriveStream {
         });
     }
 
-    /// This level has done `above` in the place of the drive, in all; of the time, `new` was not told yet.
+    /// The parent has done `above` in the place of the drive, in all; `new` is the part of its time that was not
+    /// counted yet.
     pub(crate) fn worked(&self, above: ParentWork, new: Duration) {
         if !new.is_zero() {
             self.metrics.elapsed_compute().add_duration(new);
@@ -174,8 +175,7 @@ impl DriveStream {
         self.metrics.record_output(batch.num_rows());
     }
 
-    /// What was seen of the drive so far, by this host: of a session that is over and will tell
-    /// nothing, all that is known.
+    /// What this host saw of the drive so far. For a session that ends without an annotation, nothing else is known.
     pub(crate) fn seen(&self) -> WireCounters {
         let mut seen = WireCounters::default();
         self.note.update(|a| seen = WireCounters { rows: a.rows_out, sent: a.bytes_sent, received: a.bytes_received });
@@ -206,7 +206,8 @@ impl DriveStream {
         .await
     }
 
-    /// Reads what the drive makes of `plan` to its end; `give` hands rows on, and says whether somebody takes them.
+    /// Reads what the drive makes of `plan` to its end. `give` passes rows to the reader, and returns whether one takes
+    /// them.
     pub(crate) async fn deliver<F: Future<Output = bool>>(&self, stream: DeliveryStream, plan: &SubPlan, mut give: impl FnMut(RecordBatch) -> F) -> Result<()> {
         let (name, dataset) = (self.drive.info().name.clone(), &plan.dataset);
         let patience = self.patience();

@@ -1,10 +1,10 @@
-//! How many rows a sub-plan gives, roughly: so that joins read their smaller side first.
+//! A rough estimate of the rows that a sub-plan gives, so that joins read their smaller side first.
 //!
-//! Tables' numbers of rows are known, and of numbers, dates and times the bounds ([`KnownTable`]); conditions on them
-//! count by the share of their range, as if values were spread evenly. What is not known counts by shares of textbooks
-//! (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range; it matters that a filtered table
-//! counts for less than a whole one, not by how much. Of two columns that are joined the one with fewer values is taken
-//! for the key that the other refers to.
+//! Known are the rows of each table, and the bounds of numbers, dates and times ([`KnownTable`]). A condition on these
+//! counts by the share of their range, as if values were spread evenly. What is not known counts by textbook shares
+//! (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range. It matters that a filtered table
+//! counts for less than a whole one, not by how much. Of two joined columns, the one with fewer values counts as the
+//! key that the other refers to.
 
 use crate::column_stats::{Known, KnownTable};
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
-//! What a join has learnt about its keys, as a filter for the drives.
+//! Join filters: the keys that a hash join has seen on its build side, as a condition for drives.
 //!
-//! Once a hash join has its build side, DataFusion tells the other side's scan which keys can still match: bounds, and
-//! a set of keys. Here that becomes a condition that Substrait carries: comparisons, and a set of keys
-//! ([`skytether_plan::keys`]) instead of long lists. It may let rows through that the join then drops, and must never
-//! hold back one that matches; so whatever is not understood is left out.
+//! Once a hash join has its build side, DataFusion gives the other side's scan the keys that can still match: bounds,
+//! and a set of keys. This module makes a condition of them that Substrait carries: comparisons, and a set of keys
+//! ([`skytether_plan::keys`]) instead of long lists. The condition may pass rows that the join then drops, and must
+//! never hold back one that matches. So it leaves out everything that it does not understand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

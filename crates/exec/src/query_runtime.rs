@@ -1,4 +1,4 @@
-//! Memory of all queries of a host together, and their room on disk.
+//! Memory and spill disk that all queries of a host share.
 
 use std::path::Path;
 use std::sync::Arc;

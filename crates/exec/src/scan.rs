@@ -74,7 +74,7 @@ pub struct QueryContext {
     pub patience: Timeouts,
     /// Rows of a batch, at most.
     pub batch_rows: u32,
-    /// What knows of data sets, to tell what a missing part means.
+    /// The catalog, which explains a missing part of a data set.
     pub catalog: Catalog,
 }
 
@@ -102,7 +102,7 @@ pub struct DriveScanExec {
 pub struct Moves {
     /// What the sub-plan does, by kinds of operators, rows and bytes.
     pub work: Work,
-    /// Whether the cost model decides where work runs, or all of it stays at one rung.
+    /// Whether the cost model decides where work runs, or all of it stays at one pushdown level.
     pub policy: Policy,
     /// Whether that follows from what is estimated.
     pub estimated: bool,
@@ -117,7 +117,7 @@ pub struct Moves {
     /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns
     /// that are read, if all are alike.
     pub parts: Vec<(u32, u64, u64)>,
-    /// What works off what each drive hands out.
+    /// The engines on the host for slices that drives send raw, one per drive.
     pub engines: Vec<Arc<LocalExecutor>>,
 }
 
@@ -153,7 +153,7 @@ pub struct ScanParts {
     pub plan: Outgoing,
     /// The drives that are asked.
     pub targets: Vec<Target>,
-    /// What is said of drives that have a part of the table and are not asked, as nothing there can match.
+    /// Annotations for drives that have a part of the table and are left out, because nothing there can match.
     pub unasked: Vec<Annotation>,
     /// The columns of what each drive sends.
     pub schema: SchemaRef,

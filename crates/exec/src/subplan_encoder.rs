@@ -1,4 +1,4 @@
-//! A sub-plan on its way to the drives: encoded once for all of them, with what joins have learnt about their keys.
+//! Encodes a sub-plan once for all drives, together with its join filters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -49,7 +49,7 @@ pub struct FlightCse {
     peer: Peer,
 }
 
-/// Whom errors name, and how long to wait.
+/// The name for errors, and how long to wait.
 #[derive(Debug, Clone)]
 struct Peer {
     /// `drive drive-2 at 127.0.0.1:5301`.
@@ -211,7 +211,7 @@ fn is_host(answer: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|said| said.get("instance").is_some() && said.get("drives").is_some())
 }
 
-/// What is told who names a host where a drive is wanted.
+/// The error for a caller that names a host where a drive is wanted.
 fn of_host(address: &str) -> Error {
     Error::invalid(format!(
         "a host listens at {address}, and no drive: name the addresses of drives here (`skytether drive serve` prints them); the host's fleet is asked with --fleet {address}, in Python with connect({address:?}); and a host that is to be one drive of another is started with --aggregator"

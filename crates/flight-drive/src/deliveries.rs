@@ -1,9 +1,8 @@
 //! A drive's answer as Flight messages, written and read. Pure: bytes in, values out; everything that comes in is
 //! checked.
 //!
-//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch, and on messages without Arrow data
-//! `{"complete":0}`,
-//! `{"done":{annotation}}` or `"alive"`.
+//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch. On messages without Arrow data it is
+//! `{"complete":0}`, `{"done":{annotation}}` or `"alive"`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +47,7 @@ pub enum Incoming {
     Schema(SchemaRef),
     /// A delivery.
     Message(ResultMessage),
-    /// Nothing but a sign of life, or a part of what comes next.
+    /// A heartbeat, or a part of what comes next.
     Nothing,
 }
 

@@ -107,7 +107,7 @@ pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServ
 pub struct CseService {
     cse: Arc<dyn Cse>,
     stopping: watch::Receiver<bool>,
-    /// What all messages go over, where the CSE is to be like some device.
+    /// The emulated link that carries all messages, if the CSE emulates a device.
     link: Option<Arc<Link>>,
 }
 
@@ -140,7 +140,7 @@ fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
 
 /// Ready when the server is to stop.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // A closed channel means that the owner of the service does not tell: then never.
+    // A closed channel means that the owner of the service does not signal a stop: then it never comes.
     if stopping.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await;
     }

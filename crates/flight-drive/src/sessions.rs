@@ -84,7 +84,7 @@ pub enum Came {
     Opened(Opening),
     /// The columns of batches, `lower` those at `filter`.
     Schema {
-        /// At which rung.
+        /// Whether the rows are those below the aggregation, at `filter`.
         lower: bool,
         /// The columns.
         schema: SchemaRef,

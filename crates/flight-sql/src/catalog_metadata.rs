@@ -1,7 +1,7 @@
-//! What Flight SQL says about catalogs: the domain is the catalog, the data set the schema, the table the table.
+//! How Flight SQL sees a fleet: the domain is the catalog, the data set the schema, the table the table.
 //!
-//! So every table's three names, put together with dots, name it in SQL; a plain table, whose only table is `data`,
-//! is also `domain.dataset`.
+//! So every table's three names, joined by dots, name it in SQL. A plain table, whose only table is `data`, is also
+//! `domain.dataset`.
 
 use std::sync::OnceLock;
 

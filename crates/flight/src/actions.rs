@@ -94,7 +94,7 @@ impl Call {
         Ok(Self::Host(HostAction::parse(name, body)?.ok_or_else(|| not_known(HostAction::TABLE))?))
     }
 
-    /// All actions as `ListActions` tells them.
+    /// All actions as `ListActions` shows them.
     pub(crate) fn list() -> impl Iterator<Item = ActionType> {
         let own = HostAction::TABLE.iter().map(|row| row.listed(row.name.to_owned()));
         own.chain(StorageAction::TABLE.iter().map(|row: &Row| row.listed(format!("drive/<n>/{}", row.name))))

@@ -1,14 +1,14 @@
-//! What a host and its clients say to each other over Flight.
+//! The messages between a host and its clients over Flight.
 //!
-//! | call | goes | comes |
+//! | call | request | answer |
 //! |---|---|---|
 //! | `DoGet` | ticket: JSON `{"sql", "options"}` | schema, batches as drives send them, last `{"receipt"}` |
 //! | `DoGet` | ticket: JSON `{"scan", "options"}`, see [`TableScan`] | the same |
 //! | `DoAction` | an action: see `actions` | one answer; for long work `{"progress"}` and last `{"done"}` |
 //!
-//! In the place of `"sql"` a ticket may have `"substrait"`, a plan in base64; `"values"` are those of its parameters.
-//! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as
-//! an embedded fleet, up to the compare-and-set, and reads tables as files. See also
+//! In place of `"sql"` a ticket may have `"substrait"`, a plan in base64; `"values"` are those of its parameters.
+//! Clients reach the storage of drive n of the host's list through the host. So a client ingests with the same writer
+//! as an embedded fleet, up to the compare-and-set, and reads tables as files. See also
 //! `docs/internals/formats/flight-protocol.md`.
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -135,7 +135,7 @@ impl PreparedAnswer {
     }
 }
 
-/// What a ticket asks for: told apart by the field that it must have.
+/// The kind of a ticket, by the field that it must have.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Kind {
     #[serde(default)]
@@ -165,7 +165,7 @@ pub(crate) struct NameRequest {
     pub(crate) name: DatasetName,
 }
 
-/// A token that is to be made.
+/// A token to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateToken {

@@ -1,4 +1,4 @@
-//! A host for others to connect to: `skytether host serve`.
+//! The server of a host: `skytether host serve`.
 
 use futures::future::BoxFuture;
 use skytether_flight_sql::forward;
@@ -159,7 +159,7 @@ impl Caller {
 /// The answer to an action.
 enum Reply {
     Once(Bytes),
-    /// Messages that tell how far the work is, and last the report.
+    /// Messages that report progress, and last the report.
     Progress(mpsc::Receiver<Result<arrow_flight::Result, Status>>),
 }
 

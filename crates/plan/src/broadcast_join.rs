@@ -39,7 +39,7 @@ pub fn schema(n: usize, plan: &DFSchema) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// Stands in a sub-plan that reads `table` for the rows of `plan`, under their own names.
+/// The leaf that represents the rows of `plan`, under their own names, in a sub-plan that reads `table`.
 pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Result<LogicalPlan> {
     let of = match table {
         TableReference::Full { catalog, schema, .. } => TableReference::full(Arc::clone(catalog), Arc::clone(schema), name(n)),

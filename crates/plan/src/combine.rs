@@ -17,8 +17,8 @@ use crate::pushdown_level::Delivered;
 /// more than a message takes.
 const HOLDS_VALUES: [&str; 5] = ["_distinct_state", "__array_agg", "__median", "__percentile_cont", "__string_agg"];
 
-/// A plan that combines rows that `plan` gave, over [`Delivered`] rows of its schema, into fewer of the same schema;
-/// `None` where `plan` makes no states, so that its rows are to be handed on as they are.
+/// A plan that combines rows of `plan`, over [`Delivered`] rows of its schema, into fewer rows of the same schema.
+/// `None` where `plan` makes no states: its rows go up as they are.
 ///
 /// # Errors
 /// Internal only: where the parts of a valid plan are none.

@@ -1,4 +1,4 @@
-//! DataFusion's errors and ours.
+//! Conversions between DataFusion's errors and [`Error`].
 
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, SchemaError};
@@ -162,8 +162,8 @@ fn text_of(error: &DataFusionError) -> String {
     text.replace(" or disable the datafusion.sql_parser.enable_ident_normalization configuration", "").replace("'@.@.", "'")
 }
 
-/// What is wrong with the arguments of a call, out of what the engine says of it: of a function with several forms it
-/// tells why each of them does not fit, and calls that a bug of its own.
+/// What is wrong with the arguments of a call, from the engine's text. For a function with several forms the engine
+/// lists why each of them does not fit, and calls that a bug of its own.
 fn call_text(text: &str) -> Option<String> {
     let (before, why) = text.split_once("' failed to match any signature, errors: ")?;
     let (_, name) = before.rsplit_once("Function '")?;

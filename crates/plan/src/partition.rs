@@ -1,4 +1,4 @@
-//! What of the partitioning of tables by key is still known in a part of a plan.
+//! What is still known of the partitioning of tables by key in a part of a plan.
 //!
 //! Which partition a row belongs to is the subject of [`skytether_partitioning`].
 
@@ -87,7 +87,7 @@ impl Whole {
             return Err(OTHERS);
         }
         let columns = match join.join_type {
-            // Where one of them is NULL because it has no match, the other tells the drive.
+            // Where one of them is NULL because it has no match, the other determines the drive.
             JoinType::Inner => left.columns.iter().zip(&right.columns).map(|(l, r)| l.iter().chain(r).cloned().collect()).collect(),
             JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti => left.columns.clone(),
             JoinType::Right | JoinType::RightSemi | JoinType::RightAnti => right.columns.clone(),
@@ -96,7 +96,7 @@ impl Whole {
         Ok(Self { columns, ..left.clone() })
     }
 
-    /// Whether it is known which columns tell the drive.
+    /// This, if any columns are known to determine the drive.
     pub(crate) fn told(self) -> Option<Self> {
         (!self.columns.is_empty()).then_some(self)
     }

@@ -1,4 +1,4 @@
-//! How much may go down, and where a table lies.
+//! The pushdown policy of a query, and the placement of tables.
 
 use datafusion::common::TableReference;
 

@@ -18,7 +18,7 @@ use datafusion::logical_expr::{Aggregate, Expr, Extension, LogicalPlan, Projecti
 pub struct SplitSubPlan {
     /// Rows out of slices.
     pub lower: LogicalPlan,
-    /// States out of those rows, which stand in it as [`Delivered`].
+    /// States of those rows, which it reads as [`Delivered`].
     pub upper: LogicalPlan,
 }
 

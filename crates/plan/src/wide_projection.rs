@@ -1,8 +1,8 @@
 //! Aggregates and projections of many expressions.
 //!
-//! To learn an expression's type DataFusion compares the name of each of its columns with those of the input one by
-//! one, which for a thousand expressions over a thousand columns is most of the time that it takes to make the
-//! operator. Here the input's names are indexed first.
+//! To get an expression's type, DataFusion compares the name of each of its columns with those of the input, one by
+//! one. For a thousand expressions over a thousand columns, that takes most of the time of making the operator. Here
+//! the input's names are indexed first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -54,8 +54,8 @@ impl Rules {
         })
     }
 
-    /// `plan`, some results of a list, as far as they can be rewritten by themselves, taken apart. `None` where it is
-    /// not made of the operators of such a list, or its error is for the whole to tell.
+    /// The parts of `plan`, which has some results of a list, after the rules that can rewrite them separately. `None`
+    /// where it is not made of the operators of such a list, or where the whole list must report the error.
     pub(crate) fn part(&self, plan: LogicalPlan, state: &SessionState) -> Option<Part> {
         let analysed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {}).ok()?;
         Part::of(self.of_parts.optimize(analysed, state, |_, _| {}).ok()?)

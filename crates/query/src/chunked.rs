@@ -70,7 +70,7 @@ async fn optimised(empty: &mut Statement, items: &[SelectItem], state: &SessionS
     once.config_mut().options_mut().optimizer.max_passes = 1;
     let list = Arc::new(List { empty: empty.clone(), table, rules: Rules::of(state)?, state: once });
     let mut parts = items.chunks(SMALL_PART).map(<[SelectItem]>::to_vec).collect::<Vec<_>>();
-    // The first tells whether such a list can be planned so at all.
+    // The first part shows whether such a list can be planned this way at all.
     let first = list.part(parts.remove(0)).await?;
     let threads = state.config().target_partitions().clamp(1, parts.len().max(1));
     let mut tasks = JoinSet::new();
@@ -109,7 +109,7 @@ impl List {
         put_list(&mut part, items)?;
         let state = self.table.seen_by(&part, &self.state)?;
         let plan = state.statement_to_plan(part).await.ok()?;
-        // The dense view of a matrix is to be rewritten first.
+        // The dense view of a matrix must be rewritten first.
         if calls_cell_moments(&plan).ok()? || has_more_to_come(&plan) {
             return None;
         }
@@ -290,7 +290,7 @@ pub(crate) mod tests {
             // One name twice, and one that there is not.
             format!("SELECT {}, sum(c0) FROM t", list(|c| format!("sum(c{c})"))),
             format!("SELECT {}, sum(nix) FROM t", list(|c| format!("sum(c{c})"))),
-            // Calls that differ in a cast only, which names don't tell.
+            // Calls that differ in a cast only, which names don't show.
             format!("SELECT {}, sum(CAST(c0 AS DOUBLE)) AS other FROM t", list(|c| format!("sum(c{c}) AS s{c}"))),
             format!("SELECT {}, count(TRY_CAST(c0 AS INT)) AS other FROM t", list(|c| format!("count(c{c}) AS n{c}"))),
         ] {

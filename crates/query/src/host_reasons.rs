@@ -123,7 +123,7 @@ impl Logical<'_> {
     }
 }
 
-/// The place of `scan` in the cut. Equal scans are told apart: each has a sub-plan of its own in memory.
+/// The place of `scan` in the cut. Equal scans are distinguished by their sub-plans, which are separate objects.
 pub(crate) fn scan_number(cut: &CutPlan, scan: &DriveScan) -> Option<usize> {
     cut.scans.iter().position(|s| std::sync::Arc::ptr_eq(&s.sub_plan, &scan.sub_plan))
 }

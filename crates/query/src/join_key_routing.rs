@@ -1,11 +1,12 @@
-//! What a join has learnt about its keys, for every scan below that has one of them.
+//! Routes the join filters of a join to every scan below that has one of its keys.
 //!
-//! DataFusion hands the filter of a hash join ([`skytether_exec::join_filter`]) down its probe side as a whole: where
-//! its keys come from several tables, it stops at the join of those. But the rows of a join's probe side that can't
-//! match may be left out wherever they come from, by each key alone. So this rule follows each key of each join
-//! through filters, projections, groups and other joins, and where an inner or semi join below says that two columns
-//! are equal, both of them. A scan that gets a key waits for the join's other side, which never waits for it: it only
-//! waits for joins further up.
+//! DataFusion pushes the filter of a hash join ([`skytether_exec::join_filter`]) down its probe side as a whole. Where
+//! the keys come from several tables, it stops at the join of those. But rows of the probe side that can't match may be
+//! left out by each key alone. So this rule follows each key of each join through filters, projections, groups and
+//! other joins. Where an inner or semi join below makes two columns equal, it follows both.
+//!
+//! No deadlock is possible: a scan with a key waits for the join's other side, and that side only waits for joins
+//! further up.
 
 use std::sync::Arc;
 

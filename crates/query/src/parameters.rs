@@ -54,7 +54,8 @@ pub(crate) fn number(statement: &mut Statement) -> Result<()> {
     Ok(())
 }
 
-/// The parameters of `plan` in order, named `$1`, `$2`, ...; of type null where the query does not tell their type.
+/// The parameters of `plan` in order, named `$1`, `$2`, ...; of type null where the query does not determine their
+/// type.
 ///
 /// # Errors
 /// Invalid for parameters that are not numbered and for numbers that are too high.

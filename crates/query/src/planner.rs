@@ -1,4 +1,4 @@
-//! A query from its text to its rows.
+//! Plans and runs a query: from its text to its rows.
 
 use futures::future::BoxFuture;
 use std::fmt;
@@ -192,8 +192,8 @@ impl Planner {
         }
     }
 
-    /// The columns of a query's result, as far as they can be told before its parameters have values, and the
-    /// parameters in order; those of a type that the query does not tell are of type null.
+    /// The columns of a query's result, as far as known before its parameters have values, and the parameters in order.
+    /// Parameters whose type the query does not determine are of type null.
     pub async fn prepare(&self, asked: &Asked) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
         let shown = Shown::named();
@@ -315,7 +315,7 @@ impl Planner {
     }
 }
 
-/// The most keys per part of a join that drives are told of.
+/// The most keys per part of a join that drives get.
 const JOIN_KEYS: usize = 150_000;
 
 fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionState> {

@@ -1,4 +1,4 @@
-//! A query's rows as they come: counted, with errors that are ours, until its receipt is closed.
+//! A query's rows as a stream: counted, with errors converted to ours, until its receipt is closed.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! From a sub-plan in the super-plan to the operator that runs it at drives: which drives, and what they may see.
+//! Plans the scan for a sub-plan: which drives run it, and what they may see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) struct ScanPlanner {
     pub(crate) tables: Arc<NamedTables>,
     pub(crate) context: QueryContext,
     pub(crate) state: Arc<SessionState>,
-    /// How the query is to be cut.
+    /// The pushdown policy that the query asks for.
     pub(crate) asked: Pushdown,
 }
 

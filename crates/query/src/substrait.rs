@@ -1,4 +1,4 @@
-//! A plan of another producer: the limits that it is read within, and the tables that it names.
+//! A foreign plan: the limits within which it is read, and the tables that it names.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

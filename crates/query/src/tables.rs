@@ -1,4 +1,4 @@
-//! The tables that a query names: from the text of a reference to a root record, a schema and where it lies.
+//! Resolves the tables that a query names: from a reference in the text to a root record, a schema and a placement.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -266,8 +266,7 @@ impl SchemaCache {
 
     async fn stored(&self, record: &RootRecord, table: &str, catalog: &Catalog, collector: &Collector) -> Result<Described> {
         let partitions = &record.table(table)?.partitions;
-        // Any partition will do: of large tables the one with the least statistics to carry along, of others
-        // the one that tells most.
+        // Any partition will do: for large tables the one with the least statistics, for others the one with the most.
         let (least, most) = (partitions.iter().min_by_key(|p| p.slices), partitions.iter().max_by_key(|p| p.slices));
         let Some(partition) = most.filter(|p| p.slices <= TELLING).or(least) else {
             return Err(Error::corrupt(format!("the root record of {} names no partition of {table}", record.name)));

@@ -44,7 +44,7 @@ impl Unnested {
 }
 
 thread_local! {
-    /// Whether the next relation of this thread is to be planned as DataFusion does.
+    /// Whether DataFusion's own planner plans the next relation of this thread.
     static PLAIN: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -26,8 +26,8 @@ impl Reconstructor {
         Ok(self.first_copy(key, not, false).await?.0)
     }
 
-    /// What the first drive but `not` knows that says that it has a copy of the value of `key`, and the value, if that
-    /// is to be read. All are asked at once: each is busy with what it reads for the others.
+    /// The entry of `key` at the first drive other than `not` that has a copy, and the value if `read` is set. All
+    /// drives are asked at once: each may be busy with reads for the others.
     async fn first_copy(&self, key: &Key, not: usize, read: bool) -> Result<(Entry, Bytes)> {
         let mut trouble: Vec<String> = self.health.down().into_iter().map(|at| self.lost(at)).collect();
         let here = self.health.up().into_iter().filter(|at| *at != not);

@@ -64,7 +64,7 @@ pub(crate) struct DegradedStorage {
     pub(crate) tally: Arc<ReconstructionCounters>,
 }
 
-/// Whether somebody else may have what a drive refused with such an error.
+/// Whether other drives may have what a drive refused with such an error.
 pub(crate) fn covers(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound)
 }
@@ -221,8 +221,8 @@ impl Storage for DegradedStorage {
     }
 }
 
-/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not
-/// for those who can mend it.
+/// The text for a value that can't be read, and why. A store's advice to drop the data set is removed: here a scrub can
+/// repair the value.
 pub fn damaged(why: &str) -> String {
     format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
 }

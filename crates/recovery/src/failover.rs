@@ -47,7 +47,7 @@ struct Plans {
 /// Failed sub-plans that are remembered.
 const FAILED: usize = 256;
 
-/// Tells the sub-plans of one query at one drive apart.
+/// Distinguishes the sub-plans of one query at one drive.
 fn hash(plan: &SubPlan) -> u64 {
     let mut hasher = DefaultHasher::new();
     (plan.query, &plan.program, plan.dataset.root_key(), plan.partitions.keys().collect::<Vec<_>>()).hash(&mut hasher);
@@ -75,7 +75,7 @@ impl FailoverDrive {
         self.is_redundant() && PartitionName::parse(key).is_some()
     }
 
-    /// Somebody who ingests through this host changed the record of the fleet.
+    /// A client that ingests through this host changed the membership record.
     fn adopt_membership(&self, told: &[u8]) {
         let Ok(membership) = Membership::decode(&self.drive().info().name, told) else { return };
         let reconstructor = &self.0.rebuilt.reconstructor;
@@ -98,8 +98,8 @@ impl FailoverDrive {
         (health.is_outside(self.0.rebuilt.at) || health.is_leaving(self.0.rebuilt.at)) && batch.iter().any(adds)
     }
 
-    /// Whether root records may change in this way, or such a drive takes values still; while what comes of it
-    /// is held, no drive leaves.
+    /// Whether this batch may change root records, or add values to a drive that takes them. No drive leaves while the
+    /// caller holds the returned lock.
     async fn may_change(&self, batch: &[Op]) -> Result<RwLockReadGuard<'_, ()>> {
         let reconstructor = &self.0.rebuilt.reconstructor;
         let changing = reconstructor.health.record_write().await;
@@ -181,7 +181,7 @@ impl FailoverDrive {
         }
     }
 
-    /// What the drive answers, or the stand-in if the drive fails before anything was handed on.
+    /// What the drive answers. Where it fails before any row has left, the fallback answers instead.
     fn held(&self, plan: &SubPlan, number: u64, stream: DeliveryStream) -> DeliveryStream {
         let (own, plan) = (self.clone(), plan.clone());
         let again: RetryFn =

@@ -51,7 +51,7 @@ impl Reconstructor {
                 let reads = stream::iter(shards).map(|(key, send)| {
                     let reconstructor = reconstructor.clone();
                     async move {
-                        // What can't be read is read once more by who wants it, and is told there.
+                        // A shard that can't be read is left to its reader, which reads it again and gets the error.
                         if !send.is_closed()
                             && let Some(reconstructor) = reconstructor.upgrade()
                             && let Ok(bytes) = reconstructor.for_decoding(at, &key).await
@@ -87,8 +87,8 @@ impl Reconstructor {
         })
     }
 
-    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those
-    /// after it are read ahead.
+    /// Slice `number` of a partition will be decoded. Where those before it were, shards for those after it are
+    /// prefetched.
     pub(crate) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
         for (kind, room) in WINDOW {
             if kind == Kind::Parities || !self.shared.is_read(partition) {

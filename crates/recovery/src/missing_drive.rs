@@ -90,7 +90,7 @@ impl MissingDrive {
         &self.why
     }
 
-    /// Whether somebody is in its place.
+    /// Whether a drive has taken its place.
     pub fn is_there(&self) -> bool {
         self.successor.get().is_some()
     }

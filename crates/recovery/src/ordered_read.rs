@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 
 use skytether_catalog::records::code_map::{Level, Part};
 
-/// A shard that is to be read.
+/// A shard to read.
 #[derive(Debug, Clone)]
 pub struct Shard {
     /// Its drive, by its place among the host's.
@@ -62,7 +62,7 @@ struct State {
     next: usize,
     /// Bytes that are being read, or wait.
     held: u64,
-    /// Somebody waits for one before this.
+    /// A reader waits for a shard before this one.
     wanted: usize,
 }
 
@@ -100,8 +100,8 @@ impl OrderedReader {
         count.checked_sub(1).and_then(|last| self.ends.get(last)).copied().unwrap_or(0)
     }
 
-    /// Somebody waits for shard `n`; whether it will come. One that is so far on that with all before it more than
-    /// twice the room would be held will not.
+    /// A reader waits for shard `n`. Returns whether the shard will come: not where the shards up to it exceed twice
+    /// the room.
     pub(crate) fn want(&self, n: usize) -> bool {
         let mut state = self.state();
         if n >= state.next && state.held + self.end(n + 1) - self.end(state.next) > 2 * self.room {

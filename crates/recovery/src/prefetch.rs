@@ -67,7 +67,7 @@ pub(crate) struct Prefetcher {
     coming: Mutex<HashMap<(usize, Key), Coming>>,
     /// What is kept for queries, and until when.
     windows: Mutex<VecDeque<(Instant, PrefetchWindow)>>,
-    /// Held of each drive by the window that is read there: two at a time would be two ways of the head for each shard.
+    /// Per drive, held by the window that is being read: two windows at a time would cost two seeks for each shard.
     turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
     /// Of each partition the number of the slice that was decoded last, and of the first that
     /// nothing was read ahead for.

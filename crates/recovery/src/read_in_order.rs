@@ -84,7 +84,7 @@ async fn read_along(reconstructor: &Weak<Reconstructor>, at: usize, reading: &Ar
                 continue;
             }
             reads.push(async move {
-                // What can't be read is read once more by who wants it, and is told there.
+                // A shard that can't be read is left to its reader, which reads it again and gets the error.
                 let Some(reconstructor) = reconstructor.upgrade() else { return };
                 if let Ok(bytes) = reconstructor.ask(at, "read a shard", reconstructor.drives[at].get(&key)).await {
                     let _ = send.send((bytes, held));

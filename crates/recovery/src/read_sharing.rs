@@ -19,7 +19,7 @@ use skytether_catalog::records::code_map::Part;
 /// A query goes on that has read something, or got it, so long ago.
 const RECENT: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 250 });
 
-/// Who waits for a query to read something does not wait for longer than that.
+/// The longest that a decoder waits for a query to read a slice.
 const LONGEST: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 1 });
 
 /// How many slices further on a query reads what is waited for: groups are formed of slices that lie some dozens apart.
@@ -31,12 +31,12 @@ const KEPT: Duration = Duration::from_secs(5);
 /// The most partitions whose reading position by queries is known.
 const FOLLOWED: usize = 4096;
 
-/// Who reads a slice.
+/// The reader of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// A query, which wants what is in it.
     Query,
-    /// Who decodes another one of its group.
+    /// A decoder of another slice of its group.
     Decoder,
 }
 
@@ -63,7 +63,7 @@ struct State {
     /// Since when queries read slices of a table as they are stored, and when they last did. A table
     /// goes by its first partition.
     reading: HashMap<PartitionName, (Instant, Instant)>,
-    /// Somebody lets go of what is kept for too long.
+    /// Whether a task runs that drops slices kept for too long.
     tidied: bool,
 }
 
@@ -169,7 +169,7 @@ impl Shared {
         let (furthest, since) = state.queries.entry((at, partition.clone())).or_insert((0, Instant::now()));
         // One that begins again, or another one.
         let is_other = since.elapsed() >= RECENT || number.saturating_add(AHEAD) < *furthest;
-        // Who reads the same ones again and again does not go on.
+        // A query that reads the same slices again and again makes no progress.
         if is_other || number > *furthest {
             (*furthest, *since) = (number, Instant::now());
         }

@@ -63,7 +63,7 @@ pub struct Reconstructor {
     values: Mutex<Values>,
     /// An eighth of the host's memory: no more of what is decoded is kept, nor read ahead of a kind.
     pub(crate) room: usize,
-    /// What was met damaged, or missing, at drives that are here, and was not mended since.
+    /// Values found damaged or missing on living drives, and not repaired since.
     met: Mutex<BTreeMap<Key, usize>>,
     /// What is read before it is asked for.
     pub(crate) ahead: Arc<Prefetcher>,
@@ -169,7 +169,7 @@ impl Reconstructor {
         Ok(found)
     }
 
-    /// The turn to rebuild drives, unless somebody has it.
+    /// The lock for rebuilds; `None` if another rebuild holds it.
     pub fn repairing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         self.repairing.try_lock().ok()
     }
@@ -185,7 +185,7 @@ impl Reconstructor {
         self.met.lock().remove(key);
     }
 
-    /// How many values of drive `at` were met damaged, and not mended since.
+    /// The number of values of drive `at` that were found damaged and not repaired since.
     pub fn damaged(&self, at: usize) -> u64 {
         self.met.lock().values().filter(|of| **of == at).count() as u64
     }

@@ -116,9 +116,9 @@ impl Reconstructor {
         Ok((self.coded(level, group, shards, wanted).await?, read))
     }
 
-    /// As [`Self::regroup`], of a group within a host that has lost too much to be mended there: its data come
-    /// from other hosts as far as they must. The drives of `also` are read although they are not used otherwise:
-    /// those that are being rebuilt.
+    /// As [`Self::regroup`], for a group within a host that has lost too much to be repaired there: missing data come
+    /// from other hosts. The drives of `also` are read although they are not in use otherwise: those that are being
+    /// rebuilt.
     pub async fn regroup_from_data(
         &self,
         table: &PartitionName,
@@ -164,11 +164,10 @@ impl Reconstructor {
         .await
     }
 
-    /// Writes `value` under `key` of drive `at`, whatever lies there, and has it verified there.
+    /// Writes `value` under `key` of drive `at`, whatever lies there, and has the drive verify it.
     ///
     /// # Errors
-    /// What the drive says; Conflict where somebody else writes it all the time; Corrupt where it
-    /// is not there afterwards.
+    /// What the drive says; Conflict where another writer keeps changing it; Corrupt where it is not there afterwards.
     pub async fn put_back(&self, at: usize, key: &Key, value: Bytes) -> Result<Version> {
         let expected = Expected { len: value.len() as u64, crc32c: crc32c(&value) };
         let mut last = None;
@@ -192,7 +191,7 @@ impl Reconstructor {
         Err(last.unwrap_or_else(|| Error::conflict(format!("{key} changes all the time"))))
     }
 
-    /// Takes back what [`Self::put_back`] wrote, unless somebody else has written there since.
+    /// Deletes what [`Self::put_back`] wrote, unless another writer has written there since.
     pub async fn take_back(&self, at: usize, key: &Key, version: Version) -> Result<()> {
         let delete = Op::Delete { key: key.clone(), expect: Expect::Version(version) };
         match self.ask(at, "delete a value", self.drives[at].apply(vec![delete])).await {

@@ -35,8 +35,8 @@ struct Held {
     again: Option<RetryFn>,
 }
 
-/// What `stream`, the answer of the drive called `name`, gives; where that fails before anything was
-/// handed on, what `again` gives.
+/// What `stream`, the answer of the drive called `name`, gives. Where it fails before any row has left, what `again`
+/// gives.
 pub(crate) fn held(name: &str, stream: DeliveryStream, again: RetryFn) -> DeliveryStream {
     let schema: SchemaRef = stream.schema;
     let (name, announced) = (name.to_owned(), SchemaRef::clone(&schema));

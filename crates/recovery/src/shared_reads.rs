@@ -23,7 +23,7 @@ impl Reconstructor {
         members.data.iter().any(|shard| self.at(&level, shard).is_none_or(|at| self.health.is_down(at)))
     }
 
-    /// The value of `key` at drive `at`. Who waited for somebody else to read it is told if the drive is lost since.
+    /// The value of `key` at drive `at`. A reader that waited for another one gets an error if the drive is lost since.
     async fn ask_drive(&self, at: usize, what: &str, key: &Key) -> Result<Bytes> {
         self.is_here(at)?;
         self.ask(at, what, self.drives[at].get(key)).await

@@ -1,4 +1,4 @@
-//! How it is found who calls.
+//! Authentication: how a server finds the caller's identity.
 
 use std::fmt;
 use std::sync::Arc;

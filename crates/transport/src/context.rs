@@ -1,4 +1,4 @@
-//! What a door needs from its surroundings.
+//! The surroundings of a door: limits, security, shutdown and metrics.
 
 use std::sync::Arc;
 use std::time::Duration;

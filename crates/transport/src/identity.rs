@@ -1,4 +1,4 @@
-//! Who calls.
+//! The identity of a caller.
 
 use std::fmt;
 use std::sync::Arc;

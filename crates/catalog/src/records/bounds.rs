@@ -21,7 +21,7 @@ pub(crate) const MAX_COLUMNS: usize = 64;
 pub struct Bounds(BTreeMap<String, [String; 2]>);
 
 impl Bounds {
-    /// What `metadata` tells of numbers, dates and times.
+    /// The bounds that `metadata` has of numbers, dates and times.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
         let fields = metadata.schema.fields();

@@ -28,7 +28,7 @@ pub const GROWN_FORMAT: u32 = 5;
 /// The format for a fleet with replaced drives: older versions would use a replaced drive that came back.
 pub(crate) const REPLACED_FORMAT: u32 = 4;
 
-/// The one that it writes for the drives of a branch: versions before would take those for their own.
+/// The format for the drives of an aggregator: older versions would take those for drives of a host.
 pub(crate) const BRANCH_FORMAT: u32 = 2;
 
 /// The one that it writes for a fleet that may lose drives: versions before would look for root records on one drive,
@@ -62,7 +62,7 @@ pub struct Membership {
     pub fleet: Uuid,
     /// All its drives: those with which it was founded in order of their ids, and those that came since.
     pub drives: Vec<Member>,
-    /// Where they are the drives of a branch: its name.
+    /// The name of the aggregator that has these drives, if one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
     /// On how many drives each root record lies.
@@ -111,14 +111,14 @@ fn is_zero(n: &u64) -> bool {
 pub enum Role {
     /// The fleet of a host that stands above all others.
     Fleet,
-    /// A branch of this name, a drive of another host.
+    /// An aggregator of this name, which is a drive of another host.
     Aggregator(String),
 }
 
 /// When drives without a membership record may become a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Founding {
-    /// Only if all of them are empty: the list of drives was typed in by somebody.
+    /// Only if all of them are empty: a person has typed the list of drives.
     EmptyDrives,
     /// Always: the list of drives was kept with them, and is known to be whole.
     KnownList,
@@ -152,8 +152,8 @@ impl Membership {
         serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").with_source(e))
     }
 
-    /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all
-    /// that is on them, since the records that name it are those of the host above.
+    /// Checks that these drives are what `role` says. A host that took an aggregator's drives for its own would delete
+    /// all their content: the records that name it are those of the aggregator's parent host.
     pub(crate) fn plays(&self, role: &Role) -> Result<()> {
         match (&self.branch, role) {
             (None, Role::Fleet) => Ok(()),
@@ -184,7 +184,7 @@ pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<DomainSpread>) {
     }
 }
 
-/// What a fleet is told that is to store something on two levels, and whose drives are on no hosts that anybody named.
+/// The error for a fleet that needs two levels of redundancy, and whose drives have no named hosts.
 pub(crate) fn no_hosts(scheme: Scheme) -> Error {
     Error::invalid(format!(
         "redundancy {scheme} is across hosts, and then across a host's drives, and nobody said which drives of this fleet are on which: a fleet is founded with its hosts (`skytether init --nodes N`, `skytether host serve --drives \"a:1,a:2;b:1,b:2\"`)"
@@ -271,8 +271,8 @@ impl Membership {
     }
 }
 
-/// Why the drive of this id is not to be used, by what it knows of its fleet, if that tells: in a fleet that may lose
-/// drives, whose newest record is `newest`.
+/// Why the drive of this id must not be used, by its own membership record `told`, in a fleet that may lose drives and
+/// whose newest record is `newest`. `None` where nothing speaks against it.
 pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Membership>>) -> Option<&'static str> {
     match told {
         Ok(None) => Some(BLANK),
@@ -285,7 +285,7 @@ pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Memb
     }
 }
 
-/// The highest change that any drive tells of.
+/// The highest change in the records of all drives.
 pub(crate) fn highest(told: &[Result<Option<Membership>>]) -> u64 {
     told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).map(|membership| membership.change).max().unwrap_or(0)
 }

@@ -186,7 +186,7 @@ impl RootRecord {
         self.tables.values().any(|table| table.redundancy.as_ref().is_some_and(|redundancy| redundancy.scheme.inner().is_some()))
     }
 
-    /// Whether a part of the data set is to be on a drive.
+    /// Whether a part of the data set belongs on a drive.
     #[must_use]
     pub fn names(&self, drive: &Uuid) -> bool {
         self.tables.values().any(|table| {

@@ -35,7 +35,7 @@ pub(super) struct Shared {
     pub(super) reader: Arc<Reader>,
     pub(super) indexes: Arc<Indexes>,
     pub(super) pool: Arc<dyn MemoryPool>,
-    /// Who runs a query holds one of these.
+    /// A running query holds one of these.
     pub(super) turns: Arc<Semaphore>,
     pub(super) most_turns: usize,
     /// Bytes that a segment takes at most while it is built.
@@ -171,7 +171,7 @@ impl Shared {
         self.state().all.get_mut(at).map(change)
     }
 
-    /// Changes what is known of an index that is being built, if it is to be built still.
+    /// Changes the state of an index that is being built, unless building has been called off.
     fn still<T>(&self, work: &IndexJob, change: impl FnOnce(&mut Entry) -> T) -> Result<T, Stopped> {
         let mut state = self.state();
         if state.stop {

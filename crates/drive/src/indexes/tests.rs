@@ -1,4 +1,4 @@
-//! The thread that builds, without a drive around it.
+//! The thread that builds indexes, without a drive around it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Which device a drive is to be like, as people say it: a shipped profile's name, a TOML file, or TOML itself.
+//! Names of devices to emulate: a shipped profile's name, a TOML file, or TOML itself.
 
 use std::path::Path;
 

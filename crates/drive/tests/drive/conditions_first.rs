@@ -1,5 +1,5 @@
-//! Columns of conditions are decoded first, and the others only where few rows pass: the answers are what they are
-//! without, and so are the errors.
+//! Columns of conditions are decoded first, and the others only where few rows pass. Answers and errors are the same as
+//! without that.
 
 use std::sync::Arc;
 

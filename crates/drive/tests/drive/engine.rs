@@ -502,7 +502,7 @@ async fn slice_of_any_column_group_that_differs_is_named() {
         drive.apply(vec![Op::Put { key: key.clone(), value: bytes.into(), expect: Expect::Any }]).await.unwrap();
         let error = run(drive.as_ref(), sub_plan("SELECT * FROM shop.wide.data").await).await.unwrap_err();
         assert!(error.kind() == Kind::Corrupt && error.to_string().contains(key.as_str()), "{n}: {error}");
-        // Who reads other groups does not meet it.
+        // A reader of other groups does not meet the damage.
         let other = if n % 3 == 0 { "c140" } else { "c3" };
         assert_eq!(ask(drive.as_ref(), &format!("SELECT {other} FROM shop.wide.data")).await.0.num_rows(), WIDE_ROWS as usize);
     }

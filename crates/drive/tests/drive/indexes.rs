@@ -317,10 +317,10 @@ async fn unreadable_index_definition_does_not_block_other_indexes() {
     assert_eq!(ready(&drive).await.name, "price");
     let states = drive.indexes().await.unwrap();
     assert!(states[0].name == "first" && states[0].phase == Phase::Failed && states[0].why.is_some(), "{states:?}");
-    // Told again, it is built as well.
+    // After another definition it is built as well.
     drive.apply(vec![put(first.clone())]).await.unwrap();
     assert_eq!(settled(&drive).await.phase, Phase::Ready);
-    // One whose definition is gone is forgotten, until somebody tells of it.
+    // An index whose definition is gone is forgotten, until it is defined again.
     store.inner.apply(vec![Op::Delete { key: first.clone(), expect: Expect::Any }]).unwrap();
     drive.apply(vec![Op::Delete { key: at().key().unwrap(), expect: Expect::Any }]).await.unwrap();
     let other = skytether_index::partition(&of(), "zero").key().unwrap();

@@ -1,4 +1,4 @@
-//! Drives that are to be like some device give the same answers as others, later, and say what they are.
+//! Drives that emulate a device give the same answers as others, later, and report the device.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

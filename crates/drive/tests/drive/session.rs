@@ -40,7 +40,7 @@ fn store_numbers(store: &dyn SliceStore) -> Metadata {
     store_table(store, &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10)
 }
 
-/// A store that tells how many slices were read.
+/// A store that reports how many slices were read.
 #[derive(Debug, Default)]
 struct Watched {
     inner: MemoryStore,
@@ -109,7 +109,7 @@ async fn lanes_run_while_rows_wait_and_messages_overtake_rows() {
     }
     let completed = over.unwrap();
     assert_eq!((completed.slices.len(), completed.rows, completed.batches), (slices.len(), ROWS as u64, batches));
-    // Each lane has one at most that it has not told of, and one is read ahead for each.
+    // Each lane has at most one slice that it has not reported, and one is read ahead for each.
     assert!(before_rows.unwrap() + 2 * LANES >= slices.len(), "{before_rows:?} of {} slices were told of before the first rows", slices.len());
     assert!(batches as usize > slices.len() / 2, "{batches} batches: rows go off early, not two megabytes at a time");
 }
@@ -166,7 +166,7 @@ async fn busy_drive_finishes_begun_slices_and_returns_the_rest() {
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     orders.send(Down { epoch: EpochId(7), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices: slices.clone(), close } }).unwrap();
-    // Somebody else takes nearly all of the drive's memory once the first slices are done.
+    // Another user takes nearly all of the drive's memory once the first slices are done.
     store.open(3);
     let (mut done, mut hog, mut stopped, mut counted, mut batches) = (BTreeSet::new(), None, None, 0, 0);
     let mut completed: Option<Completed> = None;
@@ -263,7 +263,7 @@ fn opening(epoch: u32, rung: PushdownLevel, slices: &[SliceId]) -> Down {
     Down { epoch: EpochId(epoch), number: 0, order: Order::Open { rung, slices: slices.to_vec(), close: CloseAfter::TOLD } }
 }
 
-/// The refusal of an epoch: the rung that is taken, when to ask again, and why.
+/// The refusal of an epoch: the pushdown level that the drive accepts, when to ask again, and why.
 async fn refusal(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin), refused: u32) -> (Option<PushdownLevel>, f64, Why) {
     loop {
         match tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap() {

@@ -20,7 +20,7 @@ pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<K
     Some(cost.kinds(at, rung, &had))
 }
 
-/// What operators had of the rung that the drive tells of.
+/// The share of each operator in the work at the pushdown level that the drive reports.
 fn shares(cost: &CostModel, told: &Annotation) -> Option<(PushdownLevel, Vec<Had>)> {
     let read = told.rows_read.filter(|rows| *rows > 0)? as f64;
     let lowest = told.operators.iter().rposition(|note| note.name == AGGREGATE);

@@ -200,8 +200,8 @@ impl LocalWorker {
         queue.push(epoch, batches);
     }
 
-    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads
-    /// slices, the rung says how far.
+    /// Starts a lane. The lane does not keep this alive: its queue closes with this, and the lane ends then. For a lane
+    /// over slices, `reads` is the pushdown level up to which it runs.
     fn start(self: &Arc<Self>, reads: Option<PushdownLevel>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         let meter = Arc::new(Meter::default());

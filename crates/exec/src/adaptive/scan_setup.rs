@@ -29,7 +29,7 @@ pub struct Member {
     pub plan: SubPlan,
     /// Receives reports of what is wrong with the drive.
     pub faults: Arc<dyn FaultReporter>,
-    /// What works off what it hands out.
+    /// The engine on the host for slices that the drive sends raw.
     pub engine: Arc<LocalExecutor>,
     /// Where its rows go.
     pub output: Output,
@@ -71,6 +71,6 @@ pub trait SliceSource: Send + Sync {
     fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64, slack: Seconds);
     /// What is known of the costs from scans before.
     fn known(&self) -> Option<CostModel>;
-    /// Keeps what this scan has learnt of them.
+    /// Keeps the costs that this scan has shown.
     fn learnt(&self, cost: CostModel);
 }

@@ -22,7 +22,7 @@ use crate::adaptive::spill_buffer::BufferedBatch;
 use crate::adaptive::task::{Batch, DriveReply, Task, waiting};
 use skytether_api::estimate::Estimate;
 
-/// How long drives may take to tell what they did, once nothing more is asked of them.
+/// How long drives may take to send their annotations after the last order.
 const LAST_WORDS: Duration = Duration::from_secs(6);
 
 impl Task {
@@ -124,7 +124,7 @@ impl Task {
         };
         let slice_manifest = drive.surveyed(&slice_manifest, cse, first)?;
         if drive.sessions > 0 {
-            // The plan of this one was sent already: it tells of that itself.
+            // The plan was sent for an earlier session; this session's own annotation counts it.
             drive.before = drive.reading.seen().without(drive.plan.bytes() as u64, drive.handed_out.bytes);
         }
         drive.sessions += 1;
@@ -212,7 +212,7 @@ impl Task {
                 }
             }
             Some(Ok(Message::EpochError { error, .. })) => drive.trouble = Some(error),
-            // That somebody carries messages says nothing of the work; silence of epochs is for the machine to judge.
+            // A heartbeat of the transport says nothing of the work; the machine judges silent epochs.
             Some(Ok(Message::Alive)) => {}
             Some(Ok(Message::Done(told))) => drive.told = Some(*told),
             Some(Err(error)) => {
@@ -232,8 +232,8 @@ impl Task {
         }
     }
 
-    /// Everything is covered, or nothing more is to be done: lanes above give what they hold,
-    /// drives tell what they did.
+    /// Every slice is covered, or no more rows are wanted: the host's lanes deliver what they hold, and drives send
+    /// their annotations.
     pub(crate) async fn finish(mut self, heard: &mut mpsc::UnboundedReceiver<DriveReply>, said: &mut mpsc::Receiver<DriveReply>) -> Result<()> {
         for drive in &mut self.drives {
             self.left += drive.above.close();
@@ -278,7 +278,7 @@ impl Task {
         }
         for (at, drive) in self.drives.iter_mut().enumerate() {
             let told = drive.told.take().filter(|told| !told.cse.is_empty());
-            // Of lanes of two rungs an annotation has the operators of one, and the rows of both.
+            // With lanes at two pushdown levels, an annotation has the operators of one level and the rows of both.
             let Handed { filtered, full, .. } = drive.handed_out;
             let told_of_one = told.as_ref().filter(|_| filtered == 0 || full == 0);
             if let Some(kinds) = told_of_one.and_then(|told| learnt(self.query.cost(), at, told)) {

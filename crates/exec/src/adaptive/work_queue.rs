@@ -11,7 +11,8 @@ use tokio::sync::{Mutex as Turns, mpsc};
 
 use crate::adaptive::local_worker::{Tell, WorkDone};
 
-/// Things of epochs that wait for lanes, which take them one by one. An epoch is told when all of its things are done.
+/// Items of epochs that wait for lanes, which take them one by one. The queue reports an epoch when all of its items
+/// are done.
 pub(crate) struct Queue<T> {
     sender: mpsc::UnboundedSender<(EpochId, T)>,
     receiver: Arc<Turns<mpsc::UnboundedReceiver<(EpochId, T)>>>,
@@ -41,7 +42,7 @@ impl<T> Queue<T> {
         }
         self.left.lock().epochs.insert(epoch, (things.len(), 0.0));
         for thing in things {
-            // Lanes that failed have told so.
+            // Lanes that failed have reported that.
             let _ = self.sender.send((epoch, thing));
         }
     }

@@ -1,4 +1,4 @@
-//! Substrait in. What arrives here was validated.
+//! Reads Substrait. Its input has passed [`super::validate`].
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! What a stranger's plan must satisfy before anything is built from it.
+//! Validates a foreign plan before anything is built from it.
 //!
-//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent; so everything
+//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent. So everything
 //! that it trusts is checked here, and what this version does not run is refused by name.
 
 use datafusion::common::HashMap;

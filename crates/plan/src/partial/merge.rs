@@ -200,7 +200,7 @@ impl GroupsAccumulator for MergeGroups {
     fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
         let states = first(values)?;
         if filter.is_some() || states.null_count() > 0 {
-            // An empty state has no general form, so rows that are to be left out can't be converted one by one.
+            // An empty state has no general form, so rows that the filter leaves out can't be converted one by one.
             return not_impl_err!("a merge form with a filter can't skip partial aggregation");
         }
         from_struct(states, &self.fields)

@@ -217,7 +217,7 @@ impl<'a> Consumer<'a> {
         for (i, e) in r.expressions.iter().enumerate() {
             let expr = self.consume_expression(e, input.schema()).await?;
             let column = match &expr {
-                // A column may be there twice: its number tells them apart.
+                // A column may occur twice: its number makes the name unique.
                 Expr::Column(c) => format!("{}_{i}", c.name),
                 _ => format!("c{i}"),
             };

@@ -1,7 +1,7 @@
 //! Expressions.
 //!
-//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent, so that is
-//! checked before it sees it.
+//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent. So this module
+//! checks both before.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, DataFusionError, ScalarValue};

@@ -1,4 +1,4 @@
-//! Functions: by which names a plan calls them, and what it asks of them besides their arguments.
+//! Functions: the names that plans call them by, and what plans ask of them in addition to arguments.
 
 use std::collections::HashMap;
 
@@ -177,7 +177,7 @@ impl Function {
             ("round", "rounding", "TIE_AWAY_FROM_ZERO") => true,
             ("like" | "contains" | "starts_with" | "ends_with" | "strpos" | "replace" | "regexp_replace", "case_sensitivity", "CASE_SENSITIVE") => true,
             ("like", "case_sensitivity", "CASE_INSENSITIVE") => true,
-            // Only Substrait's own is told apart from the engine's, which leaves nulls out.
+            // Only Substrait's own `concat` differs from the engine's, which leaves nulls out.
             ("concat", "null_handling", "ACCEPT_NULLS") => self.standard,
             ("concat" | "concat_ws", "null_handling", "IGNORE_NULLS") => true,
             ("substring", "negative_start", "LEFT_OF_BEGINNING") => true,

@@ -1,4 +1,4 @@
-//! The client's side.
+//! TLS on the client's side.
 
 use std::error::Error as StdError;
 use std::io::{self, IoSlice};
@@ -20,7 +20,7 @@ use crate::endpoint::{Endpoint, TLS_SCHEME};
 use crate::tls::pem::{authorities, certificates, private_key, provider};
 use crate::token::Secret;
 
-/// What a client shows, and whom it trusts.
+/// What a client shows (a certificate, a token), and the authorities that it trusts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// The authorities that servers' certificates must come from; without it those that the system trusts.

@@ -1,4 +1,4 @@
-//! The server's side: certificates that are read again when their files change.
+//! TLS on the server's side: certificates are read again when their files change.
 
 use std::io;
 use std::path::{Path, PathBuf};
