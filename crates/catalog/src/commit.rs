@@ -53,7 +53,7 @@ enum Decides {
 }
 
 impl Catalog {
-    /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
+    /// The home drives of `name`, up or down; the one that decides comes first.
     pub fn homes(&self, name: &DatasetName) -> Vec<usize> {
         self.homes_where(name, self.health().homes(), self.health().home_slots().as_deref(), self.health().failure_domains().as_deref())
     }
@@ -83,7 +83,7 @@ impl Catalog {
         homes
     }
 
-    /// Those of them that are here: at least one.
+    /// The home drives that are up: at least one.
     fn homes_here(&self, name: &DatasetName) -> Result<Vec<usize>> {
         self.check_presence()?;
         let homes: Vec<_> = self.homes(name).into_iter().filter(|at| !self.health().is_down(*at)).collect();
@@ -98,7 +98,7 @@ impl Catalog {
         self.health().check(|at| self.drives().get(at).map_or("?", |drive| drive.info().name.as_str()))
     }
 
-    /// Takes drive `at` for lost, if it did not answer and the fleet survives that; hands the error back otherwise.
+    /// Marks drive `at` as lost, if it did not answer and the fleet may lose it; returns the error otherwise.
     pub fn may_lose(&self, at: usize, error: Error) -> Result<()> {
         if error.kind() != Kind::Unavailable || !self.health().is_redundant() {
             return Err(error);
@@ -185,7 +185,7 @@ impl Catalog {
         self.read(name).await.map(|(record, len)| (Arc::new(record), len))
     }
 
-    /// Whether drive `at`, which this host takes for one of the fleet, is none any more, as others know.
+    /// Whether drive `at` has left the fleet, as other drives know, though this host counts it.
     async fn has_left(&self, at: usize) -> bool {
         let id = self.drives()[at].info().id;
         let Ok(told) = self.read_memberships(self.deadline()).await else { return false };
@@ -297,8 +297,8 @@ impl Catalog {
         Ok(self.homes(name).into_iter().filter(|at| *at != first && !self.health().is_down(*at)).collect())
     }
 
-    /// What the home that decides in the place of one that fell silent is to do for a change that was to
-    /// follow on change `before`.
+    /// What the next home drive must do for a change that follows on change `before`, where the deciding one did not
+    /// answer.
     async fn decides(&self, home: usize, record: &RootRecord, before: Option<u64>) -> Result<Decides> {
         match self.read_at(home, &record.name).await? {
             None if self.is_blank(home).await => Err(Error::unavailable(format!("{} is blank", self.drives()[home].info().name))),
@@ -387,8 +387,8 @@ impl Catalog {
         })
     }
 
-    /// Removes the root record of `name`; the generation that it named, if that is known. What was only moved to other
-    /// drives meanwhile is dropped as it is now.
+    /// Removes the root record of `name`, and returns the generation that it named, if known. A data set that a resize
+    /// moved meanwhile is dropped too.
     async fn drop_record(&self, name: &DatasetName) -> Result<Option<Generation>> {
         let changed = || Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped"));
         let (mut content, mut tries) = (None, 0);

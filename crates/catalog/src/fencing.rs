@@ -68,7 +68,7 @@ impl Holder {
 /// What a refusal says, behind the drive's name.
 const REFUSES: &str = "takes no changes from this host any more";
 
-/// Whether a drive refused a change because another host has its fleet, and not for what is stored there.
+/// Whether a drive refused a change because another host has its fleet, and not because of what is stored there.
 pub fn is_refusal(error: &Error) -> bool {
     error.kind() == Kind::Conflict && matches!(error.detail(), Some(Detail::Fenced { .. }))
 }
@@ -127,7 +127,7 @@ impl Fence {
         .with_detail(other.fences(drive))
     }
 
-    /// This host is not the one that `drive` takes changes from; remembered.
+    /// Remembers and returns that `drive` takes changes from another host.
     fn refused(&self, drive: &str, other: &Holder) -> Error {
         let who = other.told();
         if self.lost.set(who.clone()).is_ok() {
@@ -243,8 +243,8 @@ impl Fenced {
         Err(Error::conflict(format!("the record of its host changes all the time at {}: stop all hosts but one", self.name())))
     }
 
-    /// Whether the drive refused a batch for want of this host's record, `checked` as it had been laid, and not for one
-    /// of its own conditions: because another host is there, which is the error, or because the drive has none.
+    /// Whether the drive refused a batch because it lacks this host's record (last written as version `checked`), and
+    /// not for a condition of the batch. An error where another host's record is there.
     async fn is_without(&self, checked: Version) -> Result<bool> {
         // Several batches may be refused at a time: the first writes the record again, and the others find it.
         let mut laid = self.laid.lock().await;

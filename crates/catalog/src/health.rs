@@ -90,7 +90,7 @@ impl DriveHealth {
         self.state().outside.remove(&at);
     }
 
-    /// Drive `at` is not of the fleet any more.
+    /// Drive `at` has left the fleet.
     pub fn leave(&self, at: usize) {
         let mut state = self.state();
         state.leaving.remove(&at);
@@ -120,7 +120,7 @@ impl DriveHealth {
         self.state().leaving.contains(&at)
     }
 
-    /// The drives that what is new may be written to.
+    /// The drives that take new data.
     pub fn writable(&self) -> Vec<usize> {
         let state = self.state();
         (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at) && !state.leaving.contains(at)).collect()
@@ -152,7 +152,7 @@ impl DriveHealth {
         self.state().seats = seats.map(Arc::new);
     }
 
-    /// The hosts that the drives are on, if anybody knows.
+    /// The hosts that the drives are on, if known.
     pub fn failure_domains(&self) -> Option<Arc<FailureDomains>> {
         self.state().domains.clone()
     }
@@ -162,7 +162,7 @@ impl DriveHealth {
         self.state().domains = domains.map(Arc::new);
     }
 
-    /// How often drives were replaced, of those that were.
+    /// How often each replaced drive was replaced.
     pub fn incarnations(&self) -> BTreeMap<Uuid, u32> {
         self.state().incarnations.clone()
     }
@@ -185,7 +185,7 @@ impl DriveHealth {
         Ok(code(scheme, drives.len())?.map(|_| StripeLayout { scheme, drives: drives.to_vec(), hosts: Vec::new() }))
     }
 
-    /// While it is held, homes of root records stay what they are.
+    /// While a caller holds this, the homes of root records don't change.
     pub async fn record_write(&self) -> RwLockReadGuard<'_, ()> {
         self.records.read().await
     }
@@ -260,7 +260,7 @@ impl DriveHealth {
         (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at)).collect()
     }
 
-    /// Drive `at` is not to be used any more; whether that is news.
+    /// Marks drive `at` as down. Returns whether it was up.
     pub fn mark_down(&self, at: usize, why: &str) -> bool {
         let mut state = self.state();
         match state.lost.get_mut(at) {

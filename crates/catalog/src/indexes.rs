@@ -32,13 +32,13 @@ pub struct NewIndex {
     pub table: String,
     /// Its name; the columns' names if `None`.
     pub name: Option<String>,
-    /// The columns by whose ranges it is to find rows.
+    /// The columns whose ranges the index finds rows by.
     pub columns: Vec<String>,
-    /// Columns whose values it is to have.
+    /// Further columns whose values the index holds.
     pub include: Vec<String>,
 }
 
-/// Which index is to go.
+/// The index to drop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OldIndex {
     /// The data set.
@@ -59,7 +59,7 @@ pub struct ListIndexes {
 pub struct IndexInfo {
     /// The data set.
     pub dataset: DatasetName,
-    /// What it is.
+    /// Its definition.
     #[serde(flatten)]
     pub index: IndexRecord,
     /// `ready`, `building`, `dropped` (for lack of space) or `failed`: the state of the drive that is furthest from
@@ -96,7 +96,7 @@ impl fmt::Display for IndexInfo {
 }
 
 impl Catalog {
-    /// Has the drives build an index in the background, of this generation and of those to come; what it is called.
+    /// Has the drives build an index in the background, of this generation and of later ones. Returns its name.
     ///
     /// # Errors
     /// Invalid for a name or columns that can't be; NotFound for a table or column that is not there; Conflict where
@@ -165,7 +165,7 @@ impl Catalog {
         })
     }
 
-    /// Takes an index that a root record does not name any more off the drives.
+    /// Removes an index from the drives that the root record has dropped.
     async fn undefine(&self, record: &RootRecord, index: &IndexRecord) -> Result<()> {
         // What a drive that is away keeps is collected when it is back and the fleet is opened.
         for (at, slot) in self.parts(record, index)? {
@@ -402,7 +402,7 @@ impl Catalog {
         self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.report(), |_| word(Phase::Waiting).to_owned())
     }
 
-    /// The drives that are here and have a partition of an index's table, with its slot.
+    /// The drives that are up and have a partition of an index's table, with its slot.
     fn parts(&self, record: &RootRecord, index: &IndexRecord) -> Result<Vec<(usize, u32)>> {
         let Ok(table) = record.table(&index.table) else { return Ok(Vec::new()) };
         let mut parts = Vec::new();

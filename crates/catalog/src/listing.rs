@@ -16,7 +16,7 @@ use crate::root_store::Catalog;
 pub struct DatasetInfo {
     /// The data set.
     pub name: DatasetName,
-    /// What it is; `None` where its root record can't be read.
+    /// Its kind; `None` where its root record can't be read.
     pub kind: Option<DatasetKind>,
     /// Rows of a plain table, genes of an expression data set.
     pub rows: u64,
@@ -29,8 +29,8 @@ pub struct DatasetInfo {
     /// For each table that is partitioned by key the names of its key columns.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub partitioned_by: BTreeMap<String, Vec<String>>,
-    /// How its tables are kept from loss, those that don't lie everywhere: one scheme, or several if they
-    /// differ; nothing for `none`.
+    /// The redundancy of its tables, without those that lie everywhere: one scheme, or several if they differ; empty
+    /// for `none`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redundancy: Vec<Scheme>,
     /// Why its root record can't be read; all else but the name means nothing then.

@@ -52,8 +52,8 @@ impl Catalog {
         Box::pin(async move { self.establish(founding, role, Scheme::None, &BTreeMap::new(), &Ids::random()).await })
     }
 
-    /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a
-    /// fleet that may lose drives, drives may be lost.
+    /// As [`Self::establish_membership`]. A new fleet stores data sets with `scheme` from now on, and its drives are on
+    /// these `hosts`. Where the fleet may lose drives, drives may be down.
     pub async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>, ids: &Ids) -> Result<Membership> {
         let told = self.read_memberships(self.deadline()).await?;
         let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
@@ -128,7 +128,7 @@ impl Catalog {
         Ok(membership)
     }
 
-    /// Brings drives to the newest record that a crash left with an older one, in a fleet that drives came to or left.
+    /// Brings drives to the newest record, where a crash left an older one, in a fleet that drives came to or left.
     async fn catch_up(&self, membership: &Membership, found: &[Option<Membership>], value: &Bytes) -> Result<()> {
         if membership.seats.is_empty() {
             return Ok(());
@@ -145,8 +145,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Takes drives for lost that were replaced, and those without a record in a fleet that has data sets: what was on
-    /// those is gone. Without any, a founding was cut off.
+    /// Marks as lost: drives that were replaced, and drives without a record in a fleet that has data sets, whose
+    /// content is gone. In a fleet without data sets, a founding was cut off.
     async fn lose_replaced(&self, membership: &Membership, found: &[Option<Membership>]) -> Result<()> {
         if membership.homes < 2 || found.iter().all(Option::is_none) {
             return Ok(());
@@ -191,7 +191,7 @@ impl Catalog {
         })
     }
 
-    /// The one record that all drives with a record have, if it names exactly these drives.
+    /// The record that all drives with a record share, if it names exactly these drives.
     fn agreed<'a>(&self, found: &'a [Option<Membership>]) -> Result<Option<&'a Membership>> {
         let known = || found.iter().zip(self.drives()).filter_map(|(m, d)| m.as_ref().map(|m| (m, &d.info().name)));
         let Some(newest) = known().map(|(m, _)| m.change).max() else { return Ok(None) };

@@ -64,8 +64,8 @@ struct Homes {
 }
 
 impl Catalog {
-    /// Lets root records lie on as many drives, or hosts and drives of each, as data sets of `scheme` take: to be
-    /// called before the first of them is stored. Waiting may stop, it does not.
+    /// Puts root records on as many drives (or hosts, and drives of each) as data sets of `scheme` need. Call it before
+    /// the first of them is stored. It goes on if the caller stops waiting.
     ///
     /// # Errors
     /// Unavailable while a drive is lost or does not answer; Unsupported in drives that are no fleet.
@@ -131,7 +131,7 @@ impl Catalog {
         self.copy_all(&before, &after).await
     }
 
-    /// Copies all root records to where they lie `after` and did not `before`.
+    /// Copies all root records to their homes `after` that were none `before`.
     async fn copy_all(&self, before: &Homes, after: &Homes) -> Result<()> {
         let mut names = BTreeSet::new();
         for at in self.health().up() {

@@ -54,8 +54,8 @@ impl Catalog {
         .await)
     }
 
-    /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and
-    /// which drives are of it. That a drive came or left may have been cut off after some drives knew it.
+    /// Adopts what the newest record says of the fleet: the number of home drives, which ones they are, and which
+    /// drives belong to the fleet. A join or leave may have been cut off after some drives had the record.
     pub fn adopt_membership(&self, newest: &Membership) {
         let health = self.health();
         health.set_policy(newest.homes as usize, newest.redundancy);
@@ -153,7 +153,7 @@ impl Catalog {
         Ok(self.newest_of(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
     }
 
-    /// Takes lost drives that answer within `deadline` in again, after they got what they missed.
+    /// Takes lost drives that answer within `deadline` back, after they got what they missed.
     ///
     /// # Errors
     /// Unavailable where more drives are away, or missed something, than root records survive; what the drives say.
@@ -257,7 +257,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes all copies of all root records alike, as a crash between two of them leaves them apart.
+    /// Makes all copies of all root records equal: a crash between two writes leaves them different.
     ///
     /// # Errors
     /// What the drives say.
@@ -276,8 +276,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have
-    /// none. Those that are `back` have no say.
+    /// Makes all copies of a root record equal to the newest one of the homes that are up, or deletes them if these
+    /// have none. Copies of drives in `back` don't count.
     pub async fn reconcile_root_copies(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
         let homes = self.homes(name);
         let mut best: Option<(u64, Bytes)> = None;
@@ -319,12 +319,12 @@ impl Catalog {
         Ok(())
     }
 
-    /// Notes the drives that are lost, so that what they have is not taken for the truth when they are back. To be
-    /// called before a root record changes.
+    /// Notes the lost drives as absent, so that no host takes their records for the truth when they are back. Call it
+    /// before a root record changes.
     ///
     /// # Errors
-    /// Unavailable where more drives are lost than root records survive, and where one that is
-    /// here does not take the note.
+    /// Unavailable where more drives are lost than root records survive, and where a drive that is up does not take the
+    /// note.
     pub async fn record_absent(&self) -> Result<()> {
         if !self.health().is_redundant() {
             return Ok(());
@@ -344,8 +344,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where
-    /// others change it at the same time, it is changed again as they left it.
+    /// Changes the membership record on all drives that are up; `change` returns whether it changed anything. Where
+    /// another writer changes it at the same time, `change` is applied again to that writer's record.
     pub async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
         for attempt in 0..ATTEMPTS {
             if self.change_membership_once(&change, attempt > 0).await? {

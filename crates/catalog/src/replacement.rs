@@ -46,7 +46,7 @@ impl Catalog {
         Ok((0..told.len()).filter(|at| matches!(told[*at], Ok(None))).collect())
     }
 
-    /// Notes that the drives of these ids are replaced: those that had them are not used again.
+    /// Notes that the drives of these ids are replaced: the old drives are not used again.
     ///
     /// # Errors
     /// As [`Self::change_membership`].

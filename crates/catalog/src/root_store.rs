@@ -27,7 +27,7 @@ use crate::root_cache::RootCache;
 /// Keys that are asked for or deleted at once.
 const PAGE: usize = 512;
 
-/// Root records over the storage half of some drives. Cheap to clone.
+/// Root records over the storage of some drives. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     drives: Arc<AppendVec<Arc<dyn Storage>>>,
@@ -48,7 +48,7 @@ impl Catalog {
         Self::sharing(drives, None, health, deadline)
     }
 
-    /// That of a host. Each of `drives` fails over to others; `raw` are the same drives without failover.
+    /// The catalog of a host. Each of `drives` fails over to others; `raw` are the same drives without failover.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -93,7 +93,7 @@ impl Catalog {
         self.drives.push(drive);
     }
 
-    /// What is known of the drives.
+    /// The state of the drives.
     pub fn health(&self) -> &DriveHealth {
         &self.health
     }
@@ -117,7 +117,7 @@ impl Catalog {
         })
     }
 
-    /// The drive that holds the root record of `name`, or the first of those that do.
+    /// The home drive of `name`; of several, the first one.
     #[must_use]
     pub fn home(&self, name: &DatasetName) -> usize {
         self.homes(name).first().copied().unwrap_or(0)
@@ -129,7 +129,7 @@ impl Catalog {
         rendezvous(&format!("{name}.{table}"), ids.iter()).unwrap_or(0)
     }
 
-    /// What `work` at drive `drive` gives, or an error that names the drive and `what` was asked.
+    /// The result of `work` at drive `drive`. Errors name the drive and `what` was asked.
     ///
     /// # Errors
     /// `Unavailable` after [`Self::deadline`]; those of `work`.
@@ -192,7 +192,7 @@ impl Catalog {
     /// Deletes all partitions of one generation, on all drives.
     ///
     /// # Errors
-    /// `Unavailable`; what is left then is collected when the fleet is opened next.
+    /// `Unavailable`; the next opening of the fleet collects what is left.
     pub fn delete_generation<'a>(&'a self, name: &'a DatasetName, generation: Generation) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let prefix = format!("{}{:016x}.", name.prefix(), generation.0);

@@ -25,16 +25,16 @@ pub struct OperatorNote {
     pub rows_out: Option<u64>,
     /// Seconds of processor time that it took, without its inputs, over all its threads.
     pub seconds: f64,
-    /// What it was to do: groups, keys, conditions.
+    /// What it ran: groups, keys, conditions.
     pub detail: String,
     /// The most bytes of memory that it held, where it reports that.
     pub peak_memory: u64,
-    /// Bytes that it put aside on disk.
+    /// Bytes that it spilled to disk.
     pub bytes_spilled: u64,
 }
 
 impl OperatorNote {
-    /// The note of an operator that lies `depth` below the root.
+    /// The note of an operator at `depth` below the root.
     #[must_use]
     pub fn new(stats: OperatorStats, depth: u32) -> Self {
         let OperatorStats { name, detail, counted, rows_out, seconds, peak_memory, bytes_spilled } = stats;
@@ -54,7 +54,7 @@ pub struct IndexNote {
     pub pages: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether it had the values that were wanted, so that no slice was read for the rows that are in it.
+    /// Whether it held all wanted values, so that its rows needed no slice.
     pub covers: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct ParentWork {
 }
 
 impl ParentWork {
-    /// Adds what was done in another part, or for another CSE.
+    /// Adds the work of another part, or for another CSE.
     pub fn add(&mut self, other: Self) {
         self.slices = self.slices.saturating_add(other.slices);
         self.rows_read = self.rows_read.saturating_add(other.rows_read);
@@ -112,13 +112,13 @@ pub struct Annotation {
     /// Slices of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor answered by
     /// metadata.
     pub slices_total: Option<u64>,
-    /// Rows of the slices that scans looked at, also those that they passed over for a condition.
+    /// Rows of the slices that scans looked at, including those that a condition excluded.
     pub rows_read: Option<u64>,
     /// Rows that left the CSE.
     pub rows_out: u64,
     /// Bytes read from the store, including slices sent raw.
     pub bytes_read: u64,
-    /// Bytes of the sub-plan that came in.
+    /// Bytes of the sub-plan that arrived.
     pub bytes_received: u64,
     /// Bytes of results that went out: Arrow buffers when in process, IPC frames when over a wire.
     pub bytes_sent: u64,
@@ -137,10 +137,10 @@ pub struct Annotation {
     /// it itself.
     #[serde(rename = "stood_for", skip_serializing_if = "Option::is_none")]
     pub served_by_fallback: Option<String>,
-    /// Slices that were decoded from those of other drives, or came from copies there.
+    /// Slices that were decoded from slices of other drives, or came from copies there.
     #[serde(skip_serializing_if = "is_none")]
     pub slices_decoded: u64,
-    /// Those of them for which nothing but drives of the same host was read, where redundancy is on two levels.
+    /// The part of them that needed drives of the same host only, where redundancy is on two levels.
     #[serde(skip_serializing_if = "is_none")]
     pub slices_within: u64,
     /// Bytes of other drives that this was made from: read for it, or for the query as well.

@@ -38,13 +38,13 @@ pub struct Stripe {
     pub bytes: u64,
 }
 
-/// A sub-plan in a CSE's hands. Dropping `orders` ends it; dropping `messages` cancels it.
+/// A sub-plan that runs at a CSE. Dropping `orders` ends it; dropping `messages` cancels it.
 pub struct Session {
     /// The columns of batches at `full`.
     pub schema: SchemaRef,
     /// The columns of batches at `filter`, where that is less than `full`.
     pub lower: Option<SchemaRef>,
-    /// What there is to do, in storage order.
+    /// The stripes to process, in storage order.
     pub slice_manifest: Vec<Stripe>,
     /// Orders, in the order in which they are given; few and small.
     pub orders: mpsc::UnboundedSender<Down>,

@@ -44,23 +44,23 @@ pub struct Expected {
     pub crc32c: u32,
 }
 
-/// Where the digest of a value goes.
+/// The sum that the digest of a value is added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summed {
     /// Into which sum; below [`MAX_SUMS`].
     pub sum: u32,
-    /// By how much the columns are turned: alike for the shards of a group.
+    /// The rotation of the digest's columns, which is the same for all shards of a group.
     pub turn: u16,
 }
 
 /// A value to be verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// Where it lies.
+    /// The value's key.
     pub key: Key,
     /// Its expected length and checksum; where the host does not know them, the answer has the present ones.
     pub expected: Option<Expected>,
-    /// Into which sum its digest goes if it is what it should be.
+    /// The sum that its digest is added to, if it is as expected.
     pub summed: Option<Summed>,
 }
 
@@ -69,7 +69,7 @@ pub struct Item {
 pub struct Verify {
     /// Of the digests.
     pub seed: u64,
-    /// How fast values may be read, if not as fast as it goes.
+    /// The most bytes per second to read; no limit if `None`.
     pub bytes_per_s: Option<u64>,
     /// The values.
     pub items: Vec<Item>,
@@ -88,7 +88,7 @@ pub enum Found {
     Told(Expected),
 }
 
-/// What came out.
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verified {
     /// Bytes that were read.
@@ -96,7 +96,7 @@ pub struct Verified {
     /// By place in the request: values that are not as expected, and values without an expectation. All others are
     /// right.
     pub found: BTreeMap<u32, Found>,
-    /// Sums of the digests of those that are what they should be.
+    /// Sums of the digests of values that are as expected.
     pub sums: BTreeMap<u32, Digest>,
 }
 
@@ -153,7 +153,7 @@ impl Verifying {
         Ok(is.len)
     }
 
-    /// What came out.
+    /// The result.
     #[must_use]
     pub fn finish(self) -> Verified {
         self.verified

@@ -197,7 +197,7 @@ impl Drive {
         &self.store
     }
 
-    /// Plans on a task of its own, so that a panic stays a single sub-plan's error; it ends with its caller.
+    /// Plans on a task of its own, so that a panic fails one sub-plan only. The task ends with its caller.
     async fn planned<T: Send + Unpin + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let planning = paced(self.context.processor.clone(), Box::pin(planning));
         let planned = match AbortOnDropHandle::new(tokio::spawn(async move { planning.await })).await {

@@ -74,7 +74,7 @@ impl DegradedStorage {
         &self.reconstructor.drives[self.at]
     }
 
-    /// Asks the drive itself, if it is here.
+    /// Asks the drive itself, if it is up.
     async fn itself<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.reconstructor.is_here(self.at)?;
         self.reconstructor.ask(self.at, what, work).await
@@ -112,7 +112,7 @@ impl DegradedStorage {
         }
     }
 
-    /// What is known of a value of a partition, from elsewhere.
+    /// The entry of a partition's value, from other drives.
     async fn known(&self, key: &Key, partition: &PartitionName, number: Option<u32>) -> Result<Option<Entry>> {
         if let Some(n) = number
             && let Some(map) = self.reconstructor.map(partition).await?
@@ -129,7 +129,8 @@ impl DegradedStorage {
     }
 }
 
-/// A version for what has none: the same for the same bytes, and none that a drive gives, since these count up from 1.
+/// A version for a reconstructed value: the same for the same bytes, and none that a drive gives, since these count up
+/// from 1.
 fn version(crc32c: u32) -> Version {
     1 << 63 | u64::from(crc32c)
 }

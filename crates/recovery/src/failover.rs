@@ -69,8 +69,8 @@ impl FailoverDrive {
         self.0.rebuilt.reconstructor.health.is_redundant()
     }
 
-    /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the
-    /// fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
+    /// Whether other drives may have the value under `key`. Values outside of data sets (root records, the membership
+    /// record) are each drive's own; a drive is asked for these even while it is not in use otherwise.
     fn covers(&self, key: &Key) -> bool {
         self.is_redundant() && PartitionName::parse(key).is_some()
     }
@@ -189,7 +189,7 @@ impl FailoverDrive {
         held(&self.drive().info().name, stream, again)
     }
 
-    /// A session with the drive, whose failures that others can make up for end it: it is opened again then, elsewhere.
+    /// A session with the drive. A failure that others can cover ends it; the caller then opens it again, elsewhere.
     fn watched_over(&self, number: u64, session: Session) -> Session {
         self.plans().open.insert(number);
         let open = Open { covered: self.clone(), number };

@@ -66,8 +66,8 @@ impl Reconstructor {
         PrefetchWindow::new(&self.ahead, begun, of.into_iter().map(read).collect())
     }
 
-    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes; nothing
-    /// where not enough of its group is here.
+    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes. `None`
+    /// where too few of its group are up.
     fn shards_for(&self, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>) -> Option<Vec<(usize, Key, u64)>> {
         let (part, table) = Part::parse(partition);
         Level::all(map).into_iter().find_map(|level| {

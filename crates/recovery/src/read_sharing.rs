@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// Lets go of what is more than `room`, and of what was kept long enough.
+    /// Drops slices beyond `room`, and slices kept longer than `kept`.
     fn tidy(&mut self, room: usize, kept: Duration) {
         while let Some((turn, since, slice)) = self.turns.front() {
             let is_there = self.slices.get(slice).is_some_and(|one| one.turn == *turn);

@@ -49,11 +49,11 @@ pub struct RecoveryOptions {
     pub deadline: Duration,
 }
 
-/// What the drives of a host share to stand for each other.
+/// Shared by the drives of a host, which fail over to one another: reads and decodes their values.
 pub struct Reconstructor {
     /// As they are, uncovered.
     pub drives: Arc<AppendVec<Arc<dyn Cse>>>,
-    /// Which of them are here.
+    /// Which of them are up.
     pub health: Arc<DriveHealth>,
     pub(crate) deadline: Duration,
     threads: Threads,
@@ -180,7 +180,7 @@ impl Reconstructor {
         met.len() < MET && met.insert(key.clone(), at).is_none()
     }
 
-    /// What lies under `key` is as it should be again.
+    /// The value under `key` is right again.
     pub fn forget(&self, key: &Key) {
         self.met.lock().remove(key);
     }
@@ -195,7 +195,7 @@ impl Reconstructor {
         self.maps.insert(key.clone(), Some(Arc::clone(map)));
     }
 
-    /// Decodes on a thread of its own.
+    /// Runs decoding on the decoding threads.
     pub async fn decoding<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         self.threads.run(work).await
     }

@@ -29,10 +29,10 @@ const ATTEMPTS: usize = 4;
 const SLOWEST: u64 = 4 << 20;
 
 impl Reconstructor {
-    /// Drive `at` verifies values where they lie.
+    /// Has drive `at` verify values.
     ///
     /// # Errors
-    /// Unavailable, which is remembered of the drive; Unsupported by drives of older versions.
+    /// Unavailable, which marks the drive; Unsupported by drives of older versions.
     pub async fn verify(&self, at: usize, asked: Verify) -> Result<Verified> {
         let rate = asked.bytes_per_s.unwrap_or(SLOWEST).clamp(1, SLOWEST);
         let takes = std::time::Duration::from_secs(asked.bytes() / rate + 1);
@@ -51,13 +51,13 @@ impl Reconstructor {
         }
     }
 
-    /// The shards at some places of a group, made of others, and how many bytes were read for them: those `chosen`,
-    /// and then what it takes where they can't be had. On two levels those that can't be had are made on the other
-    /// one, if there is no other way.
+    /// Reconstructs the shards at some places of a group, and returns the bytes read for them. It reads the shards
+    /// `chosen` first, and others where those fail. On two levels, missing shards are reconstructed on the other level
+    /// if there is no other way.
     ///
     /// # Errors
-    /// Unavailable where too few of the others can be read, naming them; Corrupt where what was made
-    /// is not what the map names.
+    /// Unavailable where too few of the others can be read, naming them; Corrupt where the result is not what the map
+    /// names.
     pub async fn regroup(&self, table: &PartitionName, level: &Level, group: u32, wanted: &[usize], chosen: &[u32]) -> Result<(Vec<Bytes>, u64)> {
         let or = if level.is_one_of_two() && !level.is_within() { ParitySource::LocalGroup } else { ParitySource::None };
         let made = self.regroup_or(table, level, group, wanted, chosen, or).await;

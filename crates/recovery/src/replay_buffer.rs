@@ -49,7 +49,7 @@ pub(crate) fn held(name: &str, stream: DeliveryStream, again: RetryFn) -> Delive
 }
 
 impl Held {
-    /// Whether `message` can follow what came.
+    /// Checks that `message` can follow those before it.
     fn check(&mut self, message: &ResultMessage) -> Result<()> {
         match message {
             ResultMessage::Batch { epoch, batch } => {

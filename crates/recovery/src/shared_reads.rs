@@ -29,7 +29,7 @@ impl Reconstructor {
         self.ask(at, what, self.drives[at].get(key)).await
     }
 
-    /// Whether slices may be wanted more than twice: with several drives lost several of a group are decoded.
+    /// Whether slices may be needed more than twice: with several drives lost, several slices of a group are decoded.
     fn is_wanted_more(&self) -> bool {
         self.health.down().len() > 1
     }

@@ -50,7 +50,7 @@ impl Bounds {
         self.0.get(column)
     }
 
-    /// Whether nothing is known.
+    /// Whether no bounds are known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -65,7 +65,7 @@ fn extreme(values: &ArrayRef, greatest: bool) -> Option<ArrayRef> {
     Some(values.slice(at, 1))
 }
 
-/// The one value of an array as text, if that casts back to the very same value.
+/// The only value of an array as text, if that casts back to the very same value.
 fn text(value: &ArrayRef) -> Option<String> {
     // An overflow must be an error, not NULL.
     let options = CastOptions { safe: false, ..CastOptions::default() };

@@ -39,7 +39,7 @@ pub struct RedundancyRecord {
     pub drives: Vec<Uuid>,
     /// Its parities: partitions of `parity/<table>`.
     pub parity: Vec<PartitionRecord>,
-    /// On two levels the host of each of the drives, counted from 0.
+    /// On two levels: the host of each of the drives, counted from 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<u32>,
     /// And its parities within the hosts: partitions of `inner-parity/<table>`.
@@ -69,7 +69,7 @@ impl RedundancyRecord {
         self.parity.iter().chain(&self.inner)
     }
 
-    /// The drives that have what lies under the key of partition `slot` itself: its own, and M more; on two levels m
+    /// The drives that have the value under the key of partition `slot` itself: its own, and M more. On two levels: m
     /// more of its host, and m + 1 of M more hosts.
     pub fn holders(&self, slot: u32) -> impl Iterator<Item = Uuid> + '_ {
         let places = match self.scheme {
@@ -217,7 +217,7 @@ impl StoredMap {
         Ok(Self { drives, map: CodeMap::from_bytes(map)?, within: Some(Within { hosts, map: CodeMap::from_bytes(within)? }) })
     }
 
-    /// The places of the drives that have what lies under the key of partition `slot` itself.
+    /// The places of the drives that have the value under the key of partition `slot` itself.
     pub fn holders(&self, slot: u32) -> Vec<usize> {
         match &self.within {
             Some(within) => level_holders(slot, &within.hosts, self.map.code(), within.map.code()),
@@ -246,7 +246,7 @@ impl Level {
         stored.within.as_ref().map(|_| Self { stored: Arc::clone(stored), within: true })
     }
 
-    /// All levels, the one first from which a shard is made with the fewest others touched.
+    /// All levels. The level that reconstructs a shard from the fewest others comes first.
     pub fn all(stored: &Arc<StoredMap>) -> Vec<Self> {
         Self::within(stored).into_iter().chain([Self::across(stored)]).collect()
     }

@@ -18,7 +18,7 @@ pub struct HomeSlots {
 }
 
 impl HomeSlots {
-    /// Those of a membership record, where there are any.
+    /// The home slots of a membership record, if it has any.
     pub fn of(membership: &Membership) -> Option<Self> {
         if membership.seats.is_empty() {
             return None;

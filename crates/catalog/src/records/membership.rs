@@ -21,8 +21,7 @@ pub const MEMBERSHIP_FORMAT: u32 = HOSTS_FORMAT;
 /// records on too few drives.
 pub(crate) const HOSTS_FORMAT: u32 = 6;
 
-/// The one that it writes for a fleet that drives came to or left: versions before would look for root
-/// records where they are not.
+/// The format for a fleet that drives came to or left: older versions would look for root records where they are not.
 pub const GROWN_FORMAT: u32 = 5;
 
 /// The format for a fleet with replaced drives: older versions would use a replaced drive that came back.
@@ -45,7 +44,7 @@ pub struct Member {
     pub id: Uuid,
     /// Its name when the fleet was put together, for texts.
     pub name: String,
-    /// How often another drive took its place: one that knows of fewer is not of the fleet any more.
+    /// How often another drive took its place. A drive that knows a lower number was replaced.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub incarnation: u32,
     /// The host (failure domain) of this drive, which may be lost as a whole; empty where unknown.
@@ -60,15 +59,15 @@ pub struct Membership {
     pub format: u32,
     /// The fleet, drawn at random when it was put together.
     pub fleet: Uuid,
-    /// All its drives: those with which it was founded in order of their ids, and those that came since.
+    /// All its drives: the founding ones in order of their ids, then later ones.
     pub drives: Vec<Member>,
     /// The name of the aggregator that has these drives, if one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// On how many drives each root record lies.
+    /// The number of home drives of each root record.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub homes: u32,
-    /// On how many hosts they lie besides, and on how many drives of each, where a data set is on two levels.
+    /// Further home drives where a data set is on two levels: the number of hosts, and of drives of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<DomainSpread>,
     /// How data sets are kept from loss unless their ingest says otherwise.
@@ -77,8 +76,8 @@ pub struct Membership {
     /// Drives that were away while a root record changed, and have not got the change yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Uuid>,
-    /// What root records' homes follow from, where that is not the list of drives: in fleets
-    /// that drives came to or left.
+    /// The list that root records' homes follow from, where that is not the list of drives: in fleets that drives came
+    /// to or left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seats: Vec<HomeSlot>,
     /// Grows with each change: of several records the highest counts.
@@ -215,9 +214,9 @@ impl Membership {
         self.seats.extend(rest.map(|id| HomeSlot { id, drive: id }));
     }
 
-    /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and
-    /// of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of
-    /// the host with the fewest, so that as many hosts have seats as before, on as many drives.
+    /// Passes the seats of drive `id` of `host`, which has left, to others: to the drives with the fewest seats, and of
+    /// these to the first. Where hosts are known, a drive of the same host gets them if there is any, and otherwise one
+    /// of the host with the fewest. So as many hosts as before have seats, on as many drives.
     pub fn reassign_slots(&mut self, id: &Uuid, host: &str) {
         for at in 0..self.seats.len() {
             if self.seats[at].drive == *id {
@@ -234,8 +233,8 @@ impl Membership {
     }
 }
 
-/// On how many drives of how many hosts something lies that is to survive the loss of whole hosts, and of drives of the
-/// others at the same time.
+/// The numbers of hosts, and of drives of each, that hold what must survive the loss of whole hosts, and of drives of
+/// other hosts at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainSpread {
     /// M + 1 hosts.

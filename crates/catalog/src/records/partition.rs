@@ -48,8 +48,7 @@ pub struct PartitionRecord {
     pub slices: u32,
     /// Bytes of its slices and of its metadata slice.
     pub bytes: u64,
-    /// Between which values its columns lie; not known of matrices and parities, and of partitions that were
-    /// written before it was kept.
+    /// Bounds of its columns; unknown for matrices and parities, and for partitions of versions that did not keep them.
     #[serde(default, skip_serializing_if = "Bounds::is_empty")]
     pub bounds: Bounds,
 }

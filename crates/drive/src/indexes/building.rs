@@ -75,7 +75,7 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Waits so long, or until there is something new.
+    /// Waits for `time`, or until there is news.
     fn rest(&self, time: Duration) {
         let mut state = self.state();
         if !state.stop {
@@ -166,7 +166,7 @@ impl Shared {
         any
     }
 
-    /// Changes what is known of an index, if there still is one.
+    /// Changes the state of an index, if it still exists.
     fn change<T>(&self, at: &PartitionName, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         self.state().all.get_mut(at).map(change)
     }
@@ -305,7 +305,7 @@ impl Shared {
         })
     }
 
-    /// Makes `changes`, if the definition is what it was.
+    /// Applies `changes`, if the definition is unchanged.
     fn as_long_as_defined(&self, work: &mut IndexJob, mut changes: Vec<Op>) -> Result<(), Stopped> {
         changes.push(Op::Put { key: work.key.clone(), value: work.definition.encode()?.into(), expect: Expect::Version(work.version) });
         let versions = self.store.apply(changes)?;
@@ -313,7 +313,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Deletes what is stored of an index but for its definition.
+    /// Deletes the stored slices of an index, and keeps its definition.
     fn remove_slices(&self, at: &PartitionName, key: &Key) -> Result<()> {
         if let Some((of, name)) = of_partition(at) {
             self.indexes.remove(&of, &name);
@@ -342,8 +342,7 @@ impl Shared {
         had
     }
 
-    /// Deletes what is stored of an index that was taken off. Nothing is written for it: there may
-    /// be no room for the least.
+    /// Deletes the stored slices of an index that was removed. It writes nothing: there may be no room even for that.
     fn free(&self, at: &PartitionName) {
         if let Err(error) = at.key().and_then(|key| self.remove_slices(at, &key)) {
             tracing::warn!("what index {at:?} takes could not be freed: {}", error.report());

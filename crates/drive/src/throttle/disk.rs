@@ -78,7 +78,7 @@ struct Head {
 }
 
 impl Head {
-    /// Books what takes so long, for a request that came at `now`; when the disk is done.
+    /// Books `cost` for a request that came at `now`. Returns when the disk is done.
     fn book(&mut self, place: Place, now: Duration, cost: Duration, behind: u32) -> Duration {
         let done = self.busy.book(now.saturating_sub(FOLLOWS), cost);
         self.waiting.push_back(Waiting { place, begins: done.saturating_sub(cost), behind });
@@ -86,7 +86,7 @@ impl Head {
     }
 }
 
-/// A store whose reads take as long as on a disk; see [the room](self).
+/// A store whose reads take as long as on a disk; see [the module](self).
 #[derive(Debug)]
 pub struct SlowDisk {
     inner: Arc<dyn SliceStore>,
@@ -109,14 +109,14 @@ impl SlowDisk {
         self.head.lock()
     }
 
-    /// What was booked so far, and how many seeks are in it.
+    /// What was booked so far, and the number of seeks in it.
     #[must_use]
     pub fn accounted(&self) -> (Accounted, u64) {
         let head = self.head();
         (head.busy.accounted(), head.seeks)
     }
 
-    /// Books a read of `ranges` of the value of `key` that came at `now`; when the disk is done.
+    /// Books a read of `ranges` of the value of `key` that came at `now`. Returns when the disk is done.
     fn book(&self, key: &Key, ranges: &[Range<u64>], now: Duration) -> Duration {
         let place = Place::of(key);
         let mut head = self.head();
@@ -147,8 +147,8 @@ impl SlowDisk {
         head.book(place, now, cost, 0)
     }
 
-    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who
-    /// [defers](skytether_emulation::wait::deferred) it.
+    /// Waits until the disk would have read `ranges` for a request that came at `asked`. Within a
+    /// [deferred](skytether_emulation::wait::deferred) call, its caller waits instead.
     fn pay(&self, key: &Key, ranges: &[Range<u64>], asked: Duration) {
         owe(self.start + self.book(key, ranges, asked), WORTH_WAITING);
     }
