@@ -33,7 +33,7 @@ pub struct DriveShare {
     pub seconds_per_slice: f64,
 }
 
-/// What is expected of a division, and what came of it, where it was carried out.
+/// The forecast of a division of work, and what happened where it ran.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// By the cost model, from the drives' profiles and the metadata alone.

@@ -44,7 +44,8 @@ pub struct DriveReceipt {
     pub seconds: f64,
     /// The highest use of its engine's memory, in bytes.
     pub peak_memory: u64,
-    /// Why less than everything ran there: what was asked for, what the drive says, or what stayed on the host and why.
+    /// Why less than everything ran there: the query's options, the drive's own reason, or why a part stayed on the
+    /// host.
     pub reason: Option<String>,
     /// The name of the device profile that it keeps to, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,10 +53,10 @@ pub struct DriveReceipt {
     /// Why its sub-plans were run in its place, over what other drives have of it; `None` where it ran them itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_by_fallback: Option<String>,
-    /// Slices of it that were decoded from those of other drives, or came from copies there.
+    /// Slices of it that were decoded from slices of other drives, or came from copies there.
     #[serde(default)]
     pub slices_decoded: u64,
-    /// Those of them for which nothing but drives of its own host was read, where redundancy is on two levels.
+    /// The part of them that needed drives of its own host only, where redundancy is on two levels.
     #[serde(default)]
     pub slices_within: u64,
     /// Bytes of other drives that this was made from: read for it, or for the query as well.
@@ -116,7 +117,7 @@ impl DriveReceipt {
     }
 }
 
-/// Adds what a CSE did to its figures among those of `drives`.
+/// Adds the figures of an annotation to those of its drive in `drives`.
 pub fn among(drives: &mut Vec<DriveReceipt>, a: &Annotation) {
     let at = drives.iter().position(|d| d.name == a.cse).unwrap_or_else(|| {
         drives.push(DriveReceipt::of(&a.cse, a.rung));
@@ -131,7 +132,7 @@ pub fn sort(drives: &mut [DriveReceipt]) {
     drives.iter_mut().for_each(|drive| sort(&mut drive.below));
 }
 
-/// What was asked of the drives for one table.
+/// The work that drives did for one table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScanReceipt {
     /// The table as SQL names it.
@@ -151,7 +152,7 @@ pub struct ScanReceipt {
     /// The number of joins whose keys went down with it as join filters.
     #[serde(default)]
     pub join_filters: u32,
-    /// Where its work could move: what was expected, and what happened.
+    /// For an adaptive scan: the forecast, and what happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// What each drive wrote on it.
@@ -173,11 +174,10 @@ pub struct ShippedReceipt {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostOperator {
-    /// What it did.
+    /// Its figures.
     #[serde(flatten)]
     pub note: OperatorNote,
-    /// Why it is on the host: what kept it from going down, or what it has left to do after the drives. `None`
-    /// where that is not known.
+    /// Why it is on the host: what kept it from going down, or what is left after the drives. `None` where unknown.
     pub reason: Option<String>,
     /// Whether it only passes rows on, to other threads or in other portions.
     pub plumbing: bool,
@@ -188,7 +188,7 @@ pub struct HostOperator {
 /// What a query cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Whether the query ran to its end; figures of an unfinished one are what is known so far.
+    /// Whether the query ran to its end. If not, the figures are those so far.
     pub finished: bool,
     /// Rows of the result.
     pub rows: u64,
@@ -390,7 +390,7 @@ pub trait ReceiptSource: Send + Sync + std::fmt::Debug {
     fn receipt(&self) -> Receipt;
 }
 
-/// Gives a query's receipt: complete after its last row; before that, what is known so far.
+/// Gives a query's receipt: complete after its last row; before that, the figures so far.
 #[derive(Debug, Clone)]
 pub struct ReceiptHandle(std::sync::Arc<dyn ReceiptSource>);
 

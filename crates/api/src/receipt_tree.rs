@@ -109,7 +109,7 @@ fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usi
     branches
 }
 
-/// A small table that goes to every drive, above the operators that made it.
+/// A broadcast table, above the operators that made it.
 fn of_shipped(table: &ShippedReceipt, made: Branch) -> Branch {
     Branch {
         title: format!("Beside it: {}", table.name),
@@ -167,8 +167,8 @@ fn title(name: &str, detail: &str) -> String {
     if said.is_empty() { words.to_owned() } else { format!("{words}: {}", said.join(", ")) }
 }
 
-/// A property without what goes without saying: its name where there is one only, a column's position
-/// (`a@2`), a name given to itself.
+/// A property without what is obvious: its name where there is only one, a column's position (`a@2`), an alias equal to
+/// the name.
 fn plain(part: &str) -> String {
     let part = ["predicate=", "columns=", "select_list="].iter().find_map(|name| part.strip_prefix(name)).unwrap_or(part);
     let mut pieces = part.split('@');

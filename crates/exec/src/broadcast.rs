@@ -42,7 +42,7 @@ struct Tables {
 
 type Reading = Shared<BoxFuture<'static, std::result::Result<Arc<Tables>, Arc<Error>>>>;
 
-/// What is read for one scan.
+/// The broadcast tables of one scan.
 #[derive(Clone, Default)]
 pub struct BroadcastTables {
     inputs: Vec<Arc<dyn ExecutionPlan>>,

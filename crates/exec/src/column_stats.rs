@@ -56,7 +56,7 @@ impl Known {
     }
 }
 
-/// A table: its rows, and what is known of its columns by name.
+/// A table: its rows, and what is known of its columns, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KnownTable {
     columns: HashMap<String, Known>,
@@ -92,7 +92,7 @@ impl KnownTable {
     }
 }
 
-/// The type whose numbers stand for values of `t` in order, through which they are cast: none for those without.
+/// The type through which values of `t` become numbers in the same order; `None` for types without such numbers.
 fn through(t: &DataType) -> Option<DataType> {
     match t {
         t if t.is_numeric() => Some(t.clone()),

@@ -90,7 +90,7 @@ impl WireCounters {
 pub struct DriveStream {
     /// The drive.
     pub drive: Arc<dyn Cse>,
-    /// The columns that it is to send.
+    /// The columns that the drive must send.
     pub schema: SchemaRef,
     /// Where its figures go.
     pub note: ProfileEntry,

@@ -90,7 +90,7 @@ impl Translation<'_> {
         Ok(if is_false(filter) { Some(lit(false)) } else { None })
     }
 
-    /// A key: a column, or one that was cast.
+    /// A key: a column, or a cast of one.
     fn value(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Expr> {
         if let Some(column) = expr.downcast_ref::<Column>() {
             let (qualifier, field) = (column.index() < self.schema.fields().len()).then(|| self.schema.qualified_field(column.index()))?;
@@ -125,7 +125,7 @@ impl Translation<'_> {
         Ok(all)
     }
 
-    /// Whether `value` has the type of `key`: no coercion is done any more.
+    /// Whether `value` has the type of `key`: nothing coerces types after this.
     fn comparable(&self, key: &Expr, value: &ScalarValue) -> bool {
         key.get_type(self.schema).is_ok_and(|t| t == value.data_type())
     }

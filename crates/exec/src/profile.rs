@@ -74,7 +74,7 @@ impl Collector {
         }
     }
 
-    /// A new scan; its number is what the other calls want.
+    /// Adds a scan, and returns its number for the other calls.
     pub fn scan(&self, table: String, rung: PushdownLevel, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
         let scans = &mut self.lock().receipt.scans;
         scans.push(ScanReceipt {

@@ -53,7 +53,7 @@ const PREFETCH: usize = 4;
 pub struct Target {
     /// The drive.
     pub drive: Arc<dyn Cse>,
-    /// Receives reports of what is wrong with it.
+    /// Receives reports of faults of the drive.
     pub faults: Arc<dyn FaultReporter>,
     /// Its place among the host's drives.
     pub at: usize,
@@ -104,25 +104,25 @@ pub struct Moves {
     pub work: Work,
     /// Whether the cost model decides where work runs, or all of it stays at one pushdown level.
     pub policy: Policy,
-    /// Whether that follows from what is estimated.
+    /// Whether the choice of policy follows from estimates.
     pub estimated: bool,
     /// The device that this host is.
     pub host: Profile,
     /// The devices of the targets, in their order.
     pub profiles: Vec<Profile>,
-    /// How far kinds of operators are from their priors at each of them, as queries before have shown.
+    /// The cost of each kind of operator at each drive, relative to its prior, as earlier queries have shown.
     pub kinds: Vec<Kinds>,
     /// Memory and numbers of what may be under way.
     pub limits: Limits,
-    /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns
-    /// that are read, if all are alike.
+    /// The slices, rows and bytes of each drive's part, by the root records. Bytes are those of the columns that are
+    /// read, if all columns are of a like size.
     pub parts: Vec<(u32, u64, u64)>,
     /// The engines on the host for slices that drives send raw, one per drive.
     pub engines: Vec<Arc<LocalExecutor>>,
 }
 
 impl Moves {
-    /// What its machine starts from.
+    /// The setup of its state machine.
     fn setup(&self) -> Setup {
         Setup {
             work: self.work.clone(),
@@ -200,7 +200,7 @@ impl DriveScanExec {
         }
     }
 
-    /// What is sent to target `at`, but for the plan itself.
+    /// The sub-plan for target `at`, without the program itself.
     fn sub_plan(&self, at: usize) -> SubPlan {
         let target = &self.targets[at];
         SubPlan {
@@ -274,8 +274,7 @@ impl DriveScanExec {
         AbortOnDropHandle::new(tokio::spawn(running))
     }
 
-    /// What it is expected to take, before anything is asked of a drive; nothing where its work does
-    /// not move by the cost model.
+    /// The forecast, before any request to a drive; `None` where the cost model does not decide.
     pub fn expected(&self) -> Option<WorkSplit> {
         let moves = self.moves.as_ref().filter(|moves| moves.estimated)?;
         if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
@@ -388,7 +387,7 @@ impl ExecutionPlan for DriveScanExec {
         Ok(TreeNodeRecursion::Continue)
     }
 
-    /// Takes the filters of joins as a hint: what they drop below, the join would have dropped.
+    /// Takes the filters of joins as a hint: the join would drop the same rows.
     fn handle_child_pushdown_result(
         &self,
         phase: FilterPushdownPhase,

@@ -67,7 +67,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// The lock goes last: it is by the lock that the directory is found.
+/// Removes the lock last: a later host finds the directory by its lock.
 fn remove(path: &Path, lock: &Path) {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => tracing::warn!("cannot delete {}, which is not needed any more: {e}", path.display()),

@@ -164,7 +164,7 @@ mod verify {
 }
 
 actions! {
-    /// What is asked of a drive.
+    /// An action of a drive.
     pub enum DriveAction {
         Info = "info", Once, "who this is, and the protocol";
         Get(KeyRequest as json) = "get", Once, "a value";

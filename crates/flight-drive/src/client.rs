@@ -79,7 +79,7 @@ const RESTART: &str = "start it again with `skytether drive serve`";
 const START: &str = "is `skytether drive serve` running there?";
 
 impl Peer {
-    /// Puts the drive's name and address in front; the drive's own mention of its name goes.
+    /// Puts the drive's name and address in front, and removes the drive's own mention of its name.
     fn named(&self, error: &Error) -> Error {
         let text = self.name.as_ref().map_or_else(|| error.report(), |name| error.text_without(name));
         details::with(Error::new(error.kind(), format!("{}: {text}", self.title)), error.detail().cloned())
@@ -141,10 +141,11 @@ impl Peer {
 }
 
 impl FlightCse {
-    /// Connects to `address` (`host:port`, `grpc://host:port` or `grpc+tls://host:port`) and learns who is there.
+    /// Connects to `address` (`host:port`, `grpc://host:port` or `grpc+tls://host:port`) and asks for the drive's
+    /// identity.
     ///
     /// # Errors
-    /// Invalid for an address that is none, and for certificates that either side refuses; Unavailable where nothing
+    /// Invalid for a malformed address, and for certificates that either side refuses; Unavailable where no server
     /// answers in time; Unsupported where it speaks another protocol.
     pub fn connect(address: &str, options: ConnectOptions) -> BoxFuture<'_, Result<Arc<Self>>> {
         Box::pin(async move {
@@ -218,7 +219,7 @@ fn of_host(address: &str) -> Error {
     ))
 }
 
-/// A request with the drive that it is meant for and the interval at which signs of life are wanted.
+/// A request with the id of its drive and the interval of heartbeats.
 fn request<T>(message: T, peer: &Peer) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(HEARTBEAT_KEY, MetadataValue::from(u64::try_from(peer.idle.as_millis() / 4).unwrap_or(u64::MAX).max(1)));

@@ -213,8 +213,8 @@ impl DeliveryDecoder {
 /// The most rows of a batch whose columns take no bytes: nulls.
 const MAX_NULLS: usize = 1 << 24;
 
-/// Refuses what would take far more memory than the bytes that came: packed columns may claim terabytes, many buffers
-/// may be the same bytes, and rows of nulls cost their sender nothing.
+/// Refuses a batch that would take far more memory than the bytes that arrived. Packed columns may claim terabytes,
+/// many buffers may be the same bytes, and rows of nulls cost their sender nothing.
 fn bounded(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
     if batch.compression().is_some() {
         return Err(Error::corrupt("a batch came packed, which no drive sends"));

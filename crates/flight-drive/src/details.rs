@@ -16,7 +16,7 @@ pub fn encode(error: &Error) -> Option<Vec<u8>> {
     serde_json::to_vec(error.detail()?).ok().filter(|json| json.len() <= MAX_DETAIL)
 }
 
-/// The detail in `json`, if it is one that this version knows.
+/// The detail in `json`, if this version knows it.
 #[must_use]
 pub fn decode(json: &[u8]) -> Option<Detail> {
     if json.len() > MAX_DETAIL { None } else { serde_json::from_slice(json).ok() }

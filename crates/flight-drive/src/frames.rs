@@ -236,7 +236,7 @@ pub fn encode_value(value: &Bytes) -> Bytes {
 /// Reads the answer to `get`.
 ///
 /// # Errors
-/// Corrupt where the value is not what was sent.
+/// Corrupt where the value's checksum differs.
 pub fn decode_value(bytes: &Bytes) -> Result<Bytes> {
     let Some(sum) = bytes.first_chunk::<4>() else {
         return Err(Error::corrupt("the value came cut off"));
@@ -291,7 +291,7 @@ pub fn encode_ranges(parts: &[Bytes]) -> Bytes {
 /// Reads the answer to `get_ranges` for `ranges`.
 ///
 /// # Errors
-/// Corrupt where it is not what was sent, or not what was asked for.
+/// Corrupt where a checksum differs, or the answer does not fit `ranges`.
 pub fn decode_ranges(bytes: &Bytes, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
     let mut all = decode_value(bytes)?;
     let due = check_ranges(ranges)?;

@@ -138,7 +138,7 @@ fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
     }
 }
 
-/// Ready when the server is to stop.
+/// Ready when the server must stop.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     // A closed channel means that the owner of the service does not signal a stop: then it never comes.
     if stopping.wait_for(|stop| *stop).await.is_err() {

@@ -35,7 +35,7 @@ pub(crate) async fn read(messages: impl Stream<Item = Result<FlightData, Status>
     Ok((values, held))
 }
 
-/// Refuses what would take more memory than it came in.
+/// Refuses a message that would take more memory than its own length.
 fn check(message: &FlightData) -> Result<()> {
     if message.data_header.is_empty() {
         return Ok(());

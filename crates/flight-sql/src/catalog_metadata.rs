@@ -109,7 +109,7 @@ fn pairs(batch: &RecordBatch) -> Result<Vec<DatasetName>> {
     catalogs.iter().zip(schemas).filter_map(|pair| Some((pair.0?, pair.1?))).map(|(d, s)| DatasetName::new(d, s)).collect()
 }
 
-/// The tables of a data set as SQL names them, and what they are.
+/// The tables of a data set as SQL names them, and their kinds.
 fn shown(record: &RootRecord) -> Vec<(String, &'static str)> {
     match record.kind {
         DatasetKind::Table => vec![("data".to_owned(), TABLE)],

@@ -54,7 +54,7 @@ pub const PREPARE_PLAN: &str = "CreatePreparedSubstraitPlan";
 
 const CANCEL_FLIGHT_INFO: &str = "CancelFlightInfo";
 
-/// The actions of Flight SQL, with what they do; the others are the host's own.
+/// The actions of Flight SQL, with descriptions; others are the host's own.
 pub const ACTIONS: [(&str, &str); 9] = [
     ("CreatePreparedStatement", "Flight SQL: prepares a statement"),
     ("ClosePreparedStatement", "Flight SQL: forgets a prepared statement"),
@@ -110,7 +110,7 @@ fn messages(encoder: FlightDataEncoder) -> Answer<FlightData> {
     Box::pin(encoder.map(|m| m.map_err(Status::from)))
 }
 
-/// An answer that lies ready.
+/// An answer that is complete already.
 fn ready(batch: RecordBatch) -> Response<Answer<FlightData>> {
     Response::new(messages(encode(batch.schema(), stream::iter([Ok(batch)]))))
 }
@@ -282,7 +282,7 @@ impl FlightSqlService for FlightSqlHost {
 /// lifetime clauses, under which rustc does not cache its proofs that a future is `Send`
 /// (docs/decisions/0001-build-and-test-time.md).
 impl FlightSqlHost {
-    /// Anybody may come in: there is nothing to present.
+    /// Accepts every caller: a handshake carries no credentials here.
     fn do_handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> BoxFuture<'_, Result<Response<Answer<HandshakeResponse>>, Status>> {
         Box::pin(async move { Ok(Response::new(Box::pin(stream::iter([Ok(HandshakeResponse::default())])) as Answer<_>)) })
     }
@@ -450,7 +450,7 @@ impl FlightSqlHost {
     }
 }
 
-/// Refuses what is too long before it is looked at.
+/// Refuses a statement that is too long, before it is parsed.
 pub fn check_length(bytes: usize) -> Result<(), Status> {
     if bytes > MAX_REQUEST {
         return Err(status(Error::invalid(format!("a request of {bytes} bytes is too long: at most {MAX_REQUEST}"))));

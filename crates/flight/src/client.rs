@@ -356,7 +356,7 @@ impl FleetService for RemoteHost {
         })
     }
 
-    /// What is read comes through the host.
+    /// Reads go through the host.
     fn view_parts(&self) -> BoxFuture<'_, Result<ViewParts>> {
         Box::pin(async move { Ok(ViewParts { catalog: self.behind().await?.1, records: Arc::new(self.clone()) }) })
     }

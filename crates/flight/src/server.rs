@@ -47,7 +47,7 @@ const BACKLOG: usize = 4;
 /// Connections that a host holds at the same time.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// What the Flight faces of a host need besides it.
+/// What the Flight faces of a host need in addition to the host.
 #[derive(Debug, Clone)]
 pub struct Face {
     /// How drives are reached whose addresses come with a request.
@@ -123,8 +123,8 @@ impl Face {
 
     /// The tokens, for a caller who may change them.
     ///
-    /// An anonymous caller from elsewhere is refused: a token that it makes would outlive the day on which
-    /// authentication is required.
+    /// An anonymous caller from another machine is refused: a token that it makes would remain valid after
+    /// authentication becomes required.
     fn tokens_for(&self, caller: &Caller) -> Result<&TokenStore> {
         let tokens = self.tokens()?;
         if !caller.identity.is_known() && !caller.is_local {

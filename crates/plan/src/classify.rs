@@ -21,7 +21,7 @@ pub const MAX_TOP: usize = 100_000;
 /// The most bytes that all drives together sort.
 pub const MAX_SORTED: u64 = 64 << 20;
 
-/// What may be done with an operator whose input goes down.
+/// Which part of an operator goes down, where its input does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
     /// It goes down as it is.
@@ -37,19 +37,19 @@ pub enum Class {
     Host(String),
 }
 
-/// What is already going down below the operator.
+/// The part of the plan below the operator, which goes down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Where the table lies.
+    /// The placement of the table.
     pub placement: Placement,
-    /// Whether a limit went down per drive, so that what is below gives too many rows and not the right
-    /// ones to filter or to count.
+    /// Whether a limit went down per drive. Then the input has too many rows, and not the right ones to filter or to
+    /// count.
     pub limited: bool,
     /// Operators of the sub-plan so far.
     pub operators: usize,
     /// The most rows on all drives together, where known.
     pub rows: Option<u64>,
-    /// The bytes of all rows of the table in memory, where that is known.
+    /// The bytes of all rows of the table in memory, where known.
     pub bytes: Option<u64>,
     /// The most rows on one drive, where known.
     pub most_rows: Option<u64>,
@@ -165,7 +165,7 @@ fn bytes_of_first(node: &Sort, input: &Input, first: u64) -> Option<u64> {
 /// How much longer than the average the first rows may be.
 const SKEW: u64 = 4;
 
-/// Windows go down if each has all its rows on one drive, which has room to sort them.
+/// Windows go down if each window's rows are all on one drive, which has room to sort them.
 fn window(node: &Window, input: &Input, registry: &dyn FunctionRegistry) -> Class {
     let schema = node.input.schema();
     for expr in &node.window_expr {

@@ -186,7 +186,7 @@ fn call_text(text: &str) -> Option<String> {
     })
 }
 
-/// Where the text of a query goes wrong.
+/// The text for a syntax error, with its place in the query.
 fn parser_text(error: &ParserError) -> String {
     let said = match error {
         ParserError::TokenizerError(text) | ParserError::ParserError(text) => text,

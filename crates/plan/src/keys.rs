@@ -52,7 +52,7 @@ const SEEN: u64 = 1 << 16;
 /// Where a set drops less than an eighth of the rows, one of this many batches is tested against it.
 const NOW_AND_THEN: u64 = 16;
 
-/// The sets that came with a sub-plan, by name.
+/// The sets of join keys of a sub-plan, by name.
 #[derive(Debug, Clone, Default)]
 pub struct KeySets(Arc<BTreeMap<String, KeySet>>);
 
@@ -196,8 +196,8 @@ pub fn takes(data_type: &DataType) -> bool {
         )
 }
 
-/// Refuses a Roaring bitmap of more containers than numbers so close can have, before room is made for them: one of a
-/// few bytes may become 8 KiB.
+/// Refuses a Roaring bitmap with more containers than its numbers can need, before memory is allocated: a container of
+/// a few bytes may become 8 KiB.
 fn check_containers(bytes: &[u8]) -> Result<()> {
     const RUNS: u32 = 12_347;
     let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);

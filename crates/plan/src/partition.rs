@@ -9,8 +9,8 @@ use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Join, LogicalPlan};
 use skytether_partitioning::{ByKey, Key, KeyType};
 use uuid::Uuid;
 
-/// What of the partitioning of tables is still to be seen in a part of a plan that reads them: all rows with equal keys
-/// are on one drive, and on which is known.
+/// The partitioning that is still visible in a part of a plan: all rows with equal keys are on one drive, which is
+/// known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whole {
     /// For each key the columns that hold it; at least one each.

@@ -67,8 +67,8 @@ impl UserDefinedLogicalNodeCore for Delivered {
     }
 }
 
-/// Whether `plan` over parts of its table, whatever they are, gives parts of what it gives over the whole: rows as they
-/// come, or states of groups. Sorts, limits and windows do not.
+/// Whether `plan` over any parts of its table gives parts of its result over the whole: rows, or states of groups.
+/// Sorts, limits and windows do not.
 #[must_use]
 pub fn divides(plan: &LogicalPlan) -> bool {
     let mut divides = true;
@@ -132,7 +132,7 @@ pub fn split(plan: &LogicalPlan) -> Result<Option<SplitSubPlan>> {
     if placed { Ok(Some(SplitSubPlan { lower, upper: upper.data })) } else { plan_err!("an aggregate was lost") }
 }
 
-/// The lowest aggregate that stands above everything that joins.
+/// The lowest aggregate above all joins.
 fn lowest(plan: &LogicalPlan) -> Option<&Aggregate> {
     let (mut at, mut found) = (plan, None);
     loop {

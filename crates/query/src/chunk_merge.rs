@@ -130,8 +130,8 @@ struct Joined {
 }
 
 impl Joined {
-    /// What `parts` are together; `None` where they are over different rows, or what they say by names is
-    /// said by the planner only.
+    /// The plan of all `parts` together. `None` where they are over different rows, or where their names refer to
+    /// something that only the planner knows.
     fn of(parts: Vec<Part>) -> Option<Self> {
         let mut parts = parts.into_iter();
         let Part { mut results, aggregate, below, scan } = parts.next()?;
@@ -183,7 +183,7 @@ impl Joined {
         projection(self.results, Arc::new(plan)).map(LogicalPlan::Projection).ok()
     }
 
-    /// The plan in which each operator has the columns of `table` that are wanted above it.
+    /// The plan in which each operator has only the columns of `table` that are wanted above it.
     fn finished(self, table: &OneTable) -> Option<LogicalPlan> {
         let places = table.places();
         let columns = match &self.aggregate {
@@ -256,7 +256,7 @@ struct Below<'a> {
 }
 
 impl Below<'_> {
-    /// `steps` over the scan, from the highest down, for one that wants `columns`.
+    /// `steps` over the scan, from the highest down, with the columns `columns`.
     fn plan(&self, steps: &[Step], columns: &BTreeSet<usize>) -> Option<LogicalPlan> {
         let Some((step, rest)) = steps.split_first() else {
             let source = provider_as_source(Arc::clone(self.whole.whole()));

@@ -145,7 +145,8 @@ async fn of_parts(empty: &Statement, items: &[SelectItem], state: &SessionState)
     projection(results, input).map(LogicalPlan::Projection).ok()
 }
 
-/// One aggregate for those of all `parts`, nothing where none has one; `None` where the parts have not the same input.
+/// One aggregate for those of all `parts`; `Some(None)` where no part has one; `None` where the parts differ in their
+/// input.
 fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
     let (first, others) = parts.split_first()?;
     let LogicalPlan::Aggregate(model) = first.input.as_ref() else {

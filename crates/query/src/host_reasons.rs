@@ -185,7 +185,7 @@ fn sorted_below(plan: &dyn ExecutionPlan) -> bool {
     })
 }
 
-/// The kind of a physical operator; none for those that only prepare another one's work.
+/// The kind of a physical operator; `None` for operators that only prepare another one's work.
 fn kind(plan: &dyn ExecutionPlan) -> Option<Kind> {
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
         return (!matches!(aggregate.mode(), AggregateMode::Partial)).then_some(Kind::Aggregate);

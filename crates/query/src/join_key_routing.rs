@@ -97,8 +97,8 @@ impl Keys<'_> {
     }
 }
 
-/// The columns of `node`'s input that those of its rows are, if rows that it gets may be left out where it would be
-/// left out what it makes of them.
+/// The columns of `node`'s input that the columns of its rows come from, if dropping rows of the input is as good as
+/// dropping the rows made of them.
 fn through(node: &Plan, places: &Places) -> Option<Places> {
     if node.fetch().is_some() {
         // The rows that are left out would make room for others.
@@ -134,7 +134,7 @@ fn through(node: &Plan, places: &Places) -> Option<Places> {
     hands_on.then(|| places.clone())
 }
 
-/// The columns of both inputs of a join that those of its rows are.
+/// The columns of both inputs of a join that the columns of its rows come from.
 fn sides(join: &HashJoinExec, places: &Places) -> (Places, Places) {
     let width = join.left().schema().fields().len();
     let (left, right) = match join.join_type() {

@@ -126,7 +126,7 @@ impl NamedColumns {
     }
 }
 
-/// Words with which a query takes columns that it does not name, whatever else they may stand for.
+/// Words by which a query takes columns without naming them, whatever else the words may mean.
 fn takes_all(word: Keyword) -> bool {
     matches!(word, Keyword::NATURAL | Keyword::TABLE | Keyword::PIVOT | Keyword::UNPIVOT | Keyword::MATCH_RECOGNIZE | Keyword::SHOW | Keyword::DESCRIBE)
 }

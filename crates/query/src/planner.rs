@@ -99,7 +99,7 @@ pub struct Planned {
 }
 
 impl Planner {
-    /// A planner over `cluster`, whose queries take memory and room on disk from `runtime`.
+    /// A planner over `cluster`. Its queries take memory and spill disk from `runtime`.
     ///
     /// # Errors
     /// Internal if the functions can't be registered.
@@ -142,7 +142,7 @@ impl Planner {
         Box::pin(async move { self.run(self.plan_asked(asked, options, Vec::new()).await?) })
     }
 
-    /// Starts what was planned.
+    /// Starts a planned query.
     ///
     /// # Errors
     /// Those of operators that can not start.
@@ -204,8 +204,7 @@ impl Planner {
         Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
     }
 
-    /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants
-    /// to `optimise` it anyway.
+    /// The logical plan of `asked`. With `optimise`, a plan that is optimised faster in parts comes back optimised.
     async fn logical(&self, asked: &Asked, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
         let (text, mut statement) = match asked {
             Asked::Sql(text) => (text, parse(&self.0.base, text)?),

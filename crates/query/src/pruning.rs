@@ -14,7 +14,7 @@ use skytether_engine::prune::kept;
 
 use skytether_catalog::records::bounds::Bounds;
 
-/// What is known of those columns of `schema` that are named `about`.
+/// Statistics of the columns of `schema` whose names are in `about`.
 fn statistics(bounds: &Bounds, schema: &Schema, about: &HashSet<&str>) -> Statistics {
     let mut statistics = Statistics::new_unknown(schema);
     for (field, column) in schema.fields().iter().zip(&mut statistics.column_statistics).filter(|(field, _)| about.contains(field.name().as_str())) {

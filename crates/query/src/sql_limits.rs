@@ -10,8 +10,8 @@ use skytether_common::{Error, Result};
 
 use skytether_api::statement::MAX_REQUEST;
 
-/// The longest text without what is quoted: groups of cells may be spelled out in a literal, which is
-/// only a value to the parser.
+/// The longest text, in bytes, without literals: a literal may spell out groups of cells, and is only a value to the
+/// parser.
 pub const MAX_TEXT: usize = 1 << 20;
 
 /// The most operators in one query. Tests show that chains of about this length are planned on stacks of 32 MiB, which

@@ -73,7 +73,7 @@ impl RelationPlanner for Relations {
     }
 }
 
-/// Whether what `plan` says of what determines its rows may come of an `UNNEST`.
+/// Whether functional dependencies of `plan` may come from an `UNNEST`.
 fn is_from_wrong(plan: &LogicalPlan) -> bool {
     !plan.schema().functional_dependencies().is_empty()
         && (is_wrong(plan) || (!matches!(plan, LogicalPlan::Aggregate(_)) && plan.inputs().into_iter().any(is_from_wrong)))

@@ -100,7 +100,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Checks a relation and what is below it; gives the number of its columns.
+    /// Checks a relation and those below it. Returns the number of its columns.
     fn rel(&self, rel: &Rel) -> Result<usize> {
         let Some(kind) = &rel.rel_type else {
             return Err(Error::invalid("the plan has a relation without a type"));

@@ -34,7 +34,7 @@ pub use piece::Note;
 /// A plan that was cut.
 #[derive(Debug, Clone)]
 pub struct CutPlan {
-    /// What stays above, with a [`DriveScan`] for each part that goes down. Its schema is the original plan's.
+    /// The part that stays above, with a [`DriveScan`] for each part that goes down. Its schema is the original plan's.
     pub super_plan: LogicalPlan,
     /// The scans in `super_plan`, in the order of its text.
     pub scans: Vec<DriveScan>,

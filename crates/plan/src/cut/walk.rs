@@ -215,8 +215,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A scan goes down with its projection, its filters and its limit as operators of their own, over a table that has
-    /// only the columns that are used.
+    /// A scan goes down with its projection, filters and limit as separate operators, over a table with only the used
+    /// columns.
     fn scan(&mut self, scan: TableScan) -> DfResult<Piece> {
         let Some(partitioning) = self.tables.partitioning(&scan.table_name) else {
             return Ok(Piece::Above(LogicalPlan::TableScan(scan), false));

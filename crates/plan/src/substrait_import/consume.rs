@@ -314,8 +314,8 @@ fn pairwise(mut plans: Vec<LogicalPlan>, join: &dyn Fn(LogicalPlan, LogicalPlan)
     plans.pop().ok_or_else(|| invalid("the plan has a set relation without inputs"))
 }
 
-/// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns:
-/// they don't want it then.
+/// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns. They
+/// don't want it then.
 fn without_set_number(input: &Rel, names: usize, plan: LogicalPlan) -> DfResult<LogicalPlan> {
     let columns = plan.schema().columns();
     let sets = matches!(&input.rel_type, Some(RelType::Aggregate(a))

@@ -366,8 +366,8 @@ impl Consumer<'_> {
     }
 }
 
-/// All of `parts` joined in their order, as a tree that is as flat as it can be: what works on expressions
-/// goes as deep as they are.
+/// All of `parts` joined in their order, as a tree of the least depth: code that works on expressions recurses as deep
+/// as they are.
 fn tree(mut parts: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
     if parts.len() < 2 {
         return parts.pop();

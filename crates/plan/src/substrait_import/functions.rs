@@ -142,8 +142,8 @@ impl Function {
         }
     }
 
-    /// Whether this engine does what an option of this function wants. Each line is what DataFusion was seen
-    /// to do: `tests/options.rs`.
+    /// Whether this engine does what an option of this function asks. Each line is DataFusion's observed behaviour:
+    /// `tests/plan/options.rs`.
     fn does(&self, option: &str, wanted: &str) -> bool {
         use Numbers::{Decimals, Floats, Integers};
         let of = self.numbers();

@@ -69,7 +69,7 @@ pub fn serve(listener: Listener, routes: Routes, context: ServeContext) -> BoxFu
     })
 }
 
-/// Who made `request`.
+/// The caller of `request`.
 #[must_use]
 pub fn caller<T>(request: &tonic::Request<T>) -> Identity {
     request.extensions().get::<Identity>().cloned().unwrap_or_else(Identity::anonymous)

@@ -23,7 +23,7 @@ use crate::token::Secret;
 /// What a client shows (a certificate, a token), and the authorities that it trusts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// The authorities that servers' certificates must come from; without it those that the system trusts.
+    /// The authorities that servers' certificates must come from; if `None`, the system's.
     pub tls_ca: Option<PathBuf>,
     /// The client's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -37,7 +37,7 @@ impl Credentials {
     /// The variable of the environment that names the file of authorities.
     pub const CA_VARIABLE: &str = "SKYTETHER_TLS_CA";
 
-    /// What is not set here, from the environment.
+    /// Fills what is not set from the environment.
     #[must_use]
     pub fn or_environment(mut self) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
