@@ -70,8 +70,8 @@ impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let took = self.actual.as_ref().map(|actual| format!("; took {}", human_seconds(actual.seconds))).unwrap_or_default();
         write!(f, "expected: {}{took}", human_seconds(self.expected.seconds))?;
-        // Partitions lie on the drives from the data set's home on; people look for drive-0 first, and for
-        // drive-2 before drive-10.
+        // Partitions begin at the data set's home drive. People look for drive-0 first, and for drive-2 before
+        // drive-10.
         let mut shares: Vec<(usize, &DriveShare)> = self.expected.drives.iter().enumerate().collect();
         shares.sort_by_key(|(_, share)| (share.name.len(), share.name.as_str()));
         for (at, share) in shares {

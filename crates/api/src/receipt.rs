@@ -253,7 +253,7 @@ impl fmt::Display for Receipt {
             human_bytes(self.bytes_read),
             human_bytes(self.bytes_moved)
         )?;
-        // Together what was moved.
+        // All bytes that moved.
         let results: u64 = self.drives.iter().map(|d| d.bytes_sent).sum();
         let rest = self.bytes_moved.saturating_sub(results);
         writeln!(f, "├─ results {}, plans and metadata {}", human_bytes(results), human_bytes(rest))?;

@@ -15,8 +15,8 @@ const WIDTH: usize = 76;
 /// The smallest and largest figure of several drives are shown with the sum where the ratio of both is above this.
 const UNEVEN: f64 = 2.0;
 
-/// A receipt as a tree of all operators. Columns: rows that came out, seconds of work (for a drive: from the sub-plan's
-/// arrival to the last row), and what else there is to say.
+/// A receipt as a tree of all operators. Columns: rows, seconds of work (for a drive: from the sub-plan's arrival to
+/// the last row), and further figures.
 pub(crate) struct Tree<'a>(pub(crate) &'a Receipt);
 
 /// An operator or a drive with what lies below it.

@@ -98,7 +98,7 @@ impl ScrubReport {
     pub fn tell(&mut self, finding: Finding) {
         self.damaged += 1;
         self.mended += u64::from(finding.mended);
-        // What is left damaged goes before what is not.
+        // Findings that are still damaged take the place of repaired ones.
         if self.found.len() < TOLD {
             self.found.push(finding);
         } else if !finding.mended

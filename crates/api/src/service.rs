@@ -74,7 +74,7 @@ pub trait FleetService: Send + Sync + Debug {
         Box::pin(async move { self.ask_with(asked, &Values::default(), options).await })
     }
 
-    /// What is known of a query before its parameters have values.
+    /// The columns and parameters of a query, before its parameters have values.
     ///
     /// # Errors
     /// As [`Self::ask_with`].
@@ -118,7 +118,7 @@ pub trait FleetService: Send + Sync + Debug {
     /// `Unavailable` while drives that may hold root records are down.
     fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>>;
 
-    /// The data sets that can be listed while drives are down, and which drives those are.
+    /// The data sets that can be listed while drives are down, and the drives that are down.
     ///
     /// # Errors
     /// Only those of a connection.

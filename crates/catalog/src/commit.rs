@@ -22,10 +22,10 @@ use crate::records::root::RootRecord;
 use crate::rendezvous::rendezvous_order;
 use crate::root_store::Catalog;
 
-/// How often a record that changes meanwhile is looked at again.
+/// How often a record that changes meanwhile is read again.
 const ATTEMPTS: usize = 16;
 
-/// How often a drop is tried again that another change of the record came before, which was no change of the content.
+/// How often a drop is tried again after a change of the record that did not change the content.
 const DROPS: usize = 8;
 
 /// What an ingest ends with that finds another root record than when it began.
@@ -76,7 +76,7 @@ impl Catalog {
             }
         };
         if let Some(domains) = domains {
-            // A drive that came has no seat, so that no record has to move when it comes.
+            // A drive that joined has no seat, so no record has to move when it joins.
             return domains.homes(&homes[..seated.max(number).min(homes.len())], number);
         }
         homes.truncate(number);

@@ -38,7 +38,7 @@ const FORMAT: u32 = 1;
 /// do the same at that time.
 const ATTEMPTS: usize = 8;
 
-/// The record: who changes what a drive stores.
+/// The coordinator record: the host whose changes a drive takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
     format: u32,
@@ -80,7 +80,7 @@ pub struct Fence {
     since: u64,
     /// 0 until it has begun: then its changes have no condition but their own.
     term: AtomicU64,
-    /// Who is there instead, once that is known.
+    /// The host that took over, once known.
     lost: OnceLock<String>,
 }
 
@@ -224,7 +224,7 @@ impl Fenced {
         let own = self.fence.holder(term);
         let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").with_source(e))?;
         for _ in 0..ATTEMPTS {
-            // What is read after its version is that version, or the compare-and-set fails.
+            // The value that is read after its version is that version, or the compare-and-set fails.
             let expect = match self.holder().await? {
                 None => Expect::Absent,
                 Some((Some(other), _)) if other.host != own.host && other.term >= term => return Err(self.fence.refused(self.name(), &other)),
@@ -252,9 +252,8 @@ impl Fenced {
         let term = self.fence.term.load(Ordering::SeqCst);
         let is_later = |there: Version| laid.is_some_and(|(_, version)| there > version);
         match &found {
-            // One of a lower term that was there before: the drive has forgotten that this host took it over,
-            // as a disk does that acknowledged what it had not written. One that came later is of another
-            // fleet that has the drive now.
+            // A record of a lower term from before: the drive has forgotten the takeover, as a disk does that
+            // acknowledged what it had not written. A later record belongs to another fleet that has the drive now.
             Some((Some(other), _)) if other.host != self.fence.host && other.term >= term => return Err(self.fence.refused(self.name(), other)),
             Some((Some(other), there)) if other.host != self.fence.host && is_later(*there) => return Err(Fence::gone(self.name(), other)),
             _ => {}

@@ -33,7 +33,7 @@ pub struct DriveHealth {
 
 #[derive(Debug)]
 struct State {
-    /// Whether the membership record was read, from which all else is known.
+    /// Whether the membership record was read, which the other fields follow from.
     known: bool,
     scheme: Scheme,
     /// Why each drive is not used, if it is not: it does not answer, or did not while something changed.
@@ -42,15 +42,15 @@ struct State {
     noted: BTreeSet<Uuid>,
     /// When the host last checked whether lost drives are back.
     looked: Option<Instant>,
-    /// Drives that are not of the fleet: not yet, or not any more.
+    /// Drives outside of the fleet: they have not joined yet, or have left.
     outside: BTreeSet<usize>,
     /// Drives that are being emptied: they take no new data.
     leaving: BTreeSet<usize>,
-    /// Which drives root records lie on, where that does not follow from the list of drives alone.
+    /// The home slots, where homes don't follow from the list of drives alone.
     seats: Option<Arc<HomeSlots>>,
     /// The hosts that the drives are on, where the membership record says so.
     domains: Option<Arc<FailureDomains>>,
-    /// How often drives were replaced, of those that were.
+    /// How often each replaced drive was replaced.
     incarnations: BTreeMap<Uuid, u32>,
 }
 
@@ -142,7 +142,7 @@ impl DriveHealth {
         self.state().leaving.iter().copied().collect()
     }
 
-    /// Which drives root records lie on, if that does not follow from the list of drives.
+    /// The home slots, if homes don't follow from the list of drives alone.
     pub(crate) fn home_slots(&self) -> Option<Arc<HomeSlots>> {
         self.state().seats.clone()
     }
@@ -298,7 +298,7 @@ impl DriveHealth {
         self.state().noted.extend(ids);
     }
 
-    /// The membership record does not say any more that these are lost.
+    /// The membership record no longer names these as absent.
     pub(crate) fn clear_absent(&self, ids: &BTreeSet<Uuid>) {
         self.state().noted.retain(|id| !ids.contains(id));
     }
@@ -308,7 +308,7 @@ impl DriveHealth {
         self.state().noted = ids.iter().copied().collect();
     }
 
-    /// Whether it may be looked for lost drives now, which is then taken for done: `every` so often.
+    /// Whether `every` has passed since the last check for lost drives. If so, this counts as the next check.
     pub(crate) fn may_look(&self, every: Duration) -> bool {
         let mut state = self.state();
         let due = state.looked.is_none_or(|last| last.elapsed() >= every);

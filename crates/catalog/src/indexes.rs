@@ -90,7 +90,7 @@ impl fmt::Display for IndexInfo {
             human_bytes(*bytes),
             counted(drives.len() as u64, "drive")
         )?;
-        // What is wrong somewhere.
+        // Drives with an error.
         drives.iter().filter(|(_, says)| says.contains(':')).try_for_each(|(drive, says)| write!(f, "\n  {drive}: {says}"))
     }
 }
@@ -222,7 +222,7 @@ impl Catalog {
                             }
                             Ok(Some(state)) => {
                                 if state.phase == Phase::Failed {
-                                    // Its definition may be what is damaged.
+                                    // The definition itself may be damaged.
                                     again = true;
                                     self.retold(&record, index, at, slot, false).await;
                                 }
@@ -352,8 +352,8 @@ impl Catalog {
             // A home that does not have it yet.
             Some((now, _)) if now.change < known.change => return Ok(None),
             Some((now, _)) if now.generation == known.generation => now,
-            // Nor may a home that was away have the record of a new data set. What is left of one that was dropped goes
-            // when the fleet is opened.
+            // A home drive that was away may also lack the record of a new data set. The next opening of the fleet
+            // removes what is left of a dropped one.
             None if self.health().is_redundant() => return Ok(None),
             // The data set was dropped, replaced or moved. The mover has sent the definitions of the new
             // generation, so no index of this one may remain.

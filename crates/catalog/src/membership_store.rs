@@ -159,7 +159,7 @@ impl Catalog {
         let told: Vec<Result<Option<Membership>>> = told.collect();
         let blank = |at: &usize| found[*at].is_none() && !self.health().is_down(*at);
         let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.health().is_down(*at)).map(|(at, _)| at);
-        // What is away may have what the others lack.
+        // A drive that is away may have data sets that the others lack.
         let founded = membership.change == 0 && self.health().down().is_empty() && (0..found.len()).any(|at| blank(&at)) && {
             let mut any = false;
             for at in known.by_ref() {
@@ -211,7 +211,7 @@ impl Catalog {
                 counted(members.len() as u64, "drive")
             )));
         }
-        // One with an older record may have missed that a drive came or left.
+        // A drive with an older record may have missed a join or leave.
         if let Some((_, other)) = known().find(|(m, _)| m.fleet != first.fleet || (m.change == newest && m.ids().keys().ne(members.keys()))) {
             return Err(Error::invalid(format!("{by} and {other} belong to different fleets: start the host with the drives of one")));
         }

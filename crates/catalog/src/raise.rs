@@ -24,7 +24,7 @@ const COPIES: usize = 32;
 /// How often a record that changes meanwhile is copied again.
 const ATTEMPTS: usize = 16;
 
-/// On how much root records are to lie.
+/// How many home drives root records need.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     homes: u32,
@@ -48,7 +48,7 @@ impl Wanted {
         }
         (membership.homes, membership.spread) = (membership.homes.max(self.homes), self.wider(membership));
         if membership.spread.is_some() && !membership.seats.is_empty() {
-            // Those that came since may be all that a host has more than one of.
+            // Without seats for drives that joined later, a host may have too few drives with seats.
             membership.add_slots();
         }
         membership.format = membership.format.max(REDUNDANT_FORMAT);
@@ -56,7 +56,7 @@ impl Wanted {
     }
 }
 
-/// Where root records lie by a membership record.
+/// The homes of root records under a membership record.
 struct Homes {
     number: usize,
     seats: Option<HomeSlots>,
@@ -168,7 +168,7 @@ impl Catalog {
                 None => Op::Delete { key, expect },
             };
             match self.ask(at, "take a root record", self.bare(at).apply(vec![op])).await {
-                // Looked at once more: it may have changed where it comes from.
+                // Read once more: the original may have changed.
                 Ok(_) => {}
                 Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => {}
                 Err(e) => return Err(e.context(format!("{drive} could not take the root record of {name}"))),

@@ -24,7 +24,7 @@ use crate::records::root::RootRecord;
 use crate::root_store::Catalog;
 use skytether_runtime::within;
 
-/// How often it is looked whether lost drives are back, at most, and how long they have to answer.
+/// The shortest time between two checks whether lost drives are back, and how long the drives have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
 /// Data sets whose root records are compared at a time.
@@ -112,7 +112,7 @@ impl Catalog {
         if !self.health().down().is_empty() {
             self.rejoin(LOOK.1).await?;
         }
-        // One that comes meanwhile was not asked, and is not lost for that.
+        // A drive that comes meanwhile was not asked, and does not count as lost.
         let members = self.health().members();
         let told = self.read_memberships(self.deadline().min(ANSWER)).await?;
         let Some(newest) = self.newest_of(&told) else { return Ok(()) };
@@ -212,7 +212,7 @@ impl Catalog {
             self.note_anew(*at, &newest, deadline).await?;
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
-        // Also where the one that counts does not, now that those that are back have no say.
+        // Other records may also name them as absent, although the newest one does not.
         let is_named = told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).any(|own| own.absent.iter().any(|id| ids.contains(id)));
         self.change_membership(|membership| {
             let before = membership.absent.len();
@@ -221,7 +221,7 @@ impl Catalog {
         })
         .await?;
         self.health().clear_absent(&ids);
-        // What changed since, by those who took them for absent until just now.
+        // Changes by other hosts that took these drives for absent until just now.
         self.agree_on(&self.names().await?, &back).await?;
         for at in back {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
@@ -268,7 +268,7 @@ impl Catalog {
         self.agree_on(&self.names().await?, &[]).await
     }
 
-    /// As [`Self::agree`], on [some](AGREED) at a time.
+    /// As [`Self::reconcile_root_copies`], for [some](AGREED) at a time.
     async fn agree_on(&self, names: &BTreeSet<DatasetName>, back: &[usize]) -> Result<()> {
         for some in names.iter().collect::<Vec<_>>().chunks(AGREED) {
             join_all(some.iter().map(|name| self.reconcile_root_copies(name, back))).await.into_iter().collect::<Result<()>>()?;
@@ -303,7 +303,7 @@ impl Catalog {
             }
         }
         if let (None, Some(e)) = (&best, damaged) {
-            // That there is one is known, and not which: no copy is touched.
+            // There is a record, but which one is unknown: no copy is touched.
             tracing::warn!("{e}");
             return Ok(());
         }
@@ -363,7 +363,7 @@ impl Catalog {
         let told = self.read_memberships(self.deadline()).await?;
         let known = self.newest_of(&told).cloned().ok_or_else(|| no_record(&told))?;
         let mut membership = known.clone();
-        // What is blank, or was replaced, is to stay so.
+        // Blank and replaced drives must stay without the record.
         let takes = |at: usize| told[at].is_ok() && (known.homes < 2 || stranger(&known, &self.drives()[at].info().id, &told[at]).is_none());
         let behind = (0..told.len()).any(|at| !self.health().is_outside(at) && takes(at) && matches!(&told[at], Ok(Some(own)) if own.change < known.change));
         if !change(&mut membership) && !again && !behind {
@@ -373,7 +373,7 @@ impl Catalog {
         let value = membership.encode()?;
         let all: Vec<usize> = (0..told.len()).filter(|at| !self.health().is_outside(*at)).collect();
         if all.iter().any(|at| !members.contains(at)) {
-            // It came meanwhile, and was not asked.
+            // A drive joined meanwhile, and was not asked.
             return Ok(false);
         }
         // Before any of them knows.
@@ -406,7 +406,7 @@ impl Catalog {
         let drive = &self.drives()[at];
         let name = &drive.info().name;
         let there = within(self.deadline(), name, "look its fleet up", drive.stat(key)).await?;
-        // What is read after its version is that version, or the compare-and-set fails.
+        // The value that is read after its version is that version, or the compare-and-set fails.
         if there.is_some() {
             let bytes = within(self.deadline(), name, "name its fleet", drive.get(key)).await?;
             if Membership::decode(name, &bytes).is_ok_and(|other| other.change >= membership.change) && bytes != *value {

@@ -84,7 +84,7 @@ impl Catalog {
                 }
             }
         }
-        // It is one that was away from now on: root records come to it, and then it is used.
+        // From now on it counts as a drive that was away: it gets root records, and is then used.
         self.rejoin(self.deadline()).await
     }
 }

@@ -31,7 +31,7 @@ const PAGE: usize = 512;
 #[derive(Debug, Clone)]
 pub struct Catalog {
     drives: Arc<AppendVec<Arc<dyn Storage>>>,
-    /// The drives as they are, where these are those of a host itself.
+    /// The drives without failover, where this is a host's own catalog.
     raw: Option<Arc<AppendVec<Arc<dyn Cse>>>>,
     health: Arc<DriveHealth>,
     deadline: Duration,
@@ -75,12 +75,12 @@ impl Catalog {
         &self.drives
     }
 
-    /// Whether the drives are those of a host itself, and not reached through one.
+    /// Whether these are a host's own drives, and not reached through a host.
     pub(crate) fn is_of_host(&self) -> bool {
         self.raw.is_some()
     }
 
-    /// Drive `at` as it is: what goes there does not wait for [`DriveHealth::still`].
+    /// Drive `at` without failover. Writes there do not wait for [`DriveHealth::record_write`].
     pub fn bare(&self, at: usize) -> &dyn Storage {
         match &self.raw {
             Some(raw) => raw[at].as_ref(),
@@ -241,7 +241,7 @@ impl Catalog {
                         }
                         Some(keys)
                     }
-                    // Not understood, so nothing of it is known to be garbage.
+                    // The record can't be read, so nothing of its data set is known to be garbage.
                     Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
                     Err(e) => return Err(e),
                 };

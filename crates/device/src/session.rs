@@ -61,7 +61,7 @@ impl std::fmt::Debug for Session {
 /// A message of the CSE.
 #[derive(Debug, Clone)]
 pub enum Message {
-    /// A message of the CSE's machine.
+    /// A message of the CSE's state machine.
     Up(Up),
     /// Rows or states of an epoch; they count once the epoch is complete.
     Batch {
@@ -74,7 +74,7 @@ pub enum Message {
         /// The rows.
         batch: RecordBatch,
     },
-    /// Why an epoch failed; its `Failed` or `Refused` comes as a message of its own.
+    /// Why an epoch failed; its `Failed` or `Refused` comes as a separate message.
     EpochError {
         /// The epoch.
         epoch: EpochId,
@@ -83,6 +83,6 @@ pub enum Message {
     },
     /// A heartbeat of the transport that carries the messages.
     Alive,
-    /// What was done in all; always the last message.
+    /// The annotation; always the last message.
     Done(Box<Annotation>),
 }

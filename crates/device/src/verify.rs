@@ -80,7 +80,7 @@ pub struct Verify {
 pub enum Found {
     /// There is no such key.
     Missing,
-    /// The drive can't read it, or what it reads is not what it wrote.
+    /// The drive can't read it, or its bytes differ from those written.
     Damaged(String),
     /// It is whole, and another one than it should be.
     Other(Expected),
@@ -335,7 +335,7 @@ fn put_expected(out: &mut Vec<u8>, Expected { len, crc32c }: Expected) {
     out.extend_from_slice(&crc32c.to_le_bytes());
 }
 
-/// What is left to read.
+/// The unread bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -41,8 +41,8 @@ const MAX_LOAD: f64 = 32.0;
 /// The share of a disk that indexes leave free, unless said otherwise.
 const INDEX_FREE: f64 = 0.02;
 
-/// The share of a drive's memory that searches of indexes take at most: the rest is for what is
-/// done with what they find.
+/// The largest share (one in this many) of a drive's memory for searches of indexes: the rest is for the rows that they
+/// find.
 const SEARCH_SHARE: usize = 4;
 
 /// The share (one in this many) of a drive's memory for slices that its sub-plans and another reader need at the same
@@ -97,7 +97,7 @@ impl DriveOptions {
 #[derive(Debug)]
 pub struct Drive {
     info: CseInfo,
-    /// It ends first: what it does needs the rest.
+    /// Dropped first: its thread uses the other fields.
     indexes: Arc<Builder>,
     store: Arc<dyn SliceStore>,
     /// The same, for what others ask for.

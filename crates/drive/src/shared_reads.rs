@@ -48,7 +48,7 @@ struct CachedRead {
     crc32c: u32,
     /// When the disk has it.
     ready: Option<Instant>,
-    /// Who has had it.
+    /// The reader that has had it.
     had: Option<By>,
 }
 
@@ -56,10 +56,10 @@ struct CachedRead {
 struct SharedState {
     own: Option<Instant>,
     other: Option<Instant>,
-    /// The slice behind the last one that was read of each partition for either: one may be far behind the other.
+    /// Per reader and partition: the slice after the last one that was read. One reader may be far behind the other.
     next: HashMap<(By, PartitionName), u32>,
     kept: HashMap<Key, CachedRead>,
-    /// The oldest first; those that both have had may be in it still.
+    /// Keys, the oldest first; keys that both readers have had may still be here.
     order: VecDeque<Key>,
     bytes: usize,
 }
@@ -117,13 +117,13 @@ pub(crate) struct SharedReads {
 }
 
 impl SharedReads {
-    /// Over `inner`; what is kept takes `most` bytes.
+    /// Over `inner`; at most `most` bytes are kept.
     pub(crate) fn new(inner: Arc<dyn SliceStore>, most: usize) -> Self {
         Self { inner, most: most.min(MOST), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, SharedState> {
-        // Whatever a panic left is what was read.
+        // A panic leaves only slices that were read.
         self.state.lock()
     }
 

@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::ScalarValue;
 use skytether_slice::Metadata;
 
-/// Tables of more columns are not looked through: that takes longer than it helps.
+/// Tables of more columns get no statistics: reading them takes longer than it helps.
 const MAX_COLUMNS: usize = 256;
 
 /// One column.
@@ -24,7 +24,7 @@ pub(crate) struct Known {
     pub(crate) max: f64,
     /// The share of rows that are NULL.
     pub(crate) nulls: f64,
-    /// Whether values are whole numbers of some unit, so that there are no more than lie between the bounds.
+    /// Whether values are whole numbers of some unit, so that the bounds limit their number.
     whole: bool,
 }
 
@@ -34,7 +34,7 @@ impl Known {
         self.whole.then(|| (self.max - self.min + 1.0).max(1.0))
     }
 
-    /// The share of the values that lie between `low` and `high`, as if they were spread evenly.
+    /// The share of the values between `low` and `high`, as if values were spread evenly.
     pub(crate) fn between(&self, low: f64, high: f64) -> f64 {
         let step = if self.whole { 1.0 } else { 0.0 };
         let width = self.max - self.min + step;

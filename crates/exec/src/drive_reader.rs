@@ -122,8 +122,8 @@ impl DriveStream {
     /// The drive's error, worded for the query that reads what `plan` names.
     pub(crate) async fn attribute_error(&self, plan: &SubPlan, e: Error) -> Error {
         let name = &self.drive.info().name;
-        // What is missing is a slice of this generation, or something that the query asks for
-        // in vain, such as a column.
+        // A slice of this generation is missing, or something that the query names and that does not exist, such as a
+        // column.
         match missing_of(&e, plan).zip(self.catalog.as_ref()) {
             Some(((of, generation), catalog)) => missing::explain(catalog, &of, generation, name, e).await,
             None if e.mentions(name) => e,

@@ -41,7 +41,7 @@ impl FromIterator<(TableReference, Estimated)> for Estimates {
 pub struct Given {
     /// Rows; at least 1.
     pub(crate) rows: u64,
-    /// For each column how many values it can have, where that is known.
+    /// The number of distinct values of each column, where known.
     pub(crate) values: Vec<Option<u64>>,
 }
 
@@ -177,7 +177,7 @@ impl Estimates {
                     _ => return None,
                 };
                 let value = crate::column_stats::number(value)?;
-                // What lies between whole numbers: nothing.
+                // Between whole numbers there is nothing.
                 match op {
                     Operator::Lt => (column, f64::NEG_INFINITY, below(value, self.known(column, input)?)),
                     Operator::LtEq => (column, f64::NEG_INFINITY, value),

@@ -28,12 +28,12 @@ struct State {
     plan: Option<Running>,
 }
 
-/// The physical plan of a query that is under way, and for its operators from the root down why they are on the host.
+/// The physical plan of a running query, and for each operator, from the root down, why it is on the host.
 #[derive(Debug)]
 struct Running {
     plan: Arc<dyn ExecutionPlan>,
     reasons: Vec<Option<String>>,
-    /// For its operators from the root down: the number of the sub-plan whose rows they read, if any.
+    /// For each operator, from the root down: the number of the sub-plan whose rows it reads, if any.
     scans: Vec<Option<u32>>,
     memory: Arc<PeakRecordingPool>,
 }
@@ -105,7 +105,7 @@ impl Collector {
         }
     }
 
-    /// What a scan was expected to take, and what it took.
+    /// The forecast of a scan, and what it took.
     pub(crate) fn estimate(&self, scan: usize, estimate: Estimate) {
         if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
             scan.estimate = Some(estimate);
@@ -123,7 +123,7 @@ impl Collector {
         }
     }
 
-    /// Changes what is known of a drive's work.
+    /// Changes the annotation of a drive.
     pub(crate) fn update(&self, scan: usize, number: usize, change: impl FnOnce(&mut Annotation)) {
         if let Some(annotation) = self.lock().receipt.scans.get_mut(scan).and_then(|s| s.annotations.get_mut(number)) {
             change(annotation);
@@ -149,7 +149,7 @@ impl Collector {
         if state.receipt.seconds == 0.0 {
             state.receipt.seconds = seconds;
         }
-        // The physical plan may hold a lot; its figures are all that is wanted from here on.
+        // The physical plan may hold much memory; only its figures are needed from here on.
         if let Some(running) = state.plan.take() {
             running.tell(&mut state.receipt);
         }

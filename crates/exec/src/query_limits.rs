@@ -115,10 +115,10 @@ pub(crate) struct SpillFiles {
 }
 
 impl SpillFiles {
-    /// Files below `directory`, of at most `limit` bytes together.
+    /// Spill files below `directory`, with at most `limit` bytes together.
     ///
     /// # Errors
-    /// Those of the system, where nothing can be made there.
+    /// Those of the system, where no file can be made there.
     pub(crate) fn below(directory: &Path, limit: u64) -> Result<Arc<Self>> {
         let builder = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![directory.to_owned()]));
         // The limit is kept here.

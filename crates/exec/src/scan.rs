@@ -104,7 +104,7 @@ pub struct Moves {
     pub work: Work,
     /// Whether the cost model decides where work runs, or all of it stays at one pushdown level.
     pub policy: Policy,
-    /// Whether the choice of policy follows from estimates.
+    /// Whether there is a forecast: the cost model decides, or has led to the static policy.
     pub estimated: bool,
     /// The device that this host is.
     pub host: Profile,
@@ -463,7 +463,7 @@ impl ExecutionPlan for DriveScanExec {
     }
 }
 
-/// What is sent to all drives alike.
+/// What all drives get alike.
 struct Parcel {
     sent: Sent,
     tables: BTreeMap<String, Bytes>,

@@ -70,8 +70,7 @@ impl MemoryPool for SortReservePool {
         if sorts(reservation.consumer()) {
             let room = self.limit / 2 / self.sorters.load(Ordering::Relaxed).max(1);
             let wanted = reservation.size().saturating_add(additional);
-            // Who holds nothing has nothing to write to disk: a first batch that is larger than the room goes
-            // where there is room for it.
+            // A sort that holds nothing has nothing to spill: a first batch larger than its share may use free memory.
             if wanted > room && reservation.size() > 0 {
                 return Err(resources_datafusion_err!(
                     "{} wants {}, more than the {} of its rows",

@@ -22,7 +22,7 @@ pub struct SpillDirectory {
 }
 
 impl SpillDirectory {
-    /// Makes one below `parent`, which is made where absent, and deletes those of hosts that are dead.
+    /// Makes a directory below `parent`, which is made where absent, and deletes directories of hosts that have ended.
     ///
     /// # Errors
     /// As [`Error::io`] for a directory that can't be made.

@@ -56,12 +56,12 @@ struct Peer {
     title: String,
     /// `drive-2`, where known.
     name: Option<String>,
-    /// Its id, where known: what is sent to another drive is refused there.
+    /// Its id, where known: other drives refuse requests with it.
     id: Option<MetadataValue<Ascii>>,
     /// `127.0.0.1:5301`.
     address: String,
     idle: Duration,
-    /// Whether the last call found the drive; shared by all that goes over this connection.
+    /// Whether the last call failed to reach the drive; shared by all calls of this connection.
     lost: Arc<AtomicBool>,
 }
 
@@ -113,7 +113,7 @@ impl Peer {
             });
         }
         if status.metadata().contains_key(DRIVE_KEY) {
-            // The drive's text says who it is.
+            // The text is the id of the drive that answers.
             let (name, id) = (self.name.as_deref().unwrap_or("another"), self.id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("?"));
             self.found(Some("another drive answers at its address"));
             let text = format!("at {} answers {}, not {name} ({id}): was it started on another directory?", self.address, status.message());
@@ -162,8 +162,7 @@ impl FlightCse {
             };
             let channel = ChannelOptions {
                 connect_timeout: options.connect_timeout,
-                // The idle timeout is the one number that says how long a drive may be silent: a probe
-                // must not run out before it.
+                // The idle timeout is the one limit on a drive's silence: a keepalive probe must not end before it.
                 keepalive: options.keepalive.map(|interval| (interval, options.idle_timeout)),
                 windows: Some((2 << 20, 8 << 20)),
             };
@@ -453,7 +452,7 @@ impl Cse for FlightCse {
                     return match running.message().await? {
                         Some(Incoming::Schema(schema)) => {
                             let messages = stream::unfold((running, sender), |(running, sender)| async move {
-                                // While the request is open the other side goes on.
+                                // The other side continues while the request is open.
                                 let (delivery, running) = running.next().await?;
                                 Some((delivery, (running, sender)))
                             });

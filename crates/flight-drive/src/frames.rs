@@ -80,7 +80,7 @@ pub fn encode_ticket(plan: &SubPlan) -> Result<Bytes> {
     Ok(out.freeze())
 }
 
-/// The header of a ticket; what follows it are the plan's bytes, then those of the filters, then those of the tables.
+/// The header of a ticket; then come the bytes of the plan, of the filters and of the tables.
 #[derive(Serialize, Deserialize)]
 struct TicketHeader {
     #[serde(flatten)]
@@ -96,7 +96,7 @@ struct TicketHeader {
     tables: Vec<(String, usize)>,
 }
 
-/// A program, but for its bytes.
+/// A program without its bytes.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ProgramHeader {
@@ -331,7 +331,7 @@ pub fn encode_batch(batch: &[Op]) -> Result<Bytes> {
         .collect();
     let header = json("a batch of changes", &changes)?;
     let values: usize = batch.iter().map(|op| if let Op::Put { value, .. } = op { value.len() } else { 0 }).sum();
-    // Some room for the frames around it.
+    // Some bytes for the frames around it.
     if 4 + header.len() + values > MAX_MESSAGE - 4096 {
         return Err(Error::exhausted(format!("a batch of {} bytes is too long for one message: at most {}", header.len() + values, MAX_MESSAGE - 4096)));
     }

@@ -60,11 +60,11 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Bounded<S
     }
 }
 
-/// What one request holds of the budget; given back when the last copy goes.
+/// The part of the budget that one request holds; returned when the last clone is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestPermit {
     budget: Arc<Semaphore>,
-    /// Bytes that came and are accounted for.
+    /// Bytes that arrived and are accounted for.
     seen: AtomicUsize,
 }
 

@@ -89,7 +89,7 @@ pub enum Came {
         /// The columns.
         schema: SchemaRef,
     },
-    /// What came up.
+    /// A message of the CSE.
     Message(Message),
     /// A part of what comes next.
     Nothing,
@@ -278,7 +278,7 @@ impl SessionDecoder {
                 let Incoming::Message(ResultMessage::Batch { batch, .. }) = self.of(lower).decode(data)? else {
                     return Err(Error::corrupt("rows were announced and something else came"));
                 };
-                // One that is empty counts as well.
+                // An empty batch counts as well.
                 self.bytes += bytes.max(PIECE);
                 let of = (epoch, number, lower);
                 if *self.piece_of.get_or_insert(of) != of {

@@ -13,7 +13,7 @@ use skytether_flight_drive::status::from_status;
 use skytether_slice::metadata::ipc;
 use tonic::Status;
 
-/// Reads one row of values and says how many bytes they came in.
+/// Reads one row of values, and returns the bytes that it arrived in.
 ///
 /// # Errors
 /// Invalid for anything but one row, and for messages that are no Arrow data; exhausted for too many bytes.

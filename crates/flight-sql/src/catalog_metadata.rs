@@ -71,7 +71,7 @@ pub(crate) async fn tables(fleet: &dyn FleetService, asked: CommandGetTables) ->
         }
         return builder.build().map_err(arrow);
     }
-    // Schemas cost a read each: only those of the tables that the patterns choose.
+    // A schema costs a read, so only those of matching tables are read.
     for (name, table, kind) in all {
         let mut one = CommandGetTables { include_schema: false, ..asked.clone() }.into_builder();
         one.append(name.domain(), name.dataset(), &table, kind, &Schema::empty()).map_err(arrow)?;

@@ -135,7 +135,7 @@ fn table_types() -> Result<RecordBatch> {
         .map_err(|e| Error::internal("the table types are no table").with_source(e))
 }
 
-/// What stands between the number of a statement and what it asks.
+/// Separates the number of a statement from its text.
 const SQL: u8 = b's';
 const SUBSTRAIT: u8 = b'p';
 
@@ -149,7 +149,7 @@ fn statement(asked: &Asked) -> Bytes {
     encode_message(&ticket.as_any())
 }
 
-/// The number of a statement and what it asks, from its ticket.
+/// The number of a statement and the statement, from its ticket.
 fn split(handle: &Bytes) -> Result<(Uuid, Asked)> {
     let again = "ask for the flight info again";
     let (Some(id), Some(tag)) = (handle.first_chunk::<16>(), handle.get(16)) else {

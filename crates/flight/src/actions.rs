@@ -17,7 +17,7 @@ use skytether_flight_drive::frames::{KeyRequest, ListRequest, RangesRequest};
 use crate::protocol::{Change, CreateToken, NameRequest, QueryRequest, RevokeToken, TableRequest, change};
 
 actions! {
-    /// What is asked of a host.
+    /// An action of a host.
     pub(crate) enum HostAction {
         Info = "info", Once, "who this host is";
         List = "list", Once, "the data sets";
@@ -43,7 +43,7 @@ actions! {
 }
 
 actions! {
-    /// What is asked of the storage of a drive through its host.
+    /// An action on the storage of a drive, through its host.
     pub(crate) enum StorageAction {
         Apply(Change as change) = "apply", Once, "drive n of the list: a batch of changes, atomically";
         Get(KeyRequest as json) = "get", Once, "drive n of the list: a value";

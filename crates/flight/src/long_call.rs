@@ -46,7 +46,7 @@ where
     let (send, receive) = mpsc::channel(BACKLOG);
     let telling = send.clone();
     let work = work(Arc::new(move |progress: &Progress| {
-        // What there is no room for is soon out of date.
+        // A report without room is dropped: it is soon out of date.
         let _ = telling.try_send(message::<()>(&Said::Progress(progress.clone())));
     }));
     tokio::spawn(async move {

@@ -34,18 +34,17 @@ use skytether_api::values::Values;
 /// The version of this protocol; both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 1;
 
-/// Who a host is.
+/// The identity of a host and its properties.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct HostInfo {
     pub(crate) protocol: u32,
     /// New with each start.
     pub(crate) instance: Uuid,
     pub(crate) drives: Vec<CseInfo>,
-    /// Those that are not of the fleet any more, or not yet: places in the list, which stay what they are
-    /// as long as the host runs.
+    /// Drives that have left the fleet, or have not joined: places in the list, which don't change while the host runs.
     #[serde(default)]
     pub(crate) outside: Vec<usize>,
-    /// Those that are being emptied.
+    /// Drives that are being emptied.
     #[serde(default)]
     pub(crate) leaving: Vec<usize>,
     /// How clients that ingest through this host cut slices.
@@ -97,7 +96,7 @@ impl QueryRequest {
         }
     }
 
-    /// What is asked, where values have no meaning.
+    /// The query, for calls that take no values.
     pub(crate) fn asked_without_values(&self) -> Result<Asked> {
         match &self.values {
             None => self.asked(),
@@ -111,7 +110,7 @@ impl QueryRequest {
     }
 }
 
-/// What is known of a query before its parameters have values: schemas as Arrow IPC messages in base64.
+/// The columns and parameters of a query, before its parameters have values: schemas as Arrow IPC messages in base64.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PreparedAnswer {
     schema: String,
@@ -210,7 +209,7 @@ pub(crate) fn decode_schema(bytes: Bytes) -> Result<SchemaRef> {
     Ok(schema.into())
 }
 
-/// Changes that one start of a host is to carry out, and no other.
+/// Changes for one instance of a host: after a restart they are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) instance: Uuid,

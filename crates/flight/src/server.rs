@@ -109,7 +109,7 @@ pub struct HostService {
     fleet: Arc<dyn FleetService>,
     /// Whose drives' storage is reached through it.
     host: Host,
-    /// What is not of our own protocol goes here.
+    /// Takes calls outside of our own protocol.
     flight_sql: FlightSqlHost,
     face: Face,
 }
@@ -143,7 +143,7 @@ impl Reach for Face {
     }
 }
 
-/// Who made a request.
+/// The caller of a request.
 struct Caller {
     identity: Identity,
     is_local: bool,

@@ -55,8 +55,8 @@ pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Resu
     Ok(LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(scan))?))
 }
 
-/// How many times the rows of the small side the other must have: every drive gets the small side whole, and reads it
-/// into a hash table of its own.
+/// The least ratio between the rows of both sides: every drive gets the whole small side, and reads it into its own
+/// hash table.
 const TIMES: u64 = 16;
 
 /// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in
@@ -95,7 +95,7 @@ pub(crate) fn keeps(join: JoinType, left: bool) -> bool {
 /// At most how many rows `plan` gives; `None` where nothing bounds them.
 fn most_rows(plan: &LogicalPlan, tables: &dyn Tables) -> Option<u64> {
     if let Some(scan) = DriveScan::of(plan) {
-        // Each drive gives what its part makes of its own rows; a limit or a total holds for one drive alone.
+        // Each drive returns its part's result over its own rows; a limit or a total holds for one drive alone.
         return match scan.placement {
             Placement::Spread => tables.rows(&scan.table).filter(|_| scan.inputs.is_empty() && scan.with.is_empty()).map(|rows| rows.max(1024)),
             Placement::Everywhere => tables.rows(&scan.table),

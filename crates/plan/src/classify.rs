@@ -24,14 +24,14 @@ pub const MAX_SORTED: u64 = 64 << 20;
 /// Which part of an operator goes down, where its input does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
-    /// It goes down as it is.
+    /// All of it goes down.
     Whole,
     /// A limit of `skip + fetch` rows goes down; the operator stays above as well.
     Limit(usize),
-    /// It goes down as it is and stays above as well: each drive's rows in order, or the first of
-    /// them, which are merged above.
+    /// It goes down and stays above as well: each drive sends its rows in order, or the first of them, and the host
+    /// merges them.
     Top,
-    /// It goes down as state; a merge stays above.
+    /// States go down; a merge stays above.
     Split,
     /// It stays above; why, in words.
     Host(String),

@@ -39,7 +39,7 @@ fn same_types(mut join: Join) -> Result<Transformed<LogicalPlan>> {
         if l == r {
             continue;
         }
-        // Without a common type the join itself says what is wrong.
+        // Without a common type the join itself reports the error.
         let Some(common) = comparison_coercion(&l, &r) else { continue };
         for (key, of) in [(&mut *left, l), (&mut *right, r)] {
             if of != common {

@@ -71,7 +71,7 @@ impl KeySets {
     }
 }
 
-/// One set, and what it has done so far.
+/// One set, with its effect so far.
 #[derive(Debug)]
 struct KeySet {
     form: Form,

@@ -11,7 +11,7 @@ use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::Expr;
 
-/// Levels around and below what is being read.
+/// Levels around and below the relation or expression that is being read.
 #[derive(Debug, Default)]
 pub(crate) struct Levels {
     /// Expressions around the one that is being read, those around its relation included.
@@ -24,7 +24,7 @@ pub(crate) struct Levels {
     start: AtomicUsize,
 }
 
-/// What was known of the relation around.
+/// The counts of the enclosing relation.
 #[derive(Debug)]
 pub(crate) struct Around {
     own: usize,

@@ -32,8 +32,8 @@ impl Whole {
         Some(Self { columns, types: by.keys.iter().map(|k| k.of).collect(), drives: Arc::clone(&by.drives) })
     }
 
-    /// Of a part whose columns are those of `exprs`, one for one under the names of `to`; `None` where a key
-    /// is no longer among them.
+    /// The partitioning of a part whose columns are `exprs`, one for one under the names of `to`; `None` where a key is
+    /// no longer among them.
     pub(crate) fn through(&self, exprs: &[Expr], from: &DFSchema, to: &DFSchema) -> Option<Self> {
         let columns = self.columns.iter().map(|of_key| {
             let found = exprs.iter().zip(to.iter()).filter(|(expr, _)| key_of(expr, from).is_some_and(|c| of_key.contains(c)));
@@ -49,7 +49,7 @@ impl Whole {
         self.through(&exprs, from, to)
     }
 
-    /// Of a part with `node` on top, which goes down whole.
+    /// The partitioning of a part with `node` on top, which goes down whole.
     pub(crate) fn above(&self, node: &LogicalPlan) -> Option<Self> {
         let inputs = node.inputs();
         let from = inputs.first()?.schema();

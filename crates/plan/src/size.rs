@@ -10,7 +10,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Window};
 use crate::expressions::unaliased;
 use crate::node::DriveScan;
 
-/// What is known of tables: the bytes of all rows in memory.
+/// The bytes of all rows of a table in memory, where known.
 pub(crate) type Bytes<'a> = &'a dyn Fn(&TableReference) -> Option<u64>;
 
 /// The most bytes that `rows` rows of `plan` take in memory; `None` where nothing bounds them.
@@ -66,8 +66,8 @@ fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64
     }
 }
 
-/// Whether calls of `window` may give the same text for many rows, as `max(text)` does: all of them together are of any
-/// length then. `lag` and `lead` give each row's at most once, but for what they give where there is no row.
+/// Whether calls of `window` may return the same text for many rows, as `max(text)` does: then all of them together
+/// have no bound. `lag` and `lead` return each row's text at most once, except for their default.
 pub(crate) fn repeats(window: &Window) -> bool {
     let own = &window.schema.fields()[window.input.schema().fields().len()..];
     window.window_expr.iter().zip(own).any(|(expr, field)| {

@@ -26,7 +26,7 @@ struct Known {
     n_cells: u32,
 }
 
-/// A [`CellSource`] over what was fetched before.
+/// A [`CellSource`] over data that was fetched before.
 #[derive(Debug, Default)]
 pub(crate) struct HostCells {
     known: Mutex<HashMap<DatasetName, Known>>,

@@ -248,7 +248,7 @@ impl Step {
     }
 }
 
-/// What lies below a list.
+/// The operators below a list.
 struct Below<'a> {
     table: &'a TableReference,
     whole: &'a OneTable,
@@ -349,7 +349,7 @@ impl Marks {
                 ScalarValue::hash(value, &mut hasher);
                 false
             }
-            // An alias is what it is an alias of.
+            // An alias is resolved to its expression.
             Expr::Alias(alias) => return self.of(&alias.expr),
             Expr::Cast(cast) => {
                 cast.field.data_type().hash(&mut hasher);

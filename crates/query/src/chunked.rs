@@ -31,7 +31,7 @@ const PART: usize = 50;
 /// Results of one part over one table: a part then has few columns.
 const SMALL_PART: usize = 25;
 
-/// The longest text, in bytes, of what is not the list: each of the small parts has all of it to plan.
+/// The longest text, in bytes, outside of the list: each small part must plan all of it.
 const REST: usize = 4 << 10;
 
 /// Lists up to this length are planned as they are.
@@ -46,8 +46,9 @@ pub(crate) struct InParts {
 }
 
 /// The plan of `statement` if it is a long list of results, each with an expression of its own, over tables, a
-/// condition and groups; `None` for all others, and where the parts do not fit together or one has an error: the
-/// planner is to see the whole then. The plan is optimised, too, if that is wanted and can be done in parts.
+/// condition and groups. `None` for other statements, and where the parts do not fit together or one has an error:
+/// DataFusion's planner then gets the whole. The plan is optimised too, if `optimise` is set and that can be done in
+/// parts.
 pub(crate) async fn plan(statement: &mut Statement, state: &SessionState, optimise: bool) -> Option<InParts> {
     let items = take_list(statement, SHORT, |_| true)?;
     let optimised = if optimise { optimised(statement, &items, state).await } else { None };
@@ -94,7 +95,7 @@ async fn optimised(empty: &mut Statement, items: &[SelectItem], state: &SessionS
     list.rules.joined(parts, &list.table, &list.state)
 }
 
-/// What is the same for all parts of a list over one table.
+/// What all parts of a list over one table share.
 struct List {
     empty: Statement,
     table: OneTable,

@@ -68,7 +68,7 @@ enum Part {
     Probe(Arc<AtomicUsize>),
 }
 
-/// Passes on what its input gives, and hands the thread back from time to time.
+/// Passes its input's batches on, and yields from time to time.
 #[derive(Debug)]
 struct YieldingJoinExec {
     input: Arc<dyn ExecutionPlan>,
@@ -142,7 +142,7 @@ struct Turns {
     input: SendableRecordBatchStream,
     part: Part,
     began: Instant,
-    /// What is left of a batch that is given in pieces.
+    /// The rest of a batch that is returned in pieces.
     rest: Option<RecordBatch>,
 }
 

@@ -36,7 +36,7 @@ enum Kind {
 /// The numbers of scans below an operator, in the order of the cut.
 type Scans = BTreeSet<usize>;
 
-/// For each operator of `physical`, from the root down as one meets them: why it is on the host, where that is known.
+/// For each operator of `physical`, from the root down in pre-order: why it is on the host, where known.
 pub(crate) fn of(cut: &CutPlan, physical: &dyn ExecutionPlan) -> Vec<Option<String>> {
     let mut logical = Logical { cut, told: HashMap::new() };
     logical.walk(&cut.super_plan);
@@ -54,7 +54,7 @@ pub(crate) fn of(cut: &CutPlan, physical: &dyn ExecutionPlan) -> Vec<Option<Stri
                 reasons[place].clone_from(reason);
             }
         } else if let [place] = places.as_slice() {
-            // Several were made one: what kept the lowest that has a reason of its own kept all.
+            // Several operators became one: the reason of the lowest one that has its own holds for all.
             let own = told.iter().flatten().find(|reason| !skytether_common::plan_words::only_follows(reason));
             reasons[*place] = own.or_else(|| told.iter().flatten().next()).cloned();
         } else if !matches!(key.0, Kind::Sort | Kind::Projection) && told.iter().all(|reason| reason == &told[0]) {
@@ -129,7 +129,7 @@ pub(crate) fn scan_number(cut: &CutPlan, scan: &DriveScan) -> Option<usize> {
 }
 
 struct Physical {
-    /// Per operator, from the root down: what it is for, should the engine have added it.
+    /// Per operator, from the root down: its purpose, if the engine added it.
     helps: Vec<Option<&'static str>>,
     at: HashMap<(Kind, Scans), Vec<usize>>,
 }
@@ -144,7 +144,7 @@ impl Physical {
             }
             return scan.of_cut().into_iter().collect();
         }
-        // Windows and joins bring sorts of their own, which have nothing to do with one that the query asked for.
+        // Windows and joins add their own sorts, which are not a sort that the query asked for.
         let kind = kind(plan).filter(|kind| *kind != Kind::Sort || !matches!(above, Some(Kind::Window | Kind::Join)));
         let nearest = if is_plumbing(plan.name(), false) { above } else { kind };
         let mut below = plan.children().into_iter().map(|child| self.walk(child.as_ref(), nearest)).collect::<Vec<_>>();
@@ -196,7 +196,7 @@ fn kind(plan: &dyn ExecutionPlan) -> Option<Kind> {
         "GlobalLimitExec" => Some(Kind::Limit),
         "CoalescePartitionsExec" if plan.fetch().is_some() => Some(Kind::Limit),
         "SortExec" | "SortExec(TopK)" => Some(Kind::Sort),
-        // Of rows that came sorted; elsewhere it joins what the sorts of several threads gave.
+        // It merges sorted rows; elsewhere it joins the sorted rows of several threads.
         "SortPreservingMergeExec" if sorted_below(plan) => Some(Kind::Sort),
         "WindowAggExec" | "BoundedWindowAggExec" => Some(Kind::Window),
         "UnionExec" | "InterleaveExec" => Some(Kind::Union),

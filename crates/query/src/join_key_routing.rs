@@ -101,7 +101,7 @@ impl Keys<'_> {
 /// dropping the rows made of them.
 fn through(node: &Plan, places: &Places) -> Option<Places> {
     if node.fetch().is_some() {
-        // The rows that are left out would make room for others.
+        // Other rows would take the place of the dropped ones.
         return None;
     }
     let mapped = |of: &dyn Fn(usize) -> Option<Arc<dyn PhysicalExpr>>| {
@@ -144,7 +144,7 @@ fn sides(join: &HashJoinExec, places: &Places) -> (Places, Places) {
         JoinType::Right | JoinType::RightAnti | JoinType::RightMark => (false, true),
         JoinType::Full => (false, false),
     };
-    // Semi, anti and mark joins give the rows of one side, others those of the left one first.
+    // Semi, anti and mark joins give the columns of one side; others give the left side's first.
     let shift = if matches!(join.join_type(), JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark) { 0 } else { width };
     let equal = |at: usize, from_left: bool| {
         let pairs = join.on().iter().filter_map(|(l, r)| Some((plain(l)?, plain(r)?)));

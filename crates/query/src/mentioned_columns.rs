@@ -30,7 +30,7 @@ use crate::tables::NamedTables;
 /// Columns up to which a table is shown whole.
 const WIDE: usize = 128;
 
-/// What of wide tables a planner is to see, and whether that hid anything from it.
+/// The columns of wide tables that a planner sees, and whether some were hidden.
 #[derive(Debug)]
 pub(crate) struct Shown {
     named: bool,
@@ -48,7 +48,7 @@ impl Shown {
         Self { named: false, hid: AtomicBool::new(false) }
     }
 
-    /// Whether columns were hidden: if the planner failed, it is to see them all.
+    /// Whether columns were hidden: if the planner fails, it must see them all.
     pub(crate) fn hid(&self) -> bool {
         self.hid.load(Ordering::Relaxed)
     }

@@ -40,7 +40,7 @@ pub(crate) fn number(statement: &mut Statement) -> Result<()> {
         }
         _ => (),
     }
-    // By where they stand: the parser's tree does not keep the order of the text everywhere.
+    // By place in the text: the parser's tree does not keep the order everywhere.
     places.sort_unstable();
     let _ = visit_expressions_mut(statement.as_mut(), |e| {
         if let Expr::Value(v) = e

@@ -166,7 +166,7 @@ impl Planner {
     pub async fn plan_asked(&self, asked: &Asked, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
         self.0.cluster.catalog().look_again();
-        // Before it is known what the query reads.
+        // Taken before it is known what the query reads.
         let running = self.0.cluster.running();
         let planned = match self.plan_over(&shown, asked, options, values.clone(), begun).await {
             Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
@@ -326,8 +326,8 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     // What the drives send is spread over their number already, and usually small.
     let optimizer = &mut config.options_mut().optimizer;
     optimizer.enable_round_robin_repartition = false;
-    // Drives wait for the filters that joins make. Those of other operators are made from the very rows
-    // that would wait for them.
+    // Drives wait for the filters that joins make. Other operators make filters from the very rows that would wait for
+    // them.
     optimizer.enable_topk_dynamic_filter_pushdown = false;
     optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;

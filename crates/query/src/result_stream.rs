@@ -53,7 +53,7 @@ impl Stream for Counted {
                 Poll::Ready(Some(Ok(batch)))
             }
             Poll::Ready(end) => {
-                // Dropping the stream first lets scans file what they know.
+                // Dropping the stream first lets scans record their figures.
                 self.inner = Running::Over;
                 self.running = None;
                 self.collector.finish(end.is_none());

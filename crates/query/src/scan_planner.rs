@@ -131,8 +131,8 @@ impl ScanPlanner {
             }
             (AdaptiveMode::AsNeeded, _) => return Ok(None),
         };
-        // What is whole on each drive only is not to be torn apart; any one drive has all of a
-        // table that lies everywhere.
+        // A result that is whole only per drive must not be divided. Of a table that lies everywhere, any one drive has
+        // all.
         let apart = scan.placement == Placement::Spread && pushdown_level::divides(&scan.sub_plan);
         if !apart || (table.partitioned_by.is_some() && pushdown_level::aggregates(&scan.sub_plan)) {
             return Ok(None);

@@ -32,7 +32,7 @@ pub(crate) fn check(text: &str) -> Result<()> {
             "a query of {bare} bytes besides its quoted texts is too long: at most {MAX_TEXT}; write long lists as a data set and join it"
         )));
     }
-    // What is no sequence of tokens is for the parser to refuse.
+    // The parser refuses what is no sequence of tokens.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
     let operators = tokens.iter().filter(|t| nests(t)).count();
     if operators > MAX_OPERATORS {

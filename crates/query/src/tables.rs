@@ -47,7 +47,7 @@ pub(crate) struct Named {
     pub(crate) shown: String,
     pub(crate) view: View,
     pub(crate) schema: SchemaRef,
-    /// What is known of its columns; of views of matrices nothing.
+    /// Statistics of its columns; none for views of matrices.
     known: Arc<KnownTable>,
 }
 
@@ -66,7 +66,7 @@ impl Named {
         })
     }
 
-    /// What is known about how many rows a plan over it gives.
+    /// The figures for estimates of rows over it.
     pub(crate) fn estimated(&self) -> Result<Estimated> {
         Ok(Estimated { rows: self.rows()?, known: Arc::clone(&self.known) })
     }
@@ -242,10 +242,10 @@ pub(crate) fn rows_schema(sparse: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// A schema, and what is known of its columns.
+/// A schema, and statistics of its columns.
 type Described = (SchemaRef, Arc<KnownTable>);
 
-/// Schemas of tables, and what is known of their columns, by the key of a partition's metadata slice.
+/// Schemas of tables, and statistics of their columns, by the key of a partition's metadata slice.
 #[derive(Debug)]
 pub(crate) struct SchemaCache(Cache<Key, Described>);
 

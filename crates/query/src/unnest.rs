@@ -98,7 +98,7 @@ pub(crate) fn marked(plan: LogicalPlan) -> Result<LogicalPlan> {
         return Ok(plan);
     }
     let mark = |node: LogicalPlan| {
-        // What stands above was made before.
+        // The nodes above have schemas from before.
         let node = node.recompute_schema()?;
         if is_wrong(&node) {
             return Ok(Transformed::yes(Unnested::over(node)?.into_plan()));

@@ -18,7 +18,7 @@ impl Reconstructor {
         Ok(Reconstructed { read: value.len() as u64, value, within: false })
     }
 
-    /// What is known of a copy of the value of `key` at any drive but `not`.
+    /// The entry of `key` at the first drive other than `not` that has a copy.
     ///
     /// # Errors
     /// As [`Self::copy`].

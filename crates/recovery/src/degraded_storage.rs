@@ -28,7 +28,7 @@ pub(crate) struct ReconstructionCounters {
 pub(crate) struct ReconstructionStats {
     /// Slices that were decoded or came from copies.
     pub(crate) slices: u64,
-    /// Those of them for which nothing but drives of the same host was read, on two levels.
+    /// The number of them that needed drives of the same host only, on two levels.
     pub(crate) within: u64,
     /// Bytes of other drives that they were made from: read for it, or for a query as well.
     pub(crate) bytes: u64,
@@ -56,7 +56,7 @@ impl ReconstructionStats {
     }
 }
 
-/// What drive `at` stores, whether it is here or not. Nothing is written through it.
+/// The store of drive `at`, whether the drive is up or not. Nothing is written through it.
 #[derive(Debug)]
 pub(crate) struct DegradedStorage {
     pub(crate) reconstructor: Arc<Reconstructor>,
@@ -86,7 +86,7 @@ impl DegradedStorage {
             None => self.reconstructor.copy(key, self.at).await,
             Some(n) => match self.reconstructor.map(partition).await {
                 Ok(Some(map)) => self.reconstructor.decode(key, partition, n, &map).await,
-                // Of a table that lies everywhere the others have the same, under the same name.
+                // A table that lies everywhere has the same values on all drives, under the same key.
                 Ok(None) => self.reconstructor.copy(key, self.at).await,
                 Err(e) => Err(e),
             },

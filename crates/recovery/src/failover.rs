@@ -38,7 +38,7 @@ struct Inner {
 /// Sub-plans by their hashes.
 #[derive(Debug, Default)]
 struct Plans {
-    /// Those that are open at the drive itself.
+    /// Sub-plans that are open at the drive itself.
     open: HashSet<u64>,
     /// Those with which the drive failed, and why.
     failed: std::collections::VecDeque<(u64, String)>,
@@ -175,7 +175,7 @@ impl FailoverDrive {
     async fn instead<T>(&self, plan: u64, error: Error, run: impl AsyncFnOnce(Arc<ReplacementEngine>, String) -> Result<T>) -> Result<T> {
         let why = self.failed(plan, &error);
         match run(self.stand_in()?, why).await {
-            // What was not found at the drive is nowhere.
+            // What the drive does not find is nowhere else either.
             Err(_) if error.kind() == Kind::NotFound => Err(error),
             done => done,
         }
@@ -329,7 +329,7 @@ impl FaultReporter for FailoverDrive {
 
     fn protocol_violation(&self, plan: &SubPlan, why: &str) {
         if self.is_redundant() {
-            // What is read of it is verified, so that it is not lost for that.
+            // Its values are verified when read, so the drive is not marked down.
             self.failed(hash(plan), &Error::corrupt(why));
         }
     }

@@ -56,7 +56,7 @@ pub fn advice(id: &Uuid, name: &str, kept: bool) -> String {
 pub struct MissingDrive {
     info: CseInfo,
     why: String,
-    /// Who is there now.
+    /// The drive that took its place.
     successor: OnceLock<Arc<dyn Cse>>,
 }
 

@@ -27,13 +27,13 @@ pub struct Shard {
     pub(crate) at: usize,
     /// Under which its drive has it.
     pub(crate) key: Key,
-    /// Which of the drive's files it lies in, and where there: shards of one file that follow one another
-    /// are read without a seek.
+    /// The drive's file that it lies in, and its number there: shards of one file that follow one another are read
+    /// without a seek.
     pub(crate) file: (Part, u32),
     pub(crate) number: u32,
     /// Bytes.
     pub(crate) len: u64,
-    /// How many groups are made before the one that takes it.
+    /// How many groups are decoded before the one that takes it.
     pub(crate) due: usize,
 }
 
@@ -66,7 +66,7 @@ struct State {
     wanted: usize,
 }
 
-/// The place of a shard that is being read, or waits: with it goes the room that it takes.
+/// A shard that is being read, or waits. Dropping this frees its room.
 #[derive(Debug)]
 pub(crate) struct OrderedReadGuard {
     reading: Arc<OrderedReader>,

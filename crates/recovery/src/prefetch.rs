@@ -18,13 +18,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::ordered_read::{Coming, OrderedReader};
 
-/// Shards that may be read ahead and not be taken.
+/// The most prefetched shards that wait.
 const MOST: usize = 512;
 
 /// Tables whose slices are asked for one after the other.
 const FOLLOWED: usize = 256;
 
-/// What is read ahead by itself: slices need not be, where a query reads them all anyway.
+/// Kinds of shards that are prefetched separately: slices need no prefetch where a query reads them all anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Slices,
@@ -59,18 +59,17 @@ impl Shards {
     }
 }
 
-/// What is read ahead.
+/// The prefetched shards of all drives.
 #[derive(Default)]
 pub(crate) struct Prefetcher {
     shards: Mutex<Shards>,
     /// What rebuilds read in order.
     coming: Mutex<HashMap<(usize, Key), Coming>>,
-    /// What is kept for queries, and until when.
+    /// Windows that are kept for queries, and until when.
     windows: Mutex<VecDeque<(Instant, PrefetchWindow)>>,
     /// Per drive, held by the window that is being read: two windows at a time would cost two seeks for each shard.
     turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
-    /// Of each partition the number of the slice that was decoded last, and of the first that
-    /// nothing was read ahead for.
+    /// Per partition: the number of the slice that was decoded last, and of the first one without prefetch.
     followed: Mutex<HashMap<(PartitionName, Kind), (u32, u32)>>,
 }
 
@@ -128,7 +127,7 @@ impl Prefetcher {
                 over.extend(coming.remove(shard));
             }
         }
-        // What they hold is freed without it.
+        // Shards in `over` are freed outside of the lock.
         drop(coming);
     }
 
@@ -140,7 +139,7 @@ impl Prefetcher {
         Arc::clone(self.turns.lock().entry(at).or_default())
     }
 
-    /// A shard of drive `at` that is read ahead; nothing where none is, and where it could not be read.
+    /// A prefetched shard of drive `at`; `None` where none is under way, and where it could not be read.
     pub(crate) async fn take(&self, at: usize, key: &Key) -> Option<Bytes> {
         let shard = (at, key.clone());
         let coming = self.coming().remove(&shard);
@@ -155,7 +154,7 @@ impl Prefetcher {
         reading.await.ok()
     }
 
-    /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
+    /// Notes that slice `number` of a partition is decoded. Returns the slice to prefetch from, if a window is due.
     pub(crate) fn follow(&self, partition: &PartitionName, kind: Kind, number: u32, most: u32) -> Option<u32> {
         let what = (partition.clone(), kind);
         let mut followed = self.followed.lock();

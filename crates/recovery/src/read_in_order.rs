@@ -79,7 +79,7 @@ async fn read_along(reconstructor: &Weak<Reconstructor>, at: usize, reading: &Ar
             && let Some(held) = reading.begin()
         {
             let Some((key, send)) = queue.pop_front() else { return };
-            // Who no longer waits has read it for itself.
+            // A reader that no longer waits has read the shard itself.
             if send.is_closed() {
                 continue;
             }

@@ -61,13 +61,14 @@ pub struct Reconstructor {
     pub(crate) fallback: Arc<dyn Fallback>,
     maps: Cache<Key, Option<Arc<StoredMap>>>,
     values: Mutex<Values>,
-    /// An eighth of the host's memory: no more of what is decoded is kept, nor read ahead of a kind.
+    /// An eighth of the host's memory: the bound on decoded slices that are kept, and on prefetched shards of each
+    /// kind.
     pub(crate) room: usize,
     /// Values found damaged or missing on living drives, and not repaired since.
     met: Mutex<BTreeMap<Key, usize>>,
-    /// What is read before it is asked for.
+    /// Prefetched shards.
     pub(crate) ahead: Arc<Prefetcher>,
-    /// What queries read that is wanted for decoding, too, and the other way round.
+    /// Slices that both queries and decoding read.
     pub(crate) shared: Arc<Shared>,
     /// Held while drives are rebuilt.
     repairing: tokio::sync::Mutex<()>,
@@ -125,7 +126,7 @@ impl Reconstructor {
         asked
     }
 
-    /// As [`Self::map`], if that is known.
+    /// As [`Self::map`], if it is cached.
     pub(crate) fn known_map(&self, partition: &PartitionName) -> Option<Option<Arc<StoredMap>>> {
         let key = parity_of(&Part::parse(partition).1, 0).key().ok()?;
         self.maps.get(&key)
@@ -134,7 +135,7 @@ impl Reconstructor {
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
     pub async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
         let key = parity_of(&Part::parse(partition).1, 0).key()?;
-        // While it is looked for, who else wants it waits.
+        // The first caller looks it up; others wait.
         let place = match self.maps.get_value_or_guard_async(&key).await {
             Ok(known) => return Ok(known),
             Err(place) => place,
@@ -160,7 +161,7 @@ impl Reconstructor {
         if let (None, Some(trouble)) = (&found, trouble) {
             return Err(trouble);
         }
-        // Who is lost may be the one that has it.
+        // The lost drive may be the one that has it.
         if found.is_none() && !self.health.down().is_empty() {
             return Ok(None);
         }
@@ -250,8 +251,8 @@ impl Reconstructor {
         Ok(Reconstructed { value: parts.pop().unwrap_or_default(), read, within })
     }
 
-    /// Parts of slice `number` of `partition`, and how many bytes were read for them: those of the other shards at the
-    /// same places, and no more. As they are stored: damage is not found.
+    /// Parts of slice `number` of `partition`, and the number of bytes read for them: the same parts of other shards,
+    /// and no more. The bytes are not verified.
     ///
     /// # Errors
     /// As [`Self::decode`]; Invalid for ranges that are not within the slice.
@@ -267,7 +268,7 @@ impl Reconstructor {
         if let Some(made) = known {
             return Ok(ReconstructedRanges { parts: parts(key, &made.value, ranges)?, read: 0, within: made.within });
         }
-        // Of most of it the rest is no more work, and can be read ahead.
+        // Where most of it is wanted, the rest costs little, and the whole can be prefetched.
         let wanted: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
         let (part, _) = Part::parse(partition);
         let whole = Level::all(map).into_iter().find_map(|level| Some(level.map().shard(level.find(part, partition.slot, number)?)?.len));
@@ -291,7 +292,7 @@ impl Reconstructor {
         let mut trouble: Option<Error> = None;
         for level in Level::all(map) {
             let Some(place) = level.find(part, partition.slot, number) else { continue };
-            // What is in groups of one level only, may take all that there is of the other.
+            // A shard that is in groups of one level only may use all reconstruction of the other level.
             let ways: &[ParitySource] = match (level.is_one_of_two(), level.is_within(), part) {
                 (false, ..) => &[ParitySource::None],
                 (true, true, Part::Inner) => &[ParitySource::None, ParitySource::GlobalGroup],
@@ -340,8 +341,8 @@ impl Reconstructor {
         };
         let mut shards: Vec<Option<Vec<Bytes>>> = vec![None; members.all().len()];
         let mut trouble = Vec::new();
-        // So that all drives have about as much to read, groups begin with different ones; and
-        // with those that are there.
+        // Groups begin with different shards, so that all drives have about as much to read. Shards on living drives
+        // come first.
         let mut others: Vec<usize> = (0..shards.len()).map(|at| (at + place.group as usize) % shards.len()).filter(|at| *at != own).collect();
         if *or != ParitySource::None {
             others.sort_by_key(|at| self.at(level, &members.all()[*at]).is_none_or(|at| self.health.is_down(at)));

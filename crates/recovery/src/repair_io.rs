@@ -22,7 +22,7 @@ use crate::shard::{ParitySource, role};
 use skytether_catalog::records::code_map::Level;
 use skytether_runtime::within;
 
-/// How often a value that others write meanwhile is looked at again.
+/// How often a value that others write meanwhile is read again.
 const ATTEMPTS: usize = 4;
 
 /// A drive reads as fast as this, at least.
@@ -81,8 +81,8 @@ impl Reconstructor {
         let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         let (need, all) = (members.data.len(), members.all());
         let mut order: Vec<usize> = chosen.iter().map(|at| *at as usize).filter(|at| *at < all.len() && !wanted.contains(at)).collect();
-        // So that all drives have about as much to read, groups begin with different ones; and
-        // with those that are there.
+        // Groups begin with different shards, so that all drives have about as much to read. Shards on living drives
+        // come first.
         let others = (0..all.len()).map(|at| (at + group as usize) % all.len());
         let mut others: Vec<usize> = others.filter(|at| !wanted.contains(at) && !order.contains(at)).collect();
         others.sort_by_key(|at| self.at(level, &all[*at]).is_none_or(|at| self.health.is_down(at)));
@@ -150,7 +150,7 @@ impl Reconstructor {
         Ok((self.coded(level, group, shards, wanted).await?, read))
     }
 
-    /// The wanted shards of a group, of those that are there, verified.
+    /// The wanted shards of a group, reconstructed from those that are there, and verified.
     pub(crate) async fn coded(&self, level: &Level, group: u32, shards: Vec<Option<Bytes>>, wanted: &[usize]) -> Result<Vec<Bytes>> {
         let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         let (code, lens, places) = (level.map().code(), members.lens(), wanted.to_vec());

@@ -14,7 +14,7 @@ use skytether_device::{DeliveryStream, ResultMessage};
 
 use crate::degraded_storage::covers;
 
-/// Bytes of rows that are held back at most; where there are more, they go out and the drive may not be lost any more.
+/// The most bytes of rows that are held back. Beyond this, rows leave, and a loss of the drive fails the sub-plan.
 const HELD: u64 = 16 << 20;
 
 type Messages = Pin<Box<dyn Stream<Item = Result<ResultMessage>> + Send>>;
@@ -29,7 +29,7 @@ struct Held {
     messages: Messages,
     /// The epoch that has sent rows and has not ended.
     epoch: Option<u32>,
-    /// Rows that came, in order, with their bytes.
+    /// Rows so far, in order, with their bytes.
     rows: VecDeque<ResultMessage>,
     bytes: u64,
     again: Option<RetryFn>,

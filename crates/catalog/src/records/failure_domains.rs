@@ -108,15 +108,15 @@ impl FailureDomains {
         lost.len() < flat || hit + lost.iter().filter(|at| self.host(**at).is_none()).count() < spread.hosts as usize
     }
 
-    /// What is survived, in words.
+    /// The losses that the fleet survives, in words.
     pub(crate) fn survival(&self) -> Option<String> {
         let spread = self.spread?;
         let (hosts, drives) = (u64::from(spread.hosts) - 1, u64::from(spread.drives) - 1);
         Some(format!("{}, and of {} of each other host at the same time", counted(hosts, "host"), counted(drives, "drive")))
     }
 
-    /// Of `drives`, those that a table on two levels can be written over: those of hosts with k + m of them or more,
-    /// hosts taking turns, so that neighbours are on different ones; and the host of each (0..).
+    /// The drives among `drives` that a table on two levels can use, and the host of each (0..). These are the drives
+    /// of hosts with k + m of them or more. Hosts take turns, so neighbours are on different ones.
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M such hosts.

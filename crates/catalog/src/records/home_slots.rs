@@ -28,8 +28,8 @@ impl HomeSlots {
         Some(Self { seats: membership.seats.clone(), rest })
     }
 
-    /// The drives in the order in which they are homes of what lies under `key`: each once, those without a seat
-    /// last; how many have one.
+    /// The drives in the order in which they are homes of `key`, each once, drives without a seat last. Also returns
+    /// how many have a seat.
     pub(crate) fn order(&self, key: &str) -> (Vec<Uuid>, usize) {
         let mut order: Vec<Uuid> = Vec::with_capacity(self.seats.len() + self.rest.len());
         for at in rendezvous_order(key, self.seats.iter().map(|seat| &seat.id)) {

@@ -17,8 +17,7 @@ pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 /// The newest membership record that this version reads.
 pub const MEMBERSHIP_FORMAT: u32 = HOSTS_FORMAT;
 
-/// The one that it writes for a fleet whose drives are on hosts that it knows: versions before would look for root
-/// records on too few drives.
+/// The format for a fleet whose hosts are known: older versions would look for root records on too few drives.
 pub(crate) const HOSTS_FORMAT: u32 = 6;
 
 /// The format for a fleet that drives came to or left: older versions would look for root records where they are not.
@@ -30,11 +29,11 @@ pub(crate) const REPLACED_FORMAT: u32 = 4;
 /// The format for the drives of an aggregator: older versions would take those for drives of a host.
 pub(crate) const BRANCH_FORMAT: u32 = 2;
 
-/// The one that it writes for a fleet that may lose drives: versions before would look for root records on one drive,
-/// and take parities for garbage.
+/// The format for a fleet that may lose drives: older versions would look for root records on one drive, and take
+/// parities for garbage.
 pub(crate) const REDUNDANT_FORMAT: u32 = 3;
 
-/// The one that it writes for a fleet.
+/// The format for any other fleet.
 pub(crate) const FLEET_FORMAT: u32 = 1;
 
 /// One drive of a fleet.
@@ -108,7 +107,7 @@ fn is_zero(n: &u64) -> bool {
 /// What drives are put together for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// The fleet of a host that stands above all others.
+    /// The fleet of a host, not of an aggregator.
     Fleet,
     /// An aggregator of this name, which is a drive of another host.
     Aggregator(String),
@@ -119,7 +118,7 @@ pub enum Role {
 pub enum Founding {
     /// Only if all of them are empty: a person has typed the list of drives.
     EmptyDrives,
-    /// Always: the list of drives was kept with them, and is known to be whole.
+    /// Always: the list of drives was stored with them, and is complete.
     KnownList,
     /// Never: some drives of the list could not be asked.
     Never,
@@ -174,7 +173,7 @@ impl Membership {
     }
 }
 
-/// On how many drives root records lie for data sets of a scheme, and on how many hosts with how many drives each.
+/// The number of home drives for data sets of a scheme, and the numbers of hosts and of drives of each.
 pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<DomainSpread>) {
     match DomainSpread::of(scheme) {
         // What the spread takes has the first two among it.
@@ -207,7 +206,7 @@ impl Membership {
         }
     }
 
-    /// Gives each drive that has none a seat of its own.
+    /// Gives each drive without a seat one of its own.
     pub(crate) fn add_slots(&mut self) {
         let seated: Vec<Uuid> = self.seats.iter().map(|seat| seat.drive).collect();
         let rest = self.drives.iter().map(|member| member.id).filter(|id| !seated.contains(id));
@@ -276,7 +275,7 @@ pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Memb
     match told {
         Ok(None) => Some(BLANK),
         Ok(Some(own)) if own.incarnation(id) < newest.incarnation(id) => Some(REPLACED),
-        // It may be the one that was replaced.
+        // It may be the drive that was replaced.
         Err(e) if e.kind() == Kind::Corrupt && newest.incarnation(id) > 0 => {
             Some("its record of the fleet is damaged, and it may be one that was replaced: replace it")
         }

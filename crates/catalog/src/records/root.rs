@@ -28,7 +28,7 @@ pub const PLAIN_FORMAT: u32 = 1;
 pub enum DatasetKind {
     /// One plain table, `data`.
     Table,
-    /// Expression matrices with what is known of cells and genes.
+    /// Expression matrices with tables about cells and genes.
     Expression,
 }
 
@@ -193,7 +193,7 @@ impl RootRecord {
         })
     }
 
-    /// All partitions that the record names, with the drives that have what lies under each one's own key.
+    /// All partitions that the record names, each with the drives that have the value under its own key.
     pub(crate) fn keys(&self) -> Result<BTreeSet<(Uuid, String)>> {
         let mut keys = BTreeSet::new();
         for (table, t) in &self.tables {

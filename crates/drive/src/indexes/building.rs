@@ -106,7 +106,7 @@ impl Shared {
         loop {
             for (of, name) in self.indexes.damaged() {
                 self.change(&skytether_index::partition(&of, &name), |entry| {
-                    // One that was taken off is not damaged.
+                    // An index that was removed is not damaged.
                     if entry.phase != Phase::Dropped {
                         entry.begin_again();
                     }
@@ -132,7 +132,7 @@ impl Shared {
             match self.work_on(&at, serial, definition).and_then(|mut work| self.build(&mut work)) {
                 Ok(()) => {}
                 Err(Stopped::Gone) => {
-                    // What was written since it was taken off goes as well.
+                    // Slices that were written since the index was removed go as well.
                     if self.change(&at, |entry| entry.phase == Phase::Dropped) == Some(true) {
                         self.free(&at);
                     }

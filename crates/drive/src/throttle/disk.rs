@@ -28,7 +28,7 @@ const NEAR: u32 = 2;
 /// The most requests out of order that share one move: the length of a disk's queue.
 const QUEUE: u32 = 16;
 
-/// What is owed is paid from here on; less is not worth a timer, and is not forgotten.
+/// Shorter waits are not worth a timer; they add up and are not forgotten.
 const WORTH_WAITING: Duration = Duration::from_micros(100);
 
 /// A read that comes so soon after the last one was done has followed it without a gap: threads don't wake at once.
@@ -47,7 +47,7 @@ impl Place {
     fn of(key: &Key) -> Self {
         let text = key.as_str();
         let slice = PartitionName::parse(key).and_then(|(_, slice)| slice);
-        // A metadata slice, whose key is what those of its slices begin with, is written after them.
+        // A metadata slice is written after its slices, whose keys begin with its own.
         let file = if slice.is_some() { text.split_inclusive(';').next().unwrap_or(text) } else { text };
         Self { file: file.to_owned(), slice: slice.unwrap_or(0), offset: 0 }
     }

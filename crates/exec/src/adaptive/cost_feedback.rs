@@ -27,7 +27,7 @@ fn shares(cost: &CostModel, told: &Annotation) -> Option<(PushdownLevel, Vec<Had
     let (above, below) = told.operators.split_at(lowest.map_or(0, |lowest| lowest + 1));
     let seconds = |notes: &[OperatorNote], which: &dyn Fn(&OperatorNote) -> bool| notes.iter().filter(|note| which(note)).map(|note| note.seconds).sum::<f64>();
     let is_scan = |note: &OperatorNote| note.name.contains("Scan");
-    // Without an operator of its own for what is computed, all is decoding.
+    // Without a compute operator, all time is decoding.
     let computes = |operator: &Operator| operator.kind == Kind::Compute;
     let apart = cost.work().lower.iter().any(computes);
     let lower = cost.work().lower.iter().map(|operator| {

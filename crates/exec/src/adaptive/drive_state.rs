@@ -37,7 +37,7 @@ pub(crate) struct Drive {
     pub(crate) misannounced: bool,
     /// The drive's slices as it announced them, for a source that asks for some of them.
     pub(crate) stored: Vec<Slice>,
-    /// How much of the sub-plan is wanted.
+    /// The wanted pushdown level of the sub-plan.
     pub(crate) top: PushdownLevel,
     /// The columns of rows at `filter`, as its session announced them, where they differ from those at `full`.
     pub(crate) lower: Option<SchemaRef>,

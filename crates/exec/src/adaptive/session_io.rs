@@ -148,7 +148,7 @@ impl Task {
         });
         if let Some(slices) = slice_manifest {
             self.next_slice = first.saturating_add(u32::try_from(slices.len()).unwrap_or(u32::MAX));
-            // Which of them are wanted the source says.
+            // The source decides which of them are wanted.
             let slices = if self.source.is_some() { Vec::new() } else { slices };
             self.handle(Event::Surveyed { cse, slices });
         }
@@ -200,8 +200,8 @@ impl Task {
                 };
                 let bytes = batch_bytes(&batch);
                 drive.reading.on_batch(&batch, bytes);
-                // An epoch of states may be all that a drive has; all others are small, and what is
-                // aggregated here is so at once.
+                // An epoch of states may be all that a drive has. Other epochs are small, and the host aggregates their
+                // rows at once.
                 let kept = match drive.opened.get(&epoch) {
                     Some(PushdownLevel::Full) => self.room.keep(batch),
                     _ => Ok(self.room.hold(batch)),
@@ -252,8 +252,8 @@ impl Task {
         let actual = self.actual();
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
-        // One that owes something and was not heard of for long has its slices covered by others, and nothing to say.
-        // Who handed all of its slices out had nothing to say until now.
+        // A drive that owes epochs and has been silent for long has nothing to report: others have processed its
+        // slices. A drive that sent all of its slices raw had nothing to report until now.
         let asked = Instant::now();
         let well = |drive: &Drive| drive.heard.elapsed() < LAST_WORDS / 2 || (drive.owes.is_empty() && asked.elapsed() < LAST_WORDS / 2);
         let speaks = |drive: &Drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0 && well(drive);
@@ -271,7 +271,7 @@ impl Task {
                         }
                     }
                 }
-                // Who says nothing is looked at again, too.
+                // Silent drives are checked again.
                 () = tokio::time::sleep(LAST_WORDS / 8) => {}
                 () = &mut deadline => break,
             }

@@ -28,17 +28,17 @@ impl SpillBuffer {
         Arc::new(Self { runtime, spills, memory })
     }
 
-    /// Rows that are wanted as they are before long: in memory, whatever that has room for.
+    /// Holds rows that are needed soon: in memory, even beyond its limit.
     pub(crate) fn hold(self: &Arc<Self>, batch: RecordBatch) -> BufferedBatch {
         let bytes = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         self.memory.grow(bytes);
         BufferedBatch(Place::Memory { batch, _held: Some(MemoryLease { room: Arc::clone(self), bytes }) })
     }
 
-    /// Rows that may have to wait for long: in memory if that has room for them, else on disk.
+    /// Holds rows that may wait for long: in memory if there is room, else on disk.
     ///
     /// # Errors
-    /// Exhausted, where the disk has no room for them either; what writing there says.
+    /// Exhausted, where the disk has no room either; errors of writing there.
     pub(crate) fn keep(self: &Arc<Self>, batch: RecordBatch) -> Result<BufferedBatch> {
         let bytes = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         match self.memory.try_grow(bytes) {

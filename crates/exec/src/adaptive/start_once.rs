@@ -14,11 +14,11 @@ pub(crate) struct Started(Mutex<Option<Partitions>>);
 
 struct Partitions {
     outputs: Vec<Option<mpsc::Receiver<DfResult<RecordBatch>>>>,
-    /// Nothing once all outputs are with their readers, who keep the task alive then.
+    /// `None` once all outputs have readers, which keep the task alive then.
     task: Option<Arc<AbortOnDropHandle<()>>>,
 }
 
-/// Rows, and what they keep alive.
+/// Rows, and the handle that keeps the task alive.
 pub(crate) type Outlet = (mpsc::Receiver<DfResult<RecordBatch>>, Arc<AbortOnDropHandle<()>>);
 
 impl Started {

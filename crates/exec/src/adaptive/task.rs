@@ -589,8 +589,7 @@ impl Task {
     }
 }
 
-/// Rows that are to wait for their reader, and the bytes of memory that they are counted with: as much as may be in
-/// memory, the rest on disk.
+/// Rows for a reader, and the bytes of memory that they count for: in memory up to the bound, the rest on disk.
 pub(crate) fn waiting(flow: &Flow, room: &SpillBuffer, rows: BufferedBatch) -> Result<(BufferedBatch, u64)> {
     let rows = match rows.in_memory() {
         Some(batch) if flow.is_full() => room.put_aside(batch)?,

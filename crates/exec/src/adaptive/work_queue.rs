@@ -20,7 +20,7 @@ pub(crate) struct Queue<T> {
     tell: Tell,
 }
 
-/// What is left to be done.
+/// The work that is not done yet.
 #[derive(Default)]
 struct Left {
     /// For each epoch how many of its things are not done, and the processor seconds of the others.

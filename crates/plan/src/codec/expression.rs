@@ -318,7 +318,7 @@ fn compare_with(e: Expr, op: Operator, value: f64, written: Expr, refused: &mut 
         O::Eq => binary(e.clone(), O::GtEq, low).and(binary(e, O::LtEq, high)),
         O::NotEq if low == high => binary(e, O::NotEq, low),
         O::NotEq => binary(e.clone(), O::Lt, low).or(binary(e, O::Gt, high)),
-        // NaN lies at both ends of the order, by its sign.
+        // NaNs are at both ends of the order, by their sign.
         O::Lt => binary(e.clone(), op, low).and(!is_nan(e)),
         O::LtEq => binary(e.clone(), op, high).and(!is_nan(e)),
         O::Gt => binary(e.clone(), op, high).and(!is_nan(e)),

@@ -222,7 +222,7 @@ impl Check<'_> {
         if self.state.udwf(name).is_err() && self.state.udaf(name).is_err() {
             return Err(Error::unsupported(format!("the plan calls {name:?} over a window, which this engine does not know")));
         }
-        // Neither of them is read by the library: a plan that says more would mean something else than what is run.
+        // The library reads neither of them: a plan that uses them would mean something else than what runs.
         if !call.options.is_empty() || !matches!(call.invocation, 0 | 1) || !matches!(call.phase, 0 | 3) {
             return Err(Error::unsupported(format!(
                 "the plan calls {name:?} over a window with an option, an invocation or a phase that this engine does not know"

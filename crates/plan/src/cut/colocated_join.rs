@@ -30,7 +30,7 @@ const PER_ROW: u64 = 32;
 /// How two sides are joined drive by drive.
 pub(crate) struct ColocatedJoin {
     whole: Whole,
-    /// Whether the left side is the one that drives read into memory.
+    /// Whether drives read the left side into memory.
     left_is_built: bool,
 }
 

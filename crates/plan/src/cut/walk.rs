@@ -24,7 +24,7 @@ use skytether_partitioning::Placement;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
-/// The walk, with what it may ask and what it noted so far.
+/// The walk, with its inputs and its notes so far.
 pub(crate) struct Walk<'a> {
     pub(crate) policy: Pushdown,
     pub(crate) tables: &'a dyn Tables,
@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
         self.notes.push(Note { operator: operator_name(plan), node: plan.display().to_string(), reason: reason.to_owned() });
     }
 
-    /// Ends the part that goes down here.
+    /// Ends the part that goes down here. Returns the plan that stays above, and whether it reads from drives.
     pub(crate) fn above(&mut self, piece: Piece) -> (LogicalPlan, bool) {
         match piece {
             Piece::Above(plan, drives) => (plan, drives),

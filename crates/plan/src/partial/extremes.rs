@@ -115,7 +115,7 @@ impl AggregateUDFImpl for Extreme {
 /// The extreme value of each group.
 struct Floats<T: ArrowPrimitiveType> {
     greatest: bool,
-    /// Values by group; what stands where nothing was seen is never looked at.
+    /// Values by group; a group without values has an unused placeholder.
     values: Vec<T::Native>,
     seen: Vec<bool>,
 }

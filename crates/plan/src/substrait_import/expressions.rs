@@ -59,7 +59,7 @@ const BUILTIN: [&str; 21] = [
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
-/// Precision of the types of time that Substrait has given up: microseconds.
+/// Precision of Substrait's deprecated types of time: microseconds.
 const MICROSECONDS: i32 = 6;
 
 /// 64 bits, as the engine has a time of microseconds.
@@ -403,7 +403,7 @@ fn with_offsets(f: &WindowFunction) -> WindowFunction {
     f
 }
 
-/// Types of time that Substrait has given up as those that took their place.
+/// Replaces Substrait's deprecated types of time by their successors.
 pub(super) fn modern(t: &mut Type) {
     #[expect(deprecated, reason = "producers still write them")]
     let new = match &mut t.kind {

@@ -16,7 +16,7 @@ pub(super) struct Function {
     pub(super) name: String,
     /// The types of its arguments as the declared name has them: `dec_dec`.
     pub(super) types: String,
-    /// Whether it is one of Substrait's own extensions, so that its name means what is written there.
+    /// Whether it belongs to Substrait's own extensions, so that the standard defines its name.
     pub(super) standard: bool,
 }
 
@@ -34,8 +34,8 @@ impl Declared {
             let Some(MappingType::ExtensionFunction(f)) = &declaration.mapping_type else { continue };
             let urn = urns.get(&f.extension_urn_reference).copied().unwrap_or_default();
             let types = f.name.rsplit_once(':').map(|(_, types)| types.to_owned()).unwrap_or_default();
-            // Before 2025 extensions were named by URIs, in a field that this version of the format has given up:
-            // those declare types too.
+            // Before 2025 extensions were named by URIs, in a field that this version of the format has dropped. Those
+            // also declare types.
             let standard = urn.contains("io.substrait:functions_") || (urn.is_empty() && f.name.contains(':'));
             declared.insert(f.function_anchor, Function { name: substrait_fun_name(&f.name).to_lowercase(), types, standard });
         }
@@ -189,8 +189,8 @@ impl Function {
     }
 }
 
-/// What `extract` takes out of a time: the part as `date_part` names it, and what is left of it after division by the
-/// number, if there is one.
+/// What `extract` takes out of a time: the part as `date_part` names it, and the divisor whose remainder is the result,
+/// if there is one.
 pub(super) fn part(component: &str) -> Result<(&'static str, Option<i64>)> {
     Ok(match component.to_uppercase().as_str() {
         "YEAR" => ("year", None),

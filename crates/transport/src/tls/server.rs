@@ -60,7 +60,7 @@ pub struct ServerTls {
 #[derive(Debug)]
 struct State {
     configs: Arc<Configs>,
-    /// Of the files when they were last looked at, also where they were broken.
+    /// The stamp of the files at the last check, also where they were broken.
     stamp: Stamp,
 }
 
@@ -112,7 +112,7 @@ impl ServerTls {
         Arc::clone(&state.configs)
     }
 
-    /// The handshake, and who the client is by its certificate. On failure the connection comes back.
+    /// Runs the handshake. Returns the client's identity by its certificate; on failure, returns the connection.
     pub(crate) async fn accept(&self, stream: TcpStream, alpn: Alpn) -> Result<(TlsStream<TcpStream>, Option<Identity>), (io::Error, TcpStream)> {
         let configs = self.configs();
         let config = match alpn {
