@@ -1,7 +1,7 @@
 //! Verifies values on their drive: a host names values, and the drive reports those that are not what they should be.
 //!
-//! Request and answer are small: some 15 to 40 bytes for each value, as its key is like the one before it, and one
-//! digest of 4 KiB ([`skytether_erasure::digest`]) for each *sum* of many values. Values themselves do not travel.
+//! Request and answer are small: some 15 to 40 bytes for each value, since keys share prefixes, and one digest of 4 KiB
+//! ([`skytether_erasure::digest`]) for each *sum* of many values. Values themselves do not travel.
 //!
 //! Numbers are LEB128 varints unless stated otherwise. The request has:
 //! - u64 LE seed, u64 LE bytes per second (0: without a limit), the number of values;

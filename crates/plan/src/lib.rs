@@ -1,8 +1,8 @@
 //! The planner: which part of a query goes down to the drives, and how it travels.
 //!
 //! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the
-//! *super-plan*, in which each maximal part that can go down is one [`DriveScan`], fed only by small tables that travel
-//! with it. [`codec`] turns the *sub-plans* of these scans into Substrait and back. [`partial`] holds the two forms of
+//! *super-plan*. In it, each maximal part that can go down is one [`DriveScan`]; only small tables that travel with it
+//! feed it. [`codec`] turns the *sub-plans* of these scans into Substrait and back. [`partial`] holds the two forms of
 //! aggregates: one makes states on drives, the other merges them above.
 //!
 //! | module | subject |

@@ -3,7 +3,7 @@
 //! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times. For 1,000 aggregates
 //! that takes half a second, and the time grows with the square of their number. But each result depends only on the
 //! rows and groups, not on the other results. So each part of the list is planned as a query of its own over the same
-//! input, and one aggregate and one projection are made of the parts.
+//! input. One aggregate and one projection are made of the parts.
 //!
 //! Over one table each part is planned with the columns that it names. The rules for logical plans rewrite the parts
 //! before they are joined ([`crate::chunk_merge`]), several in parallel.

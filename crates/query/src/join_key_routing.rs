@@ -97,8 +97,8 @@ impl Keys<'_> {
     }
 }
 
-/// The columns of `node`'s input that the columns of its rows come from, if dropping rows of the input is as good as
-/// dropping the rows made of them.
+/// The columns of `node`'s input that the columns of its rows come from. `None` where dropping input rows is not as
+/// good as dropping the rows made of them.
 fn through(node: &Plan, places: &Places) -> Option<Places> {
     if node.fetch().is_some() {
         // Other rows would take the place of the dropped ones.

@@ -1,8 +1,7 @@
 //! The columns that the text of a query may mean: wide tables show the planner no others.
 //!
-//! DataFusion looks for a column among all of its schema, one by one, for each expression and in each of its rules, and
-//! copies schemas as it goes. For tables with thousands of columns, that takes most of the time of a query that reads a
-//! few.
+//! DataFusion searches the whole schema for a column, for each expression and in each of its rules, and copies schemas
+//! as it goes. For tables with thousands of columns, that takes most of the time of a query that reads a few.
 //!
 //! The text names every column that the query reads, so a table may leave out columns whose names are nowhere in it.
 //! Names keep their meaning, since every table shows all of its columns of a name that occurs. That does not hold where

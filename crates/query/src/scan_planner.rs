@@ -230,9 +230,9 @@ impl ScanPlanner {
         Ok(unasked)
     }
 
-    /// The drives that take part, each with what its sub-plan may see. That is its partition of the table, its copies
-    /// of the small tables about cells and genes, and its partition of each table in `others`, which are partitioned
-    /// alike.
+    /// The drives that take part, each with what its sub-plan may see. That is its partition of the table, and its
+    /// copies of the small tables about cells and genes. Tables in `others` are partitioned alike: a drive sees its
+    /// partition of each.
     fn targets(&self, named: &Named, others: &[&Arc<Named>]) -> Result<Vec<Target>> {
         let record = &named.record;
         let table = named.table()?;

@@ -6,8 +6,8 @@
 //! The M drives after it have the same value under the same key.
 //!
 //! On two levels the parities within hosts are the partitions of table `inner-parity/t`, numbered alike. There are two
-//! code maps then: that across hosts, and that within each of them. In the second one, with `n` drives, a data shard
-//! whose home is `n` or more is the parity of the outer groups of partition home - n.
+//! code maps then: that across hosts, and that within each of them. With `n` drives, the second one has data shards
+//! with homes from `n` on: home `n + i` is the outer groups' parity of partition `i`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The membership record, on every drive of a fleet: which drives make it up.
 //!
 //! Home drives and garbage follow from the list of drives. With one drive too few or too many, a host would look for
-//! root records in the wrong place, and take what it does not find for garbage. The record makes it notice.
+//! root records in the wrong place. It would take what it does not find for garbage. The record makes it notice.
 
 use std::collections::BTreeMap;
 
@@ -232,8 +232,8 @@ impl Membership {
     }
 }
 
-/// The numbers of hosts, and of drives of each, that hold what must survive the loss of whole hosts, and of drives of
-/// other hosts at the same time.
+/// The numbers of hosts, and of drives of each, that hold a value. It then survives the loss of whole hosts, and of
+/// drives of other hosts at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainSpread {
     /// M + 1 hosts.
@@ -269,8 +269,8 @@ impl Membership {
     }
 }
 
-/// Why the drive of this id must not be used, by its own membership record `told`, in a fleet that may lose drives and
-/// whose newest record is `newest`. `None` where nothing speaks against it.
+/// Why the drive of this id must not be used, in a fleet that may lose drives. `told` is the drive's own membership
+/// record, `newest` the fleet's newest one. `None` where nothing speaks against it.
 pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Membership>>) -> Option<&'static str> {
     match told {
         Ok(None) => Some(BLANK),
