@@ -1,13 +1,13 @@
-//! What is taken for a device that does not say what it is made of.
+//! The assumed device of a drive that does not report its profile.
 
 use skytether_device::CseInfo;
 use skytether_scheduler::profile::Profile;
 
-/// A device that nothing is known of: as fast as this machine, behind a link that holds nothing up.
+/// The device for a drive without any figures: as fast as this machine, behind a link that does not slow it down.
 pub const UNKNOWN: Profile =
     Profile { speed_per_core: 1.0, cores: 1, memory_bytes: 512 << 20, disk_bytes_per_s: 2e9, disk_seek_s: 0.0, link_bits_per_s: 1e11, link_latency_s: 0.0 };
 
-/// What is taken for the device of a drive.
+/// The assumed device of a drive.
 pub fn profile_of(info: &CseInfo) -> Profile {
     info.profile.unwrap_or(Profile { memory_bytes: info.memory_limit, ..UNKNOWN })
 }

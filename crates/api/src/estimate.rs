@@ -1,4 +1,4 @@
-//! What a scan whose work moves was expected to take, beside what happened.
+//! The forecast of an adaptive scan, to compare with what happened.
 
 use std::fmt;
 
@@ -20,25 +20,25 @@ pub struct WorkSplit {
 pub struct DriveShare {
     /// Its name.
     pub name: String,
-    /// How much of the sub-plan it runs; `None` where it hands out all of its slices.
+    /// The pushdown level that it runs at; `None` where it sends all of its slices raw.
     pub rung: Option<PushdownLevel>,
-    /// Slices that it works off itself, most of them at that rung.
+    /// Slices that it processes itself, most of them at that level.
     pub slices: u64,
-    /// Those of them that it only filters, where others are worked off in full.
+    /// How many of them it only filters, where it processes others in full.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub slices_filtered: u64,
-    /// Slices that it hands out as they are stored, for the host to work off.
+    /// Slices that it sends raw, for the host to process.
     pub handed_out: u64,
-    /// Seconds of one of its cores for a slice: to work it off at that rung, or to hand it out.
+    /// Seconds of one of its cores for a slice: to process it at that level, or to send it raw.
     pub seconds_per_slice: f64,
 }
 
-/// What is expected of a division, and what came of it, where it was carried out.
+/// The forecast of a division of work, and what happened where it ran.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// By the cost model, from the drives' profiles and the metadata alone.
     pub expected: WorkSplit,
-    /// What happened; figures per slice as they were learnt.
+    /// What happened; figures per slice as the scan measured them.
     #[serde(rename = "happened", default, skip_serializing_if = "Option::is_none")]
     pub actual: Option<WorkSplit>,
 }
@@ -70,8 +70,8 @@ impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let took = self.actual.as_ref().map(|actual| format!("; took {}", human_seconds(actual.seconds))).unwrap_or_default();
         write!(f, "expected: {}{took}", human_seconds(self.expected.seconds))?;
-        // Partitions lie on the drives from the data set's home on; people look for drive-0 first, and for
-        // drive-2 before drive-10.
+        // Partitions begin at the data set's home drive. People look for drive-0 first, and for drive-2 before
+        // drive-10.
         let mut shares: Vec<(usize, &DriveShare)> = self.expected.drives.iter().enumerate().collect();
         shares.sort_by_key(|(_, share)| (share.name.len(), share.name.as_str()));
         for (at, share) in shares {

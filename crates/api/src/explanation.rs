@@ -1,4 +1,4 @@
-//! A query's cut: what stays above, what goes down, why, and with `analyze` what happened.
+//! The cut of a query: what stays on the host, what goes down, why, and with `analyze` what happened.
 
 use std::fmt;
 
@@ -35,15 +35,14 @@ pub struct SubPlanText {
     pub table: String,
     /// How much of the query it holds.
     pub rung: PushdownLevel,
-    /// Whether every drive that has a part of the table runs it, or one that has it all.
+    /// Whether every drive with a part of the table runs it. If not, one drive runs it that has the whole table.
     pub every_drive: bool,
     /// The plan, an operator a line.
     pub plan: String,
-    /// What the host makes the small tables of that go down beside it, for joins: `__shipped_0`,
-    /// `__shipped_1` and so on in the plan.
+    /// The host's plans of the tables that are broadcast for joins: `__shipped_0`, `__shipped_1` and so on in the plan.
     #[serde(default)]
     pub beside: Vec<String>,
-    /// What it is expected to take, where its work may move; what happened is in the receipt.
+    /// The forecast, where its work may move; what happened is in the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<WorkSplit>,
 }

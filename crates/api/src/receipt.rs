@@ -1,4 +1,4 @@
-//! The receipt: what ran where, and how little moved.
+//! The receipt: what ran where, and how many bytes moved.
 
 use std::fmt;
 
@@ -16,25 +16,25 @@ use crate::receipt_tree::Tree;
 pub struct DriveReceipt {
     /// The CSE's name.
     pub name: String,
-    /// The lowest rung that ran there.
+    /// The lowest pushdown level that ran there.
     pub rung: Option<PushdownLevel>,
-    /// Slices that it read and worked off.
+    /// Slices that it read and processed.
     pub slices: u64,
     /// Slices that statistics excluded.
     pub slices_pruned: u64,
-    /// Slices of which metadata told all that was asked, unread.
+    /// Slices whose metadata answered the question, so that they were not read.
     #[serde(default)]
     pub slices_told: u64,
-    /// Slices that its tables have here; `None` where a drive does not tell.
+    /// Slices of its tables at this drive; `None` where a drive does not report it.
     #[serde(default)]
     pub slices_total: Option<u64>,
-    /// Rows of the slices that its scans looked at, also those that they passed over for a condition; `None`
-    /// where a drive does not tell.
+    /// Rows of the slices that its scans looked at, including those that a condition excluded; `None` where a drive
+    /// does not report it.
     #[serde(default)]
     pub rows_read: Option<u64>,
     /// Rows that came back.
     pub rows_out: u64,
-    /// Bytes read from its store, also those of slices that it handed out as they are.
+    /// Bytes read from its store, also those of slices that it sent raw.
     pub bytes_read: u64,
     /// Bytes of results that it sent.
     pub bytes_sent: u64,
@@ -44,7 +44,8 @@ pub struct DriveReceipt {
     pub seconds: f64,
     /// The highest use of its engine's memory, in bytes.
     pub peak_memory: u64,
-    /// Why less than everything ran there: what was asked for, what the drive says, or what stayed on the host and why.
+    /// Why less than everything ran there: the query's options, the drive's own reason, or why a part stayed on the
+    /// host.
     pub reason: Option<String>,
     /// The name of the device profile that it keeps to, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,22 +53,22 @@ pub struct DriveReceipt {
     /// Why its sub-plans were run in its place, over what other drives have of it; `None` where it ran them itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_by_fallback: Option<String>,
-    /// Slices of it that were decoded from those of other drives, or came from copies there.
+    /// Slices of it that were decoded from slices of other drives, or came from copies there.
     #[serde(default)]
     pub slices_decoded: u64,
-    /// Those of them for which nothing but drives of its own host was read, where redundancy is on two levels.
+    /// The part of them that needed drives of its own host only, where redundancy is on two levels.
     #[serde(default)]
     pub slices_within: u64,
     /// Bytes of other drives that this was made from: read for it, or for the query as well.
     #[serde(default)]
     pub bytes_decoded: u64,
-    /// What the level above it worked off in its place: the host, or the branch that it is below.
+    /// What its parent processed in its place: the host, or an aggregator.
     #[serde(default, skip_serializing_if = "ParentWork::is_none")]
     pub above: ParentWork,
     /// The indexes that it used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
-    /// What the drives below it did, where it is a branch; their slices and bytes read are in its own figures.
+    /// What an aggregator's own drives did; their slices and bytes read are in its own figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<DriveReceipt>,
 }
@@ -116,7 +117,7 @@ impl DriveReceipt {
     }
 }
 
-/// Adds what a CSE did to its figures among those of `drives`.
+/// Adds the figures of an annotation to those of its drive in `drives`.
 pub fn among(drives: &mut Vec<DriveReceipt>, a: &Annotation) {
     let at = drives.iter().position(|d| d.name == a.cse).unwrap_or_else(|| {
         drives.push(DriveReceipt::of(&a.cse, a.rung));
@@ -131,7 +132,7 @@ pub fn sort(drives: &mut [DriveReceipt]) {
     drives.iter_mut().for_each(|drive| sort(&mut drive.below));
 }
 
-/// What was asked of the drives for one table.
+/// The work that drives did for one table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScanReceipt {
     /// The table as SQL names it.
@@ -145,20 +146,20 @@ pub struct ScanReceipt {
     pub sub_plan_number: Option<u32>,
     /// Bytes of the sub-plan, once per drive that got it: as it is when in process, with its ticket when over a wire.
     pub plan_bytes: u64,
-    /// The small tables that went down beside it, for joins with a drive's own rows. They are in `plan_bytes`.
+    /// The tables broadcast with it, for joins with a drive's own rows. Their bytes are in `plan_bytes`.
     #[serde(default)]
     pub beside: Vec<ShippedReceipt>,
-    /// From how many joins the keys went down with it.
+    /// The number of joins whose keys went down with it as join filters.
     #[serde(default)]
     pub join_filters: u32,
-    /// Where its work could move: what was expected, and what happened.
+    /// For an adaptive scan: the forecast, and what happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// What each drive wrote on it.
     pub annotations: Vec<Annotation>,
 }
 
-/// A small table that went down beside a sub-plan.
+/// A small table that was broadcast with a sub-plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShippedReceipt {
     /// Its name in the sub-plan.
@@ -173,13 +174,12 @@ pub struct ShippedReceipt {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostOperator {
-    /// What it did.
+    /// Its figures.
     #[serde(flatten)]
     pub note: OperatorNote,
-    /// Why it is on the host: what kept it from going down, or what it has left to do after the drives. `None`
-    /// where that is not known.
+    /// Why it is on the host: what kept it from going down, or what is left after the drives. `None` where unknown.
     pub reason: Option<String>,
-    /// Whether it only hands rows on, to other threads or in other portions.
+    /// Whether it only passes rows on, to other threads or in other portions.
     pub plumbing: bool,
     /// For the rows of drives: the number of the sub-plan.
     pub scan: Option<u32>,
@@ -188,7 +188,7 @@ pub struct HostOperator {
 /// What a query cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Whether the query ran to its end; figures of an unfinished one are what is known so far.
+    /// Whether the query ran to its end. If not, the figures are those so far.
     pub finished: bool,
     /// Rows of the result.
     pub rows: u64,
@@ -211,9 +211,8 @@ pub struct Receipt {
     pub host_peak_memory: u64,
     /// What ran on the host, from the root of its plan down.
     pub host: Vec<HostOperator>,
-    /// What the host worked off of what drives handed it: slices as they are stored, and rows that were
-    /// filtered. Its seconds are among those of the operators in `host` that take the drives' rows, its bytes
-    /// among those that drives read.
+    /// What the host processed for drives: slices that they sent raw, and rows that they filtered. Its seconds are
+    /// among those of the operators in `host` that take the drives' rows, and its bytes among those that drives read.
     #[serde(default)]
     pub host_work: ParentWork,
     /// Why parts of the query stayed on the host.
@@ -254,7 +253,7 @@ impl fmt::Display for Receipt {
             human_bytes(self.bytes_read),
             human_bytes(self.bytes_moved)
         )?;
-        // Together what was moved.
+        // All bytes that moved.
         let results: u64 = self.drives.iter().map(|d| d.bytes_sent).sum();
         let rest = self.bytes_moved.saturating_sub(results);
         writeln!(f, "├─ results {}, plans and metadata {}", human_bytes(results), human_bytes(rest))?;
@@ -293,7 +292,7 @@ fn handed_to_host(work: &ParentWork) -> Option<String> {
     })
 }
 
-/// How a drive that others stood for was made up for.
+/// How the slices of a drive that failed over were decoded.
 fn decoded(drive: &DriveReceipt) -> String {
     let (mut slices, bytes) = (counted(drive.slices_decoded, "slice"), human_bytes(drive.bytes_decoded));
     if drive.slices_within > 0 {
@@ -308,15 +307,15 @@ fn decoded(drive: &DriveReceipt) -> String {
     }
 }
 
-/// A line per drive, and below a branch those of its drives. `kept`: whether the host kept something, which is
-/// told elsewhere, as `said`.
+/// A line per drive, and below an aggregator those of its drives. `kept`: whether the host kept operators, which `said`
+/// reports elsewhere.
 fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kept: bool, said: &str) -> fmt::Result {
     for (i, d) in drives.iter().enumerate() {
         let last = i + 1 == drives.len();
         let rung = match d.rung {
             // All of it where the drive was gone before, a part where it went in the middle.
             Some(_) if d.served_by_fallback.is_some() => "not all of it ran here",
-            // What the host kept is told above.
+            // What the host kept is reported above.
             Some(PushdownLevel::Full) if kept => "its whole sub-plan ran here",
             Some(PushdownLevel::Full) => "everything ran here",
             Some(PushdownLevel::Filter) => "filtered here",
@@ -391,7 +390,7 @@ pub trait ReceiptSource: Send + Sync + std::fmt::Debug {
     fn receipt(&self) -> Receipt;
 }
 
-/// Gives a query's receipt: complete after its last row; before that, what is known so far.
+/// Gives a query's receipt: complete after its last row; before that, the figures so far.
 #[derive(Debug, Clone)]
 pub struct ReceiptHandle(std::sync::Arc<dyn ReceiptSource>);
 

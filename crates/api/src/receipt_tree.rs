@@ -12,12 +12,11 @@ use crate::receipt::{HostOperator, Receipt, ScanReceipt, ShippedReceipt, natural
 /// Characters of the tree's part of a line; figures stand to the right of it.
 const WIDTH: usize = 76;
 
-/// Figures of several drives are given as smallest and largest beside their sum where the largest is more than this
-/// many times the smallest.
+/// The smallest and largest figure of several drives are shown with the sum where the ratio of both is above this.
 const UNEVEN: f64 = 2.0;
 
-/// A receipt as a tree of all operators. Columns: rows that came out, seconds of work (for a drive: from the sub-plan's
-/// arrival to the last row), and what else there is to say.
+/// A receipt as a tree of all operators. Columns: rows, seconds of work (for a drive: from the sub-plan's arrival to
+/// the last row), and further figures.
 pub(crate) struct Tree<'a>(pub(crate) &'a Receipt);
 
 /// An operator or a drive with what lies below it.
@@ -76,8 +75,8 @@ fn line(f: &mut fmt::Formatter<'_>, tree: &str, rows: &str, seconds: &str, more:
     writeln!(f, "{}", text.trim_end())
 }
 
-/// The operators from number `at` on that lie at `depth` or deeper; what only hands rows on is left out, and
-/// what is below it moves up.
+/// The operators from number `at` on that lie at `depth` or deeper. Operators that only pass rows on are left out, and
+/// what is below them moves up.
 fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usize, depth: u32) -> Vec<Branch> {
     let mut branches = Vec::new();
     while let Some(operator) = operators.get(*at).filter(|o| o.note.depth >= depth) {
@@ -110,7 +109,7 @@ fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usi
     branches
 }
 
-/// A small table that goes to every drive, above the operators that made it.
+/// A broadcast table, above the operators that made it.
 fn of_shipped(table: &ShippedReceipt, made: Branch) -> Branch {
     Branch {
         title: format!("Beside it: {}", table.name),
@@ -168,8 +167,8 @@ fn title(name: &str, detail: &str) -> String {
     if said.is_empty() { words.to_owned() } else { format!("{words}: {}", said.join(", ")) }
 }
 
-/// A property without what goes without saying: its name where there is one only, a column's position
-/// (`a@2`), a name given to itself.
+/// A property without what is obvious: its name where there is only one, a column's position (`a@2`), an alias equal to
+/// the name.
 fn plain(part: &str) -> String {
     let part = ["predicate=", "columns=", "select_list="].iter().find_map(|name| part.strip_prefix(name)).unwrap_or(part);
     let mut pieces = part.split('@');
@@ -195,7 +194,7 @@ fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
     annotations.sort_by_key(|a| natural(&a.cse));
     let mut branches: Vec<_> = annotations.iter().map(|a| of_drive(a)).collect();
     branches.extend(of_host(scan));
-    // Drives that ran the same operators are told of together; others optimised for themselves in another way.
+    // Drives that ran the same operators are shown together; others have optimised the sub-plan differently.
     let mut groups: Vec<Vec<&Annotation>> = Vec::new();
     for annotation in annotations.into_iter().filter(|a| !a.operators.is_empty()) {
         match groups.iter_mut().find(|group| same_shape(group[0], annotation)) {
@@ -215,7 +214,7 @@ fn drive_branches(scan: &ScanReceipt) -> Vec<Branch> {
     branches
 }
 
-/// What the host worked off of what drives handed it.
+/// What the host processed of what drives sent it.
 fn of_host(scan: &ScanReceipt) -> Option<Branch> {
     let mut work = ParentWork::default();
     scan.annotations.iter().for_each(|a| work.add(a.above));
@@ -290,7 +289,7 @@ fn operator_branches(group: &[&Annotation], at: &mut usize, depth: u32) -> Vec<B
 fn summed(notes: &[&OperatorNote]) -> Branch {
     let sum = OperatorNote {
         name: notes[0].name.clone(),
-        // What is not the same everywhere can't be told of all.
+        // A detail that differs between drives can't be shown for all.
         detail: if notes.iter().all(|n| n.detail == notes[0].detail) { notes[0].detail.clone() } else { String::new() },
         rows_out: notes.iter().try_fold(0u64, |sum, n| Some(sum.saturating_add(n.rows_out?))),
         seconds: notes.iter().map(|n| n.seconds).sum(),

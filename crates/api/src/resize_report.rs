@@ -1,11 +1,11 @@
-//! What growing and shrinking a fleet is asked for, and what it tells.
+//! What a caller asks of a resize of the fleet, and what the resize reports.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use skytether_common::units::{counted, human_bytes, human_seconds};
 
-/// What is to be done.
+/// What to resize.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeOptions {
@@ -15,14 +15,15 @@ pub struct ResizeOptions {
     /// The addresses of blank served drives that come to the fleet of a host.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// The host that the drives that come are on, in a fleet that knows its hosts; `None` for that of their addresses,
-    /// if the fleet has drives there, and for the one with the fewest where there are no addresses.
+    /// The host (failure domain) of the new drives, in a fleet that knows its hosts. If `None`, drives with addresses
+    /// go to the host of these addresses, if the fleet has drives there. Drives without addresses go to the host with
+    /// the fewest drives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The drives that leave it, by names or ids.
     #[serde(default)]
     pub retire: Vec<String>,
-    /// How many bytes per second may be moved, over all drives together; as fast as it goes if `None`.
+    /// The most bytes per second to move, over all drives together; no limit if `None`.
     #[serde(default)]
     pub bytes_per_s: Option<u64>,
 }
@@ -38,33 +39,33 @@ pub struct Load {
     pub after: u64,
 }
 
-/// What was done.
+/// What a resize did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResizeReport {
-    /// Drives that came.
+    /// Drives that joined.
     pub added: Vec<String>,
     /// Drives that left.
     pub retired: Vec<String>,
-    /// Data sets of which something moved.
+    /// Data sets that had something moved.
     pub datasets: u64,
     /// Slices and parities that went to another drive, and copies of tables that lie everywhere.
     pub moved: u64,
     /// Their bytes.
     pub bytes_moved: u64,
-    /// The fewest bytes that would have to move so that drives that leave are empty, and of each table data and
-    /// parities within 5% of the mean, if slices could be divided; and copies for drives that came. Slices can't be
-    /// divided: where they are long, less may have moved, and drives are further off the mean then.
+    /// The fewest bytes that must move if slices could be divided. They empty drives that leave, bring data and
+    /// parities of each table within 5% of the mean, and make copies for new drives. Slices can't be divided: where
+    /// they are long, less may have moved, and drives are further off the mean then.
     pub bytes_least: u64,
     /// Slices and parities that stayed where they are, under another name.
     pub linked: u64,
-    /// Metadata slices and code maps that were written anew, in bytes.
+    /// Bytes of metadata slices and code maps that were written again.
     pub bytes_metadata: u64,
-    /// What lies on each drive.
+    /// The load of each drive.
     pub drives: Vec<Load>,
-    /// By how much the drive that is furthest off the mean was off it, as a share; of those that
-    /// were of the fleet before.
+    /// Before the resize: the largest distance of a drive from the mean load, as a share of the mean, over the drives
+    /// of that time.
     pub off_before: f64,
-    /// By how much it is now, of those that are of the fleet.
+    /// The same after the resize, over the drives of the fleet then.
     pub off_after: f64,
     /// The longest slice or stripe of slices, in bytes: so far drives may be off the mean with each table.
     pub longest: u64,
@@ -73,7 +74,7 @@ pub struct ResizeReport {
     pub pinned: u64,
     /// What could not be moved, and why.
     pub left: Vec<String>,
-    /// What else is to be said.
+    /// Further notes.
     pub notes: Vec<String>,
     /// How long it took.
     pub seconds: f64,

@@ -1,4 +1,4 @@
-//! What a scrub is asked for, and what it tells.
+//! What a caller asks of a scrub or a repair, and what it reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use skytether_common::DatasetName;
 use skytether_common::units::{counted, human_bytes, human_seconds};
 
-/// Findings that are told one by one; the others are counted.
+/// Findings that are listed one by one; further ones are only counted.
 const TOLD: usize = 1000;
 
-/// What a scrub is to do.
+/// Options of a scrub.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubOptions {
     /// The data sets; all where none is named.
     #[serde(default)]
     pub datasets: Vec<DatasetName>,
-    /// How many bytes per second each drive may read for it; as fast as it goes if `None`.
+    /// The most bytes per second that each drive may read for it; no limit if `None`.
     #[serde(default)]
     pub bytes_per_s: Option<u64>,
     /// Whether to change nothing.
@@ -32,14 +32,14 @@ pub struct Progress {
     pub done: u64,
     /// Bytes that there are, about.
     pub total: u64,
-    /// What is being done.
+    /// The step that runs.
     pub what: String,
 }
 
-/// Something that is not what it should be.
+/// A value that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The data set that it is a part of; nothing for what is about the fleet.
+    /// The data set of the value; `None` for records of the fleet.
     pub dataset: Option<DatasetName>,
     /// The drive.
     pub drive: String,
@@ -59,7 +59,7 @@ pub struct Finding {
 pub struct ScrubReport {
     /// Whether it was to change nothing.
     pub check: bool,
-    /// Data sets that were looked at.
+    /// Data sets that the scrub visited.
     pub datasets: u64,
     /// Slices, parities, metadata slices, code maps and root records that were verified.
     pub values: u64,
@@ -69,11 +69,11 @@ pub struct ScrubReport {
     pub bytes_verified: u64,
     /// Bytes that went between host and drives for that.
     pub bytes_moved: u64,
-    /// Bytes that went between host and drives to mend what was found.
+    /// Bytes that went between host and drives for repairs.
     pub bytes_mending: u64,
-    /// Values that were not what they should be.
+    /// Values that were not as they should be.
     pub damaged: u64,
-    /// Those of them that are again.
+    /// The number of them that were repaired.
     pub mended: u64,
     /// The first thousand of them.
     pub found: Vec<Finding>,
@@ -94,11 +94,11 @@ impl ScrubReport {
         self.damaged.saturating_sub(self.mended)
     }
 
-    /// Counts a finding. Some are kept, those that are left damaged first.
+    /// Counts a finding, and keeps it within the limit. Findings that are still damaged are kept first.
     pub fn tell(&mut self, finding: Finding) {
         self.damaged += 1;
         self.mended += u64::from(finding.mended);
-        // What is left damaged goes before what is not.
+        // Findings that are still damaged take the place of repaired ones.
         if self.found.len() < TOLD {
             self.found.push(finding);
         } else if !finding.mended
@@ -156,18 +156,17 @@ impl fmt::Display for ScrubReport {
     }
 }
 
-/// What a repair is to do.
+/// Options of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepairOptions {
     /// The drives, by names or ids; all blank ones where none is named.
     #[serde(default)]
     pub drives: Vec<String>,
-    /// The address of the blank drive that is to be in the place of the one that is named, where the
-    /// host does not reach it yet.
+    /// The address of the blank drive that replaces the named one, where the host does not reach it yet.
     #[serde(default)]
     pub address: Option<String>,
-    /// How many bytes per second the other drives may read for it, together; as fast as it goes if `None`.
+    /// The most bytes per second that the other drives together may read for it; no limit if `None`.
     #[serde(default)]
     pub bytes_per_s: Option<u64>,
 }
@@ -177,21 +176,22 @@ pub struct RepairOptions {
 pub struct RepairReport {
     /// The drives that were rebuilt.
     pub drives: Vec<String>,
-    /// Slices, parities and copies that were made anew.
+    /// Slices, parities and copies that were reconstructed.
     pub rebuilt: u64,
-    /// Those that were there already, of a repair before.
+    /// Values that an earlier repair had restored already.
     pub kept: u64,
     /// Code groups that were read.
     pub groups: u64,
     /// Bytes that the other drives read.
     pub bytes_read: u64,
-    /// Those that the codes need: of each group as many shards as it has data, once, and of what has copies one.
+    /// The bytes that the codes need: of each group as many shards as it has data shards, once; one copy of what has
+    /// copies.
     pub bytes_least: u64,
     /// Bytes that were written.
     pub bytes_written: u64,
-    /// What could not be made anew, and why: the first thousand of it.
+    /// What could not be reconstructed, and why: the first thousand entries.
     pub left: Vec<String>,
-    /// How much more there is.
+    /// How many entries more there are.
     #[serde(default)]
     pub left_more: u64,
     /// Drives that are lost and were not rebuilt, and why they are.
@@ -201,7 +201,7 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
-    /// Something could not be made anew.
+    /// Notes something that could not be reconstructed.
     pub fn leave(&mut self, what: String) {
         if self.left.len() < TOLD { self.left.push(what) } else { self.left_more += 1 }
     }

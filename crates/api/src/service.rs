@@ -39,7 +39,7 @@ pub struct WriterParts {
     pub catalog: Catalog,
     /// How rows are cut into slices.
     pub slices: SliceOptions,
-    /// The generation of what is written, drawn for this writer.
+    /// The generation to write, drawn for this writer.
     pub generation: Generation,
 }
 
@@ -48,21 +48,21 @@ pub struct WriterParts {
 pub struct ViewParts {
     /// The drives.
     pub catalog: Catalog,
-    /// Who knows the newest root records.
+    /// The source of the newest root records.
     pub records: Arc<dyn RecordSource>,
 }
 
-/// A fleet of drives with a host before them, as callers see it.
+/// A fleet of drives behind a host, as callers see it.
 ///
-/// A host in this process, a connection to a host and an embedded fleet implement it. Where not said otherwise, errors
+/// A host in this process, a connection to a host and an embedded fleet implement it. Unless stated otherwise, errors
 /// are those of the host, the same over a connection; every method of a connection may end with `Unavailable` as well.
 /// The futures are boxed here and not by `async_trait` (docs/decisions/0001-build-and-test-time.md).
 pub trait FleetService: Send + Sync + Debug {
     /// Runs a query, with `values` for its parameters.
     ///
     /// # Errors
-    /// Invalid for a text or plan that is none, and for values of other types or another number than the parameters;
-    /// `NotFound` for tables that there are not; Unsupported, by name, for what the engine does not know; what the
+    /// Invalid for a malformed text or plan, and for values of other types or another number than the parameters;
+    /// `NotFound` for tables that do not exist; Unsupported, by name, for what the engine does not know; what the
     /// drives say.
     fn ask_with<'a>(&'a self, asked: &'a Statement, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>>;
 
@@ -74,7 +74,7 @@ pub trait FleetService: Send + Sync + Debug {
         Box::pin(async move { self.ask_with(asked, &Values::default(), options).await })
     }
 
-    /// What is known of a query before its parameters have values.
+    /// The columns and parameters of a query, before its parameters have values.
     ///
     /// # Errors
     /// As [`Self::ask_with`].
@@ -118,7 +118,7 @@ pub trait FleetService: Send + Sync + Debug {
     /// `Unavailable` while drives that may hold root records are down.
     fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>>;
 
-    /// The data sets that can be listed while drives are down, and which drives those are.
+    /// The data sets that can be listed while drives are down, and the drives that are down.
     ///
     /// # Errors
     /// Only those of a connection.
@@ -154,26 +154,26 @@ pub trait FleetService: Send + Sync + Debug {
     /// As there.
     fn drop_index<'a>(&'a self, old: &'a OldIndex) -> BoxFuture<'a, Result<()>>;
 
-    /// How the drives are; those that are down come with the reason.
+    /// The state of the drives; those that are down come with the reason.
     ///
     /// # Errors
     /// Only those of a connection.
     fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>>;
 
-    /// Has every drive verify what it holds, and repairs what is damaged.
+    /// Has every drive verify its values, and repairs what is damaged.
     ///
     /// # Errors
-    /// `NotFound` for a data set that there is not; `Conflict` while other maintenance runs; what the drives say.
+    /// `NotFound` for a data set that does not exist; `Conflict` while other maintenance runs; what the drives say.
     fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<ScrubReport>>;
 
-    /// Rebuilds on blank drives what was on the lost ones in whose place they are.
+    /// Rebuilds the content of lost drives on the blank drives in their places.
     ///
     /// # Errors
     /// Invalid for drives that are not lost, and for a replacement (an address) that this fleet can't reach; `Conflict`
     /// while other maintenance runs; what the drives say.
     fn repair<'a>(&'a self, options: &'a RepairOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<RepairReport>>;
 
-    /// Takes blank drives into the fleet, empties those that leave it, and moves slices so that every drive has as much
+    /// Adds blank drives to the fleet, empties drives that leave it, and moves slices so that every drive has as much
     /// as the others.
     ///
     /// # Errors
@@ -181,13 +181,13 @@ pub trait FleetService: Send + Sync + Debug {
     /// reaches them at `addresses`; `Conflict` while other maintenance runs; what the drives say.
     fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<ResizeReport>>;
 
-    /// What writes a data set of this fleet.
+    /// What a writer of a data set of this fleet needs.
     ///
     /// # Errors
     /// Only those of a connection.
     fn writer_parts(&self) -> BoxFuture<'_, Result<WriterParts>>;
 
-    /// What reads tables of this fleet as plain files.
+    /// What a reader of tables as plain files needs.
     ///
     /// # Errors
     /// Only those of a connection.

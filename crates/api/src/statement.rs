@@ -19,7 +19,7 @@ use crate::receipt::ReceiptHandle;
 /// The longest ticket or request other than `apply`: SQL with groups of a few million cells spelled out fits.
 pub const MAX_REQUEST: usize = 64 << 20;
 
-/// What is asked: a text of SQL, or the bytes of a Substrait plan.
+/// A query: a text of SQL, or the bytes of a Substrait plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Statement {
     /// One query in DataFusion's SQL.
@@ -63,7 +63,7 @@ impl From<&String> for Statement {
     }
 }
 
-/// What a scan gives, of which rows.
+/// The columns and the filter of a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableScan {
@@ -98,7 +98,7 @@ pub enum Output {
 /// How a query is run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueryOptions {
-    /// How much of it goes down.
+    /// The pushdown policy.
     #[serde(default)]
     pub cut: Pushdown,
     /// Rows per batch that are asked for.
@@ -122,7 +122,7 @@ pub struct Query {
     pub schema: SchemaRef,
     /// The result, as it comes. Dropping it stops the query.
     pub stream: BoxStream<'static, Result<RecordBatch>>,
-    /// What it cost: complete after the last row.
+    /// The receipt: complete after the last row.
     pub receipt: ReceiptHandle,
 }
 

@@ -9,26 +9,25 @@ use skytether_catalog::listing::Unreadable;
 /// One drive as the host sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DriveStatus {
-    /// Who it is.
+    /// The drive's name, id and properties.
     pub info: CseInfo,
-    /// Who answers at its address in its place.
+    /// The drive that answers at its address in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<CseInfo>,
     /// The host that it is a drive of, where the record of the fleet says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What it holds, if it answers.
+    /// Its usage of space, if it answers.
     pub usage: Option<Usage>,
     /// Why it is lost: why it does not answer, or is not used although it does.
     pub error: Option<String>,
-    /// Whether it is lost because it is blank: it is in the place of one that was lost, and
-    /// nothing was rebuilt on it yet.
+    /// Whether it is down because it is blank: it replaces a lost drive, and nothing was rebuilt on it yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
-    /// Which other host it takes changes from, where that is not the one that was asked.
+    /// Another host that it takes changes from, if that is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fenced: Option<String>,
-    /// Values of this drive that were met damaged since the host began, and not mended since: a scrub mends them.
+    /// Values of this drive that were found damaged since the host began, and not repaired since: a scrub repairs them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub damaged: u64,
     /// Data sets whose root records are on this drive and can't be read.

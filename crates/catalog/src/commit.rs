@@ -1,8 +1,8 @@
-//! Root records on their home drives: one each, or several where the fleet may lose drives.
+//! The commit: root records on their home drives. There is one home drive, or several where the fleet may lose drives.
 //!
-//! Of several homes the first one that is here decides who is first: a change is a compare-and-set there, and then made
-//! at the others. Drives that are lost are noted before the first change that is made without them
-//! (`redundant::rejoin`), so that nobody takes theirs for the truth when they are back.
+//! A change is a compare-and-set at the first home drive that is up, which decides between writers. The other homes get
+//! it afterwards. Before the first change without a lost drive, the membership record notes that drive as absent
+//! ([`crate::rejoin`]). So no host takes the drive's old records for the truth when it is back.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::records::root::RootRecord;
 use crate::rendezvous::rendezvous_order;
 use crate::root_store::Catalog;
 
-/// How often a record that changes meanwhile is looked at again.
+/// How often a record that changes meanwhile is read again.
 const ATTEMPTS: usize = 16;
 
-/// How often a drop is tried again that another change of the record came before, which was no change of the content.
+/// How often a drop is tried again after a change of the record that did not change the content.
 const DROPS: usize = 8;
 
 /// What an ingest ends with that finds another root record than when it began.
@@ -33,8 +33,8 @@ pub fn lost_update(name: &DatasetName) -> Error {
     Error::conflict(format!("somebody else wrote, replaced or dropped {name} in the meantime: nothing was changed; look at what is there now and ingest again"))
 }
 
-/// What a change of `name` ends with that its first home refused for this reason: that another host has the fleet is
-/// no matter of the data set.
+/// The error of a change of `name` that its first home drive refused. A refusal by fencing does not concern the data
+/// set.
 fn refused(name: &DatasetName, error: Error) -> Error {
     if is_refusal(&error) { error.context(format!("{name} was not changed")) } else { lost_update(name).with_source(error) }
 }
@@ -44,7 +44,7 @@ fn replica_behind(name: &DatasetName, drive: &str, error: Error) -> Error {
     Error::unavailable(format!("{name} was changed, but {drive} could not note it: look at what is there now")).with_source(error)
 }
 
-/// What is to be done at a home of which the answer to a change decides.
+/// What a home drive must do, where its answer decides over a change.
 enum Decides {
     /// The change, if the record is still as this says.
     Change(Expect),
@@ -53,12 +53,12 @@ enum Decides {
 }
 
 impl Catalog {
-    /// The drives that hold the root record of `name`, whether they are here or not, the one that decides first.
+    /// The home drives of `name`, up or down; the one that decides comes first.
     pub fn homes(&self, name: &DatasetName) -> Vec<usize> {
         self.homes_where(name, self.health().homes(), self.health().home_slots().as_deref(), self.health().failure_domains().as_deref())
     }
 
-    /// Those that it would have if records lay on so many drives, on these seats and on such hosts.
+    /// The homes under another policy: `number` drives per root record, with these home slots and failure domains.
     pub fn homes_where(&self, name: &DatasetName, number: usize, seats: Option<&HomeSlots>, domains: Option<&FailureDomains>) -> Vec<usize> {
         let key = name.root_key();
         let (mut homes, seated) = match seats {
@@ -76,14 +76,14 @@ impl Catalog {
             }
         };
         if let Some(domains) = domains {
-            // A drive that came has no seat, so that no record has to move when it comes.
+            // A drive that joined has no seat, so no record has to move when it joins.
             return domains.homes(&homes[..seated.max(number).min(homes.len())], number);
         }
         homes.truncate(number);
         homes
     }
 
-    /// Those of them that are here: at least one.
+    /// The home drives that are up: at least one.
     fn homes_here(&self, name: &DatasetName) -> Result<Vec<usize>> {
         self.check_presence()?;
         let homes: Vec<_> = self.homes(name).into_iter().filter(|at| !self.health().is_down(*at)).collect();
@@ -98,7 +98,7 @@ impl Catalog {
         self.health().check(|at| self.drives().get(at).map_or("?", |drive| drive.info().name.as_str()))
     }
 
-    /// Takes drive `at` for lost, if it did not answer and the fleet survives that; hands the error back otherwise.
+    /// Marks drive `at` as lost, if it did not answer and the fleet may lose it; returns the error otherwise.
     pub fn may_lose(&self, at: usize, error: Error) -> Result<()> {
         if error.kind() != Kind::Unavailable || !self.health().is_redundant() {
             return Err(error);
@@ -177,7 +177,7 @@ impl Catalog {
                     }
                 }
                 Err(e) if e.kind() == Kind::Unavailable => self.may_lose(home, failed(e))?,
-                // What is to be said of that, and where else it may lie, is known there.
+                // The read below reports that, and knows where else the record may lie.
                 Ok(None) | Err(_) => {}
             }
         }
@@ -185,7 +185,7 @@ impl Catalog {
         self.read(name).await.map(|(record, len)| (Arc::new(record), len))
     }
 
-    /// Whether drive `at`, which this host takes for one of the fleet, is none any more, as others know.
+    /// Whether drive `at` has left the fleet, as other drives know, though this host counts it.
     async fn has_left(&self, at: usize) -> bool {
         let id = self.drives()[at].info().id;
         let Ok(told) = self.read_memberships(self.deadline()).await else { return false };
@@ -202,7 +202,7 @@ impl Catalog {
             let homes = self.homes_here(name)?;
             let Some(home) = homes.first() else { return Ok(None) };
             match self.read_at(*home, name).await {
-                // The version is that of the damaged one, which is to be replaced.
+                // The version is that of the damaged record, which a change replaces.
                 Err(e) if e.kind() == Kind::Corrupt && homes.len() > 1 => {
                     let Some(entry) = self.ask(*home, "look up a root record", self.drives()[*home].stat(&name.root_key())).await? else { return Ok(None) };
                     let (record, _) = self.read(name).await?;
@@ -228,7 +228,7 @@ impl Catalog {
     /// `Corrupt`, `Unavailable`; `Conflict` where it changes all the time.
     pub async fn read_at(&self, at: usize, name: &DatasetName) -> Result<Option<(Bytes, Version)>> {
         let key = name.root_key();
-        // Version and bytes are two questions; the checksum tells whether the record changed in between.
+        // Version and bytes are two requests; the checksum shows whether the record changed in between.
         for _ in 0..ATTEMPTS {
             let Some(entry) = self.ask(at, "look up a root record", self.drives()[at].stat(&key)).await? else { return Ok(None) };
             match self.ask(at, "read a root record", self.drives()[at].get(&key)).await {
@@ -241,12 +241,12 @@ impl Catalog {
         Err(Error::conflict(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Makes `record` the truth, if the root record is still what `expect` says, which is that of change `before`: the
-    /// one commit point of an ingest. Where the home that decides falls silent, and the fleet survives that, the next
-    /// one decides; whatever the first one did, it is told when it is back.
+    /// Commits `record`, if the root record is still what `expect` says, which is that of change `before`: the one
+    /// commit point of an ingest. Where the deciding home drive does not answer, and the fleet may lose it, the next
+    /// one decides. The first one gets the change when it is back, whatever it did.
     ///
     /// # Errors
-    /// `Conflict` when somebody else was quicker: nothing was changed.
+    /// `Conflict` when another writer was first: nothing was changed.
     pub fn commit<'a>(&'a self, record: &'a RootRecord, expect: Expect, before: Option<u64>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let _turn = self.health().membership_lock().await;
@@ -281,11 +281,11 @@ impl Catalog {
         })
     }
 
-    /// The homes that are to follow a change that `first` has taken. They are looked for only then: whoever has records
-    /// lie on more drives copies what `first` had until just before.
+    /// The homes that must follow a change that `first` has taken. Computed only then: a host that puts records on more
+    /// drives copies what `first` had until just before.
     async fn followers(&self, first: usize, name: &DatasetName) -> Result<Vec<usize>> {
         if !self.is_of_host() && !self.health().is_redundant() {
-            // A host tells nobody who ingests through it.
+            // An ingest through a host gets no notice of such a change.
             let known = self.ask(first, "name its fleet", self.drives()[first].get(&Key::new(MEMBERSHIP_KEY)?)).await;
             match known.and_then(|bytes| Membership::decode(&self.drives()[first].info().name, &bytes)) {
                 Ok(now) if now.homes > 1 => self.adopt_membership(&now),
@@ -297,8 +297,8 @@ impl Catalog {
         Ok(self.homes(name).into_iter().filter(|at| *at != first && !self.health().is_down(*at)).collect())
     }
 
-    /// What the home that decides in the place of one that fell silent is to do for a change that was to
-    /// follow on change `before`.
+    /// What the next home drive must do for a change that follows on change `before`, where the deciding one did not
+    /// answer.
     async fn decides(&self, home: usize, record: &RootRecord, before: Option<u64>) -> Result<Decides> {
         match self.read_at(home, &record.name).await? {
             None if self.is_blank(home).await => Err(Error::unavailable(format!("{} is blank", self.drives()[home].info().name))),
@@ -317,7 +317,7 @@ impl Catalog {
         }
     }
 
-    /// Tells a change to those homes that somebody else took in again while it was made without them.
+    /// Sends a change to home drives that came back in another process's view while the change was made without them.
     async fn repair_followers(&self, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
         if self.health().down().is_empty() {
             return Ok(());
@@ -342,7 +342,7 @@ impl Catalog {
         self.record_absent().await.map_err(what)
     }
 
-    /// As [`Self::follow`], at a drive that is to be here.
+    /// As [`Self::follow`], at a drive that must be up.
     pub(crate) async fn push_copy(&self, home: usize, name: &DatasetName, change: u64, value: Option<&Bytes>) -> Result<()> {
         let key = name.root_key();
         for _ in 0..ATTEMPTS {
@@ -351,7 +351,7 @@ impl Catalog {
                 Ok(None) => Expect::Absent,
                 Ok(Some((bytes, _))) if Some(&bytes) == value => return Ok(()),
                 Ok(Some((bytes, version))) => match RootRecord::decode(name, &bytes) {
-                    // Somebody was quicker, and has changed it again.
+                    // Another writer was first, and has changed it again.
                     Ok(newer) if newer.change > change => return Ok(()),
                     _ => Expect::Version(version),
                 },
@@ -370,8 +370,8 @@ impl Catalog {
         Err(Error::unavailable(format!("the root record of {name} changes all the time: try again")))
     }
 
-    /// Removes the data set: first its root record, then what it named. Of one whose root record is corrupt only that
-    /// goes at once, since nobody can tell which slices it named; they are collected when the fleet is opened next.
+    /// Removes the data set: first its root record, then what it named. Where the root record is corrupt, only that
+    /// goes at once: its slices are unknown then, and the next opening of the fleet collects them.
     ///
     /// # Errors
     /// `NotFound`; `Conflict` when it is replaced at the same moment; `Unsupported` for a data set of a newer version.
@@ -387,8 +387,8 @@ impl Catalog {
         })
     }
 
-    /// Removes the root record of `name`; the generation that it named, if that is known. What was only moved to other
-    /// drives meanwhile is dropped as it is now.
+    /// Removes the root record of `name`, and returns the generation that it named, if known. A data set that a resize
+    /// moved meanwhile is dropped too.
     async fn drop_record(&self, name: &DatasetName) -> Result<Option<Generation>> {
         let changed = || Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped"));
         let (mut content, mut tries) = (None, 0);

@@ -1,14 +1,15 @@
-//! Of two hosts over the same drives, the one that began last changes what they store, and the other one no more.
+//! Fencing: of two hosts over the same drives, only the one that began last may change what they store.
 //!
-//! Every drive behind a wire keeps a record of the host that it takes changes from, with a *term*. A host that begins
-//! writes its own on all of them, by compare-and-set, with a higher term than any of them knew. Each batch that it
-//! sends from then on has the condition that the record there is still the version that it wrote, so that the drive
-//! itself, in the transaction of the change, refuses whoever was there before. There is no clock in this and nothing
-//! that runs out: a host that was cut off or stopped for a day is refused at the first thing that it wants to change.
-//! What it only reads, it may.
+//! Every remote drive keeps a coordinator record: the host whose changes it takes, with a *term*. A host that begins
+//! writes its own record on all drives by compare-and-set, with a higher term than any of them had. Each batch that it
+//! sends afterwards requires that the record still has the version that this host wrote. So the drive itself refuses an
+//! older host, inside the transaction of the change.
 //!
-//! A drive that is away when a host begins gets the record before the first change that this host makes there. Drives
-//! within the process need none: their directories are locked.
+//! No clock and no lease is involved. A host that was cut off or stopped for a day is refused at its first change.
+//! Reads are not fenced.
+//!
+//! A drive that is away when a host begins gets the record before this host's first change there. Drives in the host's
+//! process need no record: their directories are locked.
 
 use futures::future::BoxFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,8 +28,8 @@ use uuid::Uuid;
 
 use skytether_runtime::within;
 
-/// The key of the record. It begins as that of the fleet's, so that drives of a branch keep the branch's and that of
-/// the host above it apart.
+/// The key of the record. It has the prefix of the membership record's key, so that drives of an aggregator keep the
+/// aggregator's record and that of its parent host apart.
 pub(crate) const COORDINATOR_KEY: &str = "skytether-fleet-host";
 
 const FORMAT: u32 = 1;
@@ -37,7 +38,7 @@ const FORMAT: u32 = 1;
 /// do the same at that time.
 const ATTEMPTS: usize = 8;
 
-/// The record: who changes what a drive stores.
+/// The coordinator record: the host whose changes a drive takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
     format: u32,
@@ -52,7 +53,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Who it is, for whoever finds it in the place of another one.
+    /// Describes this host to another host that finds it in its place.
     fn told(&self) -> String {
         let ago = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(self.since));
         format!("another host (process {}, {}) has this fleet, begun {} ago", self.process, self.host, human_seconds(ago as f64))
@@ -67,7 +68,7 @@ impl Holder {
 /// What a refusal says, behind the drive's name.
 const REFUSES: &str = "takes no changes from this host any more";
 
-/// Whether a drive refused a change because another host has its fleet, and not for what is stored there.
+/// Whether a drive refused a change because another host has its fleet, and not because of what is stored there.
 pub fn is_refusal(error: &Error) -> bool {
     error.kind() == Kind::Conflict && matches!(error.detail(), Some(Detail::Fenced { .. }))
 }
@@ -79,12 +80,12 @@ pub struct Fence {
     since: u64,
     /// 0 until it has begun: then its changes have no condition but their own.
     term: AtomicU64,
-    /// Who is there instead, once that is known.
+    /// The host that took over, once known.
     lost: OnceLock<String>,
 }
 
 impl Fence {
-    /// A host of this id, which nobody else has.
+    /// A host with this id, which must be unique.
     pub fn new(host: Uuid) -> Arc<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Arc::new(Self { host, since, term: AtomicU64::new(0), lost: OnceLock::new() })
@@ -126,7 +127,7 @@ impl Fence {
         .with_detail(other.fences(drive))
     }
 
-    /// This host is not the one that `drive` takes changes from; remembered.
+    /// Remembers and returns that `drive` takes changes from another host.
     fn refused(&self, drive: &str, other: &Holder) -> Error {
         let who = other.told();
         if self.lost.set(who.clone()).is_ok() {
@@ -137,8 +138,8 @@ impl Fence {
     }
 }
 
-/// Takes the drives over: from when this returns, no host that began before changes anything on any but those that did
-/// not answer, which are what comes of it (their ids, and what was the matter).
+/// Takes the drives over: from when this returns, no host that began before changes anything on drives that answered.
+/// Returns the ids of the drives that did not answer, each with its error.
 ///
 /// # Errors
 /// Conflict where another host takes them over at this moment; what the drives say.
@@ -202,7 +203,7 @@ impl Fenced {
         let Some(entry) = self.drive.stat(&key).await? else { return Ok(None) };
         let holder = match self.drive.get(&key).await {
             Ok(bytes) => serde_json::from_slice(&bytes).ok(),
-            // Somebody else's, just now.
+            // Another host's record, just now.
             Err(e) if e.kind() == Kind::NotFound => None,
             // A new one takes its place.
             Err(e) if e.kind() == Kind::Corrupt => None,
@@ -223,7 +224,7 @@ impl Fenced {
         let own = self.fence.holder(term);
         let value = serde_json::to_vec(&own).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's host").with_source(e))?;
         for _ in 0..ATTEMPTS {
-            // What is read after its version is that version, or the compare-and-set fails.
+            // The value that is read after its version is that version, or the compare-and-set fails.
             let expect = match self.holder().await? {
                 None => Expect::Absent,
                 Some((Some(other), _)) if other.host != own.host && other.term >= term => return Err(self.fence.refused(self.name(), &other)),
@@ -242,18 +243,17 @@ impl Fenced {
         Err(Error::conflict(format!("the record of its host changes all the time at {}: stop all hosts but one", self.name())))
     }
 
-    /// Whether the drive refused a batch for want of this host's record, `checked` as it had been laid, and not for one
-    /// of its own conditions: because another host is there, which is the error, or because the drive has none.
+    /// Whether the drive refused a batch because it lacks this host's record (last written as version `checked`), and
+    /// not for a condition of the batch. An error where another host's record is there.
     async fn is_without(&self, checked: Version) -> Result<bool> {
-        // Several batches may be refused at a time: the first lays the record anew, and the others find that.
+        // Several batches may be refused at a time: the first writes the record again, and the others find it.
         let mut laid = self.laid.lock().await;
         let found = self.holder().await?;
         let term = self.fence.term.load(Ordering::SeqCst);
         let is_later = |there: Version| laid.is_some_and(|(_, version)| there > version);
         match &found {
-            // One of a lower term that was there before: the drive has forgotten that this host took it over,
-            // as a disk does that acknowledged what it had not written. One that came later is of another
-            // fleet that has the drive now.
+            // A record of a lower term from before: the drive has forgotten the takeover, as a disk does that
+            // acknowledged what it had not written. A later record belongs to another fleet that has the drive now.
             Some((Some(other), _)) if other.host != self.fence.host && other.term >= term => return Err(self.fence.refused(self.name(), other)),
             Some((Some(other), there)) if other.host != self.fence.host && is_later(*there) => return Err(Fence::gone(self.name(), other)),
             _ => {}
@@ -287,7 +287,7 @@ impl Layer for Fenced {
                 let checked = self.version().await?;
                 let expect = Expect::Version(checked);
                 let mut all = batch.clone();
-                // A drive that leaves is to forget whom it took changes from.
+                // A drive that leaves the fleet must forget its coordinator.
                 let forgets =
                     all.iter_mut().find(|op| op.key().as_str() == COORDINATOR_KEY).map(|op| *op = Op::Delete { key: op.key().clone(), expect }).is_some();
                 if !forgets {

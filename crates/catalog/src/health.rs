@@ -1,4 +1,4 @@
-//! Which of a host's drives are here, and on how many of them root records lie.
+//! Which of a host's drives are up, and on how many of them each root record lies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::records::membership::no_hosts;
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]
 pub struct DriveHealth {
-    /// On so many drives each root record lies.
+    /// The number of home drives of each root record.
     homes: AtomicUsize,
     /// Held while root records change, and while drives that are back get the changes.
     turn: Turn<()>,
@@ -33,29 +33,29 @@ pub struct DriveHealth {
 
 #[derive(Debug)]
 struct State {
-    /// Whether the membership record was read, from which all else is known.
+    /// Whether the membership record was read, which the other fields follow from.
     known: bool,
     scheme: Scheme,
     /// Why each drive is not used, if it is not: it does not answer, or did not while something changed.
     lost: Vec<Option<String>>,
-    /// The lost drives of which the membership record says so.
+    /// The lost drives that the membership record names as absent.
     noted: BTreeSet<Uuid>,
-    /// When it was last looked whether lost ones are back.
+    /// When the host last checked whether lost drives are back.
     looked: Option<Instant>,
-    /// Drives that are not of the fleet: not yet, or not any more.
+    /// Drives outside of the fleet: they have not joined yet, or have left.
     outside: BTreeSet<usize>,
-    /// Drives that are being emptied: nothing new is to be written there.
+    /// Drives that are being emptied: they take no new data.
     leaving: BTreeSet<usize>,
-    /// Which drives root records lie on, where that does not follow from the list of drives alone.
+    /// The home slots, where homes don't follow from the list of drives alone.
     seats: Option<Arc<HomeSlots>>,
     /// The hosts that the drives are on, where the membership record says so.
     domains: Option<Arc<FailureDomains>>,
-    /// How often drives were replaced, of those that were.
+    /// How often each replaced drive was replaced.
     incarnations: BTreeMap<Uuid, u32>,
 }
 
 impl DriveHealth {
-    /// Of so many drives, which are all here, and of which nothing else is known.
+    /// `drives` drives, all of them up; nothing else is known yet.
     pub fn new(drives: usize) -> Self {
         Self {
             homes: AtomicUsize::new(1),
@@ -90,7 +90,7 @@ impl DriveHealth {
         self.state().outside.remove(&at);
     }
 
-    /// Drive `at` is not of the fleet any more.
+    /// Drive `at` has left the fleet.
     pub fn leave(&self, at: usize) {
         let mut state = self.state();
         state.leaving.remove(&at);
@@ -120,7 +120,7 @@ impl DriveHealth {
         self.state().leaving.contains(&at)
     }
 
-    /// The drives that what is new may be written to.
+    /// The drives that take new data.
     pub fn writable(&self) -> Vec<usize> {
         let state = self.state();
         (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at) && !state.leaving.contains(at)).collect()
@@ -142,7 +142,7 @@ impl DriveHealth {
         self.state().leaving.iter().copied().collect()
     }
 
-    /// Which drives root records lie on, if that does not follow from the list of drives.
+    /// The home slots, if homes don't follow from the list of drives alone.
     pub(crate) fn home_slots(&self) -> Option<Arc<HomeSlots>> {
         self.state().seats.clone()
     }
@@ -152,7 +152,7 @@ impl DriveHealth {
         self.state().seats = seats.map(Arc::new);
     }
 
-    /// The hosts that the drives are on, if anybody knows.
+    /// The hosts that the drives are on, if known.
     pub fn failure_domains(&self) -> Option<Arc<FailureDomains>> {
         self.state().domains.clone()
     }
@@ -162,7 +162,7 @@ impl DriveHealth {
         self.state().domains = domains.map(Arc::new);
     }
 
-    /// How often drives were replaced, of those that were.
+    /// How often each replaced drive was replaced.
     pub fn incarnations(&self) -> BTreeMap<Uuid, u32> {
         self.state().incarnations.clone()
     }
@@ -172,10 +172,10 @@ impl DriveHealth {
         self.state().incarnations = incarnations;
     }
 
-    /// The drives that a table is written over with `scheme`, of these; nothing where it has no parities.
+    /// The drives for a table that is written over `drives` with `scheme`; `None` where it has no parities.
     ///
     /// # Errors
-    /// Invalid where there are too few drives or hosts for it, or nobody knows the hosts.
+    /// Invalid where `scheme` needs more drives or hosts, or where hosts are unknown.
     pub fn layout(&self, scheme: Scheme, drives: &[usize]) -> Result<Option<StripeLayout>> {
         if let Scheme::Levels(outer, inner) = scheme {
             let domains = self.failure_domains().ok_or_else(|| no_hosts(scheme))?;
@@ -185,7 +185,7 @@ impl DriveHealth {
         Ok(code(scheme, drives.len())?.map(|_| StripeLayout { scheme, drives: drives.to_vec(), hosts: Vec::new() }))
     }
 
-    /// While it is held, homes of root records stay what they are.
+    /// While a caller holds this, the homes of root records don't change.
     pub async fn record_write(&self) -> RwLockReadGuard<'_, ()> {
         self.records.read().await
     }
@@ -200,7 +200,7 @@ impl DriveHealth {
         self.state.lock()
     }
 
-    /// On how many drives each root record lies: so many may be lost, less one, without hiding a data set.
+    /// The number of home drives of each root record: one drive fewer may be lost without hiding a data set.
     pub fn homes(&self) -> usize {
         self.homes.load(Ordering::Acquire)
     }
@@ -210,13 +210,13 @@ impl DriveHealth {
         self.homes() > 1
     }
 
-    /// The turn to change root records, or to bring a drive that is back up to them: nobody else of this process does
-    /// either meanwhile. Nothing where records have one home each.
+    /// The lock for changes of root records, and for bringing a drive that is back up to date. Only one task of this
+    /// process holds it. `None` where records have one home each.
     pub async fn membership_lock(&self) -> Option<InTurn<'_, ()>> {
         if self.is_redundant() { Some(self.turn.lock().await) } else { None }
     }
 
-    /// Whether what the membership record says was ever [told](Self::tell).
+    /// Whether this host has ever [adopted](crate::root_store::Catalog::adopt_membership) a membership record.
     pub fn is_known(&self) -> bool {
         self.state().known
     }
@@ -260,7 +260,7 @@ impl DriveHealth {
         (0..state.lost.len()).filter(|at| state.lost[*at].is_none() && !state.outside.contains(at)).collect()
     }
 
-    /// Drive `at` is not to be used any more; whether that is news.
+    /// Marks drive `at` as down. Returns whether it was up.
     pub fn mark_down(&self, at: usize, why: &str) -> bool {
         let mut state = self.state();
         match state.lost.get_mut(at) {
@@ -298,7 +298,7 @@ impl DriveHealth {
         self.state().noted.extend(ids);
     }
 
-    /// The membership record does not say any more that these are lost.
+    /// The membership record no longer names these as absent.
     pub(crate) fn clear_absent(&self, ids: &BTreeSet<Uuid>) {
         self.state().noted.retain(|id| !ids.contains(id));
     }
@@ -308,7 +308,7 @@ impl DriveHealth {
         self.state().noted = ids.iter().copied().collect();
     }
 
-    /// Whether it may be looked for lost drives now, which is then taken for done: `every` so often.
+    /// Whether `every` has passed since the last check for lost drives. If so, this counts as the next check.
     pub(crate) fn may_look(&self, every: Duration) -> bool {
         let mut state = self.state();
         let due = state.looked.is_none_or(|last| last.elapsed() >= every);
@@ -318,8 +318,8 @@ impl DriveHealth {
         due
     }
 
-    /// Whether data sets can still be told: no more drives are lost than root records survive. `names`
-    /// are those of the drives.
+    /// Checks that all data sets are visible: no more drives are lost than root records survive. `name` gives the
+    /// drives' names.
     ///
     /// # Errors
     /// Unavailable, naming the drives that are lost.

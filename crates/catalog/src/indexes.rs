@@ -1,5 +1,7 @@
-//! Indexes that drives build (docs/internals/indexes.md): which there are to be is in root records, so that the next
-//! generation gets them, too; each drive is told by a definition beside each of its partitions.
+//! Indexes that drives build (docs/internals/indexes.md).
+//!
+//! Root records list the indexes, so that the next generation gets them too. A definition next to each partition tells
+//! its drive what to build.
 
 use crate::records::index::IndexRecord;
 use futures::future::BoxFuture;
@@ -30,13 +32,13 @@ pub struct NewIndex {
     pub table: String,
     /// Its name; the columns' names if `None`.
     pub name: Option<String>,
-    /// The columns by whose ranges it is to find rows.
+    /// The columns whose ranges the index finds rows by.
     pub columns: Vec<String>,
-    /// Columns whose values it is to have.
+    /// Further columns whose values the index holds.
     pub include: Vec<String>,
 }
 
-/// Which index is to go.
+/// The index to drop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OldIndex {
     /// The data set.
@@ -45,7 +47,7 @@ pub struct OldIndex {
     pub name: String,
 }
 
-/// Of which data sets indexes are to be listed.
+/// Which data sets to list the indexes of.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListIndexes {
     /// This one; all if `None`.
@@ -57,11 +59,11 @@ pub struct ListIndexes {
 pub struct IndexInfo {
     /// The data set.
     pub dataset: DatasetName,
-    /// What it is.
+    /// Its definition.
     #[serde(flatten)]
     pub index: IndexRecord,
-    /// `ready`, `building`, `dropped` (for want of space) or `failed`, whichever of its drives is furthest from ready;
-    /// `unknown` where no drive tells.
+    /// `ready`, `building`, `dropped` (for lack of space) or `failed`: the state of the drive that is furthest from
+    /// ready; `unknown` where no drive reports.
     pub state: String,
     /// How much of it is built, from 0 to 1.
     pub done: f64,
@@ -69,7 +71,7 @@ pub struct IndexInfo {
     pub rows: u64,
     /// Bytes that it takes on all drives.
     pub bytes: u64,
-    /// The drives that have a part of it: the phase of each, or why it does not tell.
+    /// The drives that have a part of it: the phase of each, or why it does not report.
     pub drives: BTreeMap<String, String>,
 }
 
@@ -88,13 +90,13 @@ impl fmt::Display for IndexInfo {
             human_bytes(*bytes),
             counted(drives.len() as u64, "drive")
         )?;
-        // What is wrong somewhere.
+        // Drives with an error.
         drives.iter().filter(|(_, says)| says.contains(':')).try_for_each(|(drive, says)| write!(f, "\n  {drive}: {says}"))
     }
 }
 
 impl Catalog {
-    /// Has the drives build an index in the background, of this generation and of those to come; what it is called.
+    /// Has the drives build an index in the background, of this generation and of later ones. Returns its name.
     ///
     /// # Errors
     /// Invalid for a name or columns that can't be; NotFound for a table or column that is not there; Conflict where
@@ -163,7 +165,7 @@ impl Catalog {
         })
     }
 
-    /// Takes an index that a root record does not name any more off the drives.
+    /// Removes an index from the drives that the root record has dropped.
     async fn undefine(&self, record: &RootRecord, index: &IndexRecord) -> Result<()> {
         // What a drive that is away keeps is collected when it is back and the fleet is opened.
         for (at, slot) in self.parts(record, index)? {
@@ -178,8 +180,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The indexes of a data set, or of all, and how far they are. A drive that has not been told of
-    /// one of its indexes is told.
+    /// The indexes of a data set, or of all, and their progress. A drive that lacks the definition of one of its
+    /// indexes gets it.
     ///
     /// # Errors
     /// NotFound, Unavailable.
@@ -220,7 +222,7 @@ impl Catalog {
                             }
                             Ok(Some(state)) => {
                                 if state.phase == Phase::Failed {
-                                    // Its definition may be what is damaged.
+                                    // The definition itself may be damaged.
                                     again = true;
                                     self.retold(&record, index, at, slot, false).await;
                                 }
@@ -269,8 +271,8 @@ impl Catalog {
         })
     }
 
-    /// Tells the drives that are here of all indexes, as far as they don't know. Nothing depends on it: that a drive
-    /// can't take it is a warning.
+    /// Sends all index definitions to the drives that are up and lack them. Nothing depends on it: an error of a drive
+    /// is a warning.
     ///
     /// # Errors
     /// Unavailable where data sets can't be listed.
@@ -285,19 +287,19 @@ impl Catalog {
         Ok(())
     }
 
-    /// As [`Self::define_indexes`], where nothing depends on it: drives that could not be told now are told when
-    /// indexes are listed, or the fleet is opened.
+    /// As [`Self::define_indexes`], where nothing depends on it. Drives that can't be reached now get the definitions
+    /// when indexes are listed, or the fleet is opened.
     pub(crate) async fn announce_indexes(&self, record: &RootRecord) {
         if let Err(e) = self.define_indexes(record).await {
             tracing::warn!("not all drives were told of the indexes of {}: {}", record.name, e.report());
         }
     }
 
-    /// Tells the drives that are here of the indexes in `record`, as far as they don't know. What others have dropped
-    /// or made meanwhile is so afterwards.
+    /// Sends the definitions of the indexes in `record` to the drives that are up and lack them. Where other callers
+    /// drop or make indexes meanwhile, drives end with the newer state.
     ///
     /// # Errors
-    /// The first that a drive gave; the others were told all the same.
+    /// The first error of a drive; the other drives got their definitions.
     pub async fn define_indexes(&self, record: &RootRecord) -> Result<()> {
         let (told, done) = self.tell_indexes(record).await;
         if told {
@@ -306,8 +308,8 @@ impl Catalog {
         done
     }
 
-    /// Tells the drives that are here of the indexes in `record`; whether there was something to tell, and the first
-    /// error that a drive gave.
+    /// Sends the definitions of the indexes in `record` to the drives that are up. Returns whether any drive lacked
+    /// one, and the first error of a drive.
     async fn tell_indexes(&self, record: &RootRecord) -> (bool, Result<()>) {
         let (mut told, mut done) = (false, Ok(()));
         for index in &record.indexes {
@@ -326,9 +328,9 @@ impl Catalog {
         (told, done)
     }
 
-    /// Looks at the root record again, after drives were told what `record` says, until nothing has changed: between
-    /// the two others may have dropped an index, or made another one of its name, of which drives would have what they
-    /// were told last. Nothing depends on it, as for [`Self::announce_indexes`].
+    /// Reads the root record again after drives got the definitions in `record`, until nothing has changed. In between,
+    /// other callers may have dropped an index, or made another one of its name, and drives would keep the older
+    /// definition. Nothing depends on it, as for [`Self::announce_indexes`].
     async fn follow_indexes(&self, record: &RootRecord) {
         let mut known = record.clone();
         for _ in 0..ATTEMPTS {
@@ -343,18 +345,18 @@ impl Catalog {
         }
     }
 
-    /// Has drives do what has become of the indexes since they were told what `known` says; what there is now,
-    /// if that is something else.
+    /// Brings drives up to date with index changes since they got the definitions in `known`. Returns the present
+    /// record, if its indexes differ.
     async fn catch_up_with_indexes(&self, known: &RootRecord) -> Result<Option<RootRecord>> {
         let now = match self.read_versioned(&known.name).await? {
             // A home that does not have it yet.
             Some((now, _)) if now.change < known.change => return Ok(None),
             Some((now, _)) if now.generation == known.generation => now,
-            // Nor may a home that was away have the record of a new data set. What is left of one that was dropped goes
-            // when the fleet is opened.
+            // A home drive that was away may also lack the record of a new data set. The next opening of the fleet
+            // removes what is left of a dropped one.
             None if self.health().is_redundant() => return Ok(None),
-            // It was dropped, or replaced, or moved by somebody who tells drives of the new generation: of this
-            // one nothing is to be left.
+            // The data set was dropped, replaced or moved. The mover has sent the definitions of the new
+            // generation, so no index of this one may remain.
             _ => RootRecord { indexes: Vec::new(), ..known.clone() },
         };
         if now.indexes == known.indexes {
@@ -369,8 +371,8 @@ impl Catalog {
         Ok(Some(now))
     }
 
-    /// Tells a drive of an index, in place of what it was told before, under that name, of one that is not that. A
-    /// drive that was told the same is told `again` only if that is asked for. Whether it was told.
+    /// Sends an index definition to a drive, in place of another one with that name. A drive that has the same
+    /// definition gets it once more only if `again` is set. Returns whether it was sent.
     async fn define_at(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> Result<bool> {
         let key = &partition(&record.partition(&index.table, slot), &index.name).key()?;
         let (drive, definition) = (&self.drives()[at], index.definition());
@@ -395,12 +397,12 @@ impl Catalog {
         }
     }
 
-    /// Tells a drive of an index, and says what that is to those who list it.
+    /// Sends an index definition to a drive, and returns the state to show for it.
     async fn retold(&self, record: &RootRecord, index: &IndexRecord, at: usize, slot: u32, again: bool) -> String {
         self.define_at(record, index, at, slot, again).await.map_or_else(|e| e.report(), |_| word(Phase::Waiting).to_owned())
     }
 
-    /// The drives that are here and have a partition of an index's table, with its slot.
+    /// The drives that are up and have a partition of an index's table, with its slot.
     fn parts(&self, record: &RootRecord, index: &IndexRecord) -> Result<Vec<(usize, u32)>> {
         let Ok(table) = record.table(&index.table) else { return Ok(Vec::new()) };
         let mut parts = Vec::new();
@@ -453,7 +455,8 @@ impl Catalog {
         }
     }
 
-    /// Makes a record with other indexes the truth; what refused it where somebody else has changed it since `version`.
+    /// Commits a record with other indexes. Returns the refusal where another writer has changed the record since
+    /// `version`.
     async fn commit_indexes(&self, record: &mut RootRecord, version: Version) -> Result<Option<Error>> {
         let before = record.change;
         record.change = self.next_change(before);
@@ -472,7 +475,7 @@ fn always_changing(name: &DatasetName, last: Option<Error>) -> Error {
     }
 }
 
-/// What an index is called that nobody names.
+/// The name of an index for which the caller gave none.
 fn usual_name(columns: &[String]) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
     columns.join("_").chars().map(fit).take(64).collect()

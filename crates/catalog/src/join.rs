@@ -21,7 +21,7 @@ const PAGE: usize = 512;
 impl Catalog {
     /// Has drive `at` hold this root record, or none, whatever it held under its key.
     pub async fn place_record(&self, at: usize, name: &DatasetName, value: Option<&Bytes>) -> Result<()> {
-        // As it is: nobody else may change root records meanwhile.
+        // Read as it is: the lock keeps others from changing root records meanwhile.
         let drive = self.bare(at);
         let there = match within(self.deadline(), &drive.info().name, "read a root record", drive.get(&name.root_key())).await {
             Ok(bytes) => Some(Some(bytes)),
@@ -43,8 +43,8 @@ impl Catalog {
             .context(|| format!("{} could not take the root record of {name}", drive.info().name))
     }
 
-    /// Deletes root records that lie where nobody looks for them: what a crash left while homes changed. To be
-    /// called with all drives here.
+    /// Deletes root records on drives that are not their homes: a crash may leave them while homes change. Does nothing
+    /// while a drive is down.
     ///
     /// # Errors
     /// What the drives say.
@@ -70,7 +70,7 @@ impl Catalog {
     }
 }
 
-/// What a drive knows of its fleet, beside what it holds.
+/// Keys of the records about the fleet on a drive, outside of its data.
 pub const NOTES: [&str; 2] = [MEMBERSHIP_KEY, COORDINATOR_KEY];
 
 /// Whether `key` is one of [`NOTES`].
@@ -78,8 +78,8 @@ pub fn is_note(key: &Key) -> bool {
     NOTES.contains(&key.as_str())
 }
 
-/// Whether all other drives answer, and no root record there names the drive of this id, which their fleet does not
-/// count any more: then what is on it is nobody's.
+/// Whether all drives in `others` answer, and no root record there names the drive `id`, which has left their fleet.
+/// Then no data set uses what is on it.
 ///
 /// # Errors
 /// Corrupt, naming a data set that has a part there.

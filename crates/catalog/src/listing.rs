@@ -16,7 +16,7 @@ use crate::root_store::Catalog;
 pub struct DatasetInfo {
     /// The data set.
     pub name: DatasetName,
-    /// What it is; `None` where its root record can't be read.
+    /// Its kind; `None` where its root record can't be read.
     pub kind: Option<DatasetKind>,
     /// Rows of a plain table, genes of an expression data set.
     pub rows: u64,
@@ -29,8 +29,8 @@ pub struct DatasetInfo {
     /// For each table that is partitioned by key the names of its key columns.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub partitioned_by: BTreeMap<String, Vec<String>>,
-    /// How its tables are kept from loss, those that don't lie everywhere: one scheme, or several if they
-    /// differ; nothing for `none`.
+    /// The redundancy of its tables, without those that lie everywhere: one scheme, or several if they differ; empty
+    /// for `none`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redundancy: Vec<Scheme>,
     /// Why its root record can't be read; all else but the name means nothing then.
@@ -39,7 +39,7 @@ pub struct DatasetInfo {
 }
 
 impl DatasetInfo {
-    /// A data set of which only its name can be told.
+    /// A data set that shows only its name.
     fn broken(name: DatasetName, error: &Error) -> Self {
         Self {
             name,
@@ -80,8 +80,8 @@ impl From<&RootRecord> for DatasetInfo {
 pub struct Listing {
     /// In order of their names.
     pub datasets: Vec<DatasetInfo>,
-    /// Drives that are lost or did not tell, with the reason: data sets whose root records they hold may be missing
-    /// above, unless it is `whole`.
+    /// Drives that are lost or did not answer, with the reason. Data sets whose root records they hold may be missing
+    /// above, unless the listing is `whole`.
     pub silent: BTreeMap<String, String>,
     /// Whether no data set is missing above: other drives have all root records that the silent ones have.
     #[serde(default)]
@@ -89,11 +89,11 @@ pub struct Listing {
 }
 
 impl Catalog {
-    /// All data sets in order of their names; one whose root record can't be read comes with its
-    /// error and hides no other.
+    /// All data sets in order of their names. A data set whose root record can't be read comes with its error and hides
+    /// no other.
     ///
     /// # Errors
-    /// The first error of a drive that does not tell what it holds.
+    /// The first error of a drive that does not list its root records.
     pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
         Box::pin(async move {
             let Gathered { found, silent, .. } = self.gather().await;
@@ -110,18 +110,18 @@ impl Catalog {
             let Gathered { found, silent, unread } = self.gather().await;
             let health = self.health();
             let name = |at: usize| self.drives()[at].info().name.clone();
-            // A drive that is not lost and does not tell may be one too many.
+            // A drive that is not lost and does not answer may be one loss too many.
             let told = silent.keys().all(|at| health.is_down(*at));
             let (lost, covered) = (health.down(), health.is_redundant() && self.check_presence().is_ok());
             let whole = (silent.is_empty() && lost.is_empty()) || (told && !unread && covered);
             let mut silent: BTreeMap<String, String> = silent.into_iter().map(|(at, error)| (name(at), error.report())).collect();
-            // Also those that tell, and are not used.
+            // Also drives that answer and are not in use.
             silent.extend(lost.into_iter().map(|at| (name(at), health.down_reason(at).unwrap_or_default())));
             Listing { datasets: found, silent, whole }
         })
     }
 
-    /// What can be listed, and the errors of the drives that don't tell.
+    /// The data sets that can be listed, and the errors of drives that don't answer.
     async fn gather(&self) -> Gathered {
         let (mut names, mut silent, mut unread) = (BTreeSet::new(), BTreeMap::new(), false);
         let members = self.health().members();
@@ -136,7 +136,7 @@ impl Catalog {
                 }
             }
         }
-        // What one home does not tell the others do.
+        // The other home drives have the records of a silent one.
         let hides = self.check_presence().is_err() || !self.health().is_redundant();
         let mut found = Vec::new();
         for name in names {
@@ -162,13 +162,13 @@ impl Catalog {
     }
 }
 
-/// What drives told of their data sets.
+/// The answers of drives about their data sets.
 struct Gathered {
     /// In order of their names.
     found: Vec<DatasetInfo>,
-    /// The errors of the drives that did not tell.
+    /// The errors of the drives that did not answer.
     silent: BTreeMap<usize, Error>,
-    /// Whether a drive named a data set whose root record nobody told.
+    /// Whether a drive named a data set whose root record no drive could give.
     unread: bool,
 }
 
@@ -186,7 +186,7 @@ impl Catalog {
     pub async fn unreadable_at(&self, drive: usize) -> Result<Vec<Unreadable>> {
         let mut found = Vec::new();
         for name in self.names_at(drive).await? {
-            // One that lies elsewhere than at its home is nobody's, and is not read by anybody.
+            // No reader uses a record outside of its home drives.
             if !self.homes(&name).contains(&drive) {
                 continue;
             }

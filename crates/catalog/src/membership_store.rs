@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use crate::root_store::Catalog;
 
-/// What a host is told that is to serve a fleet of another redundancy.
+/// The error for a host that serves a fleet under another redundancy.
 fn other_redundancy(own: Scheme, asked: Scheme) -> Error {
     Error::conflict(format!(
         "the fleet of these drives has redundancy {own}, not {asked}, and keeps it: start the host without a redundancy, and say {asked} when a data set is ingested that is to have it (redundancy=, in the shell --redundancy)"
@@ -52,8 +52,8 @@ impl Catalog {
         Box::pin(async move { self.establish(founding, role, Scheme::None, &BTreeMap::new(), &Ids::random()).await })
     }
 
-    /// The same; what is founded stores data sets with `scheme` from now on, and its drives are on these `hosts`. Of a
-    /// fleet that may lose drives, drives may be lost.
+    /// As [`Self::establish_membership`]. A new fleet stores data sets with `scheme` from now on, and its drives are on
+    /// these `hosts`. Where the fleet may lose drives, drives may be down.
     pub async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>, ids: &Ids) -> Result<Membership> {
         let told = self.read_memberships(self.deadline()).await?;
         let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
@@ -71,8 +71,8 @@ impl Catalog {
         let membership = match self.agreed(&found)? {
             Some(membership) => {
                 membership.plays(role)?;
-                // Before anything is changed: the host that has these drives keeps them. Whoever names the fleet by its
-                // directory checks it in that one's words.
+                // Checked before anything changes: the host that has these drives keeps them. Where the caller names
+                // the fleet by its directory, that host's fleet decides.
                 if scheme != Scheme::None && scheme != membership.redundancy && founding != Founding::KnownList {
                     return Err(other_redundancy(membership.redundancy, scheme));
                 }
@@ -128,7 +128,7 @@ impl Catalog {
         Ok(membership)
     }
 
-    /// Brings drives to the newest record that a crash left with an older one, in a fleet that drives came to or left.
+    /// Brings drives to the newest record, where a crash left an older one, in a fleet that drives came to or left.
     async fn catch_up(&self, membership: &Membership, found: &[Option<Membership>], value: &Bytes) -> Result<()> {
         if membership.seats.is_empty() {
             return Ok(());
@@ -145,13 +145,13 @@ impl Catalog {
         Ok(())
     }
 
-    /// Takes drives for lost that were replaced, and those without a record in a fleet that has data sets: what was on
-    /// those is gone. Without any, a founding was cut off.
+    /// Marks as lost: drives that were replaced, and drives without a record in a fleet that has data sets, whose
+    /// content is gone. In a fleet without data sets, a founding was cut off.
     async fn lose_replaced(&self, membership: &Membership, found: &[Option<Membership>]) -> Result<()> {
         if membership.homes < 2 || found.iter().all(Option::is_none) {
             return Ok(());
         }
-        // One that did not answer is not blank: nobody knows what is on it.
+        // A drive that did not answer is not blank: its content is unknown.
         let told = found.iter().enumerate().map(|(at, own)| match own {
             None if self.health().is_down(at) => Err(Error::unavailable("it did not name its fleet")),
             own => Ok(own.clone()),
@@ -159,7 +159,7 @@ impl Catalog {
         let told: Vec<Result<Option<Membership>>> = told.collect();
         let blank = |at: &usize| found[*at].is_none() && !self.health().is_down(*at);
         let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.health().is_down(*at)).map(|(at, _)| at);
-        // What is away may have what the others lack.
+        // A drive that is away may have data sets that the others lack.
         let founded = membership.change == 0 && self.health().down().is_empty() && (0..found.len()).any(|at| blank(&at)) && {
             let mut any = false;
             for at in known.by_ref() {
@@ -191,7 +191,7 @@ impl Catalog {
         })
     }
 
-    /// The one record that all drives with a record have, if it names exactly these drives.
+    /// The record that all drives with a record share, if it names exactly these drives.
     fn agreed<'a>(&self, found: &'a [Option<Membership>]) -> Result<Option<&'a Membership>> {
         let known = || found.iter().zip(self.drives()).filter_map(|(m, d)| m.as_ref().map(|m| (m, &d.info().name)));
         let Some(newest) = known().map(|(m, _)| m.change).max() else { return Ok(None) };
@@ -211,7 +211,7 @@ impl Catalog {
                 counted(members.len() as u64, "drive")
             )));
         }
-        // One with an older record may have missed that a drive came or left.
+        // A drive with an older record may have missed a join or leave.
         if let Some((_, other)) = known().find(|(m, _)| m.fleet != first.fleet || (m.change == newest && m.ids().keys().ne(members.keys()))) {
             return Err(Error::invalid(format!("{by} and {other} belong to different fleets: start the host with the drives of one")));
         }

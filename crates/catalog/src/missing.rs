@@ -1,11 +1,11 @@
-//! What it means that a drive has no such key.
+//! The error for a key that a drive does not have.
 
 use skytether_common::{DatasetName, Error, Generation, Kind};
 
 use crate::root_store::Catalog;
 
-/// The error for a reader of `generation` of `name`, whom `drive` told by `error` that a part of it is not there. Where
-/// the root record still names that generation, nobody replaced or dropped the data set: the part is lost.
+/// The error for a reader of `generation` of `name` after `drive` reported by `error` that a part is missing. Where the
+/// root record still names that generation, the data set was neither replaced nor dropped: the part is lost.
 pub async fn explain(catalog: &Catalog, name: &DatasetName, generation: Generation, drive: &str, error: Error) -> Error {
     match catalog.read(name).await {
         Ok((now, _)) if now.generation == generation => {

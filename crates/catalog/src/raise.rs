@@ -1,5 +1,5 @@
-//! Root records on more drives than before, since a data set is to survive more than those that are there: every copy
-//! lies where it is to lie before any drive is told that it is looked for there.
+//! Puts root records on more drives than before, for a data set that must survive more losses than the others. Every
+//! copy is in its place before any drive learns that readers look for it there.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const COPIES: usize = 32;
 /// How often a record that changes meanwhile is copied again.
 const ATTEMPTS: usize = 16;
 
-/// On how much root records are to lie.
+/// How many home drives root records need.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     homes: u32,
@@ -36,7 +36,7 @@ impl Wanted {
         self.spread.map(|spread| spread.max(membership.spread)).or(membership.spread)
     }
 
-    /// Whether a membership record says so. Those of a branch lie on the host above.
+    /// Whether a membership record says so. Root records of an aggregator's drives lie with its parent host.
     fn is_in(self, membership: &Membership) -> bool {
         membership.branch.is_some() || (membership.homes >= self.homes && membership.spread == self.wider(membership))
     }
@@ -48,7 +48,7 @@ impl Wanted {
         }
         (membership.homes, membership.spread) = (membership.homes.max(self.homes), self.wider(membership));
         if membership.spread.is_some() && !membership.seats.is_empty() {
-            // Those that came since may be all that a host has more than one of.
+            // Without seats for drives that joined later, a host may have too few drives with seats.
             membership.add_slots();
         }
         membership.format = membership.format.max(REDUNDANT_FORMAT);
@@ -56,7 +56,7 @@ impl Wanted {
     }
 }
 
-/// Where root records lie by a membership record.
+/// The homes of root records under a membership record.
 struct Homes {
     number: usize,
     seats: Option<HomeSlots>,
@@ -64,8 +64,8 @@ struct Homes {
 }
 
 impl Catalog {
-    /// Lets root records lie on as many drives, or hosts and drives of each, as data sets of `scheme` take: to be
-    /// called before the first of them is stored. Waiting may stop, it does not.
+    /// Puts root records on as many drives (or hosts, and drives of each) as data sets of `scheme` need. Call it before
+    /// the first of them is stored. It goes on if the caller stops waiting.
     ///
     /// # Errors
     /// Unavailable while a drive is lost or does not answer; Unsupported in drives that are no fleet.
@@ -78,8 +78,8 @@ impl Catalog {
         if !self.health().is_known() {
             return Err(Error::unsupported("redundancy needs drives that know their fleet: let the host join them first"));
         }
-        // Not what this host remembers: it knows as soon as one drive does, and whoever opens the fleet
-        // without that one does not.
+        // Asks the drives, not this host's memory: the host knows of the change as soon as one drive does. Another host
+        // may open the fleet without that drive.
         let told = self.read_memberships(self.deadline().min(ANSWER)).await?;
         let behind = |at: usize| !self.health().is_down(at) && matches!(&told[at], Ok(Some(own)) if !wanted.is_in(own));
         if let Some(newest) = self.newest_of(&told).filter(|newest| wanted.is_in(newest))
@@ -131,7 +131,7 @@ impl Catalog {
         self.copy_all(&before, &after).await
     }
 
-    /// Copies all root records to where they lie `after` and did not `before`.
+    /// Copies all root records to their homes `after` that were none `before`.
     async fn copy_all(&self, before: &Homes, after: &Homes) -> Result<()> {
         let mut names = BTreeSet::new();
         for at in self.health().up() {
@@ -168,7 +168,7 @@ impl Catalog {
                 None => Op::Delete { key, expect },
             };
             match self.ask(at, "take a root record", self.bare(at).apply(vec![op])).await {
-                // Looked at once more: it may have changed where it comes from.
+                // Read once more: the original may have changed.
                 Ok(_) => {}
                 Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => {}
                 Err(e) => return Err(e.context(format!("{drive} could not take the root record of {name}"))),

@@ -1,7 +1,8 @@
-//! Root records on several drives: drives that are lost are noted before something changes without them, and get what
-//! they missed before they are used again.
+//! Absence and return of drives that hold root records. Before something changes without a lost drive, the membership
+//! record notes it as absent. Before the drive is used again, it gets the changes that it missed.
 //!
-//! The note is in the membership record, which every drive has; of several the one with the highest `change` counts.
+//! The note is in the membership record, which every drive has. Of several records the one with the highest `change`
+//! counts.
 
 use crate::records::membership::highest;
 use crate::records::membership::{newest, no_record};
@@ -23,7 +24,7 @@ use crate::records::root::RootRecord;
 use crate::root_store::Catalog;
 use skytether_runtime::within;
 
-/// How often it is looked whether lost drives are back, at most, and how long they have to answer.
+/// The shortest time between two checks whether lost drives are back, and how long the drives have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
 /// Data sets whose root records are compared at a time.
@@ -53,8 +54,8 @@ impl Catalog {
         .await)
     }
 
-    /// Takes over what the newest record says of the fleet: on how many drives root records lie, and on which, and
-    /// which drives are of it. That a drive came or left may have been cut off after some drives knew it.
+    /// Adopts what the newest record says of the fleet: the number of home drives, which ones they are, and which
+    /// drives belong to the fleet. A join or leave may have been cut off after some drives had the record.
     pub fn adopt_membership(&self, newest: &Membership) {
         let health = self.health();
         health.set_policy(newest.homes as usize, newest.redundancy);
@@ -70,8 +71,7 @@ impl Catalog {
         }
     }
 
-    /// Tells all drives what the newest record of the fleet says, where the coming or leaving of a drive was cut off
-    /// after some of them knew it.
+    /// Sends the newest membership record to all drives, where a join or leave was cut off after some drives had it.
     ///
     /// # Errors
     /// What the drives say.
@@ -93,9 +93,9 @@ impl Catalog {
         Err(always_changing())
     }
 
-    /// The record that counts: the newest of those drives that were here throughout. One that was away has
-    /// no say: another host that has lost the fleet may have written there meanwhile. Where none of them
-    /// tells, what the others say.
+    /// The record that counts: the newest of the drives that were up throughout. A drive that was away does not count:
+    /// another host that has lost the fleet may have written there meanwhile. Where none of the former answers, the
+    /// others count.
     pub fn newest_of<'a>(&self, told: &'a [Result<Option<Membership>>]) -> Option<&'a Membership> {
         let here = told.iter().enumerate().filter(|(at, _)| !self.health().is_down(*at)).filter_map(|(_, told)| told.as_ref().ok()?.as_ref());
         here.max_by_key(|membership| membership.change).or_else(|| newest(told))
@@ -112,7 +112,7 @@ impl Catalog {
         if !self.health().down().is_empty() {
             self.rejoin(LOOK.1).await?;
         }
-        // One that comes meanwhile was not asked, and is not lost for that.
+        // A drive that comes meanwhile was not asked, and does not count as lost.
         let members = self.health().members();
         let told = self.read_memberships(self.deadline().min(ANSWER)).await?;
         let Some(newest) = self.newest_of(&told) else { return Ok(()) };
@@ -126,7 +126,7 @@ impl Catalog {
             if absent.contains(&self.drives()[at].info().id) {
                 self.health().mark_down(at, "it was away while data sets changed");
             } else if let Err(e) = told {
-                // Where nothing may be lost, whoever needs the drive says so.
+                // Where the fleet may lose no drive, the next request that needs the drive reports the error.
                 drop(self.may_lose(at, e));
             }
         }
@@ -153,7 +153,7 @@ impl Catalog {
         Ok(self.newest_of(&told).map(|membership| membership.absent.clone()).unwrap_or_default())
     }
 
-    /// Takes lost drives that answer within `deadline` in again, after they got what they missed.
+    /// Takes lost drives that answer within `deadline` back, after they got what they missed.
     ///
     /// # Errors
     /// Unavailable where more drives are away, or missed something, than root records survive; what the drives say.
@@ -167,11 +167,11 @@ impl Catalog {
         self.lose_strangers(&newest, &told);
         let stranger = |at: usize| stranger(&newest, &self.drives()[at].info().id, &told[at]).is_some();
         let absent: BTreeSet<_> = newest.absent.iter().copied().collect();
-        // A drive whose record of the fleet is damaged can't say what it knows, and is told all of
-        // it as one that was away.
+        // A drive with a damaged membership record can't say what it knows. It gets everything, as a drive that was
+        // away does.
         let damaged: BTreeSet<usize> = (0..told.len()).filter(|at| matches!(&told[*at], Err(e) if e.kind() == Kind::Corrupt) && !stranger(*at)).collect();
-        // Unless nothing changed without it, and it never was replaced: then all that it has is right, and that record
-        // is only to be written anew.
+        // Except where nothing changed without it, and it never was replaced: then all its data is right, and only that
+        // record must be written again.
         let incarnation = |at: usize| newest.drives.iter().find(|member| member.id == self.drives()[at].info().id).map_or(0, |member| member.incarnation);
         let (innocent, damaged): (BTreeSet<usize>, BTreeSet<usize>) =
             damaged.into_iter().partition(|at| !absent.contains(&self.drives()[*at].info().id) && incarnation(*at) == 0);
@@ -181,10 +181,10 @@ impl Catalog {
                 Err(e) => drop(self.health().mark_down(*at, &e.report())),
             }
         }
-        // This host knows who has missed something also when those who were told of it are not here.
+        // This host also knows absent drives when the drives that have the note are not here.
         let away = |id: &Uuid| absent.contains(id) || self.health().are_noted(std::slice::from_ref(id));
-        // A note that came late may have reached nobody but the drive that it is about, which says so itself
-        // and has no say otherwise.
+        // A late note may have reached only the drive that it is about. That drive reports it, and its record does not
+        // count otherwise.
         let alone = |at: usize| matches!(&told[at], Ok(Some(own)) if own.change > newest.change && own.absent.contains(&self.drives()[at].info().id));
         let missed = |at: usize| away(&self.drives()[at].info().id) || damaged.contains(&at) || alone(at);
         for (at, told) in told.iter().enumerate() {
@@ -192,7 +192,7 @@ impl Catalog {
                 _ if stranger(at) || innocent.contains(&at) => {}
                 Ok(Some(_)) if missed(at) => drop(self.health().mark_down(at, "it was away while data sets changed")),
                 Ok(Some(_)) => self.take_back(at, deadline).await?,
-                // Who is only slow to say it is not lost: whoever needs it next finds out.
+                // A drive that is only slow to answer is not lost: the next request that needs it finds out.
                 Err(e) if damaged.contains(&at) => drop(self.health().mark_down(at, &e.report())),
                 Ok(None) | Err(_) => {}
             }
@@ -212,7 +212,7 @@ impl Catalog {
             self.note_anew(*at, &newest, deadline).await?;
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
-        // Also where the one that counts does not, now that those that are back have no say.
+        // Other records may also name them as absent, although the newest one does not.
         let is_named = told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).any(|own| own.absent.iter().any(|id| ids.contains(id)));
         self.change_membership(|membership| {
             let before = membership.absent.len();
@@ -221,7 +221,7 @@ impl Catalog {
         })
         .await?;
         self.health().clear_absent(&ids);
-        // What changed since, by those who took them for absent until just now.
+        // Changes by other hosts that took these drives for absent until just now.
         self.agree_on(&self.names().await?, &back).await?;
         for at in back {
             tracing::info!("{} is back and knows what changed meanwhile", self.drives()[at].info().name);
@@ -246,7 +246,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Writes the damaged record of the fleet of a drive anew.
+    /// Writes the damaged membership record of a drive again.
     async fn note_anew(&self, at: usize, membership: &Membership, deadline: Duration) -> Result<()> {
         let name = &self.drives()[at].info().name;
         let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
@@ -257,7 +257,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes all copies of all root records alike, as a crash between two of them leaves them apart.
+    /// Makes all copies of all root records equal: a crash between two writes leaves them different.
     ///
     /// # Errors
     /// What the drives say.
@@ -268,7 +268,7 @@ impl Catalog {
         self.agree_on(&self.names().await?, &[]).await
     }
 
-    /// As [`Self::agree`], on [some](AGREED) at a time.
+    /// As [`Self::reconcile_root_copies`], for [some](AGREED) at a time.
     async fn agree_on(&self, names: &BTreeSet<DatasetName>, back: &[usize]) -> Result<()> {
         for some in names.iter().collect::<Vec<_>>().chunks(AGREED) {
             join_all(some.iter().map(|name| self.reconcile_root_copies(name, back))).await.into_iter().collect::<Result<()>>()?;
@@ -276,8 +276,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes all copies of a root record alike: as the highest one of the homes that are here, or gone if they have
-    /// none. Those that are `back` have no say.
+    /// Makes all copies of a root record equal to the newest one of the homes that are up, or deletes them if these
+    /// have none. Copies of drives in `back` don't count.
     pub async fn reconcile_root_copies(&self, name: &DatasetName, back: &[usize]) -> Result<()> {
         let homes = self.homes(name);
         let mut best: Option<(u64, Bytes)> = None;
@@ -292,7 +292,7 @@ impl Catalog {
                     match RootRecord::decode(name, &bytes) {
                         Ok(record) if best.as_ref().is_none_or(|(change, _)| record.change > *change) => best = Some((record.change, bytes)),
                         Ok(_) => {}
-                        // Nobody can tell what a newer one means.
+                        // The meaning of a newer version is unknown.
                         Err(e) if e.kind() == Kind::Unsupported => return Ok(()),
                         Err(e) => damaged = Some(e),
                     }
@@ -303,7 +303,7 @@ impl Catalog {
             }
         }
         if let (None, Some(e)) = (&best, damaged) {
-            // That there is one is known, and not which: no copy is touched.
+            // There is a record, but which one is unknown: no copy is touched.
             tracing::warn!("{e}");
             return Ok(());
         }
@@ -319,12 +319,12 @@ impl Catalog {
         Ok(())
     }
 
-    /// Notes the drives that are lost, so that what they have is not taken for the truth when they are back. To be
-    /// called before a root record changes.
+    /// Notes the lost drives as absent, so that no host takes their records for the truth when they are back. Call it
+    /// before a root record changes.
     ///
     /// # Errors
-    /// Unavailable where more drives are lost than root records survive, and where one that is
-    /// here does not take the note.
+    /// Unavailable where more drives are lost than root records survive, and where a drive that is up does not take the
+    /// note.
     pub async fn record_absent(&self) -> Result<()> {
         if !self.health().is_redundant() {
             return Ok(());
@@ -344,8 +344,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes the membership record on all drives that are here; `change` says whether it changed anything. Where
-    /// others change it at the same time, it is changed again as they left it.
+    /// Changes the membership record on all drives that are up; `change` returns whether it changed anything. Where
+    /// another writer changes it at the same time, `change` is applied again to that writer's record.
     pub async fn change_membership(&self, change: impl Fn(&mut Membership) -> bool) -> Result<()> {
         for attempt in 0..ATTEMPTS {
             if self.change_membership_once(&change, attempt > 0).await? {
@@ -355,15 +355,15 @@ impl Catalog {
         Err(always_changing())
     }
 
-    /// As [`Self::change_membership`], unless somebody else was quicker at a drive; whether that was not so. What an
-    /// attempt before left is written to all drives, `again`.
+    /// As [`Self::change_membership`], once. Returns false where another writer was first at a drive. With `again` it
+    /// writes what an earlier attempt left to all drives.
     async fn change_membership_once(&self, change: impl Fn(&mut Membership) -> bool, again: bool) -> Result<bool> {
         let key = Key::new(MEMBERSHIP_KEY)?;
         let members = self.health().members();
         let told = self.read_memberships(self.deadline()).await?;
         let known = self.newest_of(&told).cloned().ok_or_else(|| no_record(&told))?;
         let mut membership = known.clone();
-        // What is blank, or was replaced, is to stay so.
+        // Blank and replaced drives must stay without the record.
         let takes = |at: usize| told[at].is_ok() && (known.homes < 2 || stranger(&known, &self.drives()[at].info().id, &told[at]).is_none());
         let behind = (0..told.len()).any(|at| !self.health().is_outside(at) && takes(at) && matches!(&told[at], Ok(Some(own)) if own.change < known.change));
         if !change(&mut membership) && !again && !behind {
@@ -373,7 +373,7 @@ impl Catalog {
         let value = membership.encode()?;
         let all: Vec<usize> = (0..told.len()).filter(|at| !self.health().is_outside(*at)).collect();
         if all.iter().any(|at| !members.contains(at)) {
-            // It came meanwhile, and was not asked.
+            // A drive joined meanwhile, and was not asked.
             return Ok(false);
         }
         // Before any of them knows.
@@ -384,12 +384,13 @@ impl Catalog {
                 _ => error,
             });
         }
-        // Those that are back and are not used yet get it as well. One that is to leave knows it last: if it alone did,
-        // whoever begins with the others would never hear of it, and say something else by the same number.
+        // Drives that are back but not in use yet get the record as well. A drive that leaves gets it last. If it alone
+        // had the record, a host that begins with the others would not learn of it, and would write another record with
+        // the same number.
         let stays = |at: &usize| membership.drives.iter().any(|member| member.id == self.drives()[*at].info().id);
         let (stay, leave): (Vec<usize>, Vec<usize>) = all.into_iter().filter(|at| takes(*at)).partition(stays);
-        // The first one says who comes first, where two hosts change it at a time: who is refused there has changed
-        // nothing. After that nobody has to wait for another drive's disk.
+        // The first drive decides where two hosts change the record at a time: the refused host has changed nothing.
+        // After that no host waits for another drive's disk.
         let (first, rest) = stay.split_at(stay.len().min(1));
         for together in [first, rest, &leave] {
             let noted = join_all(together.iter().map(|at| self.note_membership(*at, &key, &membership, &value))).await;
@@ -400,13 +401,12 @@ impl Catalog {
         Ok(true)
     }
 
-    /// Writes a changed record of the fleet, `value`, to a drive, unless somebody else was quicker there;
-    /// whether that was not so.
+    /// Writes a changed membership record, `value`, to a drive. Returns false where another writer was first there.
     async fn note_membership(&self, at: usize, key: &Key, membership: &Membership, value: &Bytes) -> Result<bool> {
         let drive = &self.drives()[at];
         let name = &drive.info().name;
         let there = within(self.deadline(), name, "look its fleet up", drive.stat(key)).await?;
-        // What is read after its version is that version, or the compare-and-set fails.
+        // The value that is read after its version is that version, or the compare-and-set fails.
         if there.is_some() {
             let bytes = within(self.deadline(), name, "name its fleet", drive.get(key)).await?;
             if Membership::decode(name, &bytes).is_ok_and(|other| other.change >= membership.change) && bytes != *value {

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-/// The positions of the ids by their hashes with `name`, the highest first: where it lies if it lies on several.
+/// The positions of the ids by their hashes with `name`, the highest first: the order of the homes.
 pub(crate) fn rendezvous_order<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Vec<usize> {
     let mut all: Vec<_> = ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().map(|(at, hash)| (std::cmp::Reverse(hash), at)).collect();
     all.sort_unstable();

@@ -1,5 +1,5 @@
-//! Blank drives in the places of lost ones, as the record of the fleet tells them: who was replaced, who is
-//! blank, and who is taken in.
+//! Blank drives in the places of lost ones, by the membership record: which drives were replaced, which are blank, and
+//! which join.
 
 use crate::records::membership::BLANK;
 use crate::records::membership::stranger;
@@ -46,7 +46,7 @@ impl Catalog {
         Ok((0..told.len()).filter(|at| matches!(told[*at], Ok(None))).collect())
     }
 
-    /// Notes that the drives of these ids are replaced: those that had them are not used again.
+    /// Notes that the drives of these ids are replaced: the old drives are not used again.
     ///
     /// # Errors
     /// As [`Self::change_membership`].
@@ -84,7 +84,7 @@ impl Catalog {
                 }
             }
         }
-        // It is one that was away from now on: root records come to it, and then it is used.
+        // From now on it counts as a drive that was away: it gets root records, and is then used.
         self.rejoin(self.deadline()).await
     }
 }

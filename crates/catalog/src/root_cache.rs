@@ -1,7 +1,7 @@
-//! Root records that were read, as long as they are what lies on their home drive.
+//! A cache of root records, which are used while they equal what lies on their home drive.
 //!
-//! Each query reads the root records of its data sets. Whether one is still what it was, a drive tells without reading
-//! it: by its version there, its length and its checksum.
+//! Each query needs the root records of its data sets. The home drive confirms a cached record without reading it, by
+//! the record's version there, its length and its checksum.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl RootCache {
         }
     }
 
-    /// Another one is to be read.
+    /// Drops the cached record: the next query reads it from the drive.
     pub(crate) fn forget(&self, name: &DatasetName) {
         self.0.remove(name);
     }

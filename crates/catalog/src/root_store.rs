@@ -1,7 +1,7 @@
 //! The catalog: root records on the drives, and nothing else.
 //!
-//! A data set exists when its root record does. The record lives on the data set's home drive, the one with the highest
-//! rendezvous hash of name and drive id, so that any host with the same drives finds it without asking anybody.
+//! A data set exists when its root record does. The record lies on the data set's home drive: the drive with the
+//! highest rendezvous hash of name and drive id. So any host with the same drives finds it without a look-up.
 
 use crate::records::root::root_name;
 use crate::rendezvous::rendezvous;
@@ -27,11 +27,11 @@ use crate::root_cache::RootCache;
 /// Keys that are asked for or deleted at once.
 const PAGE: usize = 512;
 
-/// Root records over the storage half of some drives. Cheap to clone.
+/// Root records over the storage of some drives. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     drives: Arc<AppendVec<Arc<dyn Storage>>>,
-    /// The drives as they are, where these are those of a host itself.
+    /// The drives without failover, where this is a host's own catalog.
     raw: Option<Arc<AppendVec<Arc<dyn Cse>>>>,
     health: Arc<DriveHealth>,
     deadline: Duration,
@@ -48,7 +48,7 @@ impl Catalog {
         Self::sharing(drives, None, health, deadline)
     }
 
-    /// That of a host. Each of `drives` fails over to others; `raw` are the same drives without failover.
+    /// The catalog of a host. Each of `drives` fails over to others; `raw` are the same drives without failover.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -75,12 +75,12 @@ impl Catalog {
         &self.drives
     }
 
-    /// Whether the drives are those of a host itself, and not reached through one.
+    /// Whether these are a host's own drives, and not reached through a host.
     pub(crate) fn is_of_host(&self) -> bool {
         self.raw.is_some()
     }
 
-    /// Drive `at` as it is: what goes there does not wait for [`DriveHealth::still`].
+    /// Drive `at` without failover. Writes there do not wait for [`DriveHealth::record_write`].
     pub fn bare(&self, at: usize) -> &dyn Storage {
         match &self.raw {
             Some(raw) => raw[at].as_ref(),
@@ -93,7 +93,7 @@ impl Catalog {
         self.drives.push(drive);
     }
 
-    /// What is known of the drives.
+    /// The state of the drives.
     pub fn health(&self) -> &DriveHealth {
         &self.health
     }
@@ -117,7 +117,7 @@ impl Catalog {
         })
     }
 
-    /// The drive that holds the root record of `name`, or the first of those that do.
+    /// The home drive of `name`; of several, the first one.
     #[must_use]
     pub fn home(&self, name: &DatasetName) -> usize {
         self.homes(name).first().copied().unwrap_or(0)
@@ -129,7 +129,7 @@ impl Catalog {
         rendezvous(&format!("{name}.{table}"), ids.iter()).unwrap_or(0)
     }
 
-    /// What `work` at drive `drive` gives, or an error that names the drive and `what` was asked.
+    /// The result of `work` at drive `drive`. Errors name the drive and `what` was asked.
     ///
     /// # Errors
     /// `Unavailable` after [`Self::deadline`]; those of `work`.
@@ -192,7 +192,7 @@ impl Catalog {
     /// Deletes all partitions of one generation, on all drives.
     ///
     /// # Errors
-    /// `Unavailable`; what is left then is collected when the fleet is opened next.
+    /// `Unavailable`; the next opening of the fleet collects what is left.
     pub fn delete_generation<'a>(&'a self, name: &'a DatasetName, generation: Generation) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
@@ -220,9 +220,9 @@ impl Catalog {
         }
     }
 
-    /// Deletes every partition that no root record names: what a crash or a failed ingest left behind. Only safe while
-    /// nobody else writes to these drives, since an ingest under way is not yet named either. Data sets of a newer
-    /// format are left alone. The number of keys deleted.
+    /// Deletes every partition that no root record names: what a crash or a failed ingest left behind. Returns the
+    /// number of keys deleted. Only safe while no other process writes to these drives: no root record names an ingest
+    /// under way. Data sets of a newer format are left alone.
     ///
     /// # Errors
     /// `Unavailable` if any drive can't be read, `Invalid` unless the drives are exactly one fleet
@@ -241,7 +241,7 @@ impl Catalog {
                         }
                         Some(keys)
                     }
-                    // Not understood, so nothing of it is known to be garbage.
+                    // The record can't be read, so nothing of its data set is known to be garbage.
                     Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::Corrupt | Kind::NotFound) => None,
                     Err(e) => return Err(e),
                 };
@@ -251,8 +251,8 @@ impl Catalog {
             for drive in self.health.up() {
                 deleted += self.collect_at(drive, &named).await?;
             }
-            // A crash may have come between a record and what drives are told of its indexes.
-            // There may be no room for it.
+            // A crash may have come between a record and the definitions of its indexes on drives. Drives may also lack
+            // the space.
             for record in indexed {
                 self.announce_indexes(&record).await;
             }

@@ -1,10 +1,10 @@
-//! What a CSE writes on a plan that it ran, or did not run.
+//! The annotation that a CSE writes about a plan that it ran, or did not run.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use skytether_common::operator_stats::{MAX_DETAIL, OperatorStats, shortened};
 use skytether_scheduler::message::PushdownLevel;
 
-/// The most operators that an annotation tells of.
+/// The most operators in an annotation.
 pub const MAX_OPERATORS: usize = 512;
 
 /// The longest name in an annotation, in characters.
@@ -25,16 +25,16 @@ pub struct OperatorNote {
     pub rows_out: Option<u64>,
     /// Seconds of processor time that it took, without its inputs, over all its threads.
     pub seconds: f64,
-    /// What it was to do: groups, keys, conditions.
+    /// What it ran: groups, keys, conditions.
     pub detail: String,
-    /// Bytes of memory that it held at most, where it tells.
+    /// The most bytes of memory that it held, where it reports that.
     pub peak_memory: u64,
-    /// Bytes that it put aside on disk.
+    /// Bytes that it spilled to disk.
     pub bytes_spilled: u64,
 }
 
 impl OperatorNote {
-    /// The note of an operator that lies `depth` below the root.
+    /// The note of an operator at `depth` below the root.
     #[must_use]
     pub fn new(stats: OperatorStats, depth: u32) -> Self {
         let OperatorStats { name, detail, counted, rows_out, seconds, peak_memory, bytes_spilled } = stats;
@@ -42,7 +42,7 @@ impl OperatorNote {
     }
 }
 
-/// What an index of a CSE told a scan.
+/// What an index of a CSE contributed to a scan.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IndexNote {
@@ -54,27 +54,26 @@ pub struct IndexNote {
     pub pages: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether it had the values that were wanted, so that no slice was read for the rows that are in it.
+    /// Whether it held all wanted values, so that its rows needed no slice.
     pub covers: bool,
 }
 
-/// What the level above a CSE worked off in its place: slices that it handed out as they are stored, and rows that it
-/// had filtered.
+/// What the parent of a CSE processed in its place: slices that the CSE sent raw, and rows that it filtered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ParentWork {
-    /// Slices that were handed out and worked off there. They are not among those of the CSE.
+    /// Slices sent raw and processed by the parent. The CSE's own figure does not include them.
     pub slices: u64,
-    /// Rows of them that were looked at, also those that were passed over for a condition.
+    /// Rows of them that scans looked at, including those that a condition excluded.
     pub rows_read: u64,
-    /// Bytes of them, as they are stored. The CSE read them too, so that its own figure has them as well.
+    /// Bytes of them as stored. The CSE read them too, so its own figure includes them.
     pub bytes_read: u64,
     /// Seconds of processor time, for these slices and for rows that were filtered below.
     pub seconds: f64,
 }
 
 impl ParentWork {
-    /// Adds what was done in another part, or for another CSE.
+    /// Adds the work of another part, or for another CSE.
     pub fn add(&mut self, other: Self) {
         self.slices = self.slices.saturating_add(other.slices);
         self.rows_read = self.rows_read.saturating_add(other.rows_read);
@@ -82,50 +81,50 @@ impl ParentWork {
         self.seconds += other.seconds;
     }
 
-    /// Whether there was nothing to work off.
+    /// Whether the parent processed nothing.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The most indexes that an annotation tells of.
+/// The most indexes in an annotation.
 const MAX_INDEXES: usize = 16;
 
 /// What happened to a sub-plan at one CSE.
 ///
-/// It travels as JSON between versions that may differ: fields are only ever added, each with a default for what a
-/// peer does not tell; what a reader does not know it passes over.
+/// It travels as JSON between versions that may differ. Fields are only ever added, each with a default for peers that
+/// do not send it; readers ignore fields that they do not know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Annotation {
     /// The CSE's name, for example `drive-2`.
     pub cse: String,
-    /// The rung that ran; `None` where nothing ran, and for a rung that this version does not know.
+    /// The pushdown level that ran; `None` where nothing ran, and for a level that this version does not know.
     #[serde(deserialize_with = "known_rung")]
     pub rung: Option<PushdownLevel>,
-    /// Slices that were read, and worked off here.
+    /// Slices that were read and processed here.
     pub slices: u64,
     /// Slices that statistics showed to hold nothing of interest.
     pub slices_pruned: u64,
-    /// Slices of which metadata told all that was asked: numbers of rows, smallest and largest values.
+    /// Slices whose metadata answered the question: numbers of rows, smallest and largest values.
     pub slices_told: u64,
-    /// Slices that there are of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor
-    /// told of.
+    /// Slices of the tables of the sub-plan. A limit leaves some unread that are neither pruned nor answered by
+    /// metadata.
     pub slices_total: Option<u64>,
-    /// Rows of the slices that scans looked at, also those that they passed over for a condition.
+    /// Rows of the slices that scans looked at, including those that a condition excluded.
     pub rows_read: Option<u64>,
     /// Rows that left the CSE.
     pub rows_out: u64,
-    /// Bytes read from the store, also those of slices that were handed out as they are.
+    /// Bytes read from the store, including slices sent raw.
     pub bytes_read: u64,
-    /// Bytes of the sub-plan that came in.
+    /// Bytes of the sub-plan that arrived.
     pub bytes_received: u64,
     /// Bytes of results that went out: Arrow buffers when in process, IPC frames when over a wire.
     pub bytes_sent: u64,
     /// Seconds from the sub-plan's arrival to the last batch.
     pub seconds: f64,
-    /// Highest number of bytes that the engine's memory pool had handed out.
+    /// Highest number of bytes that the engine's memory pool had granted.
     pub peak_memory: u64,
     /// The operators, from the root down; at most [`MAX_OPERATORS`].
     pub operators: Vec<OperatorNote>,
@@ -138,10 +137,10 @@ pub struct Annotation {
     /// it itself.
     #[serde(rename = "stood_for", skip_serializing_if = "Option::is_none")]
     pub served_by_fallback: Option<String>,
-    /// Slices that were decoded from those of other drives, or came from copies there.
+    /// Slices that were decoded from slices of other drives, or came from copies there.
     #[serde(skip_serializing_if = "is_none")]
     pub slices_decoded: u64,
-    /// Those of them for which nothing but drives of the same host was read, where redundancy is on two levels.
+    /// The part of them that needed drives of the same host only, where redundancy is on two levels.
     #[serde(skip_serializing_if = "is_none")]
     pub slices_within: u64,
     /// Bytes of other drives that this was made from: read for it, or for the query as well.
@@ -150,7 +149,7 @@ pub struct Annotation {
     /// The indexes that were used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
-    /// What the level above did in the place of the CSE; that level writes it.
+    /// What the parent did in the place of the CSE; the parent fills it in.
     #[serde(skip_serializing_if = "ParentWork::is_none")]
     pub above: ParentWork,
     /// What happened at the CSEs below, where this one is a host of others; their figures of slices and bytes read
@@ -159,12 +158,12 @@ pub struct Annotation {
     pub below: Vec<Annotation>,
 }
 
-/// Whether a figure tells nothing.
+/// Whether a figure is nought, and is left out of the JSON.
 fn is_none(n: &u64) -> bool {
     *n == 0
 }
 
-/// The deepest tree of CSEs that annotations tell of, and the most of one level.
+/// The deepest tree of CSEs in an annotation, and the most CSEs on one level.
 const MAX_LEVELS: u32 = 8;
 const MAX_BELOW: usize = 1024;
 
@@ -211,12 +210,11 @@ impl Annotation {
         }
     }
 
-    /// What a host takes over of an annotation that came from `cse`, whoever wrote it: under the name that the host
-    /// knows it by, with texts and operators bounded in length and number, depths of a tree, and times that are
-    /// times.
+    /// What a host keeps of an annotation that came from `cse`, which may be wrong or hostile. It gets the name that
+    /// the host knows; texts, operators and depth are bounded, and times are valid times.
     #[must_use]
     pub fn taken_from(self, cse: &str) -> Self {
-        // What the host did itself nobody else tells it.
+        // No other process reports what the host did itself.
         Self { above: ParentWork::default(), ..self }.taken(cse.to_owned(), MAX_LEVELS)
     }
 

@@ -27,8 +27,8 @@ pub enum Batches {
 #[serde(default)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Capabilities {
-    /// It is behind a connection, or its drives are: it can be lost and found again while this process goes on, and
-    /// several hosts can reach it. A fact about the way to the CSE, so that it does not travel.
+    /// The CSE, or its drives, are behind a connection. It can be lost and found again while this process runs, and
+    /// several hosts can reach it. This is a fact about the way to the CSE, so it does not travel.
     #[serde(skip)]
     pub remote: bool,
     /// Calls and their messages end with an error of their own when the CSE is dead: silence means slow work, and a
@@ -37,7 +37,7 @@ pub struct Capabilities {
     pub heartbeats: bool,
     /// [`Cse::open`](crate::Cse::open) may answer with a session.
     pub sessions: bool,
-    /// [`Storage::verify`](crate::Storage::verify): values are verified where they lie.
+    /// [`Storage::verify`](crate::Storage::verify): the CSE verifies values itself.
     pub verify: bool,
     /// [`Op::Link`](skytether_store::Op::Link): a value gets a second key without a copy of its bytes.
     pub link: bool,
@@ -66,7 +66,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// Those of a CSE that stores values and does nothing else with them.
+    /// The capabilities of a CSE that only stores values.
     #[must_use]
     pub fn storage_only() -> Self {
         Self { sessions: false, verify: false, link: false, indexes: false, programs: Vec::new(), ..Self::default() }

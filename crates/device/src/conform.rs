@@ -1,5 +1,5 @@
-//! Batches of a drive against the columns that its sub-plan announced: a drive may differ in names and in types that
-//! Arrow converts without loss, and in nothing else.
+//! Checks batches of a drive against the columns that its sub-plan announced. A drive may differ in names and in types
+//! that Arrow converts without loss, and in nothing else.
 
 use std::sync::Arc;
 

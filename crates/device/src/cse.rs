@@ -29,7 +29,7 @@ pub struct CseInfo {
     pub format: u32,
     /// Bytes that its engine may use for a sub-plan.
     pub memory_limit: u64,
-    /// The device that it emulates, or is made of, where that is known.
+    /// The device that it emulates or is, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
     /// The name of that profile, for annotations: that of its file, where it has one.
@@ -42,9 +42,9 @@ pub struct CseInfo {
 
 /// The storage half of a CSE: the operations of [`skytether_store::SliceStore`], possibly of another process.
 pub trait Storage: Send + Sync + Debug {
-    /// What it said of itself when the connection was made. Cheap.
+    /// What it reported of itself when the connection was made. Cheap.
     fn info(&self) -> &CseInfo;
-    /// What callers can rely on: those of [`Self::info`], and what the way to it makes of them.
+    /// What callers can rely on: the capabilities in [`Self::info`], as far as the way to the CSE preserves them.
     fn capabilities(&self) -> Capabilities {
         self.info().capabilities.clone()
     }
@@ -85,11 +85,11 @@ pub trait Storage: Send + Sync + Debug {
     fn indexes(&self) -> BoxFuture<'_, Result<Vec<State>>> {
         Box::pin(async move { Err(unsupported(self.info(), "build indexes")) })
     }
-    /// Verifies values where they lie, one after the other, at the rate in `asked`. Capability `verify`;
+    /// Verifies values on the CSE, one after the other, at the rate in `asked`. Capability `verify`;
     /// [`verify_or_read`](crate::negotiate::verify_or_read) does without.
     ///
     /// # Errors
-    /// `Unsupported` without the capability; `Unavailable`. What is wrong with a value is no error.
+    /// `Unsupported` without the capability; `Unavailable`. A damaged value is no error.
     fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>> {
         let _ = asked;
         Box::pin(async move { Err(unsupported(self.info(), "verify values")) })

@@ -1,4 +1,4 @@
-//! How a caller reports what a CSE itself can't know of its faults.
+//! How a caller reports faults that a CSE itself can't know of.
 
 use std::fmt::Debug;
 

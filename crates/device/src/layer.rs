@@ -1,7 +1,7 @@
-//! Layers, in tower's sense: a CSE that does some things differently from the one that it wraps. A drive that takes
-//! changes under a condition is one, as are failover and what tests put between a host and a drive.
+//! Layers, in tower's sense: a CSE that does some things differently from the one that it wraps. Examples are fencing,
+//! failover, and faults that tests put between a host and a drive.
 //!
-//! Every [`Layer`] is a [`Cse`]. Whatever it does not override goes on to [`Layer::inner`].
+//! Every [`Layer`] is a [`Cse`]. What it does not override goes to [`Layer::inner`].
 
 use futures::future::BoxFuture;
 use std::fmt::Debug;
@@ -19,17 +19,16 @@ use crate::session::OpenReply;
 use crate::subplan::SubPlan;
 use crate::verify::{Verified, Verify};
 
-/// What is done differently. A layer that overrides [`Self::execute`] and not [`Self::open`] changes nothing of
-/// sub-plans that run in sessions; one that overrides [`Self::get`] changes nothing of
-/// [`Self::get_ranges_unverified`].
+/// A CSE over another one. A layer that overrides [`Self::execute`] and not [`Self::open`] does not affect sub-plans in
+/// sessions. One that overrides [`Self::get`] does not affect [`Self::get_ranges_unverified`].
 pub trait Layer: Send + Sync + Debug {
     /// As [`Storage::info`].
     fn info(&self) -> &CseInfo;
-    /// The CSE that a call goes on to. It is asked once for each call that the layer does not override, so that a
-    /// layer can count calls, or refuse all of them.
+    /// The CSE that gets a call. The layer is asked once for each call that it does not override, so it can count
+    /// calls, or refuse all of them.
     ///
     /// # Errors
-    /// The answer to the call, where it is not to go on.
+    /// The answer to the call, where the inner CSE must not get it.
     fn inner(&self) -> Result<&dyn Cse>;
     /// As [`Storage::capabilities`]; those that the inner CSE says of itself, where it can't be reached.
     fn capabilities(&self) -> Capabilities {

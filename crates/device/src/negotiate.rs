@@ -18,7 +18,7 @@ pub async fn open_or_execute(cse: &dyn Cse, plan: SubPlan) -> Result<OpenReply> 
 /// Reads the values that `asked` names with [`Storage::get`], one after the other, and verifies them here.
 ///
 /// # Errors
-/// `Unavailable`; what is wrong with a value is no error.
+/// `Unavailable`; a damaged value is no error.
 pub async fn verify_by_reading(storage: &dyn Storage, asked: &Verify) -> Result<Verified> {
     let (mut verifying, mut pace) = (Verifying::new(asked), Pace::new(asked.bytes_per_s));
     for (at, item) in asked.items.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a drive can run: programs of several kinds, of which a host's sub-plans are one.
+//! What a drive can run: programs of several kinds. A host's sub-plans are one kind.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,8 @@
-//! A sub-plan that is worked off slice by slice, at rungs that change while it runs
+//! A session: a sub-plan that a CSE processes slice by slice, at pushdown levels that change while it runs
 //! (docs/internals/adaptive-execution.md).
 //!
-//! Orders go down, messages come up, both as `skytether_scheduler` has them. Slices are called by the numbers of their
-//! stripes in the CSE's partition; slices as they are stored are read through [`crate::Storage`] and are no matter of
-//! sessions.
+//! Orders go down and messages come up, in the types of `skytether_scheduler`. A slice goes by the number of its stripe
+//! in the CSE's partition. Raw slices are not part of a session: the parent reads them through [`crate::Storage`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::annotation::Annotation;
 use crate::delivery::DeliveryStream;
 
-/// What a CSE makes of a sub-plan that it is to work off slice by slice.
+/// A CSE's answer to a sub-plan that it should process slice by slice.
 pub enum OpenReply {
     /// It runs as a whole: metadata answers it, or there is nothing to divide.
     Whole(DeliveryStream),
@@ -39,17 +38,17 @@ pub struct Stripe {
     pub bytes: u64,
 }
 
-/// A sub-plan in a CSE's hands. Dropping `orders` ends it; dropping `messages` cancels it.
+/// A sub-plan that runs at a CSE. Dropping `orders` ends it; dropping `messages` cancels it.
 pub struct Session {
     /// The columns of batches at `full`.
     pub schema: SchemaRef,
     /// The columns of batches at `filter`, where that is less than `full`.
     pub lower: Option<SchemaRef>,
-    /// What there is to do, in storage order.
+    /// The stripes to process, in storage order.
     pub slice_manifest: Vec<Stripe>,
     /// Orders, in the order in which they are given; few and small.
     pub orders: mpsc::UnboundedSender<Down>,
-    /// What comes up. After the end of `orders` nothing but [`Message::Done`] comes.
+    /// Messages of the CSE. After the end of `orders` only [`Message::Done`] follows.
     pub messages: Pin<Box<dyn Stream<Item = Result<Message>> + Send>>,
 }
 
@@ -59,10 +58,10 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What comes up.
+/// A message of the CSE.
 #[derive(Debug, Clone)]
 pub enum Message {
-    /// A message of the CSE's machine.
+    /// A message of the CSE's state machine.
     Up(Up),
     /// Rows or states of an epoch; they count once the epoch is complete.
     Batch {
@@ -70,20 +69,20 @@ pub enum Message {
         epoch: EpochId,
         /// Counts up from 0 in each epoch.
         number: u32,
-        /// The rung of the epoch: whose columns the rows have.
+        /// The pushdown level of the epoch, which decides the columns of the rows.
         rung: PushdownLevel,
         /// The rows.
         batch: RecordBatch,
     },
-    /// Why an epoch failed; its `Failed` or `Refused` comes as a message of its own.
+    /// Why an epoch failed; its `Failed` or `Refused` comes as a separate message.
     EpochError {
         /// The epoch.
         epoch: EpochId,
         /// What happened.
         error: Arc<Error>,
     },
-    /// A sign of life of whoever carries the messages.
+    /// A heartbeat of the transport that carries the messages.
     Alive,
-    /// What was done in all; always the last message.
+    /// The annotation; always the last message.
     Done(Box<Annotation>),
 }

@@ -5,8 +5,8 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 
-/// The bytes of `batch`'s rows as Arrow buffers: what a slice covers of shared buffers, and of the data behind views
-/// what they refer to. This is about what the batch costs as Arrow IPC, whatever larger buffers it keeps alive in
+/// The bytes of `batch`'s rows as Arrow buffers: the part of shared buffers that a slice covers, and the data that
+/// views refer to. This is about the cost of the batch as Arrow IPC, however large the buffers that it keeps alive in
 /// memory.
 #[must_use]
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
@@ -43,8 +43,8 @@ pub fn array_bytes(array: &dyn Array) -> u64 {
     own + if array.nulls().is_some() { array.len().div_ceil(8) as u64 } else { 0 }
 }
 
-/// Bytes outside the views: strings of more than 12 bytes lie in a data buffer. Several views of the same bytes cost
-/// them once, so it is never more than the buffers hold.
+/// Bytes outside the views: strings of more than 12 bytes are in a data buffer. Several views of the same bytes count
+/// them once, so the result never exceeds the buffers.
 fn views_behind(views: &[u128], buffers: &[Buffer]) -> u64 {
     let referred: u64 = views.iter().map(|view| *view as u32).filter(|&len| len > 12).map(u64::from).sum();
     referred.min(buffers.iter().map(|buffer| buffer.len() as u64).sum())

@@ -1,4 +1,4 @@
-//! The smallest CSE: a store, and nothing that runs.
+//! The smallest CSE: a store that runs no programs.
 //!
 //! It shows what a door to other storage needs to offer. Examples and tests of the crates above build on it, because it
 //! needs no query engine.

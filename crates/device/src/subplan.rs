@@ -1,4 +1,4 @@
-//! The sub-plan as it travels down.
+//! The sub-plan as it travels to a CSE.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub struct SubPlan {
     /// What runs over them.
     #[serde(skip)]
     pub program: Program,
-    /// Sets of join keys that the plan refers to by these names (`skytether_plan::keys`). They travel beside the
+    /// Sets of join keys that the plan refers to by these names (`skytether_plan::keys`). They travel outside of the
     /// plan, as data: engines copy and print the literals of a plan freely.
     #[serde(skip)]
     pub filters: BTreeMap<String, Bytes>,
@@ -50,7 +50,7 @@ impl SubPlan {
         std::iter::once((&self.dataset, &self.partitions)).chain(&self.with)
     }
 
-    /// Bytes of the plan and what travels beside it.
+    /// Bytes of the plan, its join filters and its broadcast tables.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.program.bytes().len() + self.filters.values().chain(self.tables.values()).map(Bytes::len).sum::<usize>()

@@ -1,15 +1,19 @@
-//! Verifying values where they lie: a drive is told which ones, and says which of them are not what they should be.
+//! Verifies values on their drive: a host names values, and the drive reports those that are not what they should be.
 //!
-//! What was asked and what is answered are small: some 15 to 40 bytes for each value, as its key is like the one
-//! before it, and for each *sum* of many values one digest of 4 KiB ([`skytether_erasure::digest`]). Values
-//! themselves do not travel.
+//! Request and answer are small: some 15 to 40 bytes for each value, since keys share prefixes, and one digest of 4 KiB
+//! ([`skytether_erasure::digest`]) for each *sum* of many values. Values themselves do not travel.
 //!
-//! As bytes, numbers being LEB128 varints unless said otherwise. Asked: u64 LE seed, u64 LE bytes per second (0: as
-//! fast as it goes), how many values; for each value how much of the key before it its key begins with, the length of
-//! the rest of its key, that rest, and flags; with flag 1 its length and u32 LE CRC-32C; with flag 2 the number of
-//! the sum and u16 LE turn. Answered: bytes that were read, how many values there is something to say about; for each
-//! its place, a word (0 missing, 1 damaged, 2 another one, 3 as asked for), and for 1 a text, for 2 and 3 its length
-//! and u32 LE CRC-32C; then how many sums, for each its number and digest.
+//! Numbers are LEB128 varints unless stated otherwise. The request has:
+//! - u64 LE seed, u64 LE bytes per second (0: without a limit), the number of values;
+//! - for each value: the length of the prefix that its key shares with the key before it, the length of the rest of its
+//!   key, that rest, and flags;
+//! - with flag 1 its length and u32 LE CRC-32C; with flag 2 the number of the sum and u16 LE turn.
+//!
+//! The answer has:
+//! - bytes that were read, and the number of values with a finding;
+//! - for each of these its place in the request and a word: 0 missing, 1 damaged, 2 another one, 3 as asked for;
+//! - for 1 a text, for 2 and 3 the value's length and u32 LE CRC-32C;
+//! - the number of sums, and for each its number and digest.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,23 +44,23 @@ pub struct Expected {
     pub crc32c: u32,
 }
 
-/// Where the digest of a value goes.
+/// The sum that the digest of a value is added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summed {
     /// Into which sum; below [`MAX_SUMS`].
     pub sum: u32,
-    /// By how much the columns are turned: alike for the shards of a group.
+    /// The rotation of the digest's columns, which is the same for all shards of a group.
     pub turn: u16,
 }
 
 /// A value to be verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// Where it lies.
+    /// The value's key.
     pub key: Key,
-    /// What it should be; where nobody knows, the answer tells what it is.
+    /// Its expected length and checksum; where the host does not know them, the answer has the present ones.
     pub expected: Option<Expected>,
-    /// Into which sum its digest goes if it is what it should be.
+    /// The sum that its digest is added to, if it is as expected.
     pub summed: Option<Summed>,
 }
 
@@ -65,34 +69,34 @@ pub struct Item {
 pub struct Verify {
     /// Of the digests.
     pub seed: u64,
-    /// How fast values may be read, if not as fast as it goes.
+    /// The most bytes per second to read; no limit if `None`.
     pub bytes_per_s: Option<u64>,
     /// The values.
     pub items: Vec<Item>,
 }
 
-/// What there is to say about a value.
+/// A finding about a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// There is no such key.
     Missing,
-    /// The drive can't read it, or what it reads is not what it wrote.
+    /// The drive can't read it, or its bytes differ from those written.
     Damaged(String),
     /// It is whole, and another one than it should be.
     Other(Expected),
-    /// It is whole, and this; nobody had said what it should be.
+    /// The value is whole, and this; the host had no expectation.
     Told(Expected),
 }
 
-/// What came out.
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verified {
     /// Bytes that were read.
     pub bytes: u64,
-    /// By their places among those asked for, values that are not what they should be, or of which nobody had said
-    /// that. All others are.
+    /// By place in the request: values that are not as expected, and values without an expectation. All others are
+    /// right.
     pub found: BTreeMap<u32, Found>,
-    /// Sums of the digests of those that are what they should be.
+    /// Sums of the digests of values that are as expected.
     pub sums: BTreeMap<u32, Digest>,
 }
 
@@ -149,7 +153,7 @@ impl Verifying {
         Ok(is.len)
     }
 
-    /// What came out.
+    /// The result.
     #[must_use]
     pub fn finish(self) -> Verified {
         self.verified
@@ -165,13 +169,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// From now on, so many bytes per second at most; as many as there are if `None`.
+    /// A limit of `bytes_per_s` from now on; none if `None`.
     #[must_use]
     pub fn new(bytes_per_s: Option<u64>) -> Self {
         Self { begun: Instant::now(), bytes_per_s: bytes_per_s.filter(|rate| *rate > 0), bytes: 0 }
     }
 
-    /// So many `bytes` more have passed: waits until they might have.
+    /// Counts `bytes` more, and waits until the limit allows them.
     pub async fn passed(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         if let Some(rate) = self.bytes_per_s {
@@ -331,7 +335,7 @@ fn put_expected(out: &mut Vec<u8>, Expected { len, crc32c }: Expected) {
     out.extend_from_slice(&crc32c.to_le_bytes());
 }
 
-/// What is left to read.
+/// The unread bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

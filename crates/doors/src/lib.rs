@@ -83,11 +83,11 @@ pub trait Connector: Send + Sync + Debug {
     /// The scheme of its addresses.
     fn scheme(&self) -> &'static str;
 
-    /// Connects to the drive at `at` and learns who is there.
+    /// Connects to the drive at `at` and asks for its identity.
     ///
     /// # Errors
-    /// `Invalid` for an address that is none, and for certificates that either side refuses; `Unavailable` where
-    /// nothing answers in time; `Unsupported` where it speaks another protocol.
+    /// `Invalid` for a malformed address, and for certificates that either side refuses; `Unavailable` where no server
+    /// answers in time; `Unsupported` where it speaks another protocol.
     fn connect<'a>(&'a self, at: &'a Endpoint, options: &'a ConnectOptions) -> BoxFuture<'a, Result<Arc<dyn Cse>>>;
 }
 

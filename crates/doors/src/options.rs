@@ -9,8 +9,8 @@ use skytether_transport::Credentials;
 pub struct ConnectOptions {
     /// How long reaching the other side and its introduction may take.
     pub connect_timeout: Duration,
-    /// Silence for so long means that the other side is dead. It sends signs of life at a
-    /// quarter of this while it works.
+    /// The longest silence before the other side counts as dead. While it works, it sends heartbeats at a quarter of
+    /// this.
     pub idle_timeout: Duration,
     /// How often an idle connection is probed; a probe has the idle timeout to be answered.
     pub keepalive: Option<Duration>,

@@ -34,21 +34,22 @@ pub const FORMAT: u32 = 1;
 /// Epochs that may run or wait, for each sub-plan that may run.
 const EPOCHS: u32 = 16;
 
-/// How many times their processor time slices may take, unless said otherwise: so many, and work that was pushed back
-/// is done sooner nearly anywhere else.
+/// The longest that slices may take before a drive refuses work, as a multiple of their processor time. Above this,
+/// pushed-back work ends sooner nearly anywhere else.
 const MAX_LOAD: f64 = 32.0;
 
 /// The share of a disk that indexes leave free, unless said otherwise.
 const INDEX_FREE: f64 = 0.02;
 
-/// The share of a drive's memory that searches of indexes take at most: the rest is for what is
-/// done with what they find.
+/// The largest share (one in this many) of a drive's memory for searches of indexes: the rest is for the rows that they
+/// find.
 const SEARCH_SHARE: usize = 4;
 
-/// The share of a drive's memory that slices take which its sub-plans and somebody else read at the same time.
+/// The share (one in this many) of a drive's memory for slices that its sub-plans and another reader need at the same
+/// time.
 const BOTH_SHARE: usize = 8;
 
-/// What is kept of metadata while indexes are built is so many times less than for queries.
+/// The metadata cache of index builds is smaller than that of queries by this factor.
 const CACHE_SHARES: usize = 16;
 
 /// What a drive may use.
@@ -61,12 +62,12 @@ pub struct DriveOptions {
     pub threads: usize,
     /// Sub-plans that run at the same time; others wait.
     pub max_concurrent: usize,
-    /// How many times their processor time slices may take before the drive takes no more of them on, and hands what it
-    /// has back: it has too much else to do then, and whoever asks reads them instead.
+    /// The load up to which the drive takes slices: the time that they take, as a multiple of their processor time.
+    /// Above it the drive is too busy; it pushes slices back, and the host reads them instead.
     pub max_load: f64,
     /// The share of its disk that a drive's indexes leave free: where less is, they are dropped.
     pub index_free: f64,
-    /// The device that the drive is to be like; `None`: as fast as the machine is.
+    /// The device that the drive emulates; `None`: none, at the machine's own speed.
     pub device: Option<Device>,
 }
 
@@ -77,8 +78,8 @@ impl Default for DriveOptions {
 }
 
 impl DriveOptions {
-    /// Those of a drive that is to be like `device`: its memory, but no more than `memory` bytes, and enough sub-plans
-    /// at a time for its cores.
+    /// Options of a drive that emulates `device`: its memory, but no more than `memory` bytes, and enough sub-plans at
+    /// a time for its cores.
     #[must_use]
     pub fn like(device: Option<Device>, memory: Option<u64>) -> Self {
         let usual = Self::default();
@@ -96,7 +97,7 @@ impl DriveOptions {
 #[derive(Debug)]
 pub struct Drive {
     info: CseInfo,
-    /// It ends first: what it does needs the rest.
+    /// Dropped first: its thread uses the other fields.
     indexes: Arc<Builder>,
     store: Arc<dyn SliceStore>,
     /// The same, for what others ask for.
@@ -112,8 +113,8 @@ impl Drive {
     /// A drive over `store`, known as `info` says. The memory limit, the profile and its name in `info` become those of
     /// `options`. It runs Substrait plans.
     ///
-    /// Its processor, disk and memory are those of the device in `options`; its link is where somebody is at the other
-    /// end: in [`serve`], and in [`crate::throttle::linked`] for who uses it in the same process.
+    /// Its processor, disk and memory are those of the device in `options`. The link belongs to the connection:
+    /// [`serve`] has one, and [`crate::throttle::linked`] for callers in the same process.
     ///
     /// # Errors
     /// Internal only, where DataFusion does not take our functions.
@@ -190,13 +191,13 @@ impl Drive {
         )
     }
 
-    /// The drive's store, for who runs in the same process. Reading from it takes the time of the device's disk.
+    /// The drive's store, for callers in the same process. Reads take the time of the emulated disk.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn SliceStore> {
         &self.store
     }
 
-    /// Plans on a task of its own, so that a panic stays a single sub-plan's error; it ends with its caller.
+    /// Plans on a task of its own, so that a panic fails one sub-plan only. The task ends with its caller.
     async fn planned<T: Send + Unpin + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let planning = paced(self.context.processor.clone(), Box::pin(planning));
         let planned = match AbortOnDropHandle::new(tokio::spawn(async move { planning.await })).await {
@@ -228,7 +229,7 @@ impl Drive {
         &self.context.memory
     }
 
-    /// The device's cores, where the drive is to be like one.
+    /// The cores of the emulated device, if any.
     #[must_use]
     pub fn processor(&self) -> Option<&Arc<Processor>> {
         self.context.processor.as_ref()
@@ -256,7 +257,7 @@ impl Storage for Drive {
             let indexes = Arc::clone(&self.indexes);
             let apply = move |store: &dyn SliceStore| {
                 let applied = match store.apply(batch.clone()) {
-                    // What can be made anew goes first.
+                    // Indexes can be built again, so they go first.
                     Err(error) if error.kind() == Kind::Exhausted && indexes.takes_space() && indexes.make_room(error.message()) => store.apply(batch.clone()),
                     applied => applied,
                 };

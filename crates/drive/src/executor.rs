@@ -29,9 +29,9 @@ pub struct ExecutionContext {
     /// What the drive stores. A program may read the partitions that its sub-plan names, and no others. Reading takes
     /// the time of the emulated device's disk.
     pub store: Arc<dyn SliceStore>,
-    /// All programs together reserve their memory here; without room they end as `Exhausted`.
+    /// The memory pool of all programs together; without room they end as `Exhausted`.
     pub memory: Arc<dyn MemoryPool>,
-    /// A program holds a permit while it works: as many run at a time as the drive's options say.
+    /// A program holds a permit while it runs; the drive's options give their number.
     pub turns: Arc<Semaphore>,
     /// The cores of the emulated device, if there is one.
     pub processor: Option<Arc<Processor>>,

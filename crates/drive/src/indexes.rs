@@ -1,12 +1,14 @@
-//! The indexes of a drive: built in the background by the drive itself, used as far as they are built,
-//! dropped when space is short.
+//! The indexes of a drive. The drive builds them in the background, uses them as far as they are built, and drops them
+//! when space is short.
 //!
-//! What is to be built is told by the definitions in the store (`skytether_index::Definition`, under a partition's key
-//! of its own), so that a drive needs nobody to go on after it was opened again. There is one thread, which works while
-//! nobody asks for anything, and a quarter of the time else; what it reads and computes is booked on the drive's device
-//! like everything. Each write to an index is one change with its definition, on the condition that nobody changed
-//! that: an index whose generation or definition is gone is never written again. What can't be built is tried again,
-//! later and later, and at once where something of its partition is written anew.
+//! The definitions in the store (`skytether_index::Definition`, under a partition's key of its own) say what to build,
+//! so a drive continues by itself after it was opened again. One thread builds: all the time while no query runs, and a
+//! quarter of the time otherwise. The drive's device is charged for what the thread reads and computes, as for all
+//! work.
+//!
+//! Each write to an index is one change together with its definition, on the condition that the definition is
+//! unchanged. So an index whose generation or definition is gone is never written again. What can't be built is tried
+//! again at growing intervals, and at once where something of its partition is written again.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -28,8 +30,8 @@ mod tests;
 use self::building::Shared;
 use self::state::{Entry, LEAST_MEMORY, PAGE};
 
-/// Bytes of memory that a segment takes while it is built, if there are so many, and the share of the drive's that it
-/// takes at most: the rest is for queries.
+/// Bytes of memory for a segment while it is built, and the largest share (one in this many) of the drive's memory for
+/// it: the rest is for queries.
 const MEMORY: usize = 128 << 20;
 const SHARE: usize = 4;
 
@@ -118,7 +120,7 @@ impl Builder {
                     state.all.remove(&at);
                     changed = true;
                 }
-                // A partition that comes later than the index of it, or a slice that was mended.
+                // A partition that arrives later than its index, or a slice that was repaired.
                 (None, Op::Put { .. } | Op::Link { .. }) if failed => {
                     for entry in state.all.values_mut().filter(|entry| entry.of == at && entry.phase == Phase::Failed) {
                         (entry.phase, entry.failures) = (Phase::Waiting, 0);

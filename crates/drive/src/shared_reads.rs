@@ -1,12 +1,11 @@
-//! Slices that a drive's own sub-plans read and somebody else asks for at the same time, read once.
+//! Slices that a drive's own sub-plans and another reader need at the same time, read once.
 //!
-//! While a drive of a fleet is lost, whoever decodes its slices asks the others for nearly all that they have, which is
-//! what their own sub-plans read just then. A disk would go to and fro between the two and read everything twice. So as
-//! long as both go on, what one of them reads is kept until the other has had it, as far as there is room; and since
-//! each wants the slices of a partition one after the other, a way of the head is made good use of: those behind the
-//! one that is asked for are read with it.
+//! While a drive of the fleet is lost, decoding its slices needs nearly all slices of the others. Their own sub-plans
+//! read the same slices at that time. A disk would seek between the two readers and read everything twice. So while
+//! both are active, what one reader reads is kept for the other, within a bound. Each reader wants the slices of a
+//! partition one after the other. So a seek also reads the slices that follow.
 //!
-//! When only one of the two reads, which is nearly always, this does nothing.
+//! While only one of the two reads, which is nearly always the case, this does nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,27 +17,27 @@ use skytether_common::{Key, PartitionName, Result};
 use skytether_emulation::wait::{deferred, owe};
 use skytether_store::{Op, SliceStore, StoreLayer, Version};
 
-/// Both go on as long as neither has been silent for so long.
+/// Both readers count as active until one of them has been silent for this long.
 const RECENT: Duration = Duration::from_millis(500);
 
-/// Slices that are read in a row, at most, and their bytes: so many that a seek is a fraction of the time.
+/// The most slices, and bytes of them, that are read in a row: a seek is then a fraction of the time.
 const ROW: (u32, usize) = (32, 12 << 20);
 
-/// A slice that is at most so far behind the last one of its partition follows on it.
+/// A slice follows the last one of its partition if their numbers differ by at most this.
 const FOLLOWS: u32 = 8;
 
-/// What is kept is at most this, whatever there is.
+/// The most bytes that are kept, however much memory there is.
 const MOST: usize = 96 << 20;
 
-/// What is owed is paid from here on, as the disk has it.
+/// Waits shorter than this are not worth a timer.
 const WORTH_WAITING: Duration = Duration::from_micros(100);
 
-/// Who reads.
+/// A reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum By {
     /// A sub-plan of this drive.
     Own,
-    /// Somebody else.
+    /// A reader other than the drive's own sub-plans.
     Other,
 }
 
@@ -49,7 +48,7 @@ struct CachedRead {
     crc32c: u32,
     /// When the disk has it.
     ready: Option<Instant>,
-    /// Who has had it.
+    /// The reader that has had it.
     had: Option<By>,
 }
 
@@ -57,10 +56,10 @@ struct CachedRead {
 struct SharedState {
     own: Option<Instant>,
     other: Option<Instant>,
-    /// The slice behind the last one that was read of each partition for either: one may be far behind the other.
+    /// Per reader and partition: the slice after the last one that was read. One reader may be far behind the other.
     next: HashMap<(By, PartitionName), u32>,
     kept: HashMap<Key, CachedRead>,
-    /// The oldest first; those that both have had may be in it still.
+    /// Keys, the oldest first; keys that both readers have had may still be here.
     order: VecDeque<Key>,
     bytes: usize,
 }
@@ -92,7 +91,7 @@ impl SharedState {
         }
     }
 
-    /// Notes that somebody reads at `now`; whether both do.
+    /// Notes a read at `now`. Returns whether both readers are active.
     fn note(&mut self, by: By, now: Instant) -> bool {
         match by {
             By::Own => self.own = Some(now),
@@ -107,28 +106,28 @@ impl SharedState {
     }
 }
 
-/// A store of which what two want is read once; see [the room](self). As a store it is that of
-/// the drive's own sub-plans.
+/// A store that reads once what two readers want; see [the module](self). Its [`SliceStore`] side is for the drive's
+/// own sub-plans.
 #[derive(Debug)]
 pub(crate) struct SharedReads {
     inner: Arc<dyn SliceStore>,
     most: usize,
-    /// Held while a row is read, so that nobody else moves the head meanwhile.
+    /// Held while a row is read, so that no other reader moves the disk's head meanwhile.
     state: Mutex<SharedState>,
 }
 
 impl SharedReads {
-    /// Over `inner`; what is kept takes `most` bytes.
+    /// Over `inner`; at most `most` bytes are kept.
     pub(crate) fn new(inner: Arc<dyn SliceStore>, most: usize) -> Self {
         Self { inner, most: most.min(MOST), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, SharedState> {
-        // Whatever a panic left is what was read.
+        // A panic leaves only slices that were read.
         self.state.lock()
     }
 
-    /// The value of `key`, for somebody else than a sub-plan of this drive.
+    /// The value of `key`, for a reader other than a sub-plan of this drive.
     ///
     /// # Errors
     /// As [`SliceStore::get`].
@@ -169,7 +168,7 @@ impl SharedReads {
             for number in number + 1..number.saturating_add(row) {
                 let behind = partition.slice_key(number)?;
                 if !state.kept.contains_key(&behind) {
-                    // Whoever wants one that can't be read is told then.
+                    // A slice that can't be read is left to its reader, which gets the error.
                     let Ok(Some((kept, _))) = self.read(&behind) else { break };
                     state.keep(behind, kept, self.most);
                 }
@@ -208,7 +207,7 @@ impl StoreLayer for SharedReads {
         let applied = self.inner.apply(batch);
         let mut state = self.state();
         if !state.kept.is_empty() {
-            // Also of a batch that failed nobody knows but that it was carried out.
+            // Also after an error: a failed batch may have been carried out.
             changed.iter().for_each(|key| state.forget(key));
         }
         applied

@@ -1,4 +1,4 @@
-//! The small tables that travel beside a sub-plan: read once, sent to every drive.
+//! Tables of broadcast joins, which travel with a sub-plan: read once, sent to every drive.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::query_limits::host_error;
 
-/// The most bytes that all tables beside one scan may take up in memory. Planning has taken them for far smaller.
+/// The most bytes of memory that all broadcast tables of one scan may take. The planner has estimated far less.
 const MAX_BYTES: usize = 12 << 20;
 
 /// A table that was read.
@@ -42,14 +42,13 @@ struct Tables {
 
 type Reading = Shared<BoxFuture<'static, std::result::Result<Arc<Tables>, Arc<Error>>>>;
 
-/// What is read for one scan.
+/// The broadcast tables of one scan.
 #[derive(Clone, Default)]
 pub struct BroadcastTables {
     inputs: Vec<Arc<dyn ExecutionPlan>>,
     /// The columns of each as they travel.
     schemas: Vec<SchemaRef>,
-    /// Begun by whoever asks first, and run once whatever becomes of that one and of the reading:
-    /// plans can't be run twice.
+    /// The first caller begins the reading. It runs once, even if that caller stops waiting: plans can't run twice.
     reading: Arc<OnceLock<Reading>>,
 }
 

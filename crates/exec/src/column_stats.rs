@@ -1,8 +1,8 @@
-//! What is known about the columns of a table for estimates: bounds, shares of nulls, and how many values there can be.
+//! What is known about the columns of a table for estimates: bounds, shares of nulls, and bounds on distinct values.
 //!
-//! It comes from the metadata slice of one partition, which the host reads for the schema anyway. Rows are
-//! dealt out slice by slice or by a hash, so that one partition looks like all of them; where it does not, an
-//! estimate is off, and no answer.
+//! It comes from the metadata slice of one partition, which the host reads for the schema anyway. Rows are distributed
+//! slice by slice or by a hash, so that one partition looks like all of them. Where it does not, only an estimate is
+//! wrong, never an answer.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::ScalarValue;
 use skytether_slice::Metadata;
 
-/// Tables of more columns are not looked through: that takes longer than it helps.
+/// Tables of more columns get no statistics: reading them takes longer than it helps.
 const MAX_COLUMNS: usize = 256;
 
 /// One column.
@@ -24,7 +24,7 @@ pub(crate) struct Known {
     pub(crate) max: f64,
     /// The share of rows that are NULL.
     pub(crate) nulls: f64,
-    /// Whether values are whole numbers of some unit, so that there are no more than lie between the bounds.
+    /// Whether values are whole numbers of some unit, so that the bounds limit their number.
     whole: bool,
 }
 
@@ -34,7 +34,7 @@ impl Known {
         self.whole.then(|| (self.max - self.min + 1.0).max(1.0))
     }
 
-    /// The share of the values that lie between `low` and `high`, as if they were spread evenly.
+    /// The share of the values between `low` and `high`, as if values were spread evenly.
     pub(crate) fn between(&self, low: f64, high: f64) -> f64 {
         let step = if self.whole { 1.0 } else { 0.0 };
         let width = self.max - self.min + step;
@@ -56,14 +56,14 @@ impl Known {
     }
 }
 
-/// A table: its rows, and what is known of its columns by name.
+/// A table: its rows, and what is known of its columns, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KnownTable {
     columns: HashMap<String, Known>,
 }
 
 impl KnownTable {
-    /// What `metadata` tells of numbers, dates and times.
+    /// What `metadata` has about numbers, dates and times.
     pub fn of(metadata: &Metadata) -> Self {
         if metadata.schema.fields().len() > MAX_COLUMNS || metadata.rows == 0 {
             return Self::default();
@@ -92,7 +92,7 @@ impl KnownTable {
     }
 }
 
-/// The type whose numbers stand for values of `t` in order, through which they are cast: none for those without.
+/// The type through which values of `t` become numbers in the same order; `None` for types without such numbers.
 fn through(t: &DataType) -> Option<DataType> {
     match t {
         t if t.is_numeric() => Some(t.clone()),
@@ -108,7 +108,7 @@ fn numbers(values: &ArrayRef) -> Option<ArrayRef> {
     cast(&cast(values, &through).ok()?, &DataType::Float64).ok()
 }
 
-/// The number that stands for a value; `None` for NULL, and for types without.
+/// The number that orders a value; `None` for NULL, and for types without such a number.
 pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
     if value.is_null() {
         return None;

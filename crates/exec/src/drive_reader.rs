@@ -1,5 +1,4 @@
-//! Reading what a drive makes of its sub-plan: with patience, with figures for the receipt, and with
-//! errors that name the drive.
+//! Reads a drive's results: retries, collects figures for the receipt, and names the drive in errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +30,7 @@ pub struct Timeouts {
     pub silence: Duration,
 }
 
-/// The data set and generation, of those that `plan` reads, of which `error` misses a key.
+/// The data set and generation whose key `error` reports as missing, among those that `plan` reads.
 fn missing_of(error: &Error, plan: &SubPlan) -> Option<(DatasetName, Generation)> {
     let (Kind::NotFound, Some(Detail::MissingKey { key })) = (error.kind(), error.detail()) else { return None };
     for (dataset, partitions) in plan.datasets() {
@@ -80,18 +79,18 @@ pub(crate) struct WireCounters {
 }
 
 impl WireCounters {
-    /// But for so many bytes that were sent to the drive, and that came of slices that it handed out: these
-    /// are counted by themselves.
+    /// These counters without `received` bytes sent to the drive, and without `handed` bytes of raw slices. The caller
+    /// counts both separately.
     pub(crate) fn without(self, received: u64, handed: u64) -> Self {
         Self { received: self.received.saturating_sub(received), sent: self.sent.saturating_sub(handed), ..self }
     }
 }
 
-/// One drive's part of a scan: what is known of it, and whom errors are to name.
+/// One drive's part of a scan: its figures, and the name for errors.
 pub struct DriveStream {
     /// The drive.
     pub drive: Arc<dyn Cse>,
-    /// The columns that it is to send.
+    /// The columns that the drive must send.
     pub schema: SchemaRef,
     /// Where its figures go.
     pub note: ProfileEntry,
@@ -99,10 +98,10 @@ pub struct DriveStream {
     pub metrics: BaselineMetrics,
     /// How long it may be silent.
     pub patience: Timeouts,
-    /// What knows of data sets, to tell what a missing part means.
+    /// The catalog, which explains a missing part of a data set.
     pub catalog: Option<Catalog>,
-    /// Whether the last batch is handed on only when the drive has told what it did: whoever takes the first rows of
-    /// each drive asks for no more, and the drive's figures would be lost on the way.
+    /// Whether the last batch is withheld until the drive has sent its annotation. A reader that takes only the first
+    /// rows of each drive stops reading then, and the drive's figures would be lost.
     pub to_the_end: bool,
 }
 
@@ -120,11 +119,11 @@ impl DriveStream {
         &self.drive
     }
 
-    /// What an error of the drive says to whoever asked for what `plan` reads.
+    /// The drive's error, worded for the query that reads what `plan` names.
     pub(crate) async fn attribute_error(&self, plan: &SubPlan, e: Error) -> Error {
         let name = &self.drive.info().name;
-        // What is missing is a slice of this generation, or something that the query asks for
-        // in vain, such as a column.
+        // A slice of this generation is missing, or something that the query names and that does not exist, such as a
+        // column.
         match missing_of(&e, plan).zip(self.catalog.as_ref()) {
             Some(((of, generation), catalog)) => missing::explain(catalog, &of, generation, name, e).await,
             None if e.mentions(name) => e,
@@ -154,8 +153,7 @@ impl DriveStream {
         });
     }
 
-    /// So many bytes of a slice have come as they are stored. The drive read them for this level, and not for the
-    /// sub-plan that it counts for.
+    /// Counts `bytes` of a slice that came raw. The drive read them for the host, outside of its own sub-plan.
     pub(crate) fn on_raw_bytes(&self, bytes: u64) {
         self.note.update(|a| {
             a.bytes_read += bytes;
@@ -163,7 +161,8 @@ impl DriveStream {
         });
     }
 
-    /// This level has done `above` in the place of the drive, in all; of the time, `new` was not told yet.
+    /// The parent has done `above` in the place of the drive, in all; `new` is the part of its time that was not
+    /// counted yet.
     pub(crate) fn worked(&self, above: ParentWork, new: Duration) {
         if !new.is_zero() {
             self.metrics.elapsed_compute().add_duration(new);
@@ -171,21 +170,20 @@ impl DriveStream {
         self.note.update(|a| a.above = above);
     }
 
-    /// Rows go to whoever reads the scan.
+    /// Counts rows that go to the reader of the scan.
     pub(crate) fn records(&self, batch: &RecordBatch) {
         self.metrics.record_output(batch.num_rows());
     }
 
-    /// What was seen of the drive so far, by this host: of a session that is over and will tell
-    /// nothing, all that is known.
+    /// What this host saw of the drive so far. For a session that ends without an annotation, nothing else is known.
     pub(crate) fn seen(&self) -> WireCounters {
         let mut seen = WireCounters::default();
         self.note.update(|a| seen = WireCounters { rows: a.rows_out, sent: a.bytes_sent, received: a.bytes_received });
         seen
     }
 
-    /// The drive has told what it did since `before`, or nobody waits for that any longer; `change` adds
-    /// what only the host knows.
+    /// The drive has sent its annotation of the work since `before`, or the host has stopped waiting for it. `change`
+    /// adds what only the host knows.
     pub(crate) fn end(&self, told: Option<Annotation>, before: WireCounters, change: impl FnOnce(&mut Annotation)) {
         let name = &self.drive.info().name;
         self.note.update(|a| {
@@ -208,7 +206,8 @@ impl DriveStream {
         .await
     }
 
-    /// Reads what the drive makes of `plan` to its end; `give` hands rows on, and says whether somebody takes them.
+    /// Reads what the drive makes of `plan` to its end. `give` passes rows to the reader, and returns whether one takes
+    /// them.
     pub(crate) async fn deliver<F: Future<Output = bool>>(&self, stream: DeliveryStream, plan: &SubPlan, mut give: impl FnMut(RecordBatch) -> F) -> Result<()> {
         let (name, dataset) = (self.drive.info().name.clone(), &plan.dataset);
         let patience = self.patience();
@@ -252,7 +251,7 @@ impl DriveStream {
                     }
                     self.end(Some(annotation), WireCounters::default(), |_| {});
                     if let Some(batch) = last {
-                        // Where nobody listens any more, that is all.
+                        // Where the reader has stopped, that is all.
                         give(batch).await;
                     }
                     return Ok(());

@@ -1,10 +1,10 @@
-//! How many rows a sub-plan gives, roughly: so that joins read their smaller side first.
+//! A rough estimate of the rows that a sub-plan gives, so that joins read their smaller side first.
 //!
-//! Tables' numbers of rows are known, and of numbers, dates and times the bounds ([`KnownTable`]); conditions on them
-//! count by the share of their range, as if values were spread evenly. What is not known counts by shares of textbooks
-//! (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range; it matters that a filtered table
-//! counts for less than a whole one, not by how much. Of two columns that are joined the one with fewer values is taken
-//! for the key that the other refers to.
+//! Known are the rows of each table, and the bounds of numbers, dates and times ([`KnownTable`]). A condition on these
+//! counts by the share of their range, as if values were spread evenly. What is not known counts by textbook shares
+//! (Selinger et al., SIGMOD 1979): a tenth for an equality, a third for a range. It matters that a filtered table
+//! counts for less than a whole one, not by how much. Of two joined columns, the one with fewer values counts as the
+//! key that the other refers to.
 
 use crate::column_stats::{Known, KnownTable};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ impl FromIterator<(TableReference, Estimated)> for Estimates {
 pub struct Given {
     /// Rows; at least 1.
     pub(crate) rows: u64,
-    /// For each column how many values it can have, where that is known.
+    /// The number of distinct values of each column, where known.
     pub(crate) values: Vec<Option<u64>>,
 }
 
@@ -177,7 +177,7 @@ impl Estimates {
                     _ => return None,
                 };
                 let value = crate::column_stats::number(value)?;
-                // What lies between whole numbers: nothing.
+                // Between whole numbers there is nothing.
                 match op {
                     Operator::Lt => (column, f64::NEG_INFINITY, below(value, self.known(column, input)?)),
                     Operator::LtEq => (column, f64::NEG_INFINITY, value),
@@ -228,7 +228,7 @@ impl Estimates {
     }
 }
 
-/// The greatest value below `value` of a column with so many values, or the same where there is no next one.
+/// The greatest value below `value` of a column of whole numbers; `value` itself where there is no next one.
 fn below(value: f64, known: &Known) -> f64 {
     if known.values().is_some() { value.ceil() - 1.0 } else { value }
 }
@@ -334,7 +334,7 @@ mod tests {
             let right = scan("t").filter(col("t.a").lt_eq(lit(10i64))).unwrap().build().unwrap();
             of(scan("large").join(right, kind, (vec!["large.a"], vec!["t.a"]), None).unwrap()).rows
         };
-        // 100,000 rows with 100 values, each found 10 times on the other side, of which a tenth is left.
+        // 100,000 rows with 100 values, each found 10 times on the other side. A tenth of these remains.
         assert_eq!(join(JoinType::Inner), 100_000);
         assert_eq!(join(JoinType::LeftSemi), 100_000);
         let few = scan("t").filter(col("t.day").lt(Expr::Literal(ScalarValue::Date32(Some(1)), None))).unwrap().build().unwrap();

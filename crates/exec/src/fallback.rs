@@ -22,8 +22,8 @@ const PLANS: usize = 4;
 /// Epochs that may run or wait.
 const EPOCHS: u32 = 64;
 
-/// Threads that wait for what is read and decoded. Those that decode are others: a thread that waits must not take the
-/// place of one that it waits for.
+/// Threads that wait for reads and decoding. Decoding has other threads: a thread that waits must not take the place of
+/// one that it waits for.
 const WAITING: usize = 16;
 
 /// Makes engines that share a memory pool, and the threads that wait for values.

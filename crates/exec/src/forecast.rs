@@ -1,4 +1,4 @@
-//! What a scan whose work may move between drives and host is expected to take.
+//! The forecast of a scan whose work may move between drives and host.
 
 use skytether_scheduler::message::{CseId, Slice, SliceId};
 use skytether_scheduler::query::{Forecast, Setup, forecast};
@@ -22,7 +22,7 @@ pub(crate) fn expected(setup: Setup, names: &[&str], slices: Vec<Vec<Slice>>) ->
 /// Slices above which nothing is foretold: it takes a plan over all of them.
 pub(crate) const MOST: usize = 1 << 16;
 
-/// So many slices of equal size for drive `at`, numbered from `first` on.
+/// `slices` slices of equal size for drive `at`, numbered from `first` on.
 pub(crate) fn equal_slices(at: u32, first: u32, slices: u32, rows: u64, bytes: u64) -> Vec<Slice> {
     let each = |sum: u64| sum / u64::from(slices.max(1));
     let (rows, bytes) = (u32::try_from(each(rows)).unwrap_or(u32::MAX), each(bytes));

@@ -1,9 +1,9 @@
-//! What a join has learnt about its keys, as a filter for the drives.
+//! Join filters: the keys that a hash join has seen on its build side, as a condition for drives.
 //!
-//! Once a hash join has its build side, DataFusion tells the other side's scan which keys can still match: bounds, and
-//! a set of keys. Here that becomes a condition that Substrait carries: comparisons, and a set of keys
-//! ([`skytether_plan::keys`]) instead of long lists. It may let rows through that the join then drops, and must never
-//! hold back one that matches; so whatever is not understood is left out.
+//! Once a hash join has its build side, DataFusion gives the other side's scan the keys that can still match: bounds,
+//! and a set of keys. This module makes a condition of them that Substrait carries: comparisons, and a set of keys
+//! ([`skytether_plan::keys`]) instead of long lists. The condition may pass rows that the join then drops, and must
+//! never hold back one that matches. So it leaves out everything that it does not understand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Translation<'_> {
         Ok(if is_false(filter) { Some(lit(false)) } else { None })
     }
 
-    /// A key: a column, or one that was cast.
+    /// A key: a column, or a cast of one.
     fn value(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Expr> {
         if let Some(column) = expr.downcast_ref::<Column>() {
             let (qualifier, field) = (column.index() < self.schema.fields().len()).then(|| self.schema.qualified_field(column.index()))?;
@@ -125,7 +125,7 @@ impl Translation<'_> {
         Ok(all)
     }
 
-    /// Whether `value` has the type of `key`: no coercion is done any more.
+    /// Whether `value` has the type of `key`: nothing coerces types after this.
     fn comparable(&self, key: &Expr, value: &ScalarValue) -> bool {
         key.get_type(self.schema).is_ok_and(|t| t == value.data_type())
     }
@@ -136,7 +136,7 @@ impl Translation<'_> {
     }
 
     fn one_of(&mut self, key: Expr, mut values: Vec<ScalarValue>) -> DfResult<Option<Expr>> {
-        // NULL is equal to nothing; where it should pass, DataFusion says so beside the list.
+        // NULL equals nothing. Where NULL should pass, DataFusion adds a separate condition to the list.
         values.retain(|v| !v.is_null());
         if values.is_empty() {
             return Ok(Some(lit(false)));

@@ -1,4 +1,4 @@
-//! Execution of a host's plan: scans of drives, work that moves, and what a receipt is made of.
+//! Execution of a host's plan: scans of drives, adaptive execution, and the collection of receipts.
 //!
 //! | module | subject |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Engines in this process over what drives store, one for each drive, made when they are first needed.
+//! Engines in this process over what drives store: one per drive, made on first use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::adaptive::local_worker::LocalExecutor;
 
-/// Threads that wait for slices that drives hand out.
+/// Threads that wait for raw slices of drives.
 const READERS: usize = 64;
 
 /// The engines of a host. Clones share them.

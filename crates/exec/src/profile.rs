@@ -1,4 +1,4 @@
-//! What gathers a receipt while its query runs.
+//! Collects the receipt while its query runs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,12 +28,12 @@ struct State {
     plan: Option<Running>,
 }
 
-/// The physical plan of a query that is under way, and for its operators from the root down why they are on the host.
+/// The physical plan of a running query, and for each operator, from the root down, why it is on the host.
 #[derive(Debug)]
 struct Running {
     plan: Arc<dyn ExecutionPlan>,
     reasons: Vec<Option<String>>,
-    /// For its operators from the root down: the number of the sub-plan whose rows they read, if any.
+    /// For each operator, from the root down: the number of the sub-plan whose rows it reads, if any.
     scans: Vec<Option<u32>>,
     memory: Arc<PeakRecordingPool>,
 }
@@ -74,7 +74,7 @@ impl Collector {
         }
     }
 
-    /// A new scan; its number is what the other calls want.
+    /// Adds a scan, and returns its number for the other calls.
     pub fn scan(&self, table: String, rung: PushdownLevel, sub_plan: String, sub_plan_number: Option<u32>) -> usize {
         let scans = &mut self.lock().receipt.scans;
         scans.push(ScanReceipt {
@@ -91,7 +91,7 @@ impl Collector {
         scans.len() - 1
     }
 
-    /// The keys of so many `joins` go down with a scan.
+    /// The keys of `joins` joins go down with a scan.
     pub(crate) fn filtered(&self, scan: usize, joins: usize) {
         if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
             scan.join_filters = u32::try_from(joins).unwrap_or(u32::MAX);
@@ -105,7 +105,7 @@ impl Collector {
         }
     }
 
-    /// What a scan was expected to take, and what it took.
+    /// The forecast of a scan, and what it took.
     pub(crate) fn estimate(&self, scan: usize, estimate: Estimate) {
         if let Some(scan) = self.lock().receipt.scans.get_mut(scan) {
             scan.estimate = Some(estimate);
@@ -123,7 +123,7 @@ impl Collector {
         }
     }
 
-    /// Changes what is known of a drive's work.
+    /// Changes the annotation of a drive.
     pub(crate) fn update(&self, scan: usize, number: usize, change: impl FnOnce(&mut Annotation)) {
         if let Some(annotation) = self.lock().receipt.scans.get_mut(scan).and_then(|s| s.annotations.get_mut(number)) {
             change(annotation);
@@ -149,7 +149,7 @@ impl Collector {
         if state.receipt.seconds == 0.0 {
             state.receipt.seconds = seconds;
         }
-        // The physical plan may hold a lot; its figures are all that is wanted from here on.
+        // The physical plan may hold much memory; only its figures are needed from here on.
         if let Some(running) = state.plan.take() {
             running.tell(&mut state.receipt);
         }
@@ -188,7 +188,7 @@ fn sum_up(receipt: &mut Receipt, cut: Pushdown) {
     sort(&mut receipt.drives);
     (receipt.bytes_read, receipt.bytes_moved, receipt.host_work) = (0, receipt.bytes_metadata, ParentWork::default());
     for d in &receipt.drives {
-        // What branches worked off of their drives' is in the figures of the branches.
+        // What aggregators processed for their own drives is in the figures of the aggregators.
         receipt.host_work.add(d.above);
         add(&mut receipt.bytes_read, d.bytes_read);
         add(&mut receipt.bytes_moved, d.bytes_sent);

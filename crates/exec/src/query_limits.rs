@@ -1,8 +1,8 @@
 //! The memory and the disk that the host's part of queries may use, and the errors of a query that needs more.
 //!
-//! DataFusion's own limit of disk ends in an error that differs from other failures by its text only. So files are
-//! counted here, and what goes beyond the limit is an [`Error`] with a [`Detail`]. See also
-//! [`crate::spill_dir`], which makes the directory of the files.
+//! DataFusion's own disk limit ends in an error that differs from other failures by its text only. So this module
+//! counts the files, and an excess is an [`Error`] with a [`Detail`]. See also [`crate::spill_dir`], which makes the
+//! directory of the files.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
@@ -115,10 +115,10 @@ pub(crate) struct SpillFiles {
 }
 
 impl SpillFiles {
-    /// Files below `directory`, of at most `limit` bytes together.
+    /// Spill files below `directory`, with at most `limit` bytes together.
     ///
     /// # Errors
-    /// Those of the system, where nothing can be made there.
+    /// Those of the system, where no file can be made there.
     pub(crate) fn below(directory: &Path, limit: u64) -> Result<Arc<Self>> {
         let builder = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![directory.to_owned()]));
         // The limit is kept here.

@@ -1,4 +1,4 @@
-//! Memory of all queries of a host together, and their room on disk.
+//! Memory and spill disk that all queries of a host share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::query_limits::SpillFiles;
 use crate::sort_reserve::SortReservePool;
 use crate::spill_dir::SpillDirectory;
 
-/// The memory that all queries of a host share, and their room on disk. It is made before the cluster, whose degraded
-/// reads take from the same memory.
+/// The memory and spill disk that all queries of a host share. It is made before the cluster, whose degraded reads take
+/// from the same memory.
 #[derive(Debug, Clone)]
 pub struct QueryRuntime {
     runtime: Arc<RuntimeEnv>,
@@ -44,7 +44,7 @@ impl QueryRuntime {
         &self.spill
     }
 
-    /// Memory, and room on disk.
+    /// The environment for DataFusion: memory pool and spill disk.
     pub fn env(&self) -> &Arc<RuntimeEnv> {
         &self.runtime
     }

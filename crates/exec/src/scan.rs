@@ -45,7 +45,7 @@ use crate::subplan_encoder::{Outgoing, Sent};
 use skytether_api::estimate::WorkSplit;
 use skytether_catalog::root_store::Catalog;
 
-/// Batches that wait between a drive and whoever reads.
+/// Batches that wait between a drive and its reader.
 const PREFETCH: usize = 4;
 
 /// A drive that takes part in a scan, with what it may see.
@@ -53,7 +53,7 @@ const PREFETCH: usize = 4;
 pub struct Target {
     /// The drive.
     pub drive: Arc<dyn Cse>,
-    /// Receives reports of what is wrong with it.
+    /// Receives reports of faults of the drive.
     pub faults: Arc<dyn FaultReporter>,
     /// Its place among the host's drives.
     pub at: usize,
@@ -74,7 +74,7 @@ pub struct QueryContext {
     pub patience: Timeouts,
     /// Rows of a batch, at most.
     pub batch_rows: u32,
-    /// What knows of data sets, to tell what a missing part means.
+    /// The catalog, which explains a missing part of a data set.
     pub catalog: Catalog,
 }
 
@@ -102,27 +102,27 @@ pub struct DriveScanExec {
 pub struct Moves {
     /// What the sub-plan does, by kinds of operators, rows and bytes.
     pub work: Work,
-    /// Whether the cost model decides where work runs, or all of it stays at one rung.
+    /// Whether the cost model decides where work runs, or all of it stays at one pushdown level.
     pub policy: Policy,
-    /// Whether that follows from what is estimated.
+    /// Whether there is a forecast: the cost model decides, or has led to the static policy.
     pub estimated: bool,
     /// The device that this host is.
     pub host: Profile,
     /// The devices of the targets, in their order.
     pub profiles: Vec<Profile>,
-    /// How far kinds of operators are from their priors at each of them, as queries before have shown.
+    /// The cost of each kind of operator at each drive, relative to its prior, as earlier queries have shown.
     pub kinds: Vec<Kinds>,
     /// Memory and numbers of what may be under way.
     pub limits: Limits,
-    /// The slices, rows and bytes of each drive's part, as root records have them; of the bytes those of the columns
-    /// that are read, if all are alike.
+    /// The slices, rows and bytes of each drive's part, by the root records. Bytes are those of the columns that are
+    /// read, if all columns are of a like size.
     pub parts: Vec<(u32, u64, u64)>,
-    /// What works off what each drive hands out.
+    /// The engines on the host for slices that drives send raw, one per drive.
     pub engines: Vec<Arc<LocalExecutor>>,
 }
 
 impl Moves {
-    /// What its machine starts from.
+    /// The setup of its state machine.
     fn setup(&self) -> Setup {
         Setup {
             work: self.work.clone(),
@@ -153,13 +153,13 @@ pub struct ScanParts {
     pub plan: Outgoing,
     /// The drives that are asked.
     pub targets: Vec<Target>,
-    /// What is said of drives that have a part of the table and are not asked, as nothing there can match.
+    /// Annotations for drives that have a part of the table and are left out, because nothing there can match.
     pub unasked: Vec<Annotation>,
     /// The columns of what each drive sends.
     pub schema: SchemaRef,
     /// About what all drives give together.
     pub given: Given,
-    /// The small tables that travel beside the plan.
+    /// The tables of broadcast joins, which travel with the plan.
     pub beside: BroadcastTables,
     /// The order in which each drive gives its rows.
     pub order: Option<LexOrdering>,
@@ -200,7 +200,7 @@ impl DriveScanExec {
         }
     }
 
-    /// What is sent to target `at`, but for the plan itself.
+    /// The sub-plan for target `at`, without the program itself.
     fn sub_plan(&self, at: usize) -> SubPlan {
         let target = &self.targets[at];
         SubPlan {
@@ -274,8 +274,7 @@ impl DriveScanExec {
         AbortOnDropHandle::new(tokio::spawn(running))
     }
 
-    /// What it is expected to take, before anything is asked of a drive; nothing where its work does
-    /// not move by the cost model.
+    /// The forecast, before any request to a drive; `None` where the cost model does not decide.
     pub fn expected(&self) -> Option<WorkSplit> {
         let moves = self.moves.as_ref().filter(|moves| moves.estimated)?;
         if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
@@ -388,7 +387,7 @@ impl ExecutionPlan for DriveScanExec {
         Ok(TreeNodeRecursion::Continue)
     }
 
-    /// Takes the filters of joins as a hint: what they drop below, the join would have dropped.
+    /// Takes the filters of joins as a hint: the join would drop the same rows.
     fn handle_child_pushdown_result(
         &self,
         phase: FilterPushdownPhase,
@@ -430,7 +429,7 @@ impl ExecutionPlan for DriveScanExec {
                 reading.run(sent.of(sub_plan), &send).await
             };
             if let Err(e) = run.await {
-                // Where nobody listens any more there is nobody to tell.
+                // The reader may have stopped, and with it the need for the error.
                 let _ = send.send(Err(to_datafusion(e))).await;
             }
             Ok(())
@@ -438,8 +437,8 @@ impl ExecutionPlan for DriveScanExec {
         Ok(builder.build())
     }
 
-    /// To be run again, as the step of a recursive query is: the filters of joins were those of the run before, and
-    /// nobody would complete them now.
+    /// Prepares for another run, as the step of a recursive query needs. The join filters belong to the run before: no
+    /// join would complete them now.
     fn reset_state(self: Arc<Self>) -> DfResult<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(self.with(self.plan.without_filters(), self.beside.with_inputs(self.beside.inputs().to_vec())?)))
     }
@@ -464,7 +463,7 @@ impl ExecutionPlan for DriveScanExec {
     }
 }
 
-/// What is sent to all drives alike.
+/// What all drives get alike.
 struct Parcel {
     sent: Sent,
     tables: BTreeMap<String, Bytes>,

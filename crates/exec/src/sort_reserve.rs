@@ -1,9 +1,9 @@
 //! Memory that sorts leave free for their own merges.
 //!
-//! DataFusion's sort fills its share of the pool with rows, and when that is full merges them into a run on disk. The
-//! merge needs as much again for its keys (for more than one key, or text, they are written out in a form that compares
-//! as bytes), takes it from the same pool, and fails where the rows have left none: a sort that does not fit into
-//! memory would end with an error, not on disk. So the rows of a sort may fill half of what it could have.
+//! DataFusion's sort fills its share of the pool with rows, and merges them into a run on disk when the share is full.
+//! The merge needs as much memory again for its keys: several keys, or texts, are written in a form that compares as
+//! bytes. It takes this memory from the same pool, and fails where the rows have left none. A sort that does not fit
+//! into memory would then end with an error, not on disk. So the rows of a sort may fill half of the sort's share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{FairSpillPool, MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use skytether_common::units::human_bytes;
 
-/// How DataFusion names whoever holds the rows of a sort. Its merges are called `ExternalSorterMerge[n]`.
+/// How DataFusion names the consumer that holds the rows of a sort. Its merges are called `ExternalSorterMerge[n]`.
 const SORTER: &str = "ExternalSorter[";
 
-/// A fair pool, of which rows that are being sorted may have half.
+/// A fair pool that grants rows being sorted at most half of what they could have.
 #[derive(Debug)]
 pub(crate) struct SortReservePool {
     fair: FairSpillPool,
@@ -70,8 +70,7 @@ impl MemoryPool for SortReservePool {
         if sorts(reservation.consumer()) {
             let room = self.limit / 2 / self.sorters.load(Ordering::Relaxed).max(1);
             let wanted = reservation.size().saturating_add(additional);
-            // Who holds nothing has nothing to write to disk: a first batch that is larger than the room goes
-            // where there is room for it.
+            // A sort that holds nothing has nothing to spill: a first batch larger than its share may use free memory.
             if wanted > room && reservation.size() > 0 {
                 return Err(resources_datafusion_err!(
                     "{} wants {}, more than the {} of its rows",

@@ -1,8 +1,8 @@
-//! Where a host puts aside what its memory can't hold: a directory of its own, which a crash leaves behind
-//! and the next host deletes.
+//! Where a host spills what its memory can't hold: its own directory, which a crash leaves behind and the next host
+//! deletes.
 //!
-//! `skytether-spill-<pid>-<id>/` holds the files; beside it lies `skytether-spill-<pid>-<id>.lock`, locked (flock) for
-//! as long as its host lives. A lock that can be taken therefore belongs to a host that is no more.
+//! `skytether-spill-<pid>-<id>/` holds the files. `skytether-spill-<pid>-<id>.lock` lies next to it, locked (flock)
+//! while its host lives. A lock that another host can take therefore belongs to a host that has ended.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct SpillDirectory {
 }
 
 impl SpillDirectory {
-    /// Makes one below `parent`, which is made where absent, and deletes those of hosts that are dead.
+    /// Makes a directory below `parent`, which is made where absent, and deletes directories of hosts that have ended.
     ///
     /// # Errors
     /// As [`Error::io`] for a directory that can't be made.
@@ -31,7 +31,7 @@ impl SpillDirectory {
         sweep(parent);
         let name = format!("{PREFIX}{}-{}", std::process::id(), Uuid::new_v4().simple());
         let (path, lock, aside) = (parent.join(&name), parent.join(format!("{name}{LOCK}")), parent.join(format!("{name}{LOCK}.new")));
-        // Locked before it has the name that others look for: nobody finds it free in between.
+        // Locked before it gets the name that other hosts look for: none can find it unlocked in between.
         let held = File::create(&aside).map_err(|e| Error::io("create", &aside, e))?;
         held.lock().map_err(|e| Error::io("lock", &aside, e))?;
         fs::rename(&aside, &lock).map_err(|e| Error::io("rename", &aside, e))?;
@@ -67,7 +67,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// The lock goes last: it is by the lock that the directory is found.
+/// Removes the lock last: a later host finds the directory by its lock.
 fn remove(path: &Path, lock: &Path) {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => tracing::warn!("cannot delete {}, which is not needed any more: {e}", path.display()),
@@ -93,7 +93,7 @@ mod tests {
         let parent = dir.path().join("below");
         let alive = SpillDirectory::make(&parent).unwrap();
         fs::write(alive.path().join("rows"), "1").unwrap();
-        // As a crash leaves it: nobody holds the lock.
+        // As a crash leaves it: without a lock holder.
         fs::create_dir(parent.join("skytether-spill-1-a")).unwrap();
         fs::write(parent.join("skytether-spill-1-a/rows"), "2").unwrap();
         fs::write(parent.join("skytether-spill-1-a.lock"), "").unwrap();

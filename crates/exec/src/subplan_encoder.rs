@@ -1,4 +1,4 @@
-//! A sub-plan on its way to the drives: encoded once for all of them, with what joins have learnt about their keys.
+//! Encodes a sub-plan once for all drives, together with its join filters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::join_filter;
 
-/// What goes to the drives.
+/// The encoded form that drives get.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     /// The Substrait bytes.
@@ -31,9 +31,9 @@ pub struct Outgoing {
     state: Arc<SessionState>,
     /// As the cut made it.
     plain: Bytes,
-    /// Filters whose content is known once their joins have read their other sides.
+    /// Filters whose content is known once their joins have read their build sides.
     filters: Vec<Arc<dyn PhysicalExpr>>,
-    /// What is sent.
+    /// The encoded form, once made.
     sent: OnceCell<Sent>,
 }
 
@@ -77,8 +77,8 @@ impl Outgoing {
         &self.filters
     }
 
-    /// What goes to the drives. Waits until joins that filter have read their other sides, which depend on
-    /// nothing that waits for this.
+    /// The encoded form that drives get. Waits until the joins with filters have read their build sides, which never
+    /// wait for this.
     ///
     /// # Errors
     /// Where the plan can't be encoded.

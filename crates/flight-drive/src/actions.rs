@@ -16,7 +16,7 @@ use crate::frames::{self, KeyRequest, ListRequest, RangesRequest};
 pub enum Answered {
     /// In one message.
     Once,
-    /// After messages that tell how far the work is.
+    /// After messages that report progress.
     Progress,
 }
 
@@ -32,7 +32,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The row as `ListActions` tells it, under this name.
+    /// The row as `ListActions` shows it, under this name.
     #[must_use]
     pub fn listed(&self, name: String) -> ActionType {
         let more = if self.answered == Answered::Progress { "; tells how far it is" } else { "" };
@@ -43,7 +43,7 @@ impl Row {
 /// Makes an enum of a table of actions.
 ///
 /// A row is `Variant(Request as codec) = "name", Answered, "description";`. The codec is a module with `encode` and
-/// `decode`, for example [`json`](crate::actions::json). Without a request the body is empty, and what comes is
+/// `decode`, for example [`json`](crate::actions::json). Without a request the body is empty, and an incoming body is
 /// ignored.
 #[macro_export]
 macro_rules! actions {
@@ -164,7 +164,7 @@ mod verify {
 }
 
 actions! {
-    /// What is asked of a drive.
+    /// An action of a drive.
     pub enum DriveAction {
         Info = "info", Once, "who this is, and the protocol";
         Get(KeyRequest as json) = "get", Once, "a value";

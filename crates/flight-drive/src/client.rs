@@ -1,8 +1,8 @@
 //! A CSE on the other side of a connection.
 //!
-//! Signs of life end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for
-//! them. That is why this CSE has the capability `heartbeats`: a caller's limit on the time between messages would
-//! count slow work as silence. A garbled answer to `apply` is `Unavailable`: the batch may be there.
+//! Heartbeats end here: they keep a call's idle timeout from running out, and [`ResultMessage`] has no form for them.
+//! That is why this CSE has the capability `heartbeats`: a caller's limit on the time between messages would count slow
+//! work as silence. A garbled answer to `apply` is `Unavailable`: the batch may be there.
 
 use std::future::Future;
 use std::ops::Range;
@@ -49,23 +49,23 @@ pub struct FlightCse {
     peer: Peer,
 }
 
-/// Whom errors name, and how long to wait.
+/// The name for errors, and how long to wait.
 #[derive(Debug, Clone)]
 struct Peer {
     /// `drive drive-2 at 127.0.0.1:5301`.
     title: String,
     /// `drive-2`, where known.
     name: Option<String>,
-    /// Its id, where known: what is sent to another drive is refused there.
+    /// Its id, where known: other drives refuse requests with it.
     id: Option<MetadataValue<Ascii>>,
     /// `127.0.0.1:5301`.
     address: String,
     idle: Duration,
-    /// Whether the last call found the drive; shared by all that goes over this connection.
+    /// Whether the last call failed to reach the drive; shared by all calls of this connection.
     lost: Arc<AtomicBool>,
 }
 
-/// What a broken connection means to whoever waited for an answer.
+/// What a broken connection means to a caller that waits for an answer.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     /// Nothing has come yet.
@@ -74,19 +74,19 @@ enum Stage {
     Answer,
 }
 
-/// What whoever runs the drives can do.
+/// Advice for the operator of the drives.
 const RESTART: &str = "start it again with `skytether drive serve`";
 const START: &str = "is `skytether drive serve` running there?";
 
 impl Peer {
-    /// Puts the drive's name and address in front; the drive's own mention of its name goes.
+    /// Puts the drive's name and address in front, and removes the drive's own mention of its name.
     fn named(&self, error: &Error) -> Error {
         let text = self.name.as_ref().map_or_else(|| error.report(), |name| error.text_without(name));
         details::with(Error::new(error.kind(), format!("{}: {text}", self.title)), error.detail().cloned())
     }
 
-    /// Notes how a call ended, and logs when that changes. Whoever answered without being the drive that
-    /// was meant proves nothing.
+    /// Notes how a call ended, and logs when that changes. An answer from another drive than the meant one proves
+    /// nothing.
     fn found(&self, lost: Option<&str>) {
         match lost {
             Some(why) if !self.lost.swap(true, Ordering::Relaxed) => tracing::warn!("{} is lost: {why}", self.title),
@@ -105,7 +105,7 @@ impl Peer {
                 Stage::Call => "it does not answer",
                 Stage::Answer => "the connection broke in the middle of an answer",
             }));
-            // What the layers of the connection say of it helps nobody who runs a query.
+            // The connection's own text does not help the author of a query.
             tracing::debug!(%status, "{}", self.title);
             return Error::unavailable(match stage {
                 Stage::Call => format!("{} does not answer: {RESTART}", self.title),
@@ -113,7 +113,7 @@ impl Peer {
             });
         }
         if status.metadata().contains_key(DRIVE_KEY) {
-            // The drive's text says who it is.
+            // The text is the id of the drive that answers.
             let (name, id) = (self.name.as_deref().unwrap_or("another"), self.id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("?"));
             self.found(Some("another drive answers at its address"));
             let text = format!("at {} answers {}, not {name} ({id}): was it started on another directory?", self.address, status.message());
@@ -141,10 +141,11 @@ impl Peer {
 }
 
 impl FlightCse {
-    /// Connects to `address` (`host:port`, `grpc://host:port` or `grpc+tls://host:port`) and learns who is there.
+    /// Connects to `address` (`host:port`, `grpc://host:port` or `grpc+tls://host:port`) and asks for the drive's
+    /// identity.
     ///
     /// # Errors
-    /// Invalid for an address that is none, and for certificates that either side refuses; Unavailable where nothing
+    /// Invalid for a malformed address, and for certificates that either side refuses; Unavailable where no server
     /// answers in time; Unsupported where it speaks another protocol.
     pub fn connect(address: &str, options: ConnectOptions) -> BoxFuture<'_, Result<Arc<Self>>> {
         Box::pin(async move {
@@ -161,8 +162,7 @@ impl FlightCse {
             };
             let channel = ChannelOptions {
                 connect_timeout: options.connect_timeout,
-                // The idle timeout is the one number that says how long a drive may be silent: a probe
-                // must not run out before it.
+                // The idle timeout is the one limit on a drive's silence: a keepalive probe must not end before it.
                 keepalive: options.keepalive.map(|interval| (interval, options.idle_timeout)),
                 windows: Some((2 << 20, 8 << 20)),
             };
@@ -192,8 +192,8 @@ impl FlightCse {
     }
 }
 
-/// The versions in the answer to an `apply` of so many `changes`. Whatever is wrong with it, the batch
-/// may have been carried out.
+/// The versions in the answer to an `apply` of `changes` changes. Even after an invalid answer, the batch may have been
+/// carried out.
 fn versions(peer: &Peer, changes: usize, answer: &[u8]) -> Result<Vec<Version>> {
     match frames::decode_json::<Vec<Version>>("the answer to `apply`", answer) {
         Ok(versions) if versions.len() == changes => Ok(versions),
@@ -211,14 +211,14 @@ fn is_host(answer: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|said| said.get("instance").is_some() && said.get("drives").is_some())
 }
 
-/// What is told who names a host where a drive is wanted.
+/// The error for a caller that names a host where a drive is wanted.
 fn of_host(address: &str) -> Error {
     Error::invalid(format!(
         "a host listens at {address}, and no drive: name the addresses of drives here (`skytether drive serve` prints them); the host's fleet is asked with --fleet {address}, in Python with connect({address:?}); and a host that is to be one drive of another is started with --aggregator"
     ))
 }
 
-/// A request with the drive that it is meant for and the interval at which signs of life are wanted.
+/// A request with the id of its drive and the interval of heartbeats.
 fn request<T>(message: T, peer: &Peer) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(HEARTBEAT_KEY, MetadataValue::from(u64::try_from(peer.idle.as_millis() / 4).unwrap_or(u64::MAX).max(1)));
@@ -452,7 +452,7 @@ impl Cse for FlightCse {
                     return match running.message().await? {
                         Some(Incoming::Schema(schema)) => {
                             let messages = stream::unfold((running, sender), |(running, sender)| async move {
-                                // While the request is open the other side goes on.
+                                // The other side continues while the request is open.
                                 let (delivery, running) = running.next().await?;
                                 Some((delivery, (running, sender)))
                             });

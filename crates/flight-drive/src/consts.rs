@@ -11,7 +11,7 @@ pub const MAX_MESSAGE: usize = skytether_transport::context::MAX_MESSAGE;
 /// The interval of a working server's signs of life if the client asks for no other.
 pub const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Metadata key of a request: the interval in milliseconds at which the client wants signs of life.
+/// Metadata key of a request: the interval in milliseconds at which the client wants heartbeats.
 pub(crate) const HEARTBEAT_KEY: &str = "skytether-heartbeat-ms";
 
 /// Metadata key of a request: the id of the drive that it is meant for. Metadata key of a refusal: the id of the drive

@@ -1,9 +1,8 @@
 //! A drive's answer as Flight messages, written and read. Pure: bytes in, values out; everything that comes in is
 //! checked.
 //!
-//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch, and on messages without Arrow data
-//! `{"complete":0}`,
-//! `{"done":{annotation}}` or `"alive"`.
+//! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch. On messages without Arrow data it is
+//! `{"complete":0}`, `{"done":{annotation}}` or `"alive"`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +24,7 @@ use skytether_device::size::batch_bytes;
 use crate::consts::MAX_MESSAGE;
 use crate::frames::{from_json, json};
 
-/// The longest JSON that comes beside a delivery: an annotation with as many operators as it may have is a third of
-/// it.
+/// The longest JSON that comes with a delivery. An annotation with the most operators is a third of it.
 pub const MAX_NOTE: usize = 1 << 20;
 
 /// A batch of more bytes is sent in pieces of about this size.
@@ -49,7 +47,7 @@ pub enum Incoming {
     Schema(SchemaRef),
     /// A delivery.
     Message(ResultMessage),
-    /// Nothing but a sign of life, or a part of what comes next.
+    /// A heartbeat, or a part of what comes next.
     Nothing,
 }
 
@@ -215,8 +213,8 @@ impl DeliveryDecoder {
 /// The most rows of a batch whose columns take no bytes: nulls.
 const MAX_NULLS: usize = 1 << 24;
 
-/// Refuses what would take far more memory than the bytes that came: packed columns may claim terabytes, many buffers
-/// may be the same bytes, and rows of nulls cost their sender nothing.
+/// Refuses a batch that would take far more memory than the bytes that arrived. Packed columns may claim terabytes,
+/// many buffers may be the same bytes, and rows of nulls cost their sender nothing.
 fn bounded(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
     if batch.compression().is_some() {
         return Err(Error::corrupt("a batch came packed, which no drive sends"));

@@ -16,7 +16,7 @@ pub fn encode(error: &Error) -> Option<Vec<u8>> {
     serde_json::to_vec(error.detail()?).ok().filter(|json| json.len() <= MAX_DETAIL)
 }
 
-/// The detail in `json`, if it is one that this version knows.
+/// The detail in `json`, if this version knows it.
 #[must_use]
 pub fn decode(json: &[u8]) -> Option<Detail> {
     if json.len() > MAX_DETAIL { None } else { serde_json::from_slice(json).ok() }
@@ -27,10 +27,10 @@ pub(crate) fn short(error: &Error) -> Option<Detail> {
     encode(error).and(error.detail().cloned())
 }
 
-/// Reads a field that holds a detail, or one of another version.
+/// Reads a field with a detail, or with a detail of another version, which gives `None`.
 ///
 /// # Errors
-/// Those of the reader; never that the detail is not known.
+/// Those of the reader; never for an unknown detail.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Detail>, D::Error> {
     Ok(serde_json::from_value(serde_json::Value::deserialize(from)?).ok())
 }

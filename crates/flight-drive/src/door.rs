@@ -52,7 +52,7 @@ impl Connector for Flight {
     }
 }
 
-/// A registry of doors with those of Arrow Flight. Other doors are registered where it is used.
+/// A registry of doors with those of Arrow Flight. Callers register other doors.
 #[must_use]
 pub fn drive_doors() -> DriveDoors {
     let mut doors = Registry::new("a drive");
@@ -63,7 +63,7 @@ pub fn drive_doors() -> DriveDoors {
     doors
 }
 
-/// A registry of connectors with those of Arrow Flight. Others are registered where it is used.
+/// A registry of connectors with those of Arrow Flight. Callers register others.
 #[must_use]
 pub fn connectors() -> Connectors {
     let mut connectors = Registry::new("an address of a drive");

@@ -1,5 +1,5 @@
 //! Byte layouts of tickets and actions. Pure: bytes in, values out; everything that comes in is checked. Deliveries
-//! have [a room of their own](super::deliveries).
+//! have [a module of their own](super::deliveries).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -80,7 +80,7 @@ pub fn encode_ticket(plan: &SubPlan) -> Result<Bytes> {
     Ok(out.freeze())
 }
 
-/// The header of a ticket; what follows it are the plan's bytes, then those of the filters, then those of the tables.
+/// The header of a ticket; then come the bytes of the plan, of the filters and of the tables.
 #[derive(Serialize, Deserialize)]
 struct TicketHeader {
     #[serde(flatten)]
@@ -96,7 +96,7 @@ struct TicketHeader {
     tables: Vec<(String, usize)>,
 }
 
-/// A program, but for its bytes.
+/// A program without its bytes.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ProgramHeader {
@@ -182,7 +182,7 @@ pub struct ListRequest {
     pub prefix: String,
     /// and come after this,
     pub after: Option<Key>,
-    /// at most so many.
+    /// The most entries to return.
     pub limit: usize,
 }
 
@@ -236,7 +236,7 @@ pub fn encode_value(value: &Bytes) -> Bytes {
 /// Reads the answer to `get`.
 ///
 /// # Errors
-/// Corrupt where the value is not what was sent.
+/// Corrupt where the value's checksum differs.
 pub fn decode_value(bytes: &Bytes) -> Result<Bytes> {
     let Some(sum) = bytes.first_chunk::<4>() else {
         return Err(Error::corrupt("the value came cut off"));
@@ -291,7 +291,7 @@ pub fn encode_ranges(parts: &[Bytes]) -> Bytes {
 /// Reads the answer to `get_ranges` for `ranges`.
 ///
 /// # Errors
-/// Corrupt where it is not what was sent, or not what was asked for.
+/// Corrupt where a checksum differs, or the answer does not fit `ranges`.
 pub fn decode_ranges(bytes: &Bytes, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
     let mut all = decode_value(bytes)?;
     let due = check_ranges(ranges)?;
@@ -331,7 +331,7 @@ pub fn encode_batch(batch: &[Op]) -> Result<Bytes> {
         .collect();
     let header = json("a batch of changes", &changes)?;
     let values: usize = batch.iter().map(|op| if let Op::Put { value, .. } = op { value.len() } else { 0 }).sum();
-    // Some room for the frames around it.
+    // Some bytes for the frames around it.
     if 4 + header.len() + values > MAX_MESSAGE - 4096 {
         return Err(Error::exhausted(format!("a batch of {} bytes is too long for one message: at most {}", header.len() + values, MAX_MESSAGE - 4096)));
     }

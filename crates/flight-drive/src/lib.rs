@@ -2,12 +2,18 @@
 //!
 //! | call | request | answer |
 //! |---|---|---|
-//! | `DoGet` | a ticket, which holds a [`SubPlan`](skytether_device::SubPlan): see [`frames`] | the schema, then [`ResultMessage`](skytether_device::ResultMessage)s: see [`deliveries`] |
-//! | `DoExchange` | a ticket, then orders about slices | a [`Session`](skytether_device::Session), or as `DoGet`: see [`sessions`] |
+//! | `DoGet` | a ticket with a [`SubPlan`]: see [`frames`] | the schema, then [`ResultMessage`]s: see [`deliveries`] |
+//! | `DoExchange` | a ticket, then orders about slices | a [`Session`], or as `DoGet`: see [`sessions`] |
 //! | `DoAction info` | nothing | JSON: protocol number and [`CseInfo`](skytether_device::CseInfo) |
-//! | `DoAction get`, `get_ranges`, `stat`, `list`, `usage` | JSON | JSON; for `get` and `get_ranges` u32 LE CRC-32C and the value, or its parts |
+//! | `DoAction get`, `get_ranges` | JSON | u32 LE CRC-32C, and the value or its parts |
+//! | `DoAction stat`, `list` | JSON | JSON |
+//! | `DoAction usage`, `indexes` | nothing | JSON |
 //! | `DoAction verify` | a [`Verify`](skytether_device::Verify) | a [`Verified`](skytether_device::Verified) |
 //! | `DoAction apply` | u32 LE length of a JSON header, the header, the values one after another | JSON: the versions |
+//!
+//! [`SubPlan`]: skytether_device::SubPlan
+//! [`ResultMessage`]: skytether_device::ResultMessage
+//! [`Session`]: skytether_device::Session
 //!
 //! - While a call runs, the server sends heartbeats at the interval in the request's metadata
 //!   (`skytether-heartbeat-ms`). A client takes a drive for dead after [`ConnectOptions::idle_timeout`] without a

@@ -1,7 +1,7 @@
-//! What all connections of a server may hold together: the bytes of large requests.
+//! The bytes of large requests that all connections of a server may hold together.
 //!
-//! Large requests are counted while they arrive, before they are decoded, and until they are carried out. What is too
-//! much is refused at once as `Exhausted`; small requests always go through.
+//! Large requests count from their arrival, before they are decoded, until they are carried out. A request above the
+//! limit is refused at once as `Exhausted`; small requests always go through.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 256 << 20;
 /// So much of each request is not counted.
 const SMALL: usize = 64 << 10;
 
-/// A service whose requests may hold so many bytes together. Each request has its
-/// [`RequestPermit`] among its extensions.
+/// A service with a limit on the bytes of all its requests together. Each request has its [`RequestPermit`] among its
+/// extensions.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounded<S> {
     inner: S,
@@ -60,11 +60,11 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Bounded<S
     }
 }
 
-/// What one request holds of the budget; given back when the last copy goes.
+/// The part of the budget that one request holds; returned when the last clone is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestPermit {
     budget: Arc<Semaphore>,
-    /// Bytes that came and are accounted for.
+    /// Bytes that arrived and are accounted for.
     seen: AtomicUsize,
 }
 

@@ -107,7 +107,7 @@ pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServ
 pub struct CseService {
     cse: Arc<dyn Cse>,
     stopping: watch::Receiver<bool>,
-    /// What all messages go over, where the CSE is to be like some device.
+    /// The emulated link that carries all messages, if the CSE emulates a device.
     link: Option<Arc<Link>>,
 }
 
@@ -121,9 +121,9 @@ fn heartbeat<T>(request: &Request<T>) -> Duration {
         .map_or(DEFAULT_HEARTBEAT, |ms| Duration::from_millis(ms.clamp(20, 60_000)))
 }
 
-/// Refuses a request that is meant for another drive: whoever sent it has broken its connection and found us where
-/// that drive was. Its data must not come here, and what is not here is not lost. A request that names nobody is
-/// meant for whoever answers.
+/// Refuses a request that is meant for another drive. Its sender reconnected after a broken connection, and found this
+/// drive at that drive's address. The data must not come here, and a key that is missing here is not lost. A request
+/// without a drive's id is accepted.
 fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
     let own = info.id.to_string();
     match request.metadata().get(DRIVE_KEY) {
@@ -138,9 +138,9 @@ fn meant_for<T>(info: &CseInfo, request: &Request<T>) -> Result<(), Status> {
     }
 }
 
-/// Ready when the server is to stop.
+/// Ready when the server must stop.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // A closed channel means that the owner of the service does not tell: then never.
+    // A closed channel means that the owner of the service does not signal a stop: then it never comes.
     if stopping.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -244,8 +244,7 @@ impl Talk {
                         }
                         Err(error) => Err(error),
                     },
-                    // No more orders: the session tells what it did. So it does, to nobody,
-                    // where the other side is gone.
+                    // No more orders: the session ends and sends its annotation, even where the other side is gone.
                     Ok(None) | Err(_) => {
                         (self.incoming, self.orders) = (None, None);
                         continue;
@@ -306,7 +305,7 @@ async fn received(link: Option<&Link>, body: &Bytes) {
     }
 }
 
-/// `answers` as they come over `link`, each of so many `bytes`.
+/// `answers` as they come over `link`; `bytes` gives the length of each.
 fn sent<T: Send + 'static>(link: Option<&Arc<Link>>, answers: Answers<T>, bytes: fn(&T) -> usize) -> Answers<T> {
     match link {
         None => answers,

@@ -37,7 +37,7 @@ const PIECE: usize = 4 << 10;
 /// What a session begins with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
-    /// What there is to do.
+    /// The stripes to process, in storage order.
     #[serde(rename = "survey")]
     pub slice_manifest: Vec<Stripe>,
     /// Whether `filter` is less than `full`.
@@ -84,12 +84,12 @@ pub enum Came {
     Opened(Opening),
     /// The columns of batches, `lower` those at `filter`.
     Schema {
-        /// At which rung.
+        /// Whether the rows are those below the aggregation, at `filter`.
         lower: bool,
         /// The columns.
         schema: SchemaRef,
     },
-    /// What came up.
+    /// A message of the CSE.
     Message(Message),
     /// A part of what comes next.
     Nothing,
@@ -153,7 +153,8 @@ pub struct SessionEncoder {
 }
 
 impl SessionEncoder {
-    /// An encoder for batches of these columns, and the first messages; `received` bytes of the sub-plan came in.
+    /// An encoder for batches of these columns, and the first messages. `received` is the length of the sub-plan in
+    /// bytes.
     ///
     /// # Errors
     /// Internal only.
@@ -175,7 +176,7 @@ impl SessionEncoder {
         self.sent += messages.iter().map(|m| (m.data_header.len() + m.data_body.len() + m.app_metadata.len()) as u64).sum::<u64>();
     }
 
-    /// The messages for `message`, in order. The annotation at the end gets the bytes that came and went.
+    /// The messages for `message`, in order. The annotation at the end gets the bytes in both directions.
     ///
     /// # Errors
     /// Exhausted where one row is too long for a message; Internal where Arrow can't write the batch.
@@ -277,7 +278,7 @@ impl SessionDecoder {
                 let Incoming::Message(ResultMessage::Batch { batch, .. }) = self.of(lower).decode(data)? else {
                     return Err(Error::corrupt("rows were announced and something else came"));
                 };
-                // One that is empty counts as well.
+                // An empty batch counts as well.
                 self.bytes += bytes.max(PIECE);
                 let of = (epoch, number, lower);
                 if *self.piece_of.get_or_insert(of) != of {

@@ -13,7 +13,7 @@ use skytether_flight_drive::status::from_status;
 use skytether_slice::metadata::ipc;
 use tonic::Status;
 
-/// Reads one row of values and says how many bytes they came in.
+/// Reads one row of values, and returns the bytes that it arrived in.
 ///
 /// # Errors
 /// Invalid for anything but one row, and for messages that are no Arrow data; exhausted for too many bytes.
@@ -29,13 +29,13 @@ pub(crate) async fn read(messages: impl Stream<Item = Result<FlightData, Status>
         check(&message)?;
         kept.push(message);
     }
-    // Arrow's reader checks what it reads; should it miss something, then that is this call's fault and nobody else's.
+    // Arrow's reader checks what it reads. Should it miss something and panic, only this call fails.
     let values =
         AssertUnwindSafe(values(kept)).catch_unwind().await.unwrap_or_else(|_| Err(Error::invalid("the values of the parameters are no valid Arrow data")))?;
     Ok((values, held))
 }
 
-/// Refuses what would take more memory than it came in.
+/// Refuses a message that would take more memory than its own length.
 fn check(message: &FlightData) -> Result<()> {
     if message.data_header.is_empty() {
         return Ok(());

@@ -1,7 +1,7 @@
-//! What Flight SQL says about catalogs: the domain is the catalog, the data set the schema, the table the table.
+//! How Flight SQL sees a fleet: the domain is the catalog, the data set the schema, the table the table.
 //!
-//! So every table's three names, put together with dots, name it in SQL; a plain table, whose only table is `data`,
-//! is also `domain.dataset`.
+//! So every table's three names, joined by dots, name it in SQL. A plain table, whose only table is `data`, is also
+//! `domain.dataset`.
 
 use std::sync::OnceLock;
 
@@ -71,7 +71,7 @@ pub(crate) async fn tables(fleet: &dyn FleetService, asked: CommandGetTables) ->
         }
         return builder.build().map_err(arrow);
     }
-    // Schemas cost a read each: only those of the tables that the patterns choose.
+    // A schema costs a read, so only those of matching tables are read.
     for (name, table, kind) in all {
         let mut one = CommandGetTables { include_schema: false, ..asked.clone() }.into_builder();
         one.append(name.domain(), name.dataset(), &table, kind, &Schema::empty()).map_err(arrow)?;
@@ -109,7 +109,7 @@ fn pairs(batch: &RecordBatch) -> Result<Vec<DatasetName>> {
     catalogs.iter().zip(schemas).filter_map(|pair| Some((pair.0?, pair.1?))).map(|(d, s)| DatasetName::new(d, s)).collect()
 }
 
-/// The tables of a data set as SQL names them, and what they are.
+/// The tables of a data set as SQL names them, and their kinds.
 fn shown(record: &RootRecord) -> Vec<(String, &'static str)> {
     match record.kind {
         DatasetKind::Table => vec![("data".to_owned(), TABLE)],

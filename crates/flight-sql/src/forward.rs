@@ -1,4 +1,4 @@
-//! Methods of foreign async traits that hand on to inherent ones of the same name.
+//! Methods of foreign async traits that forward to inherent ones of the same name.
 //!
 //! `#[async_trait]` gives each method lifetime clauses, and under such clauses rustc does not cache its proofs that a
 //! future is `Send`. A future that reaches the planner's types costs seconds for each method then. An inherent method

@@ -2,7 +2,7 @@
 //!
 //! | asked | answer |
 //! |---|---|
-//! | statement, Substrait plan | planned for its schema; the ticket carries the text or the plan, so that nothing is remembered until it is fetched |
+//! | statement, Substrait plan | planned for its schema; the ticket has the text or plan; no state is kept |
 //! | prepared statement or plan | remembered in [`statements::Prepared`] with the values that were bound last |
 //! | catalogs, schemas, tables | [`catalog_metadata`](crate::catalog_metadata); the ticket is the question |
 //! | cancellation | stops the streams of the ticket; so does leaving the stream |
@@ -54,7 +54,7 @@ pub const PREPARE_PLAN: &str = "CreatePreparedSubstraitPlan";
 
 const CANCEL_FLIGHT_INFO: &str = "CancelFlightInfo";
 
-/// The actions of Flight SQL, with what they do; the others are the host's own.
+/// The actions of Flight SQL, with descriptions; others are the host's own.
 pub const ACTIONS: [(&str, &str); 9] = [
     ("CreatePreparedStatement", "Flight SQL: prepares a statement"),
     ("ClosePreparedStatement", "Flight SQL: forgets a prepared statement"),
@@ -110,7 +110,7 @@ fn messages(encoder: FlightDataEncoder) -> Answer<FlightData> {
     Box::pin(encoder.map(|m| m.map_err(Status::from)))
 }
 
-/// An answer that lies ready.
+/// An answer that is complete already.
 fn ready(batch: RecordBatch) -> Response<Answer<FlightData>> {
     Response::new(messages(encode(batch.schema(), stream::iter([Ok(batch)]))))
 }
@@ -135,7 +135,7 @@ fn table_types() -> Result<RecordBatch> {
         .map_err(|e| Error::internal("the table types are no table").with_source(e))
 }
 
-/// What stands between the number of a statement and what it asks.
+/// Separates the number of a statement from its text.
 const SQL: u8 = b's';
 const SUBSTRAIT: u8 = b'p';
 
@@ -149,7 +149,7 @@ fn statement(asked: &Statement) -> Bytes {
     encode_message(&ticket.as_any())
 }
 
-/// The number of a statement and what it asks, from its ticket.
+/// The number of a statement and the statement, from its ticket.
 fn split(handle: &Bytes) -> Result<(Uuid, Statement)> {
     let again = "ask for the flight info again";
     let (Some(id), Some(tag)) = (handle.first_chunk::<16>(), handle.get(16)) else {
@@ -284,7 +284,7 @@ impl FlightSqlService for FlightSqlHost {
 /// lifetime clauses, under which rustc does not cache its proofs that a future is `Send`
 /// (docs/decisions/0001-build-and-test-time.md).
 impl FlightSqlHost {
-    /// Anybody may come in: there is nothing to present.
+    /// Accepts every caller: a handshake carries no credentials here.
     fn do_handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> BoxFuture<'_, Result<Response<Answer<HandshakeResponse>>, Status>> {
         Box::pin(async move { Ok(Response::new(Box::pin(stream::iter([Ok(HandshakeResponse::default())])) as Answer<_>)) })
     }
@@ -336,7 +336,7 @@ impl FlightSqlHost {
         request: Request<PeekableFlightDataStream>,
     ) -> BoxFuture<'_, Result<DoPutPreparedStatementResult, Status>> {
         Box::pin(async move {
-            // Before the values are read: nobody is to send megabytes for a statement that there is not.
+            // Checked before the values are read: a client must not send megabytes for a statement that does not exist.
             self.prepared.get(&query.prepared_statement_handle, Instant::now()).map_err(status)?;
             let (values, bytes) = crate::bind_values::read(request.into_inner()).await.map_err(status)?;
             self.prepared.bind(&query.prepared_statement_handle, values, bytes, Instant::now()).map_err(status)?;
@@ -452,7 +452,7 @@ impl FlightSqlHost {
     }
 }
 
-/// Refuses what is too long before it is looked at.
+/// Refuses a statement that is too long, before it is parsed.
 pub fn check_length(bytes: usize) -> Result<(), Status> {
     if bytes > MAX_REQUEST {
         return Err(status(Error::invalid(format!("a request of {bytes} bytes is too long: at most {MAX_REQUEST}"))));

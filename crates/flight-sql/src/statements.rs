@@ -1,4 +1,4 @@
-//! What the Flight SQL service remembers: prepared statements, of which there may be so many, and the queries that run.
+//! State of the Flight SQL service: prepared statements, within a bound, and the queries that run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -24,7 +24,7 @@ pub(crate) struct Limits {
     pub(crate) statements: usize,
     /// Bytes of their texts and of the values bound to them.
     pub(crate) bytes: usize,
-    /// A statement that is not used for so long is forgotten.
+    /// How long a statement is remembered without use.
     pub(crate) idle: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Prepared {
         Ok(handle)
     }
 
-    /// Binds `values`, which take `bytes`, in the place of those before.
+    /// Binds `values`, which take `bytes`, in place of those before.
     pub(crate) fn bind(&self, handle: &[u8], values: Values, bytes: usize, now: Instant) -> Result<()> {
         let mut known = self.current(now);
         let held: usize = known.values().map(|s| s.bytes).sum();
@@ -149,7 +149,7 @@ impl Running {
     }
 }
 
-/// A query that runs; dropping it says that it does not any more.
+/// A running query; dropping this ends its entry.
 pub(crate) struct Run {
     running: Running,
     key: (Uuid, Uuid),

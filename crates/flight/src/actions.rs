@@ -1,7 +1,7 @@
-//! What clients ask of a host by actions, as types: see [`skytether_flight_drive::actions`].
+//! Actions that clients ask of a host, as types: see [`skytether_flight_drive::actions`].
 //!
 //! An action is the host's own ([`HostAction`]), or concerns the storage of one of its drives (`drive/<n>/...`, a
-//! [`StorageAction`]). What Flight SQL offers beside them is in `flight-sql`.
+//! [`StorageAction`]). Flight SQL has its own actions, in `flight-sql`.
 
 use arrow_flight::ActionType;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use skytether_flight_drive::frames::{KeyRequest, ListRequest, RangesRequest};
 use crate::protocol::{Change, CreateToken, NameRequest, QueryRequest, RevokeToken, TableRequest, change};
 
 actions! {
-    /// What is asked of a host.
+    /// An action of a host.
     pub(crate) enum HostAction {
         Info = "info", Once, "who this host is";
         List = "list", Once, "the data sets";
@@ -43,7 +43,7 @@ actions! {
 }
 
 actions! {
-    /// What is asked of the storage of a drive through its host.
+    /// An action on the storage of a drive, through its host.
     pub(crate) enum StorageAction {
         Apply(Change as change) = "apply", Once, "drive n of the list: a batch of changes, atomically";
         Get(KeyRequest as json) = "get", Once, "drive n of the list: a value";
@@ -94,7 +94,7 @@ impl Call {
         Ok(Self::Host(HostAction::parse(name, body)?.ok_or_else(|| not_known(HostAction::TABLE))?))
     }
 
-    /// All actions as `ListActions` tells them.
+    /// All actions as `ListActions` shows them.
     pub(crate) fn list() -> impl Iterator<Item = ActionType> {
         let own = HostAction::TABLE.iter().map(|row| row.listed(row.name.to_owned()));
         own.chain(StorageAction::TABLE.iter().map(|row: &Row| row.listed(format!("drive/<n>/{}", row.name))))

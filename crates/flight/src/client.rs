@@ -1,4 +1,4 @@
-//! A host somewhere else: `skytether.connect`.
+//! The client of a host elsewhere: `skytether.connect`.
 
 use futures::future::BoxFuture;
 use std::ops::Range;
@@ -241,7 +241,7 @@ impl RemoteHost {
         Box::pin(async move { self.connection.act(HostAction::RevokeToken(RevokeToken { name: name.to_owned() })).await.map(drop) })
     }
 
-    /// Work that tells how far it is.
+    /// A long action that reports its progress.
     async fn long<R: DeserializeOwned>(&self, action: HostAction, tell: OnProgress<'_>) -> Result<R> {
         let (name, mut answers) = self.connection.send(action).await?;
         let failed = |status| self.connection.failed(&status);
@@ -356,7 +356,7 @@ impl FleetService for RemoteHost {
         })
     }
 
-    /// What is read comes through the host.
+    /// Reads go through the host.
     fn view_parts(&self) -> BoxFuture<'_, Result<ViewParts>> {
         Box::pin(async move { Ok(ViewParts { catalog: self.behind().await?.1, records: Arc::new(self.clone()) }) })
     }
@@ -384,7 +384,7 @@ impl QueryStream {
             }
             let bytes = message.data_header.len() + message.data_body.len() + message.app_metadata.len();
             let decoded = self.decoder.decode(message)?;
-            // The host tells what it cost with the last row: until then this is what is known.
+            // The host sends the query's costs with the last row; until then this is what is known.
             let mut so_far = self.receipt.lock();
             so_far.bytes_moved += bytes as u64;
             so_far.seconds = self.started.elapsed().as_secs_f64();

@@ -1,4 +1,4 @@
-//! Work that takes long and is asked of a host by a client: it tells how far it is, and ends when the client leaves.
+//! Long work that a client asks of a host: it reports progress, and ends when the client leaves.
 //!
 //! Each answer of such an action is JSON: `{"progress": {...}}` now and then, and last `{"done": ...}`, the report.
 
@@ -14,7 +14,7 @@ use tonic::Status;
 
 use skytether_api::scrub_report::Progress;
 
-/// Messages that wait for a slow client; of progress only what there is room for is told.
+/// Messages that wait for a slow client. Progress reports are dropped where there is no room.
 const BACKLOG: usize = 16;
 
 /// One message of an answer.
@@ -27,7 +27,7 @@ pub(crate) enum Said<R> {
     Done(R),
 }
 
-/// What is told of progress.
+/// Takes progress reports.
 pub(crate) type Teller = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 type Answer = std::result::Result<arrow_flight::Result, Status>;
@@ -46,7 +46,7 @@ where
     let (send, receive) = mpsc::channel(BACKLOG);
     let telling = send.clone();
     let work = work(Arc::new(move |progress: &Progress| {
-        // What there is no room for is soon out of date.
+        // A report without room is dropped: it is soon out of date.
         let _ = telling.try_send(message::<()>(&Said::Progress(progress.clone())));
     }));
     tokio::spawn(async move {

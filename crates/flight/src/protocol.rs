@@ -1,14 +1,14 @@
-//! What a host and its clients say to each other over Flight.
+//! The messages between a host and its clients over Flight.
 //!
-//! | call | goes | comes |
+//! | call | request | answer |
 //! |---|---|---|
 //! | `DoGet` | ticket: JSON `{"sql", "options"}` | schema, batches as drives send them, last `{"receipt"}` |
 //! | `DoGet` | ticket: JSON `{"scan", "options"}`, see [`TableScan`] | the same |
 //! | `DoAction` | an action: see `actions` | one answer; for long work `{"progress"}` and last `{"done"}` |
 //!
-//! In the place of `"sql"` a ticket may have `"substrait"`, a plan in base64; `"values"` are those of its parameters.
-//! Storage of drive n of the host's list is reached through the host, so that a client ingests with the same writer as
-//! an embedded fleet, up to the compare-and-set, and reads tables as files. See also
+//! In place of `"sql"` a ticket may have `"substrait"`, a plan in base64; `"values"` are those of its parameters.
+//! Clients reach the storage of drive n of the host's list through the host. So a client ingests with the same writer
+//! as an embedded fleet, up to the compare-and-set, and reads tables as files. See also
 //! `docs/internals/formats/flight-protocol.md`.
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -34,21 +34,20 @@ use skytether_api::values::Values;
 /// The version of this protocol; both sides must have the same.
 pub(crate) const PROTOCOL: u32 = 1;
 
-/// Who a host is.
+/// The identity of a host and its properties.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct HostInfo {
     pub(crate) protocol: u32,
     /// New with each start.
     pub(crate) instance: Uuid,
     pub(crate) drives: Vec<CseInfo>,
-    /// Those that are not of the fleet any more, or not yet: places in the list, which stay what they are
-    /// as long as the host runs.
+    /// Drives that have left the fleet, or have not joined: places in the list, which don't change while the host runs.
     #[serde(default)]
     pub(crate) outside: Vec<usize>,
-    /// Those that are being emptied.
+    /// Drives that are being emptied.
     #[serde(default)]
     pub(crate) leaving: Vec<usize>,
-    /// How whoever ingests through this host cuts slices.
+    /// How clients that ingest through this host cut slices.
     pub(crate) slice_bytes: usize,
     #[serde(default = "as_many_rows_as_fit")]
     pub(crate) slice_rows: u64,
@@ -97,7 +96,7 @@ impl QueryRequest {
         }
     }
 
-    /// What is asked, where values have no meaning.
+    /// The query, for calls that take no values.
     pub(crate) fn asked_without_values(&self) -> Result<Statement> {
         match &self.values {
             None => self.asked(),
@@ -111,7 +110,7 @@ impl QueryRequest {
     }
 }
 
-/// What is known of a query before its parameters have values: schemas as Arrow IPC messages in base64.
+/// The columns and parameters of a query, before its parameters have values: schemas as Arrow IPC messages in base64.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PreparedAnswer {
     schema: String,
@@ -135,7 +134,7 @@ impl PreparedAnswer {
     }
 }
 
-/// What a ticket asks for: told apart by the field that it must have.
+/// The kind of a ticket, by the field that it must have.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Kind {
     #[serde(default)]
@@ -165,7 +164,7 @@ pub(crate) struct NameRequest {
     pub(crate) name: DatasetName,
 }
 
-/// A token that is to be made.
+/// A token to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateToken {
@@ -210,7 +209,7 @@ pub(crate) fn decode_schema(bytes: Bytes) -> Result<SchemaRef> {
     Ok(schema.into())
 }
 
-/// Changes that one start of a host is to carry out, and no other.
+/// Changes for one instance of a host: after a restart they are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) instance: Uuid,

@@ -1,4 +1,4 @@
-//! A host for others to connect to: `skytether host serve`.
+//! The server of a host: `skytether host serve`.
 
 use futures::future::BoxFuture;
 use skytether_flight_sql::forward;
@@ -47,7 +47,7 @@ const BACKLOG: usize = 4;
 /// Connections that a host holds at the same time.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// What the Flight faces of a host need besides it.
+/// What the Flight faces of a host need in addition to the host.
 #[derive(Debug, Clone)]
 pub struct Face {
     /// How drives are reached whose addresses come with a request.
@@ -109,7 +109,7 @@ pub struct HostService {
     fleet: Arc<dyn FleetService>,
     /// Whose drives' storage is reached through it.
     host: Host,
-    /// What is not of our own protocol goes here.
+    /// Takes calls outside of our own protocol.
     flight_sql: FlightSqlHost,
     face: Face,
 }
@@ -123,8 +123,8 @@ impl Face {
 
     /// The tokens, for a caller who may change them.
     ///
-    /// An anonymous caller from elsewhere is refused: a token that it makes would outlive the day on which
-    /// authentication is required.
+    /// An anonymous caller from another machine is refused: a token that it makes would remain valid after
+    /// authentication becomes required.
     fn tokens_for(&self, caller: &Caller) -> Result<&TokenStore> {
         let tokens = self.tokens()?;
         if !caller.identity.is_known() && !caller.is_local {
@@ -143,7 +143,7 @@ impl Reach for Face {
     }
 }
 
-/// Who made a request.
+/// The caller of a request.
 struct Caller {
     identity: Identity,
     is_local: bool,
@@ -159,7 +159,7 @@ impl Caller {
 /// The answer to an action.
 enum Reply {
     Once(Bytes),
-    /// Messages that tell how far the work is, and last the report.
+    /// Messages that report progress, and last the report.
     Progress(mpsc::Receiver<Result<arrow_flight::Result, Status>>),
 }
 

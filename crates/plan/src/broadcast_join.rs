@@ -1,9 +1,11 @@
-//! Small tables that travel down beside a sub-plan, so that a drive can join its rows with them.
+//! Broadcast joins: small tables travel with a sub-plan, so that a drive joins its own rows with them.
 //!
 //! A join of a table on drives with something small goes down as a whole: every drive joins its own rows with all of
-//! the small side. That is right where every row of the result belongs to one row of the drives' side (an inner join,
-//! or an outer, semi or anti join that keeps the drives' side), and it pays where an operator above the join makes few
-//! rows of many and can then go down as well. Without such an operator the join stays on the host.
+//! the small side. Two conditions hold:
+//! - Every row of the result belongs to one row of the drives' side. That is so for an inner join, and for an outer,
+//!   semi or anti join that keeps the drives' side.
+//! - An operator above the join makes few rows of many and can then go down as well. Otherwise the join stays on the
+//!   host.
 //!
 //! In a sub-plan the small side is a table `__shipped_n` of the data set that the sub-plan reads, with columns
 //! `__shipped_n_0`, `__shipped_n_1`, ...
@@ -37,7 +39,7 @@ pub fn schema(n: usize, plan: &DFSchema) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// Stands in a sub-plan that reads `table` for the rows of `plan`, under their own names.
+/// The leaf that represents the rows of `plan`, under their own names, in a sub-plan that reads `table`.
 pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Result<LogicalPlan> {
     let of = match table {
         TableReference::Full { catalog, schema, .. } => TableReference::full(Arc::clone(catalog), Arc::clone(schema), name(n)),
@@ -53,8 +55,8 @@ pub(crate) fn leaf(n: usize, table: &TableReference, plan: &LogicalPlan) -> Resu
     Ok(LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(scan))?))
 }
 
-/// How many times the rows of the small side the other must have: every drive gets the small side whole, and reads it
-/// into a hash table of its own.
+/// The least ratio between the rows of both sides: every drive gets the whole small side, and reads it into its own
+/// hash table.
 const TIMES: u64 = 16;
 
 /// Why the rows of `plan` are not surely few and small enough, next to a table of `other` rows, in
@@ -93,7 +95,7 @@ pub(crate) fn keeps(join: JoinType, left: bool) -> bool {
 /// At most how many rows `plan` gives; `None` where nothing bounds them.
 fn most_rows(plan: &LogicalPlan, tables: &dyn Tables) -> Option<u64> {
     if let Some(scan) = DriveScan::of(plan) {
-        // Each drive gives what its part makes of its own rows; a limit or a total holds for one drive alone.
+        // Each drive returns its part's result over its own rows; a limit or a total holds for one drive alone.
         return match scan.placement {
             Placement::Spread => tables.rows(&scan.table).filter(|_| scan.inputs.is_empty() && scan.with.is_empty()).map(|rows| rows.max(1024)),
             Placement::Everywhere => tables.rows(&scan.table),

@@ -1,4 +1,4 @@
-//! Operator by operator: whole, as a limit, split, or not at all.
+//! Which part of each operator goes down: all of it, a limit, a state, or nothing.
 
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::{Aggregate, Expr, FetchType, Limit, LogicalPlan, SkipType, Sort, Window};
@@ -21,49 +21,49 @@ pub const MAX_TOP: usize = 100_000;
 /// The most bytes that all drives together sort.
 pub const MAX_SORTED: u64 = 64 << 20;
 
-/// What may be done with an operator whose input goes down.
+/// Which part of an operator goes down, where its input does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
-    /// It goes down as it is.
+    /// All of it goes down.
     Whole,
     /// A limit of `skip + fetch` rows goes down; the operator stays above as well.
     Limit(usize),
-    /// It goes down as it is and stays above as well: each drive's rows in order, or the first of
-    /// them, which are merged above.
+    /// It goes down and stays above as well: each drive sends its rows in order, or the first of them, and the host
+    /// merges them.
     Top,
-    /// It goes down as state; a merge stays above.
+    /// States go down; a merge stays above.
     Split,
     /// It stays above; why, in words.
     Host(String),
 }
 
-/// What is already going down below the operator.
+/// The part of the plan below the operator, which goes down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Where the table lies.
+    /// The placement of the table.
     pub placement: Placement,
-    /// Whether a limit went down per drive, so that what is below gives too many rows and not the right
-    /// ones to filter or to count.
+    /// Whether a limit went down per drive. Then the input has too many rows, and not the right ones to filter or to
+    /// count.
     pub limited: bool,
     /// Operators of the sub-plan so far.
     pub operators: usize,
-    /// At most so many rows on all drives together, where that is known.
+    /// The most rows on all drives together, where known.
     pub rows: Option<u64>,
-    /// The bytes of all rows of the table in memory, where that is known.
+    /// The bytes of all rows of the table in memory, where known.
     pub bytes: Option<u64>,
-    /// At most so many rows on one drive, where that is known.
+    /// The most rows on one drive, where known.
     pub most_rows: Option<u64>,
-    /// Whether what is read is partitioned by key.
+    /// Whether the table is partitioned by key.
     pub by_key: bool,
-    /// By which of the columns, as far as they are still there: rows that are equal in these are on one drive.
+    /// The columns of the partitioning key that are still there: rows with equal values in them are on one drive.
     pub whole: Option<Whole>,
 }
 
-/// What may be done with `node`, the input of which goes down as `input` says. A pure function; this is the one list of
+/// What may be done with `node`, whose input goes down as `input` says. A pure function; this is the one list of
 /// operators that go down.
 ///
-/// A table that is `Everywhere` is read at one drive, so there each operator of the list goes down whole, aggregates as
-/// well; so do aggregates and windows by the keys that a table is partitioned by.
+/// One drive reads a table that is `Everywhere`, so each operator of the list goes down whole there, aggregates
+/// included. So do aggregates and windows by the keys that a table is partitioned by.
 #[must_use]
 pub fn classify(node: &LogicalPlan, input: &Input, policy: Pushdown, registry: &dyn FunctionRegistry) -> Class {
     if policy == Pushdown::Raw {
@@ -154,9 +154,8 @@ fn sort(node: &Sort, input: &Input, registry: &dyn FunctionRegistry) -> Class {
     }
 }
 
-/// How many bytes the first `first` rows of a sort take on a drive, about: rows of which it is not known how
-/// long they are may be [`SKEW`] times as long as the average, but not longer than all together. `None` where
-/// that is not known either.
+/// About how many bytes the first `first` rows of a sort take on a drive. Rows of unknown length may be [`SKEW`] times
+/// as long as the average, but not longer than all rows together. `None` where the total is unknown too.
 fn bytes_of_first(node: &Sort, input: &Input, first: u64) -> Option<u64> {
     let (rows, bytes) = (input.rows?, input.bytes?);
     let long = (bytes / rows.max(1)).saturating_mul(first.min(rows)).saturating_mul(SKEW).min(bytes);
@@ -166,7 +165,7 @@ fn bytes_of_first(node: &Sort, input: &Input, first: u64) -> Option<u64> {
 /// How much longer than the average the first rows may be.
 const SKEW: u64 = 4;
 
-/// Windows go down if each has all its rows on one drive, which has room to sort them.
+/// Windows go down if each window's rows are all on one drive, which has room to sort them.
 fn window(node: &Window, input: &Input, registry: &dyn FunctionRegistry) -> Class {
     let schema = node.input.schema();
     for expr in &node.window_expr {

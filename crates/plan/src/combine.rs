@@ -1,8 +1,7 @@
-//! States into states: what a level in the middle does with the states of several CSEs below before it sends them up.
+//! Merges states into states: an aggregator does this with the states of its drives before it sends them up.
 //!
-//! A sub-plan that makes states of groups gives rows of groups and states; rows of equal groups, from
-//! wherever they come, can become one. What combines states is the merging form of the aggregate, asked for
-//! its state instead of its result.
+//! A sub-plan that aggregates gives one row of group and states per group. Rows of equal groups, from any drive, can
+//! become one. The merging form of the aggregate combines the states; it returns the state instead of the result.
 
 use std::sync::Arc;
 
@@ -18,8 +17,8 @@ use crate::pushdown_level::Delivered;
 /// more than a message takes.
 const HOLDS_VALUES: [&str; 5] = ["_distinct_state", "__array_agg", "__median", "__percentile_cont", "__string_agg"];
 
-/// A plan that combines rows that `plan` gave, over [`Delivered`] rows of its schema, into fewer of the same schema;
-/// `None` where `plan` makes no states, so that its rows are to be handed on as they are.
+/// A plan that combines rows of `plan`, over [`Delivered`] rows of its schema, into fewer rows of the same schema.
+/// `None` where `plan` makes no states: its rows go up as they are.
 ///
 /// # Errors
 /// Internal only: where the parts of a valid plan are none.
@@ -49,7 +48,7 @@ pub fn combined(plan: &LogicalPlan, registry: &dyn FunctionRegistry) -> Result<O
         }
         calls.push((at, Arc::new(state_udaf(merge)).call(args)));
     }
-    // Groups that nobody sees can't be told apart any more.
+    // Without all group columns in the rows, groups can't be told apart.
     if groups.len() != from {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! DataFusion's errors and ours.
+//! Conversions between DataFusion's errors and [`Error`].
 
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, SchemaError};
@@ -32,7 +32,7 @@ pub fn from_datafusion(error: DataFusionError) -> Error {
     }
     match error {
         DataFusionError::Context(text, inner) => {
-            // DataFusion's contexts name its optimizer rules, which tell nobody what is wrong with a query.
+            // DataFusion's contexts name its optimizer rules, which does not help the author of a query.
             tracing::debug!("{text}");
             from_datafusion(*inner)
         }
@@ -83,7 +83,7 @@ pub fn is_out_of_memory(error: &DataFusionError) -> bool {
     find(error).is_none() && matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// Ours below any of DataFusion's wrappings, some of which `source()` does not show.
+/// The [`Error`] below any of DataFusion's wrappers; `source()` does not show all of them.
 fn find(error: &DataFusionError) -> Option<&Error> {
     match error {
         DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => find(inner),
@@ -139,8 +139,8 @@ fn kind_of(error: &DataFusionError) -> Kind {
     }
 }
 
-/// What to say of `error`: its text without backtrace, without the class that DataFusion puts in front ("Error during
-/// planning: "), and without what only makes sense to whoever embeds the engine.
+/// The text for `error`: without a backtrace, without DataFusion's class in front ("Error during planning: "), and
+/// without advice that only makes sense to a program that embeds the engine.
 fn text_of(error: &DataFusionError) -> String {
     use DataFusionError as D;
     match error {
@@ -157,12 +157,13 @@ fn text_of(error: &DataFusionError) -> String {
     let classes =
         ["Error during planning: ", "Execution error: ", "This feature is not implemented: ", "Resources exhausted: ", "Schema error: ", "Substrait error: "];
     let text = classes.iter().find_map(|class| text.strip_prefix(class)).unwrap_or(&text);
-    // A setting that nobody can change here, and the catalog of names that have none (`table '@.@.trips' not found`).
+    // Removes a setting that no user can change here, and the name of the nameless catalog
+    // (`table '@.@.trips' not found`).
     text.replace(" or disable the datafusion.sql_parser.enable_ident_normalization configuration", "").replace("'@.@.", "'")
 }
 
-/// What is wrong with the arguments of a call, out of what the engine says of it: of a function with several forms it
-/// tells why each of them does not fit, and calls that a bug of its own.
+/// What is wrong with the arguments of a call, from the engine's text. For a function with several forms the engine
+/// lists why each of them does not fit, and calls that a bug of its own.
 fn call_text(text: &str) -> Option<String> {
     let (before, why) = text.split_once("' failed to match any signature, errors: ")?;
     let (_, name) = before.rsplit_once("Function '")?;
@@ -185,7 +186,7 @@ fn call_text(text: &str) -> Option<String> {
     })
 }
 
-/// Where the text of a query goes wrong.
+/// The text for a syntax error, with its place in the query.
 fn parser_text(error: &ParserError) -> String {
     let said = match error {
         ParserError::TokenizerError(text) | ParserError::ParserError(text) => text,

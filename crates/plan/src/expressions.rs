@@ -1,8 +1,10 @@
 //! The one list of what can travel: expressions, functions, types.
 //!
-//! An expression goes down if a drive that reads the Substrait bytes is sure to compute the same value: it is
-//! deterministic, every node has a Substrait form that DataFusion reads back as the same node, every type that the form
-//! names survives the journey, and every function is known by name at both ends.
+//! An expression goes down if a drive that reads the Substrait bytes is sure to compute the same value:
+//! - it is deterministic;
+//! - every node has a Substrait form that DataFusion reads back as the same node;
+//! - every type that the form names survives the round trip;
+//! - every function is known by name on both sides.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{ExprSchema, ScalarValue};
@@ -72,7 +74,7 @@ pub fn check_window<'e>(expr: &'e Expr, schema: &dyn ExprSchema, registry: &dyn 
     }
     let known = match &call.fun {
         WindowFunctionDefinition::WindowUDF(_) => registry.udwf(name).is_ok(),
-        // Who reads the name looks among the functions of windows first.
+        // A reader of the name looks among window functions first.
         WindowFunctionDefinition::AggregateUDF(_) => registry.udaf(name).is_ok() && registry.udwf(name).is_err() && !params.args.is_empty(),
     };
     if !carried_name(name) || !known {
@@ -159,8 +161,8 @@ fn simple(t: &DataType) -> bool {
     )
 }
 
-/// Whether Substrait has any name for `t`. (Less is asked than in [`exact`]: the types of columns and of results are
-/// told to the drive by its own catalog and functions, and not taken from the plan.)
+/// Whether Substrait has any name for `t`. This is weaker than [`exact`]: a drive takes the types of columns and
+/// results from its own catalog and functions, not from the plan.
 #[must_use]
 pub fn nameable(t: &DataType) -> bool {
     use DataType as D;

@@ -1,7 +1,7 @@
-//! Rows are filtered before anything is computed from them.
+//! Filters rows before anything is computed from them.
 //!
-//! DataFusion's pushdown of projections puts a projection that narrows the columns below the filter, although it
-//! computes something: `i / j` is then worked out, and may fail, for rows that the filter would have dropped
+//! DataFusion's pushdown of projections puts a projection that narrows the columns below the filter, even if it
+//! computes something. Then `i / j` is computed, and may fail, for rows that the filter would have dropped
 //! (`SELECT k, i / j FROM t WHERE k <= 3`). This rule comes last and puts such projections back.
 
 use std::sync::Arc;

@@ -1,9 +1,8 @@
-//! Keys of joins have one type on both sides.
+//! Gives the keys of a join one type on both sides.
 //!
-//! DataFusion coerces comparisons before it knows the types of unions, so that
-//! `(SELECT i16 UNION ALL SELECT i64) a` and `EXISTS (... a.k = b.k)` with a 16-bit `b.k` become a join of 64-bit
-//! keys with 16-bit ones: their hashes may differ where they are equal, and filters made of one side's keys are
-//! refused by the other. This rule gives such pairs a common type.
+//! DataFusion coerces comparisons before it knows the types of unions. So `(SELECT i16 UNION ALL SELECT i64) a` and
+//! `EXISTS (... a.k = b.k)` with a 16-bit `b.k` become a join of 64-bit keys with 16-bit ones. Hashes of equal keys may
+//! differ then, and one side refuses filters made of the other side's keys. This rule gives such pairs a common type.
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
@@ -40,7 +39,7 @@ fn same_types(mut join: Join) -> Result<Transformed<LogicalPlan>> {
         if l == r {
             continue;
         }
-        // Without a common type the join itself says what is wrong.
+        // Without a common type the join itself reports the error.
         let Some(common) = comparison_coercion(&l, &r) else { continue };
         for (key, of) in [(&mut *left, l), (&mut *right, r)] {
             if of != common {

@@ -1,18 +1,19 @@
-//! Keys of a join, sent to whoever reads its other side: `__among(column, name)` in a sub-plan, with the
-//! set of that name beside it.
+//! Join filters: keys of one side of a join, sent to drives that read the other side.
 //!
-//! A set has one of two forms, said by its first byte:
-//! - `M`: a bitmap of whole numbers, dates or times as 64-bit numbers. The least of them (i64 LE), then how far the
-//!   others are from it as a Roaring bitmap (the portable format). Exact; where keys are dense it is small, and to look
-//!   one up takes a nanosecond.
+//! A sub-plan has `__among(column, name)`, and the set of that name travels with it.
+//!
+//! A set has one of two forms; its first byte says which:
+//! - `M`: a bitmap of whole numbers, dates or times as 64-bit numbers. It has the least of them (i64 LE), then the
+//!   distance of each from it as a Roaring bitmap (the portable format). It is exact, and small where keys are dense. A
+//!   look-up takes a nanosecond.
 //! - `B`: Parquet's split block Bloom filter (header and bitset, as in a Parquet file), over the keys in one form per
 //!   kind of type: numbers as above, decimals as 128-bit numbers, texts and binary as their bytes.
 //!
-//! So both levels need only agree on the column's type, which the plan says. It is no literal of the plan because
+//! So host and drive need only agree on the column's type, which the plan says. The set is not a literal of the plan:
 //! planners copy and print literals freely, which took seconds for a set of a few hundred kilobytes.
 //!
-//! A set is a hint: the join checks every row. Where it has turned out to let nearly everything through,
-//! most batches pass unasked.
+//! A set is a hint: the join checks every row. Where a set has turned out to pass nearly all rows, most batches
+//! skip it.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -38,20 +39,20 @@ const FALSE_POSITIVES: f64 = 0.02;
 /// Numbers further apart are no bitmap: it would take 8 MiB of a drive.
 const FURTHEST: u64 = 1 << 26;
 
-/// Bitmaps of a sub-plan are spread out up to so many bytes together; what is more stays packed, and
-/// is looked up more slowly.
+/// Bytes that the unpacked bitmaps of a sub-plan may take together. Further ones stay packed, and look-ups in them are
+/// slower.
 const SPREAD_OUT: usize = 16 << 20;
 
-/// A bitmap may be so many times as long as a Bloom filter of the same keys: it drops more, and faster.
+/// A bitmap may be this many times as long as a Bloom filter of the same keys: it drops more rows, and is faster.
 const LONGER: usize = 3;
 
-/// After so many rows a set has shown what it drops.
+/// Rows after which the share that a set drops is known.
 const SEEN: u64 = 1 << 16;
 
-/// Of a set that drops less than an eighth, every so many batches are looked at.
+/// Where a set drops less than an eighth of the rows, one of this many batches is tested against it.
 const NOW_AND_THEN: u64 = 16;
 
-/// The sets that came with a sub-plan, by name.
+/// The sets of join keys of a sub-plan, by name.
 #[derive(Debug, Clone, Default)]
 pub struct KeySets(Arc<BTreeMap<String, KeySet>>);
 
@@ -70,7 +71,7 @@ impl KeySets {
     }
 }
 
-/// One set, and what it has done so far.
+/// One set, with its effect so far.
 #[derive(Debug)]
 struct KeySet {
     form: Form,
@@ -195,8 +196,8 @@ pub fn takes(data_type: &DataType) -> bool {
         )
 }
 
-/// Refuses a Roaring bitmap of more containers than numbers so close can have, before room is made for them: one of a
-/// few bytes may become 8 KiB.
+/// Refuses a Roaring bitmap with more containers than its numbers can need, before memory is allocated: a container of
+/// a few bytes may become 8 KiB.
 fn check_containers(bytes: &[u8]) -> Result<()> {
     const RUNS: u32 = 12_347;
     let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);

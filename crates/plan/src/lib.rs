@@ -1,33 +1,33 @@
-//! The planner: what of a query goes down to the drives, and how it travels.
+//! The planner: which part of a query goes down to the drives, and how it travels.
 //!
 //! Pure: nothing here does I/O, reads a clock or knows a drive. [`cut()`] takes a logical plan and gives the
-//! *super-plan*, in which each maximal part that can go down is one [`DriveScan`], fed only by small tables that travel
-//! with it. [`codec`] turns the *sub-plans* of these scans into Substrait and back. [`partial`] holds the forms of the
-//! aggregates that make it possible to aggregate below and merge above.
+//! *super-plan*. In it, each maximal part that can go down is one [`DriveScan`]; only small tables that travel with it
+//! feed it. [`codec`] turns the *sub-plans* of these scans into Substrait and back. [`partial`] holds the two forms of
+//! aggregates: one makes states on drives, the other merges them above.
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | [`policy`] | how much may go down, where a table lies |
 //! | [`expressions`] | the one list of expressions that can travel |
-//! | [`partition`] | tables partitioned by key: which drive a row belongs to, and what of it plans keep |
-//! | [`classify`](mod@classify) | operator by operator: whole, as limit, split, or not at all |
+//! | [`partition`] | tables partitioned by key: which drive a row belongs to, and what plans keep of that |
+//! | [`classify`](mod@classify) | which part of each operator goes down: all of it, a limit, a state, or nothing |
 //! | [`cut`](mod@cut) | the walk over the plan, and what it does with joins and unions |
-//! | [`super_plan`] | what a super-plan tells of its operators |
+//! | [`super_plan`] | what a super-plan records of its operators |
 //! | [`node`] | [`DriveScan`] |
 //! | [`wide_projection`] | operators of many expressions |
 //! | `nesting_limits` | how deep and how large expressions become |
-//! | [`broadcast_join`] | small tables that travel down beside a sub-plan, to be joined there |
+//! | [`broadcast_join`] | small tables that travel with a sub-plan, for joins there |
 //! | `column_source` | a table with only the columns that are used |
 //! | `size` | how many bytes rows take, from what is known of the tables |
 //! | `split` | aggregates in two halves |
-//! | [`pushdown_level`] | a sub-plan in two parts, of which a drive may leave the upper one to its parent |
-//! | [`combine`] | states into states, for a level in the middle |
+//! | [`pushdown_level`] | a sub-plan in two parts; a drive may leave the upper one to its parent |
+//! | [`combine`] | states into states, for aggregators |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
-//! | [`topk_heap_cap`] | limits that are too large to make room for |
-//! | [`physical_rule`] | what our rules over physical plans are made of |
+//! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
+//! | [`physical_rule`] | the common form of our rules over physical plans |
 //! | [`keys`] | sets of join keys, and the function that asks them |
 //! | [`partial`] | `__f_state` and `__f_merge` |
-//! | [`codec`] | Substrait out and in, with the checks for bytes from strangers |
+//! | [`codec`] | Substrait out and in, with the checks for foreign bytes |
 //! | [`substrait_import`] | plans of other producers |
 //! | [`explain_text`] | plans as text |
 //! | [`operator_metrics`] | what a physical operator did |

@@ -1,8 +1,8 @@
-//! How deep the expressions are that a plan makes.
+//! Limits on the depth of expressions.
 //!
-//! Whatever works on expressions goes as deep as they are, and a stack that overflows ends the process. The depth of a
-//! plan's messages bounds it only in part: a call of many arguments may become a tree, shared relations within
-//! subqueries nest without an end, and the optimiser makes one expression of those of several projections above one
+//! Code that works on expressions recurses as deep as they are, and a stack that overflows ends the process. The depth
+//! of a plan's messages bounds that only in part. A call of many arguments may become a tree, and shared relations
+//! within subqueries nest without an end. The optimiser also merges expressions of several projections above one
 //! another. So levels are counted as they are built, and added up along the relations below one another.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::Expr;
 
-/// Levels around and below what is being read.
+/// Levels around and below the relation or expression that is being read.
 #[derive(Debug, Default)]
 pub(crate) struct Levels {
     /// Expressions around the one that is being read, those around its relation included.
@@ -24,7 +24,7 @@ pub(crate) struct Levels {
     start: AtomicUsize,
 }
 
-/// What was known of the relation around.
+/// The counts of the enclosing relation.
 #[derive(Debug)]
 pub(crate) struct Around {
     own: usize,

@@ -1,4 +1,4 @@
-//! The node that stands in a super-plan for what went down.
+//! The node of a super-plan that represents a sub-plan.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,9 +13,9 @@ use skytether_partitioning::Placement;
 
 /// A part of a super-plan: the rows that the drives give for a sub-plan.
 ///
-/// No optimizer rule reaches into the sub-plan. Its inputs are the small tables that travel down beside the sub-plan.
-/// Its schema is the sub-plan's, qualifiers included; what comes back from the drives is bound to it by position,
-/// because Substrait does not carry qualifiers.
+/// No optimizer rule reaches into the sub-plan. Its inputs are the tables that are broadcast with it. Its schema is the
+/// sub-plan's, qualifiers included. Columns from the drives are bound to it by position, because Substrait does not
+/// carry qualifiers.
 #[derive(Debug, Clone)]
 pub struct DriveScan {
     /// The table that is read, as the query names it.
@@ -26,7 +26,7 @@ pub struct DriveScan {
     pub rung: PushdownLevel,
     /// Whether every drive (`Spread`) or any one drive (`Everywhere`) runs the sub-plan.
     pub placement: Placement,
-    /// What travels down beside the sub-plan ([`crate::broadcast_join`]), in order.
+    /// The plans of the broadcast tables ([`crate::broadcast_join`]), in order.
     pub inputs: Vec<LogicalPlan>,
     /// The other tables that are read, each partitioned over the same drives by the same keys as `table`, which the
     /// sub-plan joins drive by drive.
@@ -42,7 +42,7 @@ impl DriveScan {
         Self { table, sub_plan: Arc::new(sub_plan), rung, placement, inputs: Vec::new(), with: Vec::new(), schema }
     }
 
-    /// The same, with `inputs` to travel down beside the sub-plan.
+    /// The same, with `inputs` as its broadcast tables.
     #[must_use]
     pub fn with_inputs(self, inputs: Vec<LogicalPlan>) -> Self {
         Self { inputs, ..self }

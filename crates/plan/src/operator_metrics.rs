@@ -29,7 +29,7 @@ pub fn sum(metrics: &MetricsSet, name: &str) -> u64 {
     metrics.sum_by_name(name).map_or(0, |value| value.as_usize() as u64)
 }
 
-/// The form that DataFusion uses for its trees: without positions of columns, a line per property.
+/// DataFusion's tree form of an operator: without positions of columns, a line per property.
 struct Tree<'a>(&'a dyn ExecutionPlan);
 
 impl fmt::Display for Tree<'_> {

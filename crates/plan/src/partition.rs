@@ -1,4 +1,4 @@
-//! What of the partitioning of tables by key is still known in a part of a plan.
+//! What is still known of the partitioning of tables by key in a part of a plan.
 //!
 //! Which partition a row belongs to is the subject of [`skytether_partitioning`].
 
@@ -9,8 +9,8 @@ use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Join, LogicalPlan};
 use skytether_partitioning::{ByKey, Key, KeyType};
 use uuid::Uuid;
 
-/// What of the partitioning of tables is still to be seen in a part of a plan that reads them: all rows with equal keys
-/// are on one drive, and on which is known.
+/// The partitioning that is still visible in a part of a plan: all rows with equal keys are on one drive, which is
+/// known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whole {
     /// For each key the columns that hold it; at least one each.
@@ -32,8 +32,8 @@ impl Whole {
         Some(Self { columns, types: by.keys.iter().map(|k| k.of).collect(), drives: Arc::clone(&by.drives) })
     }
 
-    /// Of a part whose columns are those of `exprs`, one for one under the names of `to`; `None` where a key
-    /// is no longer among them.
+    /// The partitioning of a part whose columns are `exprs`, one for one under the names of `to`; `None` where a key is
+    /// no longer among them.
     pub(crate) fn through(&self, exprs: &[Expr], from: &DFSchema, to: &DFSchema) -> Option<Self> {
         let columns = self.columns.iter().map(|of_key| {
             let found = exprs.iter().zip(to.iter()).filter(|(expr, _)| key_of(expr, from).is_some_and(|c| of_key.contains(c)));
@@ -49,7 +49,7 @@ impl Whole {
         self.through(&exprs, from, to)
     }
 
-    /// Of a part with `node` on top, which goes down whole.
+    /// The partitioning of a part with `node` on top, which goes down whole.
     pub(crate) fn above(&self, node: &LogicalPlan) -> Option<Self> {
         let inputs = node.inputs();
         let from = inputs.first()?.schema();
@@ -87,7 +87,7 @@ impl Whole {
             return Err(OTHERS);
         }
         let columns = match join.join_type {
-            // Where one of them is NULL because it has no match, the other tells the drive.
+            // Where one of them is NULL because it has no match, the other determines the drive.
             JoinType::Inner => left.columns.iter().zip(&right.columns).map(|(l, r)| l.iter().chain(r).cloned().collect()).collect(),
             JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti => left.columns.clone(),
             JoinType::Right | JoinType::RightSemi | JoinType::RightAnti => right.columns.clone(),
@@ -96,7 +96,7 @@ impl Whole {
         Ok(Self { columns, ..left.clone() })
     }
 
-    /// Whether it is known which columns tell the drive.
+    /// This, if any columns are known to determine the drive.
     pub(crate) fn told(self) -> Option<Self> {
         (!self.columns.is_empty()).then_some(self)
     }

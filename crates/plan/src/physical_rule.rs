@@ -1,4 +1,4 @@
-//! Our own rules over physical plans: each looks at one operator at a time, from the leaves up.
+//! The form of our own rules over physical plans: each looks at one operator at a time, from the leaves up.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! How much may go down, and where a table lies.
+//! The pushdown policy of a query, and the placement of tables.
 
 use datafusion::common::TableReference;
 
 use skytether_partitioning::{ByKey, Placement};
 
-/// Where a table lies.
+/// The placement of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Partitioning {
@@ -12,7 +12,7 @@ pub struct Partitioning {
     pub placement: Placement,
     /// What the drives call the table, where that is not what the query calls it.
     pub stored_as: Option<TableReference>,
-    /// By which keys its rows are dealt to the drives, if they are.
+    /// The keys by which the table's rows are distributed over the drives, if any.
     pub by_key: Option<ByKey>,
 }
 
@@ -40,16 +40,17 @@ impl Partitioning {
 
 /// What the planner must know of the tables in a plan.
 pub trait Tables {
-    /// Where `table` (as the plan's scan names it) lies; `None` where it is not on drives and so stays on the host.
+    /// The placement of `table` (as the plan's scan names it); `None` where it is not on drives and so stays on the
+    /// host.
     fn partitioning(&self, table: &TableReference) -> Option<Partitioning>;
 
-    /// How many rows `table` has, where that is known.
+    /// The number of rows of `table`, where known.
     fn rows(&self, table: &TableReference) -> Option<u64> {
         let _ = table;
         None
     }
 
-    /// How many bytes all rows of `table` take in memory (as Arrow arrays), where that is known.
+    /// The bytes of all rows of `table` in memory (as Arrow arrays), where known.
     fn bytes(&self, table: &TableReference) -> Option<u64> {
         let _ = table;
         None

@@ -1,9 +1,9 @@
-//! What of a sub-plan a drive may leave to the level above: a sub-plan in two parts.
+//! A sub-plan in two parts: a drive may leave the upper one to its parent.
 //!
-//! The lower part gives rows, each from rows of one slice alone: scan, filters, projections, joins with tables that
-//! came beside the plan. The upper part makes states of groups of them. `full` is both, `filter` the lower one, whose
-//! rows the upper one takes in above. States and rows of any parts of a table meet in the same merge, so that it makes
-//! no difference who ran what over which slices.
+//! The lower part gives rows, each from rows of one slice alone: scan, filters, projections, joins with broadcast
+//! tables. The upper part makes states of groups of them. A drive at `full` runs both; at `filter` it runs the lower
+//! part, and its parent runs the upper one. One merge takes states and rows of any parts of a table, so any node may
+//! process any slice.
 
 use std::fmt;
 use std::hash::Hash;
@@ -18,7 +18,7 @@ use datafusion::logical_expr::{Aggregate, Expr, Extension, LogicalPlan, Projecti
 pub struct SplitSubPlan {
     /// Rows out of slices.
     pub lower: LogicalPlan,
-    /// States out of those rows, which stand in it as [`Delivered`].
+    /// States of those rows, which it reads as [`Delivered`].
     pub upper: LogicalPlan,
 }
 
@@ -67,8 +67,8 @@ impl UserDefinedLogicalNodeCore for Delivered {
     }
 }
 
-/// Whether `plan` over parts of its table, whatever they are, gives parts of what it gives over the whole: rows as they
-/// come, or states of groups. Sorts, limits and windows do not.
+/// Whether `plan` over any parts of its table gives parts of its result over the whole: rows, or states of groups.
+/// Sorts, limits and windows do not.
 #[must_use]
 pub fn divides(plan: &LogicalPlan) -> bool {
     let mut divides = true;
@@ -132,7 +132,7 @@ pub fn split(plan: &LogicalPlan) -> Result<Option<SplitSubPlan>> {
     if placed { Ok(Some(SplitSubPlan { lower, upper: upper.data })) } else { plan_err!("an aggregate was lost") }
 }
 
-/// The lowest aggregate that stands above everything that joins.
+/// The lowest aggregate above all joins.
 fn lowest(plan: &LogicalPlan) -> Option<&Aggregate> {
     let (mut at, mut found) = (plan, None);
     loop {

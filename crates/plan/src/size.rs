@@ -1,8 +1,7 @@
-//! How many bytes rows take, from what is known of the tables that they come from.
+//! How many bytes rows take, from what is known of their tables.
 //!
-//! Types tell the width of numbers. Texts, bytes and lists are as long as they are in the table: all of them
-//! together take at most what the table's rows take in memory, which its record says. A text that is
-//! computed may be of any length.
+//! Types give the width of numbers. Texts, bytes and lists are as long as in the table: all of them together take at
+//! most what the table's record says that its rows take in memory. A computed text may be of any length.
 
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, JoinType, TableReference};
@@ -11,7 +10,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Window};
 use crate::expressions::unaliased;
 use crate::node::DriveScan;
 
-/// What is known of tables: the bytes of all rows in memory.
+/// The bytes of all rows of a table in memory, where known.
 pub(crate) type Bytes<'a> = &'a dyn Fn(&TableReference) -> Option<u64>;
 
 /// The most bytes that `rows` rows of `plan` take in memory; `None` where nothing bounds them.
@@ -67,8 +66,8 @@ fn longest_column(plan: &LogicalPlan, rows: u64, bytes: Bytes<'_>) -> Option<u64
     }
 }
 
-/// Whether calls of `window` may give the same text for many rows, as `max(text)` does: all of them together are of any
-/// length then. `lag` and `lead` give each row's at most once, but for what they give where there is no row.
+/// Whether calls of `window` may return the same text for many rows, as `max(text)` does: then all of them together
+/// have no bound. `lag` and `lead` return each row's text at most once, except for their default.
 pub(crate) fn repeats(window: &Window) -> bool {
     let own = &window.schema.fields()[window.input.schema().fields().len()..];
     window.window_expr.iter().zip(own).any(|(expr, field)| {
@@ -82,7 +81,7 @@ pub(crate) fn repeats(window: &Window) -> bool {
     })
 }
 
-/// As [`longest_column`], of `exprs` (the first columns of `schema`) over an input of which `below` is the longest.
+/// As [`longest_column`], of `exprs` (the first columns of `schema`). `below` is the longest column of their input.
 fn handed_on(exprs: &[Expr], schema: &DFSchema, rows: u64, below: Option<u64>) -> Option<u64> {
     let mut most = 0;
     for (expr, _) in exprs.iter().zip(schema.fields()).filter(|(_, field)| is_long(field)) {
@@ -109,7 +108,7 @@ mod tests {
     use datafusion::prelude::SessionContext;
     use std::sync::Arc;
 
-    /// The bound for 10 rows of `sql` over `t` (k BIGINT, text, more VARCHAR), all rows of which take 500 bytes.
+    /// The bound for 10 rows of `sql` over `t` (k BIGINT, text, more VARCHAR); all rows of `t` take 500 bytes.
     async fn bound(sql: &str) -> Option<u64> {
         let context = SessionContext::new();
         let columns: [(&str, ArrayRef); 3] =

@@ -1,5 +1,5 @@
-//! What a super-plan says: its scans, the work that is left to its operators, and which of these
-//! only follow another one.
+//! What a super-plan contains: its scans, the work that is left to its operators, and operators that only follow
+//! another one.
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::{Expr, LogicalPlan};

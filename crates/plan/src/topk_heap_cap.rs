@@ -1,9 +1,9 @@
 //! Limits that are too large for a heap.
 //!
 //! Where few groups are wanted in the order of their maximum (`GROUP BY k ORDER BY max(v) DESC LIMIT 10`), DataFusion
-//! keeps only those, in a heap for which it makes room beforehand: as much as the limit says, past every budget of
-//! memory. `LIMIT 1000000000000` would end the process. Where the limit is large there is nothing to gain from it: this
-//! rule takes the hint away, and the sort above still gives no more rows than are wanted.
+//! keeps only these, in a heap. It allocates the heap beforehand, as large as the limit says, past every memory budget:
+//! `LIMIT 1000000000000` would end the process. A large limit saves nothing this way. So this rule removes the hint;
+//! the sort above still gives no more rows than the limit.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Aggregates and projections of many expressions.
 //!
-//! To learn an expression's type DataFusion compares the name of each of its columns with those of the input one by
-//! one, which for a thousand expressions over a thousand columns is most of the time that it takes to make the
-//! operator. Here the input's names are indexed first.
+//! To get an expression's type, DataFusion compares the name of each of its columns with those of the input, one by
+//! one. For a thousand expressions over a thousand columns, that takes most of the time of making the operator. Here
+//! the input's names are indexed first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +19,7 @@ const MANY: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Columns<'a> {
     schema: &'a DFSchema,
-    /// Where a name is; nothing for those of several columns.
+    /// The place of a name; `None` where several columns have it.
     places: HashMap<&'a str, Option<usize>>,
 }
 
@@ -70,12 +70,12 @@ impl ExprSchema for Columns<'_> {
                 return Ok(field);
             }
         }
-        // What is ambiguous, partly qualified or not there.
+        // Names that are ambiguous, partly qualified or absent.
         self.schema.field_from_column(column)
     }
 }
 
-/// What `work` gives with the columns of `schema`, in which it looks for those of `expressions` expressions.
+/// The result of `work` with an index of the columns of `schema`, if `expressions` expressions make one worthwhile.
 pub(crate) fn known<R>(schema: &DFSchema, expressions: usize, work: impl FnOnce(&dyn ExprSchema) -> R) -> R {
     if expressions < MANY { work(schema) } else { work(&Columns::of(schema)) }
 }

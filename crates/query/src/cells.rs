@@ -1,5 +1,5 @@
-//! What the host must know of cells when grouped moments run on the host itself (`cut="raw"` and `"filter"`, or a plan
-//! that does not split): obs columns and totals, fetched before the query begins.
+//! Data about cells for grouped moments that run on the host itself (`cut="raw"` and `"filter"`, or a plan that does
+//! not split): obs columns and totals, fetched before the query begins.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ struct Known {
     n_cells: u32,
 }
 
-/// A [`CellSource`] over what was fetched before.
+/// A [`CellSource`] over data that was fetched before.
 #[derive(Debug, Default)]
 pub(crate) struct HostCells {
     known: Mutex<HashMap<DatasetName, Known>>,

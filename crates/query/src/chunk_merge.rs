@@ -1,13 +1,14 @@
-//! Long lists of results over one table, made ready for the cut some at a time.
+//! Long lists of results over one table, optimised in parts before the cut.
 //!
-//! Each part of the list was planned as a query of its own over the columns that it names. Here DataFusion's rules
-//! rewrite each of them as well, and one plan is made of what they give: the plan that the rules would have made of the
-//! whole list. Rules look for columns name by name and know their types anew each time, for which a part has few to
-//! look among, and parts are rewritten side by side.
+//! [`crate::chunked`] plans each part of the list as a query of its own over the columns that it names. Here
+//! DataFusion's rules rewrite each part, and the results become one plan: the plan that the rules would have made of
+//! the whole list. Each rule looks columns up by name and computes their types again. A part has few columns, so this
+//! is fast, and parts are rewritten in parallel.
 //!
-//! Three rules see a list as a whole. Whether the two that find what is computed twice, or what may be computed by the
-//! scan, have something to do is told by a walk through all expressions; if they have, they get the joined plan. What
-//! the third does, to give each operator the columns that are wanted above it, is done here, with an index of names.
+//! Three rules need the list as a whole:
+//! - Two of them find what is computed twice, or what the scan may compute. A walk through all expressions shows
+//!   whether they have work; if so, they get the joined plan.
+//! - The third gives each operator the columns that are wanted above it. This module does that with an index of names.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -29,7 +30,7 @@ const OF_THE_WHOLE: &str = "common_sub_expression_eliminate";
 /// Those rules, as far as they are known here. The last one rewrites joins.
 const KNOWN: [&str; 5] = [OF_THE_WHOLE, "extract_leaf_expressions", "push_down_leaf_projections", "optimize_projections", "join_types"];
 
-/// Rewrites an aggregate of which all calls are alike.
+/// Rewrites an aggregate whose calls are all alike.
 const SINGLE_DISTINCT: &str = "single_distinct_aggregation_to_group_by";
 
 /// DataFusion's rules in two halves.
@@ -53,8 +54,8 @@ impl Rules {
         })
     }
 
-    /// `plan`, some results of a list, as far as they can be rewritten by themselves, taken apart. `None` where it is
-    /// not made of the operators of such a list, or its error is for the whole to tell.
+    /// The parts of `plan`, which has some results of a list, after the rules that can rewrite them separately. `None`
+    /// where it is not made of the operators of such a list, or where the whole list must report the error.
     pub(crate) fn part(&self, plan: LogicalPlan, state: &SessionState) -> Option<Part> {
         let analysed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {}).ok()?;
         Part::of(self.of_parts.optimize(analysed, state, |_, _| {}).ok()?)
@@ -129,8 +130,8 @@ struct Joined {
 }
 
 impl Joined {
-    /// What `parts` are together; `None` where they are over different rows, or what they say by names is
-    /// said by the planner only.
+    /// The plan of all `parts` together. `None` where they are over different rows, or where their names refer to
+    /// something that only the planner knows.
     fn of(parts: Vec<Part>) -> Option<Self> {
         let mut parts = parts.into_iter();
         let Part { mut results, aggregate, below, scan } = parts.next()?;
@@ -182,7 +183,7 @@ impl Joined {
         projection(self.results, Arc::new(plan)).map(LogicalPlan::Projection).ok()
     }
 
-    /// The plan in which each operator has the columns of `table` that are wanted above it.
+    /// The plan in which each operator has only the columns of `table` that are wanted above it.
     fn finished(self, table: &OneTable) -> Option<LogicalPlan> {
         let places = table.places();
         let columns = match &self.aggregate {
@@ -247,7 +248,7 @@ impl Step {
     }
 }
 
-/// What lies below a list.
+/// The operators below a list.
 struct Below<'a> {
     table: &'a TableReference,
     whole: &'a OneTable,
@@ -255,7 +256,7 @@ struct Below<'a> {
 }
 
 impl Below<'_> {
-    /// `steps` over the scan, from the highest down, for one that wants `columns`.
+    /// `steps` over the scan, from the highest down, with the columns `columns`.
     fn plan(&self, steps: &[Step], columns: &BTreeSet<usize>) -> Option<LogicalPlan> {
         let Some((step, rest)) = steps.split_first() else {
             let source = provider_as_source(Arc::clone(self.whole.whole()));
@@ -348,7 +349,7 @@ impl Marks {
                 ScalarValue::hash(value, &mut hasher);
                 false
             }
-            // An alias is what it is an alias of.
+            // An alias is resolved to its expression.
             Expr::Alias(alias) => return self.of(&alias.expr),
             Expr::Cast(cast) => {
                 cast.field.data_type().hash(&mut hasher);

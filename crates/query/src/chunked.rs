@@ -1,12 +1,12 @@
-//! Long lists of results, planned some at a time.
+//! Long lists of results, planned in parts.
 //!
-//! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times: for 1,000 aggregates
-//! that takes half a second, and the time grows with the square of their number. But each result depends on what is
-//! read and grouped only, not on the other results. So parts of the list are planned, each as a query of its own over
-//! the same input, and one aggregate and one projection are made of theirs.
+//! DataFusion's SQL planner compares each expression of a `SELECT` with all others several times. For 1,000 aggregates
+//! that takes half a second, and the time grows with the square of their number. But each result depends only on the
+//! rows and groups, not on the other results. So each part of the list is planned as a query of its own over the same
+//! input. One aggregate and one projection are made of the parts.
 //!
-//! Over one table each part is planned with the columns that it names, and rewritten by the rules for logical plans
-//! before the parts are joined ([`crate::chunk_merge`]), several of them side by side.
+//! Over one table each part is planned with the columns that it names. The rules for logical plans rewrite the parts
+//! before they are joined ([`crate::chunk_merge`]), several in parallel.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -28,10 +28,10 @@ use crate::select_shape::{put_list, take_list};
 /// Results that are planned at once.
 const PART: usize = 50;
 
-/// Results that are planned at once over one table, of which each part has few columns.
+/// Results of one part over one table: a part then has few columns.
 const SMALL_PART: usize = 25;
 
-/// The longest text, in bytes, of what is not the list: each of the small parts has all of it to plan.
+/// The longest text, in bytes, outside of the list: each small part must plan all of it.
 const REST: usize = 4 << 10;
 
 /// Lists up to this length are planned as they are.
@@ -46,8 +46,9 @@ pub(crate) struct InParts {
 }
 
 /// The plan of `statement` if it is a long list of results, each with an expression of its own, over tables, a
-/// condition and groups; `None` for all others, and where the parts do not fit together or one has an error: the
-/// planner is to see the whole then. The plan is optimised, too, if that is wanted and can be done in parts.
+/// condition and groups. `None` for other statements, and where the parts do not fit together or one has an error:
+/// DataFusion's planner then gets the whole. The plan is optimised too, if `optimise` is set and that can be done in
+/// parts.
 pub(crate) async fn plan(statement: &mut Statement, state: &SessionState, optimise: bool) -> Option<InParts> {
     let items = take_list(statement, SHORT, |_| true)?;
     let optimised = if optimise { optimised(statement, &items, state).await } else { None };
@@ -70,7 +71,7 @@ async fn optimised(empty: &mut Statement, items: &[SelectItem], state: &SessionS
     once.config_mut().options_mut().optimizer.max_passes = 1;
     let list = Arc::new(List { empty: empty.clone(), table, rules: Rules::of(state)?, state: once });
     let mut parts = items.chunks(SMALL_PART).map(<[SelectItem]>::to_vec).collect::<Vec<_>>();
-    // The first tells whether such a list can be planned so at all.
+    // The first part shows whether such a list can be planned this way at all.
     let first = list.part(parts.remove(0)).await?;
     let threads = state.config().target_partitions().clamp(1, parts.len().max(1));
     let mut tasks = JoinSet::new();
@@ -94,7 +95,7 @@ async fn optimised(empty: &mut Statement, items: &[SelectItem], state: &SessionS
     list.rules.joined(parts, &list.table, &list.state)
 }
 
-/// What is the same for all parts of a list over one table.
+/// What all parts of a list over one table share.
 struct List {
     empty: Statement,
     table: OneTable,
@@ -109,7 +110,7 @@ impl List {
         put_list(&mut part, items)?;
         let state = self.table.seen_by(&part, &self.state)?;
         let plan = state.statement_to_plan(part).await.ok()?;
-        // The dense view of a matrix is to be rewritten first.
+        // The dense view of a matrix must be rewritten first.
         if calls_cell_moments(&plan).ok()? || has_more_to_come(&plan) {
             return None;
         }
@@ -145,7 +146,8 @@ async fn of_parts(empty: &Statement, items: &[SelectItem], state: &SessionState)
     projection(results, input).map(LogicalPlan::Projection).ok()
 }
 
-/// One aggregate for those of all `parts`, nothing where none has one; `None` where the parts have not the same input.
+/// One aggregate for those of all `parts`; `Some(None)` where no part has one; `None` where the parts differ in their
+/// input.
 fn joined(parts: &[Projection]) -> Option<Option<Aggregate>> {
     let (first, others) = parts.split_first()?;
     let LogicalPlan::Aggregate(model) = first.input.as_ref() else {
@@ -290,7 +292,7 @@ pub(crate) mod tests {
             // One name twice, and one that there is not.
             format!("SELECT {}, sum(c0) FROM t", list(|c| format!("sum(c{c})"))),
             format!("SELECT {}, sum(nix) FROM t", list(|c| format!("sum(c{c})"))),
-            // Calls that differ in a cast only, which names don't tell.
+            // Calls that differ in a cast only, which names don't show.
             format!("SELECT {}, sum(CAST(c0 AS DOUBLE)) AS other FROM t", list(|c| format!("sum(c{c}) AS s{c}"))),
             format!("SELECT {}, count(TRY_CAST(c0 AS INT)) AS other FROM t", list(|c| format!("count(c{c}) AS n{c}"))),
         ] {

@@ -1,9 +1,9 @@
-//! Joins that let others have a turn.
+//! Joins that yield to other tasks.
 //!
-//! A join may look at billions of pairs before it has a row to give, and does so within one poll. Whoever wants to stop
-//! the query, or to ask the same thread for anything else, waits for that poll. So the inputs and the output of joins
-//! pass through [`YieldingJoinExec`], which hands the thread back every [`TURN`], and gives joins that compare every
-//! pair no more than [`PAIRS`] of them at a time.
+//! A join may look at billions of pairs before it has a row to give, all within one poll. A caller that wants to cancel
+//! the query, and any other task of the same thread, waits for that poll. So the inputs and the output of joins pass
+//! through [`YieldingJoinExec`], which yields every [`TURN`]. Joins that compare every pair get at most [`PAIRS`] of
+//! them at a time.
 
 use std::fmt;
 use std::pin::Pin;
@@ -68,7 +68,7 @@ enum Part {
     Probe(Arc<AtomicUsize>),
 }
 
-/// Passes on what its input gives, and hands the thread back from time to time.
+/// Passes its input's batches on, and yields from time to time.
 #[derive(Debug)]
 struct YieldingJoinExec {
     input: Arc<dyn ExecutionPlan>,
@@ -142,7 +142,7 @@ struct Turns {
     input: SendableRecordBatchStream,
     part: Part,
     began: Instant,
-    /// What is left of a batch that is given in pieces.
+    /// The rest of a batch that is returned in pieces.
     rest: Option<RecordBatch>,
 }
 

@@ -1,10 +1,10 @@
 //! Why each operator of the host's physical plan is there.
 //!
-//! The cut says why for operators of the logical super-plan. DataFusion makes the physical plan of it and keeps no
-//! track of which became which, so they are paired: an operator is told by its kind and by the scans of drives that lie
-//! below it, and where several of one kind lie over the same scans, they are a chain and pair in order. A pair that is
-//! in doubt is left out: a wrong reason is worse than none, and the reasons are listed once more by themselves.
-//! Operators that the engine added of its own accord say what they are for.
+//! The cut gives reasons for operators of the logical super-plan. DataFusion makes the physical plan of it and does not
+//! record which operator became which, so this module pairs them. An operator is recognised by its kind and by the
+//! scans of drives below it. Several operators of one kind over the same scans form a chain and are paired in order. A
+//! doubtful pair is left out: a wrong reason is worse than none, and the reasons are also listed separately. Operators
+//! that the engine added itself say what they are for.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -36,7 +36,7 @@ enum Kind {
 /// The numbers of scans below an operator, in the order of the cut.
 type Scans = BTreeSet<usize>;
 
-/// For each operator of `physical`, from the root down as one meets them: why it is on the host, where that is known.
+/// For each operator of `physical`, from the root down in pre-order: why it is on the host, where known.
 pub(crate) fn of(cut: &CutPlan, physical: &dyn ExecutionPlan) -> Vec<Option<String>> {
     let mut logical = Logical { cut, told: HashMap::new() };
     logical.walk(&cut.super_plan);
@@ -54,7 +54,7 @@ pub(crate) fn of(cut: &CutPlan, physical: &dyn ExecutionPlan) -> Vec<Option<Stri
                 reasons[place].clone_from(reason);
             }
         } else if let [place] = places.as_slice() {
-            // Several were made one: what kept the lowest that has a reason of its own kept all.
+            // Several operators became one: the reason of the lowest one that has its own holds for all.
             let own = told.iter().flatten().find(|reason| !skytether_common::plan_words::only_follows(reason));
             reasons[*place] = own.or_else(|| told.iter().flatten().next()).cloned();
         } else if !matches!(key.0, Kind::Sort | Kind::Projection) && told.iter().all(|reason| reason == &told[0]) {
@@ -76,7 +76,7 @@ struct Logical<'a> {
 impl Logical<'_> {
     fn walk(&mut self, plan: &LogicalPlan) -> Scans {
         if let Some(scan) = DriveScan::of(plan) {
-            // What travels beside the sub-plan is made by itself.
+            // The host makes the broadcast tables separately.
             for beside in &scan.inputs {
                 self.walk(beside);
             }
@@ -123,13 +123,13 @@ impl Logical<'_> {
     }
 }
 
-/// The place of `scan` in the cut. Equal scans are told apart: each has a sub-plan of its own in memory.
+/// The place of `scan` in the cut. Equal scans are distinguished by their sub-plans, which are separate objects.
 pub(crate) fn scan_number(cut: &CutPlan, scan: &DriveScan) -> Option<usize> {
     cut.scans.iter().position(|s| std::sync::Arc::ptr_eq(&s.sub_plan, &scan.sub_plan))
 }
 
 struct Physical {
-    /// Per operator, from the root down: what it is for, should the engine have added it.
+    /// Per operator, from the root down: its purpose, if the engine added it.
     helps: Vec<Option<&'static str>>,
     at: HashMap<(Kind, Scans), Vec<usize>>,
 }
@@ -144,7 +144,7 @@ impl Physical {
             }
             return scan.of_cut().into_iter().collect();
         }
-        // Windows and joins bring sorts of their own, which have nothing to do with one that the query asked for.
+        // Windows and joins add their own sorts, which are not a sort that the query asked for.
         let kind = kind(plan).filter(|kind| *kind != Kind::Sort || !matches!(above, Some(Kind::Window | Kind::Join)));
         let nearest = if is_plumbing(plan.name(), false) { above } else { kind };
         let mut below = plan.children().into_iter().map(|child| self.walk(child.as_ref(), nearest)).collect::<Vec<_>>();
@@ -185,7 +185,7 @@ fn sorted_below(plan: &dyn ExecutionPlan) -> bool {
     })
 }
 
-/// The kind of a physical operator; none for those that only prepare another one's work.
+/// The kind of a physical operator; `None` for operators that only prepare another one's work.
 fn kind(plan: &dyn ExecutionPlan) -> Option<Kind> {
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
         return (!matches!(aggregate.mode(), AggregateMode::Partial)).then_some(Kind::Aggregate);
@@ -196,7 +196,7 @@ fn kind(plan: &dyn ExecutionPlan) -> Option<Kind> {
         "GlobalLimitExec" => Some(Kind::Limit),
         "CoalescePartitionsExec" if plan.fetch().is_some() => Some(Kind::Limit),
         "SortExec" | "SortExec(TopK)" => Some(Kind::Sort),
-        // Of rows that came sorted; elsewhere it joins what the sorts of several threads gave.
+        // It merges sorted rows; elsewhere it joins the sorted rows of several threads.
         "SortPreservingMergeExec" if sorted_below(plan) => Some(Kind::Sort),
         "WindowAggExec" | "BoundedWindowAggExec" => Some(Kind::Window),
         "UnionExec" | "InterleaveExec" => Some(Kind::Union),

@@ -1,9 +1,9 @@
-//! Whether slices that travel anyway, as a lost drive's are decoded from them, are worked off where they arrive.
+//! Whether the host processes slices that travel to it anyway, because a lost drive's slices are decoded from them.
 //!
-//! While a drive is lost, whoever decodes what it had takes K - 1 of K slices of each of its groups from the drives
-//! that are here, and one parity. With few more drives than a group has slices that is most of what they have; then a
-//! drive that works a slice off itself has only more to do. What is decoded from them is measured as slow disks and
-//! links, so that a run that learns from that would leave to slow drives what is here already.
+//! To decode a lost drive's slices, the host reads K - 1 of the K slices of each group from living drives, and one
+//! parity. Where the fleet has few more drives than a group has slices, these are most of their slices. A drive that
+//! processes a slice itself then only adds work. Adaptive execution can't learn this: it measures the reads for
+//! decoding as slow disks and links, and would leave slices to slow drives that the host has already.
 
 use skytether_device::PushdownLevel;
 use skytether_erasure::Scheme;
@@ -12,26 +12,26 @@ use skytether_scheduler::work::PRIORS;
 
 use skytether_exec::scan::Moves;
 
-/// The least share of their slices that drives send to be decoded from.
+/// The least share of their slices that living drives must send for decoding.
 const MOST: f64 = 0.5;
 
-/// Handing out may take so many times as long as working off, by the estimate: nothing is done twice then, and the
-/// order in which drives read is one.
+/// The longest estimated time for slices sent raw, relative to their processing on drives. The host accepts that much
+/// more time: no work is done twice then, and drives read in one order.
 const AS_LONG: f64 = 1.25;
 
-/// The least share of slices that a query reads: of fewer columns only those travel.
+/// The least share of slice bytes that a query must read. Of fewer columns, only these travel.
 const NEARLY_ALL: f64 = 0.75;
 
-/// How much more than its own slices each of the drives that are here reads and sends, where so many of all are `lost`:
-/// its share of the parities.
+/// The share of parities that each living drive reads and sends in addition to its own slices, where `lost` drives are
+/// lost.
 pub(crate) fn parities(lost: &[bool]) -> f64 {
     let count = lost.iter().filter(|lost| **lost).count();
     count as f64 / (lost.len() - count).max(1) as f64
 }
 
-/// Whether all drives are to hand out what they have, of which those that `lost` says are lost; a query of them reads
-/// the share `read` of their slices' bytes. Not where that would take longer, as this host is slow at it, or links are
-/// that send what need not travel.
+/// Whether all drives send their slices raw, where `lost` says which drives are lost. The query reads the share `read`
+/// of the bytes of slices. False where that would take longer: the host is slow, or slow links would carry unneeded
+/// bytes.
 pub(crate) fn prefer_host(scheme: Scheme, lost: &[bool], read: f64, moves: &Moves) -> bool {
     let Some(code) = scheme.code().filter(|_| scheme.inner().is_none()) else { return false };
     let (count, others) = (lost.iter().filter(|lost| **lost).count() as f64, lost.len() as f64 - 1.0);
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// A search of a gigabyte of particles on so many drives.
+    /// A search of a gigabyte of particles on `drives` drives.
     fn search(drives: u64, profile: Profile, host: Profile) -> Moves {
         let lower = vec![Operator { kind: Kind::Decode, units_per_row: 24.0 }, Operator { kind: Kind::Compute, units_per_row: 1.0 }];
         let rows = Output::Rows { per_row: 0.001, bytes_per_row: 24.0 };

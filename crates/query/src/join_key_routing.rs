@@ -1,11 +1,12 @@
-//! What a join has learnt about its keys, for every scan below that has one of them.
+//! Routes the join filters of a join to every scan below that has one of its keys.
 //!
-//! DataFusion hands the filter of a hash join ([`skytether_exec::join_filter`]) down its probe side as a whole: where
-//! its keys come from several tables, it stops at the join of those. But the rows of a join's probe side that can't
-//! match may be left out wherever they come from, by each key alone. So this rule follows each key of each join
-//! through filters, projections, groups and other joins, and where an inner or semi join below says that two columns
-//! are equal, both of them. A scan that gets a key waits for the join's other side, which never waits for it: it only
-//! waits for joins further up.
+//! DataFusion pushes the filter of a hash join ([`skytether_exec::join_filter`]) down its probe side as a whole. Where
+//! the keys come from several tables, it stops at the join of those. But rows of the probe side that can't match may be
+//! left out by each key alone. So this rule follows each key of each join through filters, projections, groups and
+//! other joins. Where an inner or semi join below makes two columns equal, it follows both.
+//!
+//! No deadlock is possible: a scan with a key waits for the join's other side, and that side only waits for joins
+//! further up.
 
 use std::sync::Arc;
 
@@ -96,11 +97,11 @@ impl Keys<'_> {
     }
 }
 
-/// The columns of `node`'s input that those of its rows are, if rows that it gets may be left out where it would be
-/// left out what it makes of them.
+/// The columns of `node`'s input that the columns of its rows come from. `None` where dropping input rows is not as
+/// good as dropping the rows made of them.
 fn through(node: &Plan, places: &Places) -> Option<Places> {
     if node.fetch().is_some() {
-        // The rows that are left out would make room for others.
+        // Other rows would take the place of the dropped ones.
         return None;
     }
     let mapped = |of: &dyn Fn(usize) -> Option<Arc<dyn PhysicalExpr>>| {
@@ -133,7 +134,7 @@ fn through(node: &Plan, places: &Places) -> Option<Places> {
     hands_on.then(|| places.clone())
 }
 
-/// The columns of both inputs of a join that those of its rows are.
+/// The columns of both inputs of a join that the columns of its rows come from.
 fn sides(join: &HashJoinExec, places: &Places) -> (Places, Places) {
     let width = join.left().schema().fields().len();
     let (left, right) = match join.join_type() {
@@ -143,7 +144,7 @@ fn sides(join: &HashJoinExec, places: &Places) -> (Places, Places) {
         JoinType::Right | JoinType::RightAnti | JoinType::RightMark => (false, true),
         JoinType::Full => (false, false),
     };
-    // Semi, anti and mark joins give the rows of one side, others those of the left one first.
+    // Semi, anti and mark joins give the columns of one side; others give the left side's first.
     let shift = if matches!(join.join_type(), JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark) { 0 } else { width };
     let equal = |at: usize, from_left: bool| {
         let pairs = join.on().iter().filter_map(|(l, r)| Some((plain(l)?, plain(r)?)));

@@ -1,11 +1,12 @@
 //! The columns that the text of a query may mean: wide tables show the planner no others.
 //!
-//! DataFusion looks for a column among all of its schema, one by one, for each expression and in each of its rules, and
-//! copies schemas as it goes: of tables with thousands of columns that is most of the time of a query that reads a few.
-//! A column that is read is named in the text, so that a table may leave out those whose names are nowhere in it: names
-//! mean the same as before, since every table shows all of its columns of a name that occurs. That does not hold where
-//! columns are meant without their names, by a star or a `NATURAL JOIN` for example; such a text gets whole tables. So
-//! does a text that can't be planned with few columns, because messages list what there is.
+//! DataFusion searches the whole schema for a column, for each expression and in each of its rules, and copies schemas
+//! as it goes. For tables with thousands of columns, that takes most of the time of a query that reads a few.
+//!
+//! The text names every column that the query reads, so a table may leave out columns whose names are nowhere in it.
+//! Names keep their meaning, since every table shows all of its columns of a name that occurs. That does not hold where
+//! a text means columns without their names, by a star or a `NATURAL JOIN` for example: such a text gets whole tables.
+//! So does a text that can't be planned with few columns, because error messages list what there is.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -28,7 +29,7 @@ use crate::tables::NamedTables;
 /// Columns up to which a table is shown whole.
 const WIDE: usize = 128;
 
-/// What of wide tables a planner is to see, and whether that hid anything from it.
+/// The columns of wide tables that a planner sees, and whether some were hidden.
 #[derive(Debug)]
 pub(crate) struct Shown {
     named: bool,
@@ -46,13 +47,13 @@ impl Shown {
         Self { named: false, hid: AtomicBool::new(false) }
     }
 
-    /// Whether columns were hidden: if the planner failed, it is to see them all.
+    /// Whether columns were hidden: if the planner fails, it must see them all.
     pub(crate) fn hid(&self) -> bool {
         self.hid.load(Ordering::Relaxed)
     }
 
-    /// The tables with few columns, for `text`, which was parsed as `statement`; `None` where they
-    /// are to be seen as they are.
+    /// The tables with few columns, for `text`, which was parsed as `statement`; `None` where the query needs whole
+    /// tables.
     ///
     /// # Errors
     /// As [`NamedTables::catalog_list`].
@@ -124,7 +125,7 @@ impl NamedColumns {
     }
 }
 
-/// Words with which a query takes columns that it does not name, whatever else they may stand for.
+/// Words by which a query takes columns without naming them, whatever else the words may mean.
 fn takes_all(word: Keyword) -> bool {
     matches!(word, Keyword::NATURAL | Keyword::TABLE | Keyword::PIVOT | Keyword::UNPIVOT | Keyword::MATCH_RECOGNIZE | Keyword::SHOW | Keyword::DESCRIBE)
 }

@@ -1,8 +1,8 @@
 //! One table as parts of a query see it: each with the columns that its own text names.
 //!
-//! What [`crate::mentioned_columns`] does for a whole query, for some of its results at a time: planners look for
-//! columns among all others, so that with as many parts as there are tens of columns the time grows with the number of
-//! columns and not with its square.
+//! [`crate::mentioned_columns`] does this for a whole query; here it is done for some of its results at a time.
+//! Planners look for columns among all others. With one part per some tens of columns, the time grows with the number
+//! of columns and not with its square.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -40,7 +40,7 @@ pub(crate) fn number(statement: &mut Statement) -> Result<()> {
         }
         _ => (),
     }
-    // By where they stand: the parser's tree does not keep the order of the text everywhere.
+    // By place in the text: the parser's tree does not keep the order everywhere.
     places.sort_unstable();
     let _ = visit_expressions_mut(statement.as_mut(), |e| {
         if let Expr::Value(v) = e
@@ -54,7 +54,8 @@ pub(crate) fn number(statement: &mut Statement) -> Result<()> {
     Ok(())
 }
 
-/// The parameters of `plan` in order, named `$1`, `$2`, ...; of type null where the query does not tell their type.
+/// The parameters of `plan` in order, named `$1`, `$2`, ...; of type null where the query does not determine their
+/// type.
 ///
 /// # Errors
 /// Invalid for parameters that are not numbered and for numbers that are too high.

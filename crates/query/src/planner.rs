@@ -1,4 +1,4 @@
-//! A query from its text to its rows.
+//! Plans and runs a query: from its text to its rows.
 
 use futures::future::BoxFuture;
 use std::fmt;
@@ -99,7 +99,7 @@ pub struct Planned {
 }
 
 impl Planner {
-    /// A planner over `cluster`, whose queries take memory and room on disk from `runtime`.
+    /// A planner over `cluster`. Its queries take memory and spill disk from `runtime`.
     ///
     /// # Errors
     /// Internal if the functions can't be registered.
@@ -142,7 +142,7 @@ impl Planner {
         Box::pin(async move { self.run(self.plan_asked(asked, options, Vec::new()).await?) })
     }
 
-    /// Starts what was planned.
+    /// Starts a planned query.
     ///
     /// # Errors
     /// Those of operators that can not start.
@@ -156,7 +156,7 @@ impl Planner {
         collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), scan_numbers(physical.as_ref()), taken);
         let schema = physical.schema();
         let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);
-        // Begun at the first poll: a query that nobody reads must not hold the drives' turns.
+        // Begins at the first poll: a query without a reader must not hold the drives' turns.
         let memory = Arc::clone(context.memory_pool());
         let stream = Counted { inner: Running::Planned(physical, context), collector, memory, running }.boxed();
         Ok(Query { schema, stream, receipt })
@@ -166,7 +166,7 @@ impl Planner {
     pub async fn plan_asked(&self, asked: &Statement, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
         self.0.cluster.catalog().look_again();
-        // Before it is known what the query reads.
+        // Taken before it is known what the query reads.
         let running = self.0.cluster.running();
         let planned = match self.plan_over(&shown, asked, options, values.clone(), begun).await {
             Err(_) if shown.hid() => self.plan_over(&Shown::all(), asked, options, values, begun).await,
@@ -192,8 +192,8 @@ impl Planner {
         }
     }
 
-    /// The columns of a query's result, as far as they can be told before its parameters have values, and the
-    /// parameters in order; those of a type that the query does not tell are of type null.
+    /// The columns of a query's result, as far as known before its parameters have values, and the parameters in order.
+    /// Parameters whose type the query does not determine are of type null.
     pub async fn prepare(&self, asked: &Statement) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
         let shown = Shown::named();
@@ -204,8 +204,7 @@ impl Planner {
         Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
     }
 
-    /// What is asked as a logical plan; one that is quicker optimised on the way is, if the caller wants
-    /// to `optimise` it anyway.
+    /// The logical plan of `asked`. With `optimise`, a plan that is optimised faster in parts comes back optimised.
     async fn logical(&self, asked: &Statement, shown: &Shown, collector: &Collector, optimise: bool) -> Result<Logical> {
         let (text, mut statement) = match asked {
             Statement::Sql(text) => (text, parse(&self.0.base, text)?),
@@ -315,7 +314,7 @@ impl Planner {
     }
 }
 
-/// The most keys per part of a join that drives are told of.
+/// The most keys per part of a join that drives get.
 const JOIN_KEYS: usize = 150_000;
 
 fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionState> {
@@ -327,8 +326,8 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     // What the drives send is spread over their number already, and usually small.
     let optimizer = &mut config.options_mut().optimizer;
     optimizer.enable_round_robin_repartition = false;
-    // Drives wait for the filters that joins make. Those of other operators are made from the very rows
-    // that would wait for them.
+    // Drives wait for the filters that joins make. Other operators make filters from the very rows that would wait for
+    // them.
     optimizer.enable_topk_dynamic_filter_pushdown = false;
     optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;
@@ -377,7 +376,7 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
 }
 
-/// `plan` with its aggregates asking `cells` instead of nobody.
+/// `plan` with `cells` as the source of cell groups for its aggregates, which had none.
 fn with_cells(plan: LogicalPlan, cells: Arc<HostCells>) -> Result<LogicalPlan> {
     use datafusion::common::tree_node::{Transformed, TreeNode};
     use datafusion::logical_expr::Expr;

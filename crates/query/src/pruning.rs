@@ -1,4 +1,4 @@
-//! Which drives a query does not ask, by the bounds in the root record.
+//! Which drives a query leaves out, by the bounds in the root record.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use skytether_engine::prune::kept;
 
 use skytether_catalog::records::bounds::Bounds;
 
-/// What is known of those columns of `schema` that are named `about`.
+/// Statistics of the columns of `schema` whose names are in `about`.
 fn statistics(bounds: &Bounds, schema: &Schema, about: &HashSet<&str>) -> Statistics {
     let mut statistics = Statistics::new_unknown(schema);
     for (field, column) in schema.fields().iter().zip(&mut statistics.column_statistics).filter(|(field, _)| about.contains(field.name().as_str())) {
         let both = bounds.get(field.name());
-        // What is not known, or does not fit the type, is a NULL of that type: beside others'
-        // values no other stands for it.
+        // A bound that is unknown, or does not fit the type, is a NULL of that type. Statistics of several drives have
+        // no other value for that.
         let value = |which: usize| {
             let value = both.and_then(|both| ScalarValue::try_from_string(both[which].clone(), field.data_type()).ok());
             value.or_else(|| ScalarValue::try_from(field.data_type()).ok()).map_or(Precision::Absent, Precision::Exact)

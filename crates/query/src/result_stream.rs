@@ -1,4 +1,4 @@
-//! A query's rows as they come: counted, with errors that are ours, until its receipt is closed.
+//! A query's rows as a stream: counted, with errors converted to ours, until its receipt is closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Stream for Counted {
                 Poll::Ready(Some(Ok(batch)))
             }
             Poll::Ready(end) => {
-                // Dropping the stream first lets scans file what they know.
+                // Dropping the stream first lets scans record their figures.
                 self.inner = Running::Over;
                 self.running = None;
                 self.collector.finish(end.is_none());

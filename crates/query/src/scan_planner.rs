@@ -1,4 +1,4 @@
-//! From a sub-plan in the super-plan to the operator that runs it at drives: which drives, and what they may see.
+//! Plans the scan for a sub-plan: which drives run it, and what they may see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) struct ScanPlanner {
     pub(crate) tables: Arc<NamedTables>,
     pub(crate) context: QueryContext,
     pub(crate) state: Arc<SessionState>,
-    /// How the query is to be cut.
+    /// The pushdown policy that the query asks for.
     pub(crate) asked: Pushdown,
 }
 
@@ -120,19 +120,19 @@ impl ScanPlanner {
             (AdaptiveMode::Never, _) => return Ok(None),
             (AdaptiveMode::Always(policy), _) => policy,
             (AdaptiveMode::AsNeeded, Pushdown::Adaptive) if profiled => Policy::Adaptive,
-            // A sub-plan that is no more than a scan is handed out as it is stored; of the other static choices the
-            // drives run all that they are sent.
+            // Drives send the slices of a sub-plan raw that is no more than a scan. Under the other static policies
+            // drives run the whole sub-plan.
             (AdaptiveMode::AsNeeded, Pushdown::Raw) if profiled => Policy::Static(PushdownLevel::Raw),
             (AdaptiveMode::AsNeeded, Pushdown::Full | Pushdown::Filter) if profiled => Policy::Static(PushdownLevel::Full),
-            // A drive that is lost in the middle gives what it has not done to who stands for it.
+            // A drive that is lost in the middle of the query leaves its remaining slices to the fallback executor.
             (AdaptiveMode::AsNeeded, _) if self.cluster.catalog().health().is_redundant() => Policy::Static(PushdownLevel::Full),
             (AdaptiveMode::AsNeeded, Pushdown::Adaptive | Pushdown::Full) if targets.iter().any(|target| target.drive.capabilities().remote) => {
                 Policy::Static(PushdownLevel::Full)
             }
             (AdaptiveMode::AsNeeded, _) => return Ok(None),
         };
-        // What is whole on each drive only is not to be torn apart; any one drive has all of a
-        // table that lies everywhere.
+        // A result that is whole only per drive must not be divided. Of a table that lies everywhere, any one drive has
+        // all.
         let apart = scan.placement == Placement::Spread && pushdown_level::divides(&scan.sub_plan);
         if !apart || (table.partitioned_by.is_some() && pushdown_level::aggregates(&scan.sub_plan)) {
             return Ok(None);
@@ -149,7 +149,7 @@ impl ScanPlanner {
         let health = self.cluster.catalog().health();
         let lost: Vec<bool> = targets.iter().map(|target| health.is_down(target.at)).collect();
         let engines: Vec<Arc<LocalExecutor>> = engines.collect::<Result<_>>()?;
-        // Who stands for a lost drive is another device.
+        // A fallback executor is another device than the drive.
         let kinds = engines.iter().zip(&lost).map(|(engine, lost)| if *lost { Kinds::default() } else { engine.kinds() });
         let mut moves = Moves {
             kinds: kinds.collect(),
@@ -170,10 +170,10 @@ impl ScanPlanner {
         Ok(Some(moves))
     }
 
-    /// What is taken for the devices of `targets`. Where some, as `is_lost` says, are lost, the others read for two:
-    /// themselves, and who decodes what the lost ones had. Slices are read once for both, but parities are read
-    /// besides, of which each of those that are here has its share; and who stands for a lost one is as quick as this
-    /// host, and reads no faster than the slowest of the others can send.
+    /// The assumed devices of `targets`. Where `is_lost` says that some are lost, the others also read for decoding.
+    /// Slices are read once for both purposes, but each living drive reads its share of the parities in addition. The
+    /// fallback executor of a lost drive has this host's speed, and reads no faster than the slowest living drive can
+    /// send.
     fn profiles(&self, targets: &[Target], is_lost: &[bool]) -> Vec<Profile> {
         let own: Vec<Profile> = targets.iter().map(|target| profile_of(target.drive.info())).collect();
         let living = || own.iter().zip(is_lost).filter(|(_, lost)| !**lost).map(|(profile, _)| profile);
@@ -189,8 +189,8 @@ impl ScanPlanner {
             .collect()
     }
 
-    /// Takes those out of `targets` of which the root record says that nothing there can match: what
-    /// is said of them instead.
+    /// Removes targets that have no matching row, by the bounds in the root record. Returns the annotations that
+    /// represent them.
     fn leave_out(&self, scan: &DriveScan, named: &Named, targets: &mut Vec<Target>) -> Result<Vec<Annotation>> {
         let table = named.table()?;
         if named.view != View::Stored || scan.placement != Placement::Spread {
@@ -230,9 +230,9 @@ impl ScanPlanner {
         Ok(unasked)
     }
 
-    /// The drives that take part, each with what its sub-plan may see: its partition of the table, and its copies of
-    /// the small tables about cells and genes; of the tables in `others`, which are partitioned like the first, the
-    /// partition that lies beside it.
+    /// The drives that take part, each with what its sub-plan may see. That is its partition of the table, and its
+    /// copies of the small tables about cells and genes. Tables in `others` are partitioned alike: a drive sees its
+    /// partition of each.
     fn targets(&self, named: &Named, others: &[&Arc<Named>]) -> Result<Vec<Target>> {
         let record = &named.record;
         let table = named.table()?;

@@ -1,4 +1,4 @@
-//! What kind of `SELECT` a statement is, for those that are planned in another way than as a whole.
+//! Recognises kinds of `SELECT` that are not planned as a whole.
 
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, GroupByExpr, Select, SelectItem, SetExpr, TableFactor};
@@ -43,7 +43,7 @@ pub(crate) fn is_ungrouped(select: &Select) -> bool {
 }
 
 /// The results of a list of more than `short`, each an expression of its own, taken out of the [`plain_select`] of
-/// `statement` if that fits `also`; they are to be put back with [`put_list`].
+/// `statement` if that fits `also`. [`put_list`] puts them back.
 pub(crate) fn take_list(statement: &mut Statement, short: usize, also: impl Fn(&Select) -> bool) -> Option<Vec<SelectItem>> {
     let select = plain_select(statement)?;
     let listed = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });

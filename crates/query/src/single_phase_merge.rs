@@ -1,8 +1,8 @@
-//! States are merged in one phase.
+//! Merges states in one phase.
 //!
-//! DataFusion aggregates in two phases, so that rows are few before they are dealt out by group. What comes from drives
-//! is few already: each has merged its own rows, and sends a group once for each branch of a union at most. A first
-//! phase would mostly merge states with nothing and write them out once more.
+//! DataFusion aggregates in two phases, so that few rows remain before rows are distributed by group. Drives send few
+//! rows already: each has merged its own, and sends a group at most once for each branch of a union. A first phase
+//! would mostly merge states with nothing and write them out once more.
 
 use std::sync::Arc;
 

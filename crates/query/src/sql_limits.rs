@@ -10,11 +10,11 @@ use skytether_common::{Error, Result};
 
 use skytether_api::statement::MAX_REQUEST;
 
-/// The longest text without what is quoted: groups of cells may be spelled out in a literal, which is
-/// only a value to the parser.
+/// The longest text, in bytes, without literals: a literal may spell out groups of cells, and is only a value to the
+/// parser.
 pub const MAX_TEXT: usize = 1 << 20;
 
-/// The most operators in one query: chains of about so many are tested to be planned on stacks of 32 MiB, which
+/// The most operators in one query. Tests show that chains of about this length are planned on stacks of 32 MiB, which
 /// the threads of hosts have.
 pub const MAX_OPERATORS: usize = 1000;
 
@@ -32,7 +32,7 @@ pub(crate) fn check(text: &str) -> Result<()> {
             "a query of {bare} bytes besides its quoted texts is too long: at most {MAX_TEXT}; write long lists as a data set and join it"
         )));
     }
-    // What is no sequence of tokens is for the parser to refuse.
+    // The parser refuses what is no sequence of tokens.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
     let operators = tokens.iter().filter(|t| nests(t)).count();
     if operators > MAX_OPERATORS {

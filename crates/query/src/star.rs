@@ -1,9 +1,9 @@
 //! `SELECT *` of one table, planned without naming its columns.
 //!
-//! DataFusion writes a star out and then looks for nested calls, duplicates and types column by column among all
-//! columns: for 2,000 columns that takes half a second, and the time grows with the square of their number. But all
-//! columns of one input in its own order are just that input. So a constant is planned in the place of the star, and
-//! the projection that gives it is taken out again.
+//! DataFusion expands a star and then looks for nested calls, duplicates and types column by column among all columns.
+//! For 2,000 columns that takes half a second, and the time grows with the square of their number. But all columns of
+//! one input in its own order are just that input. So a constant is planned in place of the star, and its projection is
+//! removed afterwards.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result, internal_err};
@@ -13,8 +13,8 @@ use datafusion::sql::sqlparser::ast::{Expr, SelectItem, Value, WildcardAdditiona
 
 use crate::select_shape::{is_of_one_table, is_ungrouped, plain_select};
 
-/// Puts a constant in the place of the star if `statement` is `SELECT * FROM table` with nothing but a condition and a
-/// limit. Tells whether it has.
+/// Puts a constant in place of the star if `statement` is `SELECT * FROM table` with nothing but a condition and a
+/// limit. Returns whether it did.
 pub(crate) fn take_out(statement: &mut Statement) -> bool {
     let Some(select) = plain_select(statement) else { return false };
     let star = match select.projection.as_slice() {

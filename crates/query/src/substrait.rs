@@ -1,4 +1,4 @@
-//! A plan of another producer: the limits that it is read within, and the tables that it names.
+//! A foreign plan: the limits within which it is read, and the tables that it names.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -35,8 +35,7 @@ pub(crate) async fn logical(
     Ok((plan, finder.found.into_inner()))
 }
 
-/// What `work`, on a stranger's plan, says. That the engine's planner fails or panics over it is the plan's
-/// fault, and nobody else's.
+/// The result of `work` on a foreign plan. Where the engine's planner fails or panics over it, the plan is at fault.
 pub(crate) async fn guarded<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(done) => done.map_err(blame),

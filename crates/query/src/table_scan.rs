@@ -1,5 +1,5 @@
-//! A scan of one table: some of its columns or expressions over them, of the rows that pass a filter. What
-//! Arrow's datasets ask for.
+//! A scan of one table: some of its columns, or expressions over them, of the rows that pass a filter. Arrow's datasets
+//! ask for such scans.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ impl Planner {
     /// Runs a scan.
     ///
     /// # Errors
-    /// `NotFound` for data sets, tables and columns; `Unsupported`, by name, for what this engine would
-    /// compute otherwise than Arrow, or not at all (whoever asked can do that over the rows); invalid for
-    /// bytes that are no expressions.
+    /// `NotFound` for data sets, tables and columns. `Unsupported`, by name, for what this engine would compute
+    /// otherwise than Arrow, or not at all: the caller can compute that over the rows. Invalid for bytes that are no
+    /// expressions.
     pub fn scan<'a>(&'a self, scan: &'a TableScan, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
         Box::pin(async move {
             let running = self.cluster().running();

@@ -1,4 +1,4 @@
-//! The tables that a query names: from the text of a reference to a root record, a schema and where it lies.
+//! Resolves the tables that a query names: from a reference in the text to a root record, a schema and a placement.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) struct Named {
     pub(crate) shown: String,
     pub(crate) view: View,
     pub(crate) schema: SchemaRef,
-    /// What is known of its columns; of views of matrices nothing.
+    /// Statistics of its columns; none for views of matrices.
     known: Arc<KnownTable>,
 }
 
@@ -66,7 +66,7 @@ impl Named {
         })
     }
 
-    /// What is known about how many rows a plan over it gives.
+    /// The figures for estimates of rows over it.
     pub(crate) fn estimated(&self) -> Result<Estimated> {
         Ok(Estimated { rows: self.rows()?, known: Arc::clone(&self.known) })
     }
@@ -242,10 +242,10 @@ pub(crate) fn rows_schema(sparse: &Schema) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// A schema, and what is known of its columns.
+/// A schema, and statistics of its columns.
 type Described = (SchemaRef, Arc<KnownTable>);
 
-/// Schemas of tables, and what is known of their columns, by the key of a partition's metadata slice.
+/// Schemas of tables, and statistics of their columns, by the key of a partition's metadata slice.
 #[derive(Debug)]
 pub(crate) struct SchemaCache(Cache<Key, Described>);
 
@@ -266,8 +266,7 @@ impl SchemaCache {
 
     async fn stored(&self, record: &RootRecord, table: &str, catalog: &Catalog, collector: &Collector) -> Result<Described> {
         let partitions = &record.table(table)?.partitions;
-        // Any partition will do: of large tables the one with the least statistics to carry along, of others
-        // the one that tells most.
+        // Any partition will do: for large tables the one with the least statistics, for others the one with the most.
         let (least, most) = (partitions.iter().min_by_key(|p| p.slices), partitions.iter().max_by_key(|p| p.slices));
         let Some(partition) = most.filter(|p| p.slices <= TELLING).or(least) else {
             return Err(Error::corrupt(format!("the root record of {} names no partition of {table}", record.name)));

@@ -1,11 +1,14 @@
-//! What determined a row before `UNNEST` does not after it.
+//! Functional dependencies must not pass through `UNNEST`.
 //!
-//! DataFusion knows of an aggregate that its groups determine all of its columns, and hands that on through `UNNEST`,
-//! which makes many rows of one. Above it, its SQL planner would take `GROUP BY g` for `GROUP BY g, u` and choose
-//! another frame for windows that are ordered by `g`; its rules would take `GROUP BY g, u` for `GROUP BY g` and order
-//! by `g` alone what is to be ordered by `g, u`. So a node that says nothing of what determines what stands above each
-//! such `UNNEST` while its rules rewrite a plan, and above each relation with one while a text is planned. It lets
-//! filters, limits and unwanted columns pass, and is gone before the cut.
+//! DataFusion knows that the groups of an aggregate determine all of its columns. It keeps this through `UNNEST`, which
+//! makes many rows of one. Two errors follow above it:
+//! - The SQL planner takes `GROUP BY g` for `GROUP BY g, u`, and chooses another frame for windows that are ordered by
+//!   `g`.
+//! - The rules take `GROUP BY g, u` for `GROUP BY g`, and order by `g` alone where the query says `g, u`.
+//!
+//! So a node without functional dependencies stands above each such `UNNEST` while the rules rewrite a plan. While a
+//! text is planned, it stands above each relation that has an `UNNEST`. It lets filters, limits and unwanted columns
+//! pass, and is removed before the cut.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -22,7 +25,7 @@ use datafusion::sql::sqlparser::ast::TableFactor;
 
 use crate::bare_tables::BareTable;
 
-/// The rows of its input, of which nothing is known.
+/// The rows of its input, without functional dependencies.
 #[derive(Debug, Clone)]
 struct Unnested {
     input: LogicalPlan,
@@ -41,7 +44,7 @@ impl Unnested {
 }
 
 thread_local! {
-    /// Whether the next relation of this thread is to be planned as DataFusion does.
+    /// Whether DataFusion's own planner plans the next relation of this thread.
     static PLAIN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -51,7 +54,7 @@ pub(crate) struct Relations;
 
 impl RelationPlanner for Relations {
     fn plan_relation(&self, relation: TableFactor, context: &mut dyn RelationPlannerContext) -> Result<RelationPlanning> {
-        // What refers to the relations beside it must stay as it is for who takes it apart.
+        // A lateral relation refers to other relations of the query, and stays as it is for DataFusion's own planner.
         if PLAIN.take() || matches!(relation, TableFactor::Derived { lateral: true, .. }) {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         }
@@ -70,7 +73,7 @@ impl RelationPlanner for Relations {
     }
 }
 
-/// Whether what `plan` says of what determines its rows may come of an `UNNEST`.
+/// Whether functional dependencies of `plan` may come from an `UNNEST`.
 fn is_from_wrong(plan: &LogicalPlan) -> bool {
     !plan.schema().functional_dependencies().is_empty()
         && (is_wrong(plan) || (!matches!(plan, LogicalPlan::Aggregate(_)) && plan.inputs().into_iter().any(is_from_wrong)))
@@ -95,7 +98,7 @@ pub(crate) fn marked(plan: LogicalPlan) -> Result<LogicalPlan> {
         return Ok(plan);
     }
     let mark = |node: LogicalPlan| {
-        // What stands above was made before.
+        // The nodes above have schemas from before.
         let node = node.recompute_schema()?;
         if is_wrong(&node) {
             return Ok(Transformed::yes(Unnested::over(node)?.into_plan()));

@@ -1,4 +1,4 @@
-//! Values of which other drives have copies: metadata, and small tables that lie everywhere.
+//! Values that other drives have copies of: metadata, and small tables that lie everywhere.
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -18,7 +18,7 @@ impl Reconstructor {
         Ok(Reconstructed { read: value.len() as u64, value, within: false })
     }
 
-    /// What is known of a copy of the value of `key` at any drive but `not`.
+    /// The entry of `key` at the first drive other than `not` that has a copy.
     ///
     /// # Errors
     /// As [`Self::copy`].
@@ -26,8 +26,8 @@ impl Reconstructor {
         Ok(self.first_copy(key, not, false).await?.0)
     }
 
-    /// What the first drive but `not` knows that says that it has a copy of the value of `key`, and the value, if that
-    /// is to be read. All are asked at once: each is busy with what it reads for the others.
+    /// The entry of `key` at the first drive other than `not` that has a copy, and the value if `read` is set. All
+    /// drives are asked at once: each may be busy with reads for the others.
     async fn first_copy(&self, key: &Key, not: usize, read: bool) -> Result<(Entry, Bytes)> {
         let mut trouble: Vec<String> = self.health.down().into_iter().map(|at| self.lost(at)).collect();
         let here = self.health.up().into_iter().filter(|at| *at != not);

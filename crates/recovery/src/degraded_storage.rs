@@ -1,4 +1,4 @@
-//! A drive's values: those that it can't give itself come from copies on other drives, or are decoded.
+//! Degraded reads: a drive's values, where it can't give them itself, come from copies on other drives, or are decoded.
 
 use futures::future::BoxFuture;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(crate) struct ReconstructionCounters {
 pub(crate) struct ReconstructionStats {
     /// Slices that were decoded or came from copies.
     pub(crate) slices: u64,
-    /// Those of them for which nothing but drives of the same host was read, on two levels.
+    /// The number of them that needed drives of the same host only, on two levels.
     pub(crate) within: u64,
     /// Bytes of other drives that they were made from: read for it, or for a query as well.
     pub(crate) bytes: u64,
@@ -40,8 +40,8 @@ impl ReconstructionCounters {
         ReconstructionStats { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
     }
 
-    /// A slice was decoded, from so many bytes that were read for it: none where somebody else decoded it, at
-    /// the same time or before.
+    /// Counts a decoded slice and the bytes `read` for it: none where another reader decoded it, at the same time or
+    /// before.
     fn decoded(&self, read: u64, within: bool) {
         self.slices.fetch_add(1, Ordering::Relaxed);
         self.within.fetch_add(u64::from(within), Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl ReconstructionStats {
     }
 }
 
-/// What drive `at` stores, whether it is here or not. Nothing is written through it.
+/// The store of drive `at`, whether the drive is up or not. Nothing is written through it.
 #[derive(Debug)]
 pub(crate) struct DegradedStorage {
     pub(crate) reconstructor: Arc<Reconstructor>,
@@ -64,7 +64,7 @@ pub(crate) struct DegradedStorage {
     pub(crate) tally: Arc<ReconstructionCounters>,
 }
 
-/// Whether somebody else may have what a drive refused with such an error.
+/// Whether other drives may have what a drive refused with such an error.
 pub(crate) fn covers(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound)
 }
@@ -74,7 +74,7 @@ impl DegradedStorage {
         &self.reconstructor.drives[self.at]
     }
 
-    /// Asks the drive itself, if it is here.
+    /// Asks the drive itself, if it is up.
     async fn itself<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.reconstructor.is_here(self.at)?;
         self.reconstructor.ask(self.at, what, work).await
@@ -86,7 +86,7 @@ impl DegradedStorage {
             None => self.reconstructor.copy(key, self.at).await,
             Some(n) => match self.reconstructor.map(partition).await {
                 Ok(Some(map)) => self.reconstructor.decode(key, partition, n, &map).await,
-                // Of a table that lies everywhere the others have the same, under the same name.
+                // A table that lies everywhere has the same values on all drives, under the same key.
                 Ok(None) => self.reconstructor.copy(key, self.at).await,
                 Err(e) => Err(e),
             },
@@ -98,20 +98,21 @@ impl DegradedStorage {
                     None => drop(self.tally.bytes.fetch_add(read, Ordering::Relaxed)),
                 }
                 let news = matches!(because.kind(), Kind::Corrupt | Kind::NotFound) && self.reconstructor.met(key, self.at);
-                // Once: whoever asks gets the right answer, and `status` tells of it until it is mended.
+                // Logged once: readers get the right answer, and `status` reports the damage until a scrub repairs it.
                 if news && because.kind() == Kind::Corrupt {
                     let damaged = damaged(&because.report());
                     tracing::warn!("{key} at {} {damaged}; it was made from what other drives have, and `skytether scrub` mends it", self.info().name);
                 }
                 Ok(value)
             }
-            // That nobody has it is no news: it was replaced or dropped, or damage that nothing covers.
+            // No drive has the value. Then it was replaced or dropped, or is damaged beyond the redundancy: the first
+            // error says so.
             Err(e) if e.kind() == Kind::NotFound => Err(because),
             Err(e) => Err(e.context(because.report())),
         }
     }
 
-    /// What is known of a value of a partition, from elsewhere.
+    /// The entry of a partition's value, from other drives.
     async fn known(&self, key: &Key, partition: &PartitionName, number: Option<u32>) -> Result<Option<Entry>> {
         if let Some(n) = number
             && let Some(map) = self.reconstructor.map(partition).await?
@@ -128,7 +129,8 @@ impl DegradedStorage {
     }
 }
 
-/// A version for what has none: the same for the same bytes, and none that a drive gives, since these count up from 1.
+/// A version for a reconstructed value: the same for the same bytes, and none that a drive gives, since these count up
+/// from 1.
 fn version(crc32c: u32) -> Version {
     1 << 63 | u64::from(crc32c)
 }
@@ -220,8 +222,8 @@ impl Storage for DegradedStorage {
     }
 }
 
-/// That a value can't be read, and why. What a store advises who has nothing else than the store, is not
-/// for those who can mend it.
+/// The text for a value that can't be read, and why. A store's advice to drop the data set is removed: here a scrub can
+/// repair the value.
 pub fn damaged(why: &str) -> String {
     format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
 }

@@ -1,5 +1,4 @@
-//! A drive, and what stands for it: whoever asks for something gets it from the drive if that can give it, and
-//! otherwise from what the other drives have.
+//! A drive with failover: a request goes to the drive if it can answer, and otherwise to what the other drives have.
 
 use futures::future::BoxFuture;
 use std::collections::HashSet;
@@ -39,7 +38,7 @@ struct Inner {
 /// Sub-plans by their hashes.
 #[derive(Debug, Default)]
 struct Plans {
-    /// Those that are open at the drive itself.
+    /// Sub-plans that are open at the drive itself.
     open: HashSet<u64>,
     /// Those with which the drive failed, and why.
     failed: std::collections::VecDeque<(u64, String)>,
@@ -48,7 +47,7 @@ struct Plans {
 /// Failed sub-plans that are remembered.
 const FAILED: usize = 256;
 
-/// Tells the sub-plans of one query at one drive apart.
+/// Distinguishes the sub-plans of one query at one drive.
 fn hash(plan: &SubPlan) -> u64 {
     let mut hasher = DefaultHasher::new();
     (plan.query, &plan.program, plan.dataset.root_key(), plan.partitions.keys().collect::<Vec<_>>()).hash(&mut hasher);
@@ -70,13 +69,13 @@ impl FailoverDrive {
         self.0.rebuilt.reconstructor.health.is_redundant()
     }
 
-    /// Whether others may have what lies under `key`. What is no part of a data set (root records, the record of the
-    /// fleet) each drive has for itself, and is asked for it also while it is not used for anything else.
+    /// Whether other drives may have the value under `key`. Values outside of data sets (root records, the membership
+    /// record) are each drive's own; a drive is asked for these even while it is not in use otherwise.
     fn covers(&self, key: &Key) -> bool {
         self.is_redundant() && PartitionName::parse(key).is_some()
     }
 
-    /// Somebody who ingests through this host changed the record of the fleet.
+    /// A client that ingests through this host changed the membership record.
     fn adopt_membership(&self, told: &[u8]) {
         let Ok(membership) = Membership::decode(&self.drive().info().name, told) else { return };
         let reconstructor = &self.0.rebuilt.reconstructor;
@@ -91,16 +90,16 @@ impl FailoverDrive {
         }
     }
 
-    /// Whether a batch has values of data sets for a drive that is being emptied, or has left: after that
-    /// these would be nobody's.
+    /// Whether a batch adds values of data sets to a drive that is being emptied, or has left: no data set would use
+    /// them.
     fn is_late(&self, batch: &[Op]) -> bool {
         let adds = |op: &Op| matches!(op, Op::Put { .. } | Op::Link { .. }) && PartitionName::parse(op.key()).is_some();
         let health = &self.0.rebuilt.reconstructor.health;
         (health.is_outside(self.0.rebuilt.at) || health.is_leaving(self.0.rebuilt.at)) && batch.iter().any(adds)
     }
 
-    /// Whether root records may change in this way, or such a drive takes values still; while what comes of it
-    /// is held, no drive leaves.
+    /// Whether this batch may change root records, or add values to a drive that takes them. No drive leaves while the
+    /// caller holds the returned lock.
     async fn may_change(&self, batch: &[Op]) -> Result<RwLockReadGuard<'_, ()>> {
         let reconstructor = &self.0.rebuilt.reconstructor;
         let changing = reconstructor.health.record_write().await;
@@ -176,13 +175,13 @@ impl FailoverDrive {
     async fn instead<T>(&self, plan: u64, error: Error, run: impl AsyncFnOnce(Arc<ReplacementEngine>, String) -> Result<T>) -> Result<T> {
         let why = self.failed(plan, &error);
         match run(self.stand_in()?, why).await {
-            // What was not found at the drive is nowhere.
+            // What the drive does not find is nowhere else either.
             Err(_) if error.kind() == Kind::NotFound => Err(error),
             done => done,
         }
     }
 
-    /// What the drive answers, or the stand-in if the drive fails before anything was handed on.
+    /// What the drive answers. Where it fails before any row has left, the fallback answers instead.
     fn held(&self, plan: &SubPlan, number: u64, stream: DeliveryStream) -> DeliveryStream {
         let (own, plan) = (self.clone(), plan.clone());
         let again: RetryFn =
@@ -190,7 +189,7 @@ impl FailoverDrive {
         held(&self.drive().info().name, stream, again)
     }
 
-    /// A session with the drive, whose failures that others can make up for end it: it is opened again then, elsewhere.
+    /// A session with the drive. A failure that others can cover ends it; the caller then opens it again, elsewhere.
     fn watched_over(&self, number: u64, session: Session) -> Session {
         self.plans().open.insert(number);
         let open = Open { covered: self.clone(), number };
@@ -330,7 +329,7 @@ impl FaultReporter for FailoverDrive {
 
     fn protocol_violation(&self, plan: &SubPlan, why: &str) {
         if self.is_redundant() {
-            // What is read of it is verified, so that it is not lost for that.
+            // Its values are verified when read, so the drive is not marked down.
             self.failed(hash(plan), &Error::corrupt(why));
         }
     }

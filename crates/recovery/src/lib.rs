@@ -2,13 +2,13 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`failover`] | [`FailoverDrive`](failover::FailoverDrive): a drive that fails over to what the others have |
-//! | [`reconstruct`], [`shard`] | [`Reconstructor`](reconstruct::Reconstructor): all drives, and values decoded from groups |
+//! | [`failover`] | [`FailoverDrive`](failover::FailoverDrive): a drive with failover to the others |
+//! | [`reconstruct`], [`shard`] | [`Reconstructor`](reconstruct::Reconstructor): values decoded from code groups |
 //! | [`degraded_storage`], [`copied`] | a drive's values as a store: its own, copies, or decoded ones |
-//! | [`fallback`], [`replacement_engine`], [`replay_buffer`] | sub-plans of a drive that can not run them |
+//! | [`fallback`], [`replacement_engine`], [`replay_buffer`] | sub-plans of a drive that can't run them |
 //! | [`missing_drive`] | [`MissingDrive`](missing_drive::MissingDrive): a drive that is not there at all |
-//! | [`shared_reads`], [`read_sharing`], [`value_cache`] | values that are read or decoded once for several readers |
-//! | [`look_ahead`], [`prefetch`], [`ordered_read`], [`read_in_order`] | shards that are read before they are asked for |
+//! | [`shared_reads`], [`read_sharing`], [`value_cache`] | values read or decoded once for several readers |
+//! | [`look_ahead`], [`prefetch`], [`ordered_read`], [`read_in_order`] | prefetched shards |
 //! | [`repair_io`] | damaged values, written again |
 //!
 //! Invariants: a value from here is verified, whether it was read, copied or decoded (I5). What a scheme covers comes

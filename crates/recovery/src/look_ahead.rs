@@ -1,4 +1,4 @@
-//! Which shards decoding will want next, and reading them before they are asked for.
+//! Predicts which shards decoding needs next, and prefetches them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,23 +15,22 @@ use crate::reconstruct::Reconstructor;
 use crate::shard::role;
 use skytether_catalog::records::code_map::{Level, Part, StoredMap};
 
-/// Requests for shards that a drive has before it: many, so that one that reads for a sub-plan of its own as
-/// well reads both in rows.
+/// Requests for shards that a drive has at a time. With many, a drive that also runs a sub-plan reads both in rows.
 const DEPTH: usize = 16;
 
-/// Bytes of slices that are read ahead at a time, and of parities, which lie elsewhere on a disk: many at a time are
-/// few ways of the head. Of all that is read ahead no more waits than an eighth of the host's memory.
+/// Bytes prefetched at a time: slices, and parities, which lie elsewhere on a disk. Larger windows need fewer seeks. At
+/// most an eighth of the host's memory holds prefetched shards.
 const WINDOW: [(Kind, u64); 2] = [(Kind::Parities, 64 << 20), (Kind::Slices, 36 << 20)];
 
-/// The most slices of which the shards are read ahead at a time.
+/// The most slices whose shards are prefetched at a time.
 const MOST_SLICES: u32 = 64;
 
-/// How long shards that nobody takes are kept: a query may end before it comes to them.
+/// How long shards that no reader takes are kept: a query may end before it needs them.
 const KEPT: Duration = Duration::from_secs(10);
 
 impl Reconstructor {
-    /// Begins to read these shards, each of a drive by its place among the host's and of so many bytes, as far as there
-    /// is room; as long as the window is kept they are there for whoever reads them next.
+    /// Begins to prefetch these shards, as far as there is room. A shard is given by its drive's place on this host,
+    /// its key and its length in bytes. The next reader gets it from here, as long as the window is kept.
     pub(crate) fn read_ahead(self: &Arc<Self>, shards: impl IntoIterator<Item = (usize, Key, u64)>) -> PrefetchWindow {
         let mut of: BTreeMap<usize, Vec<(Key, oneshot::Sender<Bytes>)>> = BTreeMap::new();
         let mut begun = Vec::new();
@@ -52,7 +51,7 @@ impl Reconstructor {
                 let reads = stream::iter(shards).map(|(key, send)| {
                     let reconstructor = reconstructor.clone();
                     async move {
-                        // What can't be read is read once more by who wants it, and is told there.
+                        // A shard that can't be read is left to its reader, which reads it again and gets the error.
                         if !send.is_closed()
                             && let Some(reconstructor) = reconstructor.upgrade()
                             && let Ok(bytes) = reconstructor.for_decoding(at, &key).await
@@ -67,8 +66,8 @@ impl Reconstructor {
         PrefetchWindow::new(&self.ahead, begun, of.into_iter().map(read).collect())
     }
 
-    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes; nothing
-    /// where not enough of its group is here.
+    /// The shards of a kind that decoding slice `number` of a partition takes, with their drives and bytes. `None`
+    /// where too few of its group are up.
     fn shards_for(&self, partition: &PartitionName, kind: Kind, number: u32, map: &Arc<StoredMap>) -> Option<Vec<(usize, Key, u64)>> {
         let (part, table) = Part::parse(partition);
         Level::all(map).into_iter().find_map(|level| {
@@ -88,8 +87,8 @@ impl Reconstructor {
         })
     }
 
-    /// Slice `number` of a partition is to be decoded: where those before it were, shards for those
-    /// after it are read ahead.
+    /// Slice `number` of a partition will be decoded. Where those before it were, shards for those after it are
+    /// prefetched.
     pub(crate) fn look_ahead(self: &Arc<Self>, partition: &PartitionName, number: u32, map: &Arc<StoredMap>) {
         for (kind, room) in WINDOW {
             if kind == Kind::Parities || !self.shared.is_read(partition) {

@@ -1,4 +1,4 @@
-//! A drive that is not there at all: its directory is gone, or nobody answers at its address.
+//! A drive that is missing: its directory is gone, or no server answers at its address.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,8 +19,8 @@ pub struct UnavailableDrive {
 }
 
 impl UnavailableDrive {
-    /// What a fleet is told that can't be opened without any of `lost`, of which there is one at least: it names them
-    /// all, by the names that `name` gives.
+    /// The error of opening a fleet that needs one of the `lost` drives, which must not be empty. It names all of them,
+    /// by the names that `name` gives.
     #[must_use]
     pub fn needed(lost: &[Self], name: impl Fn(&Self) -> String) -> Error {
         let kind = lost.first().map_or(Kind::Unavailable, |first| first.error.kind());
@@ -56,7 +56,7 @@ pub fn advice(id: &Uuid, name: &str, kept: bool) -> String {
 pub struct MissingDrive {
     info: CseInfo,
     why: String,
-    /// Who is there now.
+    /// The drive that took its place.
     successor: OnceLock<Arc<dyn Cse>>,
 }
 
@@ -90,7 +90,7 @@ impl MissingDrive {
         &self.why
     }
 
-    /// Whether somebody is in its place.
+    /// Whether a drive has taken its place.
     pub fn is_there(&self) -> bool {
         self.successor.get().is_some()
     }

@@ -1,12 +1,13 @@
-//! Shards that a rebuild wants one group after the other, read in the order in which they lie on their drives,
-//! before they are asked for.
+//! Prefetch for a rebuild: shards that it needs group by group are read in the order in which they lie on their drives.
 //!
-//! The slices of a group lie up to some dozens apart on each drive, as groups are formed of slices of like length: read
-//! group by group they cost a disk a seek each, which is twice as long as a slice takes. So each drive is read along:
-//! of each of its files (the slices of a partition, its parities) a [row](ROW) at a time, the file first whose next
-//! shard is due first. What is read waits until its group takes it. How much may wait has a [bound](Reading::want): up
-//! to half of it is read for nobody in particular, and beyond that what a group waits for further on, with all before
-//! it; a shard that is too far on is read by who wants it.
+//! Groups are formed of slices of like length, so the slices of a group lie up to some dozens apart on each drive. Read
+//! group by group, each slice costs a disk a seek, which takes twice as long as the slice. So each drive's files (the
+//! slices of a partition, its parities) are read a [row](crate::read_in_order::ROW) at a time, first the file whose
+//! next shard is due first.
+//!
+//! Shards wait until their groups take them, within a [bound](OrderedReader::want). Up to half of it is read without a
+//! group that waits. Beyond that, the drive reads up to the shard that a group waits for. A shard that is too far ahead
+//! is read by the group itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,20 +20,20 @@ use tokio::sync::{Notify, oneshot};
 
 use skytether_catalog::records::code_map::{Level, Part};
 
-/// A shard that is to be read.
+/// A shard to read.
 #[derive(Debug, Clone)]
 pub struct Shard {
     /// Its drive, by its place among the host's.
     pub(crate) at: usize,
     /// Under which its drive has it.
     pub(crate) key: Key,
-    /// Which of the drive's files it lies in, and where there: shards of one file that follow one another
-    /// are read without a seek.
+    /// The drive's file that it lies in, and its number there: shards of one file that follow one another are read
+    /// without a seek.
     pub(crate) file: (Part, u32),
     pub(crate) number: u32,
     /// Bytes.
     pub(crate) len: u64,
-    /// How many groups are made before the one that takes it.
+    /// How many groups are decoded before the one that takes it.
     pub(crate) due: usize,
 }
 
@@ -49,7 +50,7 @@ impl Shard {
 pub(crate) struct OrderedReader {
     /// Bytes of the shards up to and with each, in the order in which they are read.
     ends: Vec<u64>,
-    /// Bytes that are read for nobody in particular, and not taken.
+    /// Bytes that may be read ahead and wait before any group asks for them.
     room: u64,
     state: Mutex<State>,
     pub moved: Notify,
@@ -61,11 +62,11 @@ struct State {
     next: usize,
     /// Bytes that are being read, or wait.
     held: u64,
-    /// Somebody waits for one before this.
+    /// A reader waits for a shard before this one.
     wanted: usize,
 }
 
-/// The place of a shard that is being read, or waits: with it goes the room that it takes.
+/// A shard that is being read, or waits. Dropping this frees its room.
 #[derive(Debug)]
 pub(crate) struct OrderedReadGuard {
     reading: Arc<OrderedReader>,
@@ -99,8 +100,8 @@ impl OrderedReader {
         count.checked_sub(1).and_then(|last| self.ends.get(last)).copied().unwrap_or(0)
     }
 
-    /// Somebody waits for shard `n`; whether it will come. One that is so far on that with all before it more than
-    /// twice the room would be held will not.
+    /// A reader waits for shard `n`. Returns whether the shard will come: not where the shards up to it exceed twice
+    /// the room.
     pub(crate) fn want(&self, n: usize) -> bool {
         let mut state = self.state();
         if n >= state.next && state.held + self.end(n + 1) - self.end(state.next) > 2 * self.room {
@@ -129,7 +130,7 @@ impl OrderedReader {
     }
 }
 
-/// A shard that came, and the room that it takes as long as nobody has it.
+/// A shard that was read, and the room that it takes until a group takes it.
 pub(crate) type Came = (Bytes, OrderedReadGuard);
 
 /// A shard that will come, as number `n` of a reading.

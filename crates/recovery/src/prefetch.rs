@@ -1,10 +1,9 @@
-//! Shards that will be wanted soon, read before they are asked for: many of a drive at a time, in the order
-//! in which they lie there.
+//! Prefetch: shards that decoding needs soon, read many at a time per drive, in the order in which they lie there.
 //!
-//! A disk that moves its head for every shard is a third as quick as one that reads them in a row. Whoever decodes
-//! knows which shards come next, but groups name them in another order than they lie, and beside what a drive
-//! reads for its own sub-plan every read of one shard is two ways of the head. So what is read ahead is asked for
-//! all at once, sorted by key.
+//! A disk that seeks for every shard is a third as fast as one that reads them in a row. The decoder knows which shards
+//! come next, but groups name them in another order than they lie. Besides, a drive also reads for its own sub-plan,
+//! and every single shard in between costs two seeks. So the host asks for all prefetched shards at once, sorted by
+//! key.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -19,20 +18,20 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::ordered_read::{Coming, OrderedReader};
 
-/// Shards that may be read ahead and not be taken.
+/// The most prefetched shards that wait.
 const MOST: usize = 512;
 
 /// Tables whose slices are asked for one after the other.
 const FOLLOWED: usize = 256;
 
-/// What is read ahead by itself: slices need not be, where a query reads them all anyway.
+/// Kinds of shards that are prefetched separately: slices need no prefetch where a query reads them all anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Slices,
     Parities,
 }
 
-/// Shards that are read ahead and that nobody has taken.
+/// Prefetched shards that no reader has taken.
 #[derive(Default)]
 pub(crate) struct Shards {
     known: HashMap<(usize, Key), (u64, oneshot::Receiver<Bytes>)>,
@@ -41,7 +40,8 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// A place for a shard of `len` bytes, of which `room` may wait; nothing where there is none, or it is known.
+    /// Registers a shard of `len` bytes, where at most `room` bytes may wait. `None` where there is no room, or the
+    /// shard is known.
     pub(crate) fn add(&mut self, shard: &(usize, Key), len: u64, room: u64) -> Option<oneshot::Sender<Bytes>> {
         if self.known.len() >= MOST || self.bytes + len > room || self.known.contains_key(shard) {
             return None;
@@ -59,22 +59,21 @@ impl Shards {
     }
 }
 
-/// What is read ahead.
+/// The prefetched shards of all drives.
 #[derive(Default)]
 pub(crate) struct Prefetcher {
     shards: Mutex<Shards>,
     /// What rebuilds read in order.
     coming: Mutex<HashMap<(usize, Key), Coming>>,
-    /// What is kept for queries, and until when.
+    /// Windows that are kept for queries, and until when.
     windows: Mutex<VecDeque<(Instant, PrefetchWindow)>>,
-    /// Held of each drive by the window that is read there: two at a time would be two ways of the head for each shard.
+    /// Per drive, held by the window that is being read: two windows at a time would cost two seeks for each shard.
     turns: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<()>>>>,
-    /// Of each partition the number of the slice that was decoded last, and of the first that
-    /// nothing was read ahead for.
+    /// Per partition: the number of the slice that was decoded last, and of the first one without prefetch.
     followed: Mutex<HashMap<(PartitionName, Kind), (u32, u32)>>,
 }
 
-/// Shards that are being read ahead; what nobody has taken is forgotten with this.
+/// Shards that are being prefetched. Dropping this forgets those that no reader has taken.
 pub(crate) struct PrefetchWindow {
     ahead: Weak<Prefetcher>,
     pub(crate) shards: Vec<(usize, Key)>,
@@ -119,7 +118,7 @@ impl Prefetcher {
         }
     }
 
-    /// Nobody takes these any more, of those that were expected from these readings.
+    /// Forgets those of these shards that were expected from these readings: no reader will take them.
     pub(crate) fn forget<'a>(&self, given: impl Iterator<Item = (&'a (usize, Key), &'a Arc<OrderedReader>)>) {
         let mut over = Vec::new();
         let mut coming = self.coming();
@@ -128,7 +127,7 @@ impl Prefetcher {
                 over.extend(coming.remove(shard));
             }
         }
-        // What they hold is freed without it.
+        // Shards in `over` are freed outside of the lock.
         drop(coming);
     }
 
@@ -140,7 +139,7 @@ impl Prefetcher {
         Arc::clone(self.turns.lock().entry(at).or_default())
     }
 
-    /// A shard of drive `at` that is read ahead; nothing where none is, and where it could not be read.
+    /// A prefetched shard of drive `at`; `None` where none is under way, and where it could not be read.
     pub(crate) async fn take(&self, at: usize, key: &Key) -> Option<Bytes> {
         let shard = (at, key.clone());
         let coming = self.coming().remove(&shard);
@@ -155,7 +154,7 @@ impl Prefetcher {
         reading.await.ok()
     }
 
-    /// Notes that slice `number` of a partition is decoded; from which slice on to read ahead, if it is time to.
+    /// Notes that slice `number` of a partition is decoded. Returns the slice to prefetch from, if a window is due.
     pub(crate) fn follow(&self, partition: &PartitionName, kind: Kind, number: u32, most: u32) -> Option<u32> {
         let what = (partition.clone(), kind);
         let mut followed = self.followed.lock();

@@ -15,8 +15,8 @@ use crate::reconstruct::Reconstructor;
 /// would only come out of order.
 const DEPTH: usize = 4;
 
-/// Bytes of a file that are read in a row, before another one is, unless a third of what may wait of a drive is less:
-/// so many that a seek of 8 ms is a tenth of the time.
+/// Bytes of a file that are read in a row before another file, so that a seek of 8 ms is a tenth of the time. Fewer,
+/// where this exceeds a third of a drive's room for shards that wait.
 pub(crate) const ROW: u64 = 16 << 20;
 
 /// One of the shards that are being read.
@@ -25,9 +25,9 @@ struct Expected {
     reading: Arc<OrderedReader>,
 }
 
-/// Shards that are being read; what nobody has taken is forgotten with this.
+/// Shards that are being read. Dropping this forgets those that no reader has taken.
 pub struct InOrder {
-    /// Nobody's drives stay open for what nobody has asked for.
+    /// Weak: this must not keep drives open for shards without a reader.
     reconstructor: Weak<Reconstructor>,
     shards: Vec<Expected>,
     _tasks: Vec<AbortOnDropHandle<()>>,
@@ -42,8 +42,8 @@ impl Drop for InOrder {
 }
 
 impl Reconstructor {
-    /// Begins to read these shards, of which about `room` bytes may wait, and twice as many at most; whoever reads one
-    /// next gets what was read here. Shards that another reading brings are left to that.
+    /// Begins to read these shards. About `room` bytes of them may wait, and at most twice as many. The next reader of
+    /// a shard gets it from here. Shards that another such reading brings are left to it.
     pub fn read_in_order(self: &Arc<Self>, shards: Vec<Shard>, room: u64) -> InOrder {
         let mut of: BTreeMap<usize, Vec<Shard>> = BTreeMap::new();
         for shard in shards.into_iter().filter(|shard| !self.health.is_down(shard.at)) {
@@ -70,8 +70,8 @@ impl Reconstructor {
     }
 }
 
-/// Reads the shards in `queue` from drive `at`, as far as there is room. Where the drive is lost it ends, and
-/// whoever waits is told by that.
+/// Reads the shards in `queue` from drive `at`, as far as there is room. Ends where the drive is lost: readers that
+/// wait see their channels close.
 async fn read_along(reconstructor: &Weak<Reconstructor>, at: usize, reading: &Arc<OrderedReader>, mut queue: VecDeque<(Key, oneshot::Sender<Came>)>) {
     let mut reads = FuturesUnordered::new();
     loop {
@@ -79,12 +79,12 @@ async fn read_along(reconstructor: &Weak<Reconstructor>, at: usize, reading: &Ar
             && let Some(held) = reading.begin()
         {
             let Some((key, send)) = queue.pop_front() else { return };
-            // Who no longer waits has read it for itself.
+            // A reader that no longer waits has read the shard itself.
             if send.is_closed() {
                 continue;
             }
             reads.push(async move {
-                // What can't be read is read once more by who wants it, and is told there.
+                // A shard that can't be read is left to its reader, which reads it again and gets the error.
                 let Some(reconstructor) = reconstructor.upgrade() else { return };
                 if let Ok(bytes) = reconstructor.ask(at, "read a shard", reconstructor.drives[at].get(&key)).await {
                     let _ = send.send((bytes, held));

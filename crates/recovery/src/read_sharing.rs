@@ -1,9 +1,9 @@
-//! Slices that a query takes from living drives as they are stored, and that those of a lost drive are decoded from,
-//! too: they come from their drive once, for both.
+//! Read sharing: slices that a query reads raw from living drives, and that decoding a lost drive's slices needs too,
+//! are read once for both.
 //!
-//! Where drives hand their slices out, a query with a drive lost reads most of them twice: for itself, and for the
-//! groups of what is lost. A disk and a link that are what is slow are twice as slow then. So whoever reads such a
-//! slice first leaves it for the other one, for a [while](KEPT) and within a bound.
+//! Where drives send slices raw and one drive is lost, a query would read most slices twice: for itself, and for the
+//! groups of the lost slices. A slow disk or link would take twice the time. So the first reader of such a slice keeps
+//! it for the other one, for a [while](KEPT) and within a bound.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use tokio::sync::{Notify, OnceCell};
 
 use skytether_catalog::records::code_map::Part;
 
-/// A query goes on that has read something, or got it, so long ago.
+/// A query counts as active for this long after its last read.
 const RECENT: Duration = Duration::from_millis(if cfg!(test) { 2000 } else { 250 });
 
-/// Who waits for a query to read something does not wait for longer than that.
+/// The longest that a decoder waits for a query to read a slice.
 const LONGEST: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 1 });
 
-/// How many slices further on a query reads what is waited for: groups are formed of slices that lie some dozens apart.
+/// How many slices ahead of a query a decoder waits for: groups are formed of slices that lie some dozens apart.
 const AHEAD: u32 = 64;
 
-/// How long a slice is kept for a second reader, who may not come.
+/// How long a slice is kept for a second reader, which may not come.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// Partitions at drives of which it is known how far queries are.
+/// The most partitions whose reading position by queries is known.
 const FOLLOWED: usize = 4096;
 
-/// Who reads a slice.
+/// The reader of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// A query, which wants what is in it.
+    /// A query, which needs the content.
     Query,
-    /// Who decodes another one of its group.
+    /// A decoder of another slice of its group.
     Decoder,
 }
 
@@ -53,17 +53,16 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct State {
     slices: HashMap<(usize, Key), Slice>,
-    /// The turns of all of them, oldest first, and of some that are not there any more.
+    /// The order in which slices came, oldest first; some of them may be gone.
     turns: VecDeque<(u64, Instant, (usize, Key))>,
     /// Of the next one.
     turn: u64,
     bytes: usize,
     /// How far queries are with partitions at drives, and since when.
     queries: HashMap<(usize, PartitionName), (u32, Instant)>,
-    /// Since when queries read slices of a table as they are stored, and when they last did. A table
-    /// goes by its first partition.
+    /// Per table: since when queries read its slices raw, and when they last did. A table goes by its first partition.
     reading: HashMap<PartitionName, (Instant, Instant)>,
-    /// Somebody lets go of what is kept for too long.
+    /// Whether a task runs that drops slices kept for too long.
     tidied: bool,
 }
 
@@ -83,7 +82,7 @@ impl State {
         }
     }
 
-    /// Lets go of what is more than `room`, and of what was kept long enough.
+    /// Drops slices beyond `room`, and slices kept longer than `kept`.
     fn tidy(&mut self, room: usize, kept: Duration) {
         while let Some((turn, since, slice)) = self.turns.front() {
             let is_there = self.slices.get(slice).is_some_and(|one| one.turn == *turn);
@@ -100,7 +99,7 @@ impl State {
 }
 
 impl Shared {
-    /// Keeps so many bytes at most.
+    /// Keeps at most `room` bytes.
     pub(crate) fn new(room: usize) -> Arc<Self> {
         Arc::new(Self { room, state: Mutex::default(), moved: Notify::new() })
     }
@@ -109,8 +108,8 @@ impl Shared {
         self.state.lock()
     }
 
-    /// The slice under `key` at drive `at`: as the other reader got it, or gets it just now, and otherwise what `read`
-    /// gives, which is kept for that one, and for more of them where it is wanted `again`.
+    /// The slice under `key` at drive `at`: from the other reader, if that has it or reads it just now. Otherwise
+    /// `read` gives it, and it is kept for the other reader, and for further ones where it is needed `again`.
     ///
     /// # Errors
     /// As `read`.
@@ -167,9 +166,9 @@ impl Shared {
             state.queries.clear();
         }
         let (furthest, since) = state.queries.entry((at, partition.clone())).or_insert((0, Instant::now()));
-        // One that begins again, or another one.
+        // A query that begins again, or another one.
         let is_other = since.elapsed() >= RECENT || number.saturating_add(AHEAD) < *furthest;
-        // Who reads the same ones again and again does not go on.
+        // A query that reads the same slices again and again makes no progress.
         if is_other || number > *furthest {
             (*furthest, *since) = (number, Instant::now());
         }
@@ -196,8 +195,7 @@ impl Shared {
         self.state().reading.get(&table_of(partition)).is_some_and(|(_, last)| last.elapsed() < RECENT)
     }
 
-    /// Waits for a query that will read this slice soon, as far as can be seen: a disk would move its head to and
-    /// fro for who does not wait.
+    /// Waits for a query that will probably read this slice soon. Without this, a disk would seek between both readers.
     pub(crate) async fn expect(&self, at: usize, key: &Key) {
         let Some((partition, Some(number))) = PartitionName::parse(key) else { return };
         if Part::parse(&partition).0 != Part::Slice {
@@ -224,7 +222,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that nothing is kept for nobody.
+    /// Starts a task that drops slices that no second reader took, unless one runs.
     fn tidied(self: &Arc<Self>, state: &mut State) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if state.tidied {

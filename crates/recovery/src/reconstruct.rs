@@ -1,4 +1,4 @@
-//! Slices from the other shards of their groups, and a bounded memory of those.
+//! Reconstructs slices from the other shards of their groups, and keeps some of them within a bound.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,17 +43,17 @@ const SHARED: usize = 256 << 20;
 /// How degraded reads work.
 #[derive(Debug, Clone, Copy)]
 pub struct RecoveryOptions {
-    /// Bytes of memory of the whole host, of which caches take a part.
+    /// Bytes of memory of the whole host; caches take a part.
     pub memory: usize,
     /// The longest that a storage operation may take.
     pub deadline: Duration,
 }
 
-/// What the drives of a host share to stand for each other.
+/// Shared by the drives of a host, which fail over to one another: reads and decodes their values.
 pub struct Reconstructor {
     /// As they are, uncovered.
     pub drives: Arc<AppendVec<Arc<dyn Cse>>>,
-    /// Which of them are here.
+    /// Which of them are up.
     pub health: Arc<DriveHealth>,
     pub(crate) deadline: Duration,
     threads: Threads,
@@ -61,13 +61,14 @@ pub struct Reconstructor {
     pub(crate) fallback: Arc<dyn Fallback>,
     maps: Cache<Key, Option<Arc<StoredMap>>>,
     values: Mutex<Values>,
-    /// An eighth of the host's memory: no more of what is decoded is kept, nor read ahead of a kind.
+    /// An eighth of the host's memory: the bound on decoded slices that are kept, and on prefetched shards of each
+    /// kind.
     pub(crate) room: usize,
-    /// What was met damaged, or missing, at drives that are here, and was not mended since.
+    /// Values found damaged or missing on living drives, and not repaired since.
     met: Mutex<BTreeMap<Key, usize>>,
-    /// What is read before it is asked for.
+    /// Prefetched shards.
     pub(crate) ahead: Arc<Prefetcher>,
-    /// What queries read that is wanted for decoding, too, and the other way round.
+    /// Slices that both queries and decoding read.
     pub(crate) shared: Arc<Shared>,
     /// Held while drives are rebuilt.
     repairing: tokio::sync::Mutex<()>,
@@ -125,7 +126,7 @@ impl Reconstructor {
         asked
     }
 
-    /// As [`Self::map`], if that is known.
+    /// As [`Self::map`], if it is cached.
     pub(crate) fn known_map(&self, partition: &PartitionName) -> Option<Option<Arc<StoredMap>>> {
         let key = parity_of(&Part::parse(partition).1, 0).key().ok()?;
         self.maps.get(&key)
@@ -134,7 +135,7 @@ impl Reconstructor {
     /// The code map of the table that `partition` is a part of, data or parities; `None` where it has none.
     pub async fn map(&self, partition: &PartitionName) -> Result<Option<Arc<StoredMap>>> {
         let key = parity_of(&Part::parse(partition).1, 0).key()?;
-        // While it is looked for, who else wants it waits.
+        // The first caller looks it up; others wait.
         let place = match self.maps.get_value_or_guard_async(&key).await {
             Ok(known) => return Ok(known),
             Err(place) => place,
@@ -160,7 +161,7 @@ impl Reconstructor {
         if let (None, Some(trouble)) = (&found, trouble) {
             return Err(trouble);
         }
-        // Who is lost may be the one that has it.
+        // The lost drive may be the one that has it.
         if found.is_none() && !self.health.down().is_empty() {
             return Ok(None);
         }
@@ -169,7 +170,7 @@ impl Reconstructor {
         Ok(found)
     }
 
-    /// The turn to rebuild drives, unless somebody has it.
+    /// The lock for rebuilds; `None` if another rebuild holds it.
     pub fn repairing(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         self.repairing.try_lock().ok()
     }
@@ -180,12 +181,12 @@ impl Reconstructor {
         met.len() < MET && met.insert(key.clone(), at).is_none()
     }
 
-    /// What lies under `key` is as it should be again.
+    /// The value under `key` is right again.
     pub fn forget(&self, key: &Key) {
         self.met.lock().remove(key);
     }
 
-    /// How many values of drive `at` were met damaged, and not mended since.
+    /// The number of values of drive `at` that were found damaged and not repaired since.
     pub fn damaged(&self, at: usize) -> u64 {
         self.met.lock().values().filter(|of| **of == at).count() as u64
     }
@@ -195,7 +196,7 @@ impl Reconstructor {
         self.maps.insert(key.clone(), Some(Arc::clone(map)));
     }
 
-    /// Decodes on a thread of its own.
+    /// Runs decoding on the decoding threads.
     pub async fn decoding<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         self.threads.run(work).await
     }
@@ -213,8 +214,8 @@ impl Reconstructor {
         format!("{} is lost ({})", self.name(at), self.health.down_reason(at).unwrap_or_default())
     }
 
-    /// Slice `number` of `partition` under `key`, from the other shards of its group in `map`. Whoever asks for it at
-    /// the same time waits for the same work; the figure of bytes goes to the one who began it.
+    /// Slice `number` of `partition` under `key`, from the other shards of its group in `map`. Callers that ask at the
+    /// same time share the work; only the first one gets the number of bytes read.
     ///
     /// # Errors
     /// `NotFound` where the map has no such slice; Unavailable where too few of the others can be read, naming them.
@@ -250,8 +251,8 @@ impl Reconstructor {
         Ok(Reconstructed { value: parts.pop().unwrap_or_default(), read, within })
     }
 
-    /// Parts of slice `number` of `partition`, and how many bytes were read for them: those of the other shards at the
-    /// same places, and no more. As they are stored: damage is not found.
+    /// Parts of slice `number` of `partition`, and the number of bytes read for them: the same parts of other shards,
+    /// and no more. The bytes are not verified.
     ///
     /// # Errors
     /// As [`Self::decode`]; Invalid for ranges that are not within the slice.
@@ -267,7 +268,7 @@ impl Reconstructor {
         if let Some(made) = known {
             return Ok(ReconstructedRanges { parts: parts(key, &made.value, ranges)?, read: 0, within: made.within });
         }
-        // Of most of it the rest is no more work, and can be read ahead.
+        // Where most of it is wanted, the rest costs little, and the whole can be prefetched.
         let wanted: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
         let (part, _) = Part::parse(partition);
         let whole = Level::all(map).into_iter().find_map(|level| Some(level.map().shard(level.find(part, partition.slot, number)?)?.len));
@@ -291,7 +292,7 @@ impl Reconstructor {
         let mut trouble: Option<Error> = None;
         for level in Level::all(map) {
             let Some(place) = level.find(part, partition.slot, number) else { continue };
-            // What is in groups of one level only, may take all that there is of the other.
+            // A shard that is in groups of one level only may use all reconstruction of the other level.
             let ways: &[ParitySource] = match (level.is_one_of_two(), level.is_within(), part) {
                 (false, ..) => &[ParitySource::None],
                 (true, true, Part::Inner) => &[ParitySource::None, ParitySource::GlobalGroup],
@@ -340,8 +341,8 @@ impl Reconstructor {
         };
         let mut shards: Vec<Option<Vec<Bytes>>> = vec![None; members.all().len()];
         let mut trouble = Vec::new();
-        // So that all drives have about as much to read, groups begin with different ones; and
-        // with those that are there.
+        // Groups begin with different shards, so that all drives have about as much to read. Shards on living drives
+        // come first.
         let mut others: Vec<usize> = (0..shards.len()).map(|at| (at + place.group as usize) % shards.len()).filter(|at| *at != own).collect();
         if *or != ParitySource::None {
             others.sort_by_key(|at| self.at(level, &members.all()[*at]).is_none_or(|at| self.health.is_down(at)));

@@ -1,5 +1,5 @@
-//! Damaged values made anew: slices and parities from the rest of their groups, what has copies from those, written to
-//! the drive where they belong.
+//! Repairs damaged values: reconstructs slices and parities from the rest of their groups, copies what has copies, and
+//! writes both to the drives where they belong.
 //!
 //! Nothing is written that was not verified against the code map, or by its own checksums. A generation that is
 //! replaced meanwhile gets nothing that would outlive it.
@@ -22,17 +22,17 @@ use crate::shard::{ParitySource, role};
 use skytether_catalog::records::code_map::Level;
 use skytether_runtime::within;
 
-/// How often a value that others write meanwhile is looked at again.
+/// How often a value that others write meanwhile is read again.
 const ATTEMPTS: usize = 4;
 
 /// A drive reads as fast as this, at least.
 const SLOWEST: u64 = 4 << 20;
 
 impl Reconstructor {
-    /// Drive `at` verifies values where they lie.
+    /// Has drive `at` verify values.
     ///
     /// # Errors
-    /// Unavailable, which is remembered of the drive; Unsupported by drives of older versions.
+    /// Unavailable, which marks the drive; Unsupported by drives of older versions.
     pub async fn verify(&self, at: usize, asked: Verify) -> Result<Verified> {
         let rate = asked.bytes_per_s.unwrap_or(SLOWEST).clamp(1, SLOWEST);
         let takes = std::time::Duration::from_secs(asked.bytes() / rate + 1);
@@ -51,13 +51,13 @@ impl Reconstructor {
         }
     }
 
-    /// The shards at some places of a group, made of others, and how many bytes were read for them: those `chosen`,
-    /// and then what it takes where they can't be had. On two levels those that can't be had are made on the other
-    /// one, if there is no other way.
+    /// Reconstructs the shards at some places of a group, and returns the bytes read for them. It reads the shards
+    /// `chosen` first, and others where those fail. On two levels, missing shards are reconstructed on the other level
+    /// if there is no other way.
     ///
     /// # Errors
-    /// Unavailable where too few of the others can be read, naming them; Corrupt where what was made
-    /// is not what the map names.
+    /// Unavailable where too few of the others can be read, naming them; Corrupt where the result is not what the map
+    /// names.
     pub async fn regroup(&self, table: &PartitionName, level: &Level, group: u32, wanted: &[usize], chosen: &[u32]) -> Result<(Vec<Bytes>, u64)> {
         let or = if level.is_one_of_two() && !level.is_within() { ParitySource::LocalGroup } else { ParitySource::None };
         let made = self.regroup_or(table, level, group, wanted, chosen, or).await;
@@ -81,8 +81,8 @@ impl Reconstructor {
         let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         let (need, all) = (members.data.len(), members.all());
         let mut order: Vec<usize> = chosen.iter().map(|at| *at as usize).filter(|at| *at < all.len() && !wanted.contains(at)).collect();
-        // So that all drives have about as much to read, groups begin with different ones; and
-        // with those that are there.
+        // Groups begin with different shards, so that all drives have about as much to read. Shards on living drives
+        // come first.
         let others = (0..all.len()).map(|at| (at + group as usize) % all.len());
         let mut others: Vec<usize> = others.filter(|at| !wanted.contains(at) && !order.contains(at)).collect();
         others.sort_by_key(|at| self.at(level, &all[*at]).is_none_or(|at| self.health.is_down(at)));
@@ -116,9 +116,9 @@ impl Reconstructor {
         Ok((self.coded(level, group, shards, wanted).await?, read))
     }
 
-    /// As [`Self::regroup`], of a group within a host that has lost too much to be mended there: its data come
-    /// from other hosts as far as they must. The drives of `also` are read although they are not used otherwise:
-    /// those that are being rebuilt.
+    /// As [`Self::regroup`], for a group within a host that has lost too much to be repaired there: missing data come
+    /// from other hosts. The drives of `also` are read although they are not in use otherwise: those that are being
+    /// rebuilt.
     pub async fn regroup_from_data(
         &self,
         table: &PartitionName,
@@ -150,7 +150,7 @@ impl Reconstructor {
         Ok((self.coded(level, group, shards, wanted).await?, read))
     }
 
-    /// The wanted shards of a group, of those that are there, verified.
+    /// The wanted shards of a group, reconstructed from those that are there, and verified.
     pub(crate) async fn coded(&self, level: &Level, group: u32, shards: Vec<Option<Bytes>>, wanted: &[usize]) -> Result<Vec<Bytes>> {
         let members = level.map().group(group as usize).ok_or_else(|| Error::internal("a code map has lost a group"))?;
         let (code, lens, places) = (level.map().code(), members.lens(), wanted.to_vec());
@@ -164,11 +164,10 @@ impl Reconstructor {
         .await
     }
 
-    /// Writes `value` under `key` of drive `at`, whatever lies there, and has it verified there.
+    /// Writes `value` under `key` of drive `at`, whatever lies there, and has the drive verify it.
     ///
     /// # Errors
-    /// What the drive says; Conflict where somebody else writes it all the time; Corrupt where it
-    /// is not there afterwards.
+    /// What the drive says; Conflict where another writer keeps changing it; Corrupt where it is not there afterwards.
     pub async fn put_back(&self, at: usize, key: &Key, value: Bytes) -> Result<Version> {
         let expected = Expected { len: value.len() as u64, crc32c: crc32c(&value) };
         let mut last = None;
@@ -192,7 +191,7 @@ impl Reconstructor {
         Err(last.unwrap_or_else(|| Error::conflict(format!("{key} changes all the time"))))
     }
 
-    /// Takes back what [`Self::put_back`] wrote, unless somebody else has written there since.
+    /// Deletes what [`Self::put_back`] wrote, unless another writer has written there since.
     pub async fn take_back(&self, at: usize, key: &Key, version: Version) -> Result<()> {
         let delete = Op::Delete { key: key.clone(), expect: Expect::Version(version) };
         match self.ask(at, "delete a value", self.drives[at].apply(vec![delete])).await {

@@ -53,7 +53,7 @@ impl ReplacementEngine {
     }
 }
 
-/// Adds to annotations what was decoded. Figures of sub-plans that run for one drive at the same time overlap.
+/// Adds the figures of decoding to annotations. Figures of sub-plans that run for one drive at the same time overlap.
 struct Telling {
     tally: Arc<ReconstructionCounters>,
     before: ReconstructionStats,

@@ -1,5 +1,5 @@
-//! Rows of a sub-plan that runs as a whole: they are held back until it is known that it needs not be run again,
-//! as long as they are few.
+//! Rows of a sub-plan that runs as a whole. They are held back, up to a bound, until it is certain that the sub-plan
+//! need not run again elsewhere.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use skytether_device::{DeliveryStream, ResultMessage};
 
 use crate::degraded_storage::covers;
 
-/// Bytes of rows that are held back at most; where there are more, they go out and the drive may not be lost any more.
+/// The most bytes of rows that are held back. Beyond this, rows leave, and a loss of the drive fails the sub-plan.
 const HELD: u64 = 16 << 20;
 
 type Messages = Pin<Box<dyn Stream<Item = Result<ResultMessage>> + Send>>;
@@ -27,16 +27,16 @@ struct Held {
     /// The columns that were announced.
     schema: SchemaRef,
     messages: Messages,
-    /// The epoch of which rows came and not the end.
+    /// The epoch that has sent rows and has not ended.
     epoch: Option<u32>,
-    /// Rows that came, in order, with their bytes.
+    /// Rows so far, in order, with their bytes.
     rows: VecDeque<ResultMessage>,
     bytes: u64,
     again: Option<RetryFn>,
 }
 
-/// What `stream`, the answer of the drive called `name`, gives; where that fails before anything was
-/// handed on, what `again` gives.
+/// What `stream`, the answer of the drive called `name`, gives. Where it fails before any row has left, what `again`
+/// gives.
 pub(crate) fn held(name: &str, stream: DeliveryStream, again: RetryFn) -> DeliveryStream {
     let schema: SchemaRef = stream.schema;
     let (name, announced) = (name.to_owned(), SchemaRef::clone(&schema));
@@ -49,7 +49,7 @@ pub(crate) fn held(name: &str, stream: DeliveryStream, again: RetryFn) -> Delive
 }
 
 impl Held {
-    /// Whether `message` can follow what came.
+    /// Checks that `message` can follow those before it.
     fn check(&mut self, message: &ResultMessage) -> Result<()> {
         match message {
             ResultMessage::Batch { epoch, batch } => {

@@ -1,4 +1,4 @@
-//! Shards of a code group: what is wanted of them, and what was read or decoded.
+//! Shards of a code group: which one a read needs, and what was read or decoded.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use skytether_catalog::records::code_map::Level;
 pub(crate) struct Reconstructed {
     pub(crate) value: Bytes,
     pub(crate) read: u64,
-    /// Whether nothing but the drives of its own host was read for it, on two levels.
+    /// Whether only drives of its own host were read for it, on two levels.
     pub(crate) within: bool,
 }
 
@@ -25,19 +25,19 @@ pub(crate) struct ReconstructedRanges {
     pub(crate) within: bool,
 }
 
-/// How a shard is made that its drive can't give. Each asks for less than the one after it, so that
-/// nothing goes round in circles.
+/// How to reconstruct a shard that its drive can't give. Each level asks only for levels before it, so the recursion
+/// ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParitySource {
     /// Not at all.
     None,
     /// From other shards of its host.
     LocalGroup,
-    /// From shards of other hosts, which may be made from those of theirs.
+    /// From shards of other hosts, which their own hosts may reconstruct.
     GlobalGroup,
 }
 
-/// A shard that is wanted.
+/// A shard to read or reconstruct.
 pub(crate) struct Wanted<'a> {
     pub(crate) level: &'a Level,
     /// A partition of the table.
@@ -49,7 +49,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) or: ParitySource,
 }
 
-/// What the shard at a place of a group of so many data shards is.
+/// The role of the shard at `place` of a group with `data` data shards.
 pub fn role(place: usize, data: usize) -> Role {
     if place < data { Role::Data } else { Role::Parity }
 }

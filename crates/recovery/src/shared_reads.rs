@@ -1,4 +1,4 @@
-//! Reads that a query and decoding both want, made once.
+//! Reads of slices that both a query and decoding need, made once.
 
 use bytes::Bytes;
 use skytether_catalog::records::code_map::{Level, Part};
@@ -8,8 +8,8 @@ use crate::read_sharing::*;
 use crate::reconstruct::Reconstructor;
 
 impl Reconstructor {
-    /// Whether another slice of the group of slice `number` of a partition has to be decoded by whoever wants it: then
-    /// this one is wanted for that, too. Nobody decodes yet of whose groups nothing is known.
+    /// Whether a slice on a lost drive is in the group of slice `number` of a partition: then decoding needs this slice
+    /// too. False while the partition's code map is unknown: no decoding of its groups has begun then.
     fn is_wanted_twice(&self, partition: &PartitionName, number: u32) -> bool {
         if self.health.down().is_empty() {
             return false;
@@ -23,13 +23,13 @@ impl Reconstructor {
         members.data.iter().any(|shard| self.at(&level, shard).is_none_or(|at| self.health.is_down(at)))
     }
 
-    /// The value of `key` at drive `at`. Who waited for somebody else to read it is told if the drive is lost since.
+    /// The value of `key` at drive `at`. A reader that waited for another one gets an error if the drive is lost since.
     async fn ask_drive(&self, at: usize, what: &str, key: &Key) -> Result<Bytes> {
         self.is_here(at)?;
         self.ask(at, what, self.drives[at].get(key)).await
     }
 
-    /// Whether slices may be wanted more than twice: with several drives lost several of a group are decoded.
+    /// Whether slices may be needed more than twice: with several drives lost, several slices of a group are decoded.
     fn is_wanted_more(&self) -> bool {
         self.health.down().len() > 1
     }

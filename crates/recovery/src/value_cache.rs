@@ -1,4 +1,4 @@
-//! A bounded memory of slices that were made from others.
+//! A bounded cache of slices that were reconstructed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::shard::Reconstructed;
 /// Bytes of decoded slices that are kept, unless an eighth of the host's memory is less.
 const MOST: usize = 64 << 20;
 
-/// Values that were decoded or are being decoded, oldest first: a stream, of which the last are wanted again. A cache
-/// that keeps what is used often (quick_cache) would hold the first ones and let go of the last.
+/// Values that were decoded or are being decoded, oldest first. Readers stream through them and come back to the last
+/// ones. A cache of frequently used values (quick_cache) would keep the first ones and drop the last.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     pub(crate) known: HashMap<Key, Arc<OnceCell<Reconstructed>>>,

@@ -1,4 +1,4 @@
-//! How it is found who calls.
+//! Authentication: how a server finds the caller's identity.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ pub struct Shown<'a> {
 /// A caller that may go on.
 #[derive(Debug, Clone)]
 pub struct Admitted {
-    /// Who it is.
+    /// The caller's identity.
     pub identity: Identity,
     /// The token that it proved that with. The answer to a login carries it.
     pub token: Option<Secret>,
 }
 
-/// Says who calls. It is asked at each call, so that what is revoked ends at once.
+/// Authenticates callers. It is asked at each call, so that a revocation takes effect at once.
 ///
 /// The answer is a future so that a later implementation can ask an identity provider.
 pub trait Authenticator: Send + Sync + fmt::Debug {
-    /// Who the caller is, or why it may not go on.
+    /// The caller's identity, or why it may not go on.
     fn authenticate<'a>(&'a self, shown: Shown<'a>) -> BoxFuture<'a, Result<Admitted, Denied>>;
 
     /// Whether anonymous callers are refused.

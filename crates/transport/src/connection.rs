@@ -21,12 +21,12 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Whether the connection is encrypted.
     pub tls: bool,
-    /// Who it is by its verified certificate, where it has shown one.
+    /// The caller's identity by its verified certificate, if it has shown one.
     pub certificate: Option<Identity>,
 }
 
 impl Peer {
-    /// Whether it is a process of this machine.
+    /// Whether the caller is a process of this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.address.ip().to_canonical().is_loopback()
@@ -59,7 +59,7 @@ impl Connection {
         Self { io, peer, _place: place, _closed: Closed(metrics) }
     }
 
-    /// Who is on the other side.
+    /// The caller at the other end.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer

@@ -1,4 +1,4 @@
-//! What a door needs from its surroundings.
+//! The surroundings of a door: limits, security, shutdown and metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,11 +39,11 @@ impl Default for Limits {
 /// What the doors of one process share. Cheap to clone; clones share the shutdown and the metrics.
 #[derive(Debug, Clone)]
 pub struct ServeContext {
-    /// Cancelled when the doors are to close.
+    /// Cancelled to close the doors.
     pub shutdown: CancellationToken,
     /// What doors with TLS use; without it they can't be opened.
     pub tls: Option<Arc<ServerTls>>,
-    /// Says who calls.
+    /// Authenticates callers.
     pub auth: Arc<dyn Authenticator>,
     /// Bounds of each door.
     pub limits: Limits,
@@ -54,7 +54,7 @@ pub struct ServeContext {
 }
 
 impl Default for ServeContext {
-    /// Loopback, no TLS, anybody.
+    /// Loopback, no TLS, any caller.
     fn default() -> Self {
         Self {
             shutdown: CancellationToken::new(),

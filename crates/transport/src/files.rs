@@ -26,8 +26,7 @@ impl Access {
     }
 }
 
-/// Puts `content` at `path`, in the place of what is there: readers see the old bytes or the new ones, also after a
-/// power cut.
+/// Replaces the file at `path` by `content`: readers see the old bytes or the new ones, also after a power loss.
 pub(crate) fn replace(path: &Path, content: &[u8], access: Access) -> Result<()> {
     let (dir, temporary) = (parent(path), temporary(path));
     let mut options = OpenOptions::new();

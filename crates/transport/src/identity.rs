@@ -1,4 +1,4 @@
-//! Who calls.
+//! The identity of a caller.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use x509_parser::extensions::GeneralName;
 /// The scheme of the URIs that name machines in their certificates: `skytether://host/NAME`, `skytether://drive/UUID`.
 pub const URI_SCHEME: &str = "skytether://";
 
-/// How a caller proved who it is.
+/// How a caller proved its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IdentityKind {
     /// It did not.
@@ -31,7 +31,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A caller that did not say who it is.
+    /// A caller without a proof of identity.
     #[must_use]
     pub fn anonymous() -> Self {
         Self { name: String::new(), kind: IdentityKind::Anonymous, grants: Arc::default() }
@@ -62,7 +62,7 @@ impl Identity {
         Some(Self { name, kind: IdentityKind::Certificate, grants: Arc::default() })
     }
 
-    /// Whether the caller proved who it is.
+    /// Whether the caller proved its identity.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.kind != IdentityKind::Anonymous

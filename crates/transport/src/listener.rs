@@ -158,7 +158,7 @@ struct Greeter {
 
 async fn accept(tcp: TcpListener, greeter: Arc<Greeter>, limits: Limits) {
     let places = Arc::new(Semaphore::new(limits.connections));
-    // Those that greet end with this function.
+    // Connections in their greeting end with this function.
     let mut greeting = JoinSet::new();
     let mut order: VecDeque<AbortHandle> = VecDeque::new();
     loop {

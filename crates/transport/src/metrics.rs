@@ -18,7 +18,7 @@ pub struct Metrics {
 pub struct Counts {
     /// Connections that a door got.
     pub accepted: u64,
-    /// Those of them that are open.
+    /// The number of them that are open.
     pub open: u64,
     /// Connections closed because there were too many.
     pub over_limit: u64,

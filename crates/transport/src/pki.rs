@@ -29,7 +29,7 @@ const LIFETIME: Duration = Duration::from_secs(730 * 86_400);
 /// The certificates of an authority in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// What was written, in order.
+    /// The files that were written, in order.
     pub files: Vec<PathBuf>,
     /// The names and addresses that the certificates are for.
     pub names: Vec<String>,
@@ -68,7 +68,7 @@ pub fn init(dir: &Path, names: &[String], force: bool) -> Result<Written> {
     Ok(Written { files: files.to_vec(), names: all })
 }
 
-/// This machine's name, as `uname -n` has it: POSIX has that command, and the standard library has no call for it.
+/// This machine's name, by `uname -n`: POSIX has that command, and the standard library has no call for it.
 fn machine_name() -> Option<String> {
     let output = std::process::Command::new("uname").arg("-n").output().ok()?;
     let name = String::from_utf8(output.stdout).ok()?.trim().to_ascii_lowercase();

@@ -283,7 +283,8 @@ impl TokenStore {
         replace(&self.path, &text, Access::Owner)
     }
 
-    /// Held as long as the file that comes back. It is one of its own, because the other one is replaced.
+    /// Locks the tokens while the returned file is open. The lock is a file of its own, because the token file is
+    /// replaced.
     fn lock(&self) -> Result<File> {
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(".lock");

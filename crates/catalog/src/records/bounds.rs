@@ -1,6 +1,6 @@
-//! Between which values the columns of a partition lie, as its root record says.
+//! Bounds of the columns of a partition, as its root record has them.
 //!
-//! The metadata slices say the same for each stripe, but they lie with the slices. With these bounds a host knows from
+//! The metadata slices have bounds for each stripe, but they lie with the slices. With these bounds a host knows from
 //! the root record which drives have no matching row, and does not ask them.
 
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use skytether_slice::{Layout, Metadata};
 /// Tables of more columns have no bounds in root records, which each query reads.
 pub(crate) const MAX_COLUMNS: usize = 64;
 
-/// The least and the greatest value of columns, as text that casts back to the very same value. Columns of which that
-/// is not known are not named; NULL has no part in it.
+/// The least and the greatest value of columns, as text that casts back to the very same value. Columns with unknown
+/// bounds are left out; NULLs don't count.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bounds(BTreeMap<String, [String; 2]>);
 
 impl Bounds {
-    /// What `metadata` tells of numbers, dates and times.
+    /// The bounds that `metadata` has of numbers, dates and times.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
         let fields = metadata.schema.fields();
@@ -50,7 +50,7 @@ impl Bounds {
         self.0.get(column)
     }
 
-    /// Whether nothing is known.
+    /// Whether no bounds are known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -65,7 +65,7 @@ fn extreme(values: &ArrayRef, greatest: bool) -> Option<ArrayRef> {
     Some(values.slice(at, 1))
 }
 
-/// The one value of an array as text, if that casts back to the very same value.
+/// The only value of an array as text, if that casts back to the very same value.
 fn text(value: &ArrayRef) -> Option<String> {
     // An overflow must be an error, not NULL.
     let options = CastOptions { safe: false, ..CastOptions::default() };

@@ -1,14 +1,13 @@
-//! What redundancy stores: parity slices in partitions of their own, the code map beside the drives that it
-//! counts, copies of metadata.
+//! What redundancy stores: parity slices in partitions of their own, code maps next to them, copies of metadata.
 //!
 //! The parities of table `t` are the partitions of table `parity/t`, of the same generation. Partition `i` of both is
-//! on drive `i` of the drives that the table was written over, so that data and parity of one drive have one number.
-//! What lies under the key of a partition itself (its metadata slice; for `parity/t` the code map, in partition 0) is
-//! on the M drives after it as well, under the same key.
+//! on drive `i` of the drives that the table was written over, so data and parity of one drive have one number. The
+//! value under the key of a partition itself is its metadata slice; for `parity/t` it is the code map, in partition 0.
+//! The M drives after it have the same value under the same key.
 //!
-//! On two levels the parities within hosts are the partitions of table `inner-parity/t`, numbered alike. The code map
-//! is two then: that across hosts, and that within each of them, in which a data shard whose home is `n` or more, of
-//! `n` drives, is the parity of the outer groups of partition home - n.
+//! On two levels the parities within hosts are the partitions of table `inner-parity/t`, numbered alike. There are two
+//! code maps then: that across hosts, and that within each of them. With `n` drives, the second one has data shards
+//! with homes from `n` on: home `n + i` is the outer groups' parity of partition `i`.
 
 use std::sync::Arc;
 
@@ -40,7 +39,7 @@ pub struct RedundancyRecord {
     pub drives: Vec<Uuid>,
     /// Its parities: partitions of `parity/<table>`.
     pub parity: Vec<PartitionRecord>,
-    /// On two levels the host of each of the drives, counted from 0.
+    /// On two levels: the host of each of the drives, counted from 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<u32>,
     /// And its parities within the hosts: partitions of `inner-parity/<table>`.
@@ -49,12 +48,13 @@ pub struct RedundancyRecord {
 }
 
 impl RedundancyRecord {
-    /// Of a table with so many `parities` (and so many bytes of them) on each of `drives`, across drives or hosts and
-    /// within hosts, and a code map of `map` bytes. `hosts` are there on two levels only.
+    /// The record for a table. `parities` has the number and bytes of parities on each of `drives`: first across drives
+    /// or hosts, then within hosts. `map` is the length of the code map in bytes. `hosts` is empty unless there are two
+    /// levels.
     pub fn new(scheme: Scheme, drives: Vec<Uuid>, hosts: Vec<u32>, parities: &[Vec<(u32, u64)>; 2], map: u64) -> Self {
         let records = |level: usize| {
             let record = |(slot, (drive, (slices, bytes))): (usize, (&Uuid, &(u32, u64)))| {
-                // The code map lies beside the first ones.
+                // The code map lies on the same drive as the first parities.
                 let bytes = bytes + if (level, slot) == (0, 0) { map } else { 0 };
                 PartitionRecord { drive: *drive, slot: slot as u32, rows: 0, slices: *slices, bytes, bounds: Bounds::default() }
             };
@@ -69,7 +69,7 @@ impl RedundancyRecord {
         self.parity.iter().chain(&self.inner)
     }
 
-    /// The drives that have what lies under the key of partition `slot` itself: its own, and M more; on two levels m
+    /// The drives that have the value under the key of partition `slot` itself: its own, and M more. On two levels: m
     /// more of its host, and m + 1 of M more hosts.
     pub fn holders(&self, slot: u32) -> impl Iterator<Item = Uuid> + '_ {
         let places = match self.scheme {
@@ -86,8 +86,8 @@ impl RedundancyRecord {
     }
 }
 
-/// The places of the drives that have what lies under the key of partition `slot` itself, of so
-/// many, M of which may be lost.
+/// The drives, by place, that have the value under the key of partition `slot` itself. There are `drives` drives, and
+/// `parity` of them (M) may be lost.
 pub fn holders(slot: u32, drives: usize, parity: usize) -> impl Iterator<Item = usize> {
     (0..=parity.min(drives.saturating_sub(1))).map(move |further| (slot as usize + further) % drives.max(1))
 }
@@ -141,7 +141,7 @@ impl Part {
     }
 }
 
-/// The partition of parities beside `partition`.
+/// The partition of parities that belongs to `partition`.
 pub fn parity_of(partition: &PartitionName, slot: u32) -> PartitionName {
     Part::Parity.of(partition, slot)
 }
@@ -217,7 +217,7 @@ impl StoredMap {
         Ok(Self { drives, map: CodeMap::from_bytes(map)?, within: Some(Within { hosts, map: CodeMap::from_bytes(within)? }) })
     }
 
-    /// The places of the drives that have what lies under the key of partition `slot` itself.
+    /// The places of the drives that have the value under the key of partition `slot` itself.
     pub fn holders(&self, slot: u32) -> Vec<usize> {
         match &self.within {
             Some(within) => level_holders(slot, &within.hosts, self.map.code(), within.map.code()),
@@ -246,7 +246,7 @@ impl Level {
         stored.within.as_ref().map(|_| Self { stored: Arc::clone(stored), within: true })
     }
 
-    /// All levels, the one first from which a shard is made with the fewest others touched.
+    /// All levels. The level that reconstructs a shard from the fewest others comes first.
     pub fn all(stored: &Arc<StoredMap>) -> Vec<Self> {
         Self::within(stored).into_iter().chain([Self::across(stored)]).collect()
     }

@@ -1,8 +1,8 @@
-//! Hosts: which of a fleet's drives are lost together, as the record of the fleet has it, and what
-//! follows for where things lie.
+//! Failure domains: which drives of a fleet are lost together, by the membership record, and what follows for
+//! placement.
 //!
-//! A *host* is a name that the membership record gives to drives: those that are in one box. A fleet whose record gives
-//! none has none, and stores nothing on two levels.
+//! A *host* here is a failure domain: a name that the membership record gives to drives in one box. A fleet whose
+//! record names none has none, and stores nothing on two levels.
 
 use crate::records::membership::DomainSpread;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,9 +66,9 @@ impl FailureDomains {
         by_host
     }
 
-    /// The homes of a root record, of all drives in `order`: so many of the first hosts in this order, and so many of
-    /// the first drives of each of them. They are in `order`, and its first is among them; so are the first two. Hosts
-    /// with fewer drives than that come into it only where there are too few others.
+    /// The homes of a root record among all drives in `order`, and in that order. They are the first `flat` drives, and
+    /// the first drives of the first hosts, as `spread` counts both. Hosts with too few drives count only where there
+    /// are too few other hosts.
     pub(crate) fn homes(&self, order: &[usize], flat: usize) -> Vec<usize> {
         let Some(spread) = self.spread else { return order.iter().take(flat).copied().collect() };
         let full = |host: &u32| order.iter().filter(|at| self.host(**at) == Some(*host)).count() >= spread.drives as usize;
@@ -77,7 +77,7 @@ impl FailureDomains {
         let mut counts: Vec<(Option<u32>, u32)> = Vec::new();
         let mut homes = Vec::new();
         for (rank, at) in order.iter().enumerate() {
-            // A drive of which nobody knows the host is one by itself.
+            // A drive whose host is unknown counts as a host of its own.
             let host = self.host(*at);
             if !few && host.is_none_or(|host| !hosts.contains(&host)) {
                 homes.extend((rank < flat).then_some(*at));
@@ -108,15 +108,15 @@ impl FailureDomains {
         lost.len() < flat || hit + lost.iter().filter(|at| self.host(**at).is_none()).count() < spread.hosts as usize
     }
 
-    /// What is survived, in words.
+    /// The losses that the fleet survives, in words.
     pub(crate) fn survival(&self) -> Option<String> {
         let spread = self.spread?;
         let (hosts, drives) = (u64::from(spread.hosts) - 1, u64::from(spread.drives) - 1);
         Some(format!("{}, and of {} of each other host at the same time", counted(hosts, "host"), counted(drives, "drive")))
     }
 
-    /// Of `drives`, those that a table on two levels can be written over: those of hosts with k + m of them or more,
-    /// hosts taking turns, so that neighbours are on different ones; and the host of each (0..).
+    /// The drives among `drives` that a table on two levels can use, and the host of each (0..). These are the drives
+    /// of hosts with k + m of them or more. Hosts take turns, so neighbours are on different ones.
     ///
     /// # Errors
     /// Invalid where there are fewer than K + M such hosts.
@@ -151,7 +151,7 @@ impl FailureDomains {
 mod tests {
     use super::*;
 
-    /// Drives by turns on so many hosts.
+    /// `drives` drives, distributed over `hosts` hosts in turn.
     fn domains(drives: usize, hosts: u32, spread: Option<DomainSpread>) -> FailureDomains {
         let of = (0..drives).map(|at| Some(at as u32 % hosts)).collect();
         FailureDomains { of, names: (0..hosts).map(|host| format!("host-{host}")).collect(), spread }

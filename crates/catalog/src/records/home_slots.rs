@@ -1,9 +1,8 @@
-//! Which drives root records lie on, in fleets that drives came to or left.
+//! Home slots: which drives root records lie on, in fleets that drives came to or left.
 //!
-//! A root record's homes follow from its name and a list of *seats*: those of the drives with which the fleet
-//! was founded. A drive that comes gets none, so that no root record has to move, and whoever writes one with
-//! an older list of drives writes it where everybody looks for it. A drive that leaves hands its seats on, and
-//! the root records with them.
+//! The homes of a root record follow from its name and a list of *seats*: those of the drives that founded the fleet. A
+//! drive that joins gets none, so no root record has to move. A host with an older list of drives still writes a record
+//! where all others look for it. A drive that leaves passes its seats to others, and the root records with them.
 
 use crate::records::membership::HomeSlot;
 use uuid::Uuid;
@@ -19,7 +18,7 @@ pub struct HomeSlots {
 }
 
 impl HomeSlots {
-    /// Those of a membership record, where there are any.
+    /// The home slots of a membership record, if it has any.
     pub fn of(membership: &Membership) -> Option<Self> {
         if membership.seats.is_empty() {
             return None;
@@ -29,8 +28,8 @@ impl HomeSlots {
         Some(Self { seats: membership.seats.clone(), rest })
     }
 
-    /// The drives in the order in which they are homes of what lies under `key`: each once, those without a seat
-    /// last; how many have one.
+    /// The drives in the order in which they are homes of `key`, each once, drives without a seat last. Also returns
+    /// how many have a seat.
     pub(crate) fn order(&self, key: &str) -> (Vec<Uuid>, usize) {
         let mut order: Vec<Uuid> = Vec::with_capacity(self.seats.len() + self.rest.len());
         for at in rendezvous_order(key, self.seats.iter().map(|seat| &seat.id)) {

@@ -1,8 +1,7 @@
-//! Which drives make up a fleet: a record on every one of them.
+//! The membership record, on every drive of a fleet: which drives make it up.
 //!
-//! Home drives and garbage are told from the list of drives, so a host that is given too few drives, or
-//! one too many, would look for root records in the wrong place and take what it does not find for
-//! garbage. The record makes it notice.
+//! Home drives and garbage follow from the list of drives. With one drive too few or too many, a host would look for
+//! root records in the wrong place. It would take what it does not find for garbage. The record makes it notice.
 
 use std::collections::BTreeMap;
 
@@ -18,26 +17,23 @@ pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 /// The newest membership record that this version reads.
 pub const MEMBERSHIP_FORMAT: u32 = HOSTS_FORMAT;
 
-/// The one that it writes for a fleet whose drives are on hosts that it knows: versions before would look for root
-/// records on too few drives.
+/// The format for a fleet whose hosts are known: older versions would look for root records on too few drives.
 pub(crate) const HOSTS_FORMAT: u32 = 6;
 
-/// The one that it writes for a fleet that drives came to or left: versions before would look for root
-/// records where they are not.
+/// The format for a fleet that drives came to or left: older versions would look for root records where they are not.
 pub const GROWN_FORMAT: u32 = 5;
 
-/// The one that it writes for a fleet of which drives were replaced: versions before would use one
-/// that was, if it came back.
+/// The format for a fleet with replaced drives: older versions would use a replaced drive that came back.
 pub(crate) const REPLACED_FORMAT: u32 = 4;
 
-/// The one that it writes for the drives of a branch: versions before would take those for their own.
+/// The format for the drives of an aggregator: older versions would take those for drives of a host.
 pub(crate) const BRANCH_FORMAT: u32 = 2;
 
-/// The one that it writes for a fleet that may lose drives: versions before would look for root records on one drive,
-/// and take parities for garbage.
+/// The format for a fleet that may lose drives: older versions would look for root records on one drive, and take
+/// parities for garbage.
 pub(crate) const REDUNDANT_FORMAT: u32 = 3;
 
-/// The one that it writes for a fleet.
+/// The format for any other fleet.
 pub(crate) const FLEET_FORMAT: u32 = 1;
 
 /// One drive of a fleet.
@@ -47,10 +43,10 @@ pub struct Member {
     pub id: Uuid,
     /// Its name when the fleet was put together, for texts.
     pub name: String,
-    /// How often another drive took its place: one that knows of fewer is not of the fleet any more.
+    /// How often another drive took its place. A drive that knows a lower number was replaced.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub incarnation: u32,
-    /// The host that it is a drive of, with which it may be lost; empty where nobody said.
+    /// The host (failure domain) of this drive, which may be lost as a whole; empty where unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
 }
@@ -62,15 +58,15 @@ pub struct Membership {
     pub format: u32,
     /// The fleet, drawn at random when it was put together.
     pub fleet: Uuid,
-    /// All its drives: those with which it was founded in order of their ids, and those that came since.
+    /// All its drives: the founding ones in order of their ids, then later ones.
     pub drives: Vec<Member>,
-    /// Where they are the drives of a branch: its name.
+    /// The name of the aggregator that has these drives, if one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// On how many drives each root record lies.
+    /// The number of home drives of each root record.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub homes: u32,
-    /// On how many hosts they lie besides, and on how many drives of each, where a data set is on two levels.
+    /// Further home drives where a data set is on two levels: the number of hosts, and of drives of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<DomainSpread>,
     /// How data sets are kept from loss unless their ingest says otherwise.
@@ -79,8 +75,8 @@ pub struct Membership {
     /// Drives that were away while a root record changed, and have not got the change yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Uuid>,
-    /// What root records' homes follow from, where that is not the list of drives: in fleets
-    /// that drives came to or left.
+    /// The list that root records' homes follow from, where that is not the list of drives: in fleets that drives came
+    /// to or left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seats: Vec<HomeSlot>,
     /// Grows with each change: of several records the highest counts.
@@ -111,18 +107,18 @@ fn is_zero(n: &u64) -> bool {
 /// What drives are put together for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// The fleet of a host that stands above all others.
+    /// The fleet of a host, not of an aggregator.
     Fleet,
-    /// A branch of this name, a drive of another host.
+    /// An aggregator of this name, which is a drive of another host.
     Aggregator(String),
 }
 
 /// When drives without a membership record may become a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Founding {
-    /// Only if all of them are empty: the list of drives was typed in by somebody.
+    /// Only if all of them are empty: a person has typed the list of drives.
     EmptyDrives,
-    /// Always: the list of drives was kept with them, and is known to be whole.
+    /// Always: the list of drives was stored with them, and is complete.
     KnownList,
     /// Never: some drives of the list could not be asked.
     Never,
@@ -154,8 +150,8 @@ impl Membership {
         serde_json::to_vec(self).map(Bytes::from).map_err(|e| Error::internal("cannot write the record of a fleet's drives").with_source(e))
     }
 
-    /// Whether these drives are what `role` says. A host that took the drives of a branch for its own would delete all
-    /// that is on them, since the records that name it are those of the host above.
+    /// Checks that these drives are what `role` says. A host that took an aggregator's drives for its own would delete
+    /// all their content: the records that name it are those of the aggregator's parent host.
     pub(crate) fn plays(&self, role: &Role) -> Result<()> {
         match (&self.branch, role) {
             (None, Role::Fleet) => Ok(()),
@@ -177,7 +173,7 @@ impl Membership {
     }
 }
 
-/// On how many drives root records lie for data sets of a scheme, and on how many hosts with how many drives each.
+/// The number of home drives for data sets of a scheme, and the numbers of hosts and of drives of each.
 pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<DomainSpread>) {
     match DomainSpread::of(scheme) {
         // What the spread takes has the first two among it.
@@ -186,7 +182,7 @@ pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<DomainSpread>) {
     }
 }
 
-/// What a fleet is told that is to store something on two levels, and whose drives are on no hosts that anybody named.
+/// The error for a fleet that needs two levels of redundancy, and whose drives have no named hosts.
 pub(crate) fn no_hosts(scheme: Scheme) -> Error {
     Error::invalid(format!(
         "redundancy {scheme} is across hosts, and then across a host's drives, and nobody said which drives of this fleet are on which: a fleet is founded with its hosts (`skytether init --nodes N`, `skytether host serve --drives \"a:1,a:2;b:1,b:2\"`)"
@@ -210,23 +206,23 @@ impl Membership {
         }
     }
 
-    /// Gives each drive that has none a seat of its own.
+    /// Gives each drive without a seat one of its own.
     pub(crate) fn add_slots(&mut self) {
         let seated: Vec<Uuid> = self.seats.iter().map(|seat| seat.drive).collect();
         let rest = self.drives.iter().map(|member| member.id).filter(|id| !seated.contains(id));
         self.seats.extend(rest.map(|id| HomeSlot { id, drive: id }));
     }
 
-    /// Hands the seats of drive `id` of `host`, which is no member any more, to others: to those with the fewest, and
-    /// of these to the first. Of drives on hosts, one of the same host has them if there is any, and otherwise one of
-    /// the host with the fewest, so that as many hosts have seats as before, on as many drives.
+    /// Passes the seats of drive `id` of `host`, which has left, to others: to the drives with the fewest seats, and of
+    /// these to the first. Where hosts are known, a drive of the same host gets them if there is any, and otherwise one
+    /// of the host with the fewest. So as many hosts as before have seats, on as many drives.
     pub fn reassign_slots(&mut self, id: &Uuid, host: &str) {
         for at in 0..self.seats.len() {
             if self.seats[at].drive == *id {
                 let has = |drive: &Uuid| self.seats.iter().filter(|seat| seat.drive == *drive).count();
                 let on = |host: &str| self.drives.iter().filter(|other| other.host == host && has(&other.id) > 0).count();
                 let others = self.drives.iter().filter(|other| other.id != *id);
-                // Where nobody knows hosts, all are on one.
+                // Where hosts are unknown, all drives count as drives of one host.
                 let next = others.min_by_key(|other| (other.host != host, has(&other.id) > 0, on(&other.host), has(&other.id)));
                 if let Some(next) = next.map(|other| other.id) {
                     self.seats[at].drive = next;
@@ -236,8 +232,8 @@ impl Membership {
     }
 }
 
-/// On how many drives of how many hosts something lies that is to survive the loss of whole hosts, and of drives of the
-/// others at the same time.
+/// The numbers of hosts, and of drives of each, that hold a value. It then survives the loss of whole hosts, and of
+/// drives of other hosts at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainSpread {
     /// M + 1 hosts.
@@ -273,13 +269,13 @@ impl Membership {
     }
 }
 
-/// Why the drive of this id is not to be used, by what it knows of its fleet, if that tells: in a fleet that may lose
-/// drives, whose newest record is `newest`.
+/// Why the drive of this id must not be used, in a fleet that may lose drives. `told` is the drive's own membership
+/// record, `newest` the fleet's newest one. `None` where nothing speaks against it.
 pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Membership>>) -> Option<&'static str> {
     match told {
         Ok(None) => Some(BLANK),
         Ok(Some(own)) if own.incarnation(id) < newest.incarnation(id) => Some(REPLACED),
-        // It may be the one that was replaced.
+        // It may be the drive that was replaced.
         Err(e) if e.kind() == Kind::Corrupt && newest.incarnation(id) > 0 => {
             Some("its record of the fleet is damaged, and it may be one that was replaced: replace it")
         }
@@ -287,7 +283,7 @@ pub(crate) fn stranger(newest: &Membership, id: &Uuid, told: &Result<Option<Memb
     }
 }
 
-/// The highest change that any drive tells of.
+/// The highest change in the records of all drives.
 pub(crate) fn highest(told: &[Result<Option<Membership>>]) -> u64 {
     told.iter().filter_map(|told| told.as_ref().ok()?.as_ref()).map(|membership| membership.change).max().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What a root record says of the partitions of a table, and of their keys.
+//! What a root record has about the partitions of a table, and about their keys.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,10 +8,11 @@ use uuid::Uuid;
 
 use crate::records::bounds::Bounds;
 
-/// How rows of a table are dealt to its partitions; see [`skytether_plan::partition`].
+/// How rows of a table are distributed over its partitions; see [`skytether_partitioning`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionedBy {
-    /// The version of the hash. Of one that this version does not know, the rows are there, but nobody can tell where.
+    /// The version of the hash. Under a hash that this version does not know, rows can be read, but their places can't
+    /// be computed.
     pub hash: u32,
     /// The keys, in order.
     pub keys: Vec<Value>,
@@ -47,8 +48,7 @@ pub struct PartitionRecord {
     pub slices: u32,
     /// Bytes of its slices and of its metadata slice.
     pub bytes: u64,
-    /// Between which values its columns lie; not known of matrices and parities, and of partitions that were
-    /// written before it was kept.
+    /// Bounds of its columns; unknown for matrices and parities, and for partitions of versions that did not keep them.
     #[serde(default, skip_serializing_if = "Bounds::is_empty")]
     pub bounds: Bounds,
 }

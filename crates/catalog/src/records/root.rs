@@ -13,14 +13,13 @@ use crate::records::code_map::RedundancyRecord;
 use crate::records::index::IndexRecord;
 use crate::records::partition::{PartitionRecord, PartitionedBy};
 
-/// The newest root record that this version reads, and the one that it writes of data sets with
-/// redundancy on two levels.
+/// The newest format that this version reads; it writes it for data sets with redundancy on two levels.
 pub const ROOT_FORMAT: u32 = 3;
 
-/// The one that it writes of data sets with redundancy on one level.
+/// The format for data sets with redundancy on one level.
 pub const REDUNDANT_FORMAT: u32 = 2;
 
-/// The one that it writes of all others, so that versions before read them.
+/// The format for all other data sets, which older versions read.
 pub const PLAIN_FORMAT: u32 = 1;
 
 /// What a data set is.
@@ -29,7 +28,7 @@ pub const PLAIN_FORMAT: u32 = 1;
 pub enum DatasetKind {
     /// One plain table, `data`.
     Table,
-    /// Expression matrices with what is known of cells and genes.
+    /// Expression matrices with tables about cells and genes.
     Expression,
 }
 
@@ -69,13 +68,13 @@ pub struct TableRecord {
     /// written before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// By which keys rows are dealt to the partitions, if they are; there is a partition on every drive of the time
-    /// then, in order of their slots.
+    /// The keys by which rows are distributed over the partitions, if any. Then there is a partition on every drive of
+    /// that time, in order of slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitioned_by: Option<PartitionedBy>,
     /// The partitions, one per drive at most.
     pub partitions: Vec<PartitionRecord>,
-    /// What keeps it from loss, if anything does. A table that lies everywhere needs nothing.
+    /// The redundancy of the table, if any. A table that lies everywhere needs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redundancy: Option<RedundancyRecord>,
 }
@@ -87,7 +86,7 @@ pub struct RootRecord {
     pub format: u32,
     /// The data set.
     pub name: DatasetName,
-    /// What it is.
+    /// Its kind.
     pub kind: DatasetKind,
     /// The version of its content.
     pub generation: Generation,
@@ -100,7 +99,7 @@ pub struct RootRecord {
     pub change: u64,
     /// The tables by name.
     pub tables: BTreeMap<String, TableRecord>,
-    /// The indexes that drives are to have of the tables.
+    /// The indexes that drives build of the tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexRecord>,
     /// What the application keeps with it.
@@ -186,7 +185,7 @@ impl RootRecord {
         self.tables.values().any(|table| table.redundancy.as_ref().is_some_and(|redundancy| redundancy.scheme.inner().is_some()))
     }
 
-    /// Whether a part of the data set is to be on a drive.
+    /// Whether a part of the data set belongs on a drive.
     #[must_use]
     pub fn names(&self, drive: &Uuid) -> bool {
         self.tables.values().any(|table| {
@@ -194,7 +193,7 @@ impl RootRecord {
         })
     }
 
-    /// All partitions that the record names, with the drives that have what lies under each one's own key.
+    /// All partitions that the record names, each with the drives that have the value under its own key.
     pub(crate) fn keys(&self) -> Result<BTreeSet<(Uuid, String)>> {
         let mut keys = BTreeSet::new();
         for (table, t) in &self.tables {
@@ -214,8 +213,8 @@ impl RootRecord {
         Ok(keys)
     }
 
-    /// The generation in which the content was written: another one than [`Self::generation`] where
-    /// drives came or went since.
+    /// The generation in which the content was written. It differs from [`Self::generation`] where drives came or left
+    /// since.
     #[must_use]
     pub fn written(&self) -> Generation {
         self.content.unwrap_or(self.generation)

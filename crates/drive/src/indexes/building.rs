@@ -1,4 +1,4 @@
-//! The thread that builds: what it does next, how it pays and rests, and how segments are written.
+//! The thread that builds indexes: what it does next, how it yields to queries, and how it writes segments.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Files that are written as one change.
 const FILES: usize = 16;
 
-/// While queries run, the builder rests so many times as long as it worked.
+/// While queries run, the builder rests this many times as long as it worked.
 const REST: u32 = 3;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     pub(super) reader: Arc<Reader>,
     pub(super) indexes: Arc<Indexes>,
     pub(super) pool: Arc<dyn MemoryPool>,
-    /// Who runs a query holds one of these.
+    /// A running query holds one of these.
     pub(super) turns: Arc<Semaphore>,
     pub(super) most_turns: usize,
     /// Bytes that a segment takes at most while it is built.
@@ -48,7 +48,7 @@ pub(super) struct Shared {
 
 /// Why building stopped.
 enum Stopped {
-    /// The drive is closed, or the index was dropped, taken off or defined anew.
+    /// The drive is closed, or the index was dropped, removed or defined again.
     Gone,
     Failed(Error),
 }
@@ -75,7 +75,7 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Waits so long, or until there is something new.
+    /// Waits for `time`, or until there is news.
     fn rest(&self, time: Duration) {
         let mut state = self.state();
         if !state.stop {
@@ -106,7 +106,7 @@ impl Shared {
         loop {
             for (of, name) in self.indexes.damaged() {
                 self.change(&skytether_index::partition(&of, &name), |entry| {
-                    // One that was taken off is not damaged.
+                    // An index that was removed is not damaged.
                     if entry.phase != Phase::Dropped {
                         entry.begin_again();
                     }
@@ -132,11 +132,11 @@ impl Shared {
             match self.work_on(&at, serial, definition).and_then(|mut work| self.build(&mut work)) {
                 Ok(()) => {}
                 Err(Stopped::Gone) => {
-                    // What was written since it was taken off goes as well.
+                    // Slices that were written since the index was removed go as well.
                     if self.change(&at, |entry| entry.phase == Phase::Dropped) == Some(true) {
                         self.free(&at);
                     }
-                    // If it is there still, somebody wrote its definition anew.
+                    // If it is there still, another writer has written its definition again.
                     self.rest(PAUSE / 10);
                 }
                 Err(Stopped::Failed(error)) if error.kind() == Kind::Exhausted => {
@@ -166,12 +166,12 @@ impl Shared {
         any
     }
 
-    /// Changes what is known of an index, if there still is one.
+    /// Changes the state of an index, if it still exists.
     fn change<T>(&self, at: &PartitionName, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         self.state().all.get_mut(at).map(change)
     }
 
-    /// Changes what is known of an index that is being built, if it is to be built still.
+    /// Changes the state of an index that is being built, unless building has been called off.
     fn still<T>(&self, work: &IndexJob, change: impl FnOnce(&mut Entry) -> T) -> Result<T, Stopped> {
         let mut state = self.state();
         if state.stop {
@@ -215,7 +215,7 @@ impl Shared {
     fn work_on(&self, at: &PartitionName, serial: u64, definition: Definition) -> Result<IndexJob, Stopped> {
         let key = at.key()?;
         let Some(stored) = self.store.stat(&key)? else {
-            // Nobody told: whoever wants it defines it again.
+            // The definition is gone without a notice: a caller that wants the index defines it again.
             let mut state = self.state();
             if state.all.get(at).is_some_and(|entry| entry.serial == serial)
                 && let Some(entry) = state.all.remove(at)
@@ -305,7 +305,7 @@ impl Shared {
         })
     }
 
-    /// Makes `changes`, if the definition is what it was.
+    /// Applies `changes`, if the definition is unchanged.
     fn as_long_as_defined(&self, work: &mut IndexJob, mut changes: Vec<Op>) -> Result<(), Stopped> {
         changes.push(Op::Put { key: work.key.clone(), value: work.definition.encode()?.into(), expect: Expect::Version(work.version) });
         let versions = self.store.apply(changes)?;
@@ -313,7 +313,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Deletes what is stored of an index but for its definition.
+    /// Deletes the stored slices of an index, and keeps its definition.
     fn remove_slices(&self, at: &PartitionName, key: &Key) -> Result<()> {
         if let Some((of, name)) = of_partition(at) {
             self.indexes.remove(&of, &name);
@@ -342,8 +342,7 @@ impl Shared {
         had
     }
 
-    /// Deletes what is stored of an index that was taken off. Nothing is written for it: there may
-    /// be no room for the least.
+    /// Deletes the stored slices of an index that was removed. It writes nothing: there may be no room even for that.
     fn free(&self, at: &PartitionName) {
         if let Err(error) = at.key().and_then(|key| self.remove_slices(at, &key)) {
             tracing::warn!("what index {at:?} takes could not be freed: {}", error.report());

@@ -1,4 +1,4 @@
-//! The thread that builds, without a drive around it.
+//! The thread that builds indexes, without a drive around it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn shared() -> Shared {
 fn while_queries_run_it_rests_three_times_as_long_as_it_works() {
     let shared = shared();
     let work = Duration::from_millis(600);
-    // One that runs before, and one that begins meanwhile.
+    // A query that runs before, and one that begins meanwhile.
     for before in [true, false] {
         let mut held = before.then(|| shared.turns.try_acquire().unwrap());
         let started = Instant::now();

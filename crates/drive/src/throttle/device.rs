@@ -1,4 +1,4 @@
-//! Which device a drive is to be like, as people say it: a shipped profile's name, a TOML file, or TOML itself.
+//! Names of devices to emulate: a shipped profile's name, a TOML file, or TOML itself.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use skytether_scheduler::profile::{Profile, ProfileError};
 pub struct Device {
     /// For people: `envoy`, or a file's name without its ending.
     pub name: String,
-    /// What it is made of.
+    /// Its profile.
     pub profile: Profile,
 }
 
@@ -19,10 +19,10 @@ impl Device {
     pub const NAMELESS: &str = "own profile";
 
     /// The device that `given` means: the name of a shipped profile, the path of a TOML file, or a profile's TOML text
-    /// (which has a `=`, or several lines). `None` for `unlimited`, which bounds nothing.
+    /// (which has a `=`, or several lines). `None` for `unlimited`, which has no bounds.
     ///
     /// # Errors
-    /// Invalid for what is none of them, naming the shipped ones, and for a profile that can't be used, naming the key;
+    /// Invalid for anything else, naming the shipped profiles, and for a profile that can't be used, naming the key;
     /// `io` errors of a file that can't be read.
     pub fn given(given: &str) -> Result<Option<Self>> {
         let device = match Profile::shipped(given) {
@@ -33,7 +33,7 @@ impl Device {
         Ok((!device.profile.is_unlimited()).then_some(device))
     }
 
-    /// As [`Self::given`], for who makes a drive like it: a drive can be slowed down, and no more.
+    /// As [`Self::given`], for a drive that emulates the device: emulation can only slow a drive down.
     ///
     /// # Errors
     /// As there; Invalid where its cores are faster than this machine's.

@@ -1,11 +1,13 @@
-//! A store on a disk of some rate and seek time.
+//! A store on an emulated disk with a rate and a seek time.
 //!
 //! There is one disk with one head, and one request at a time. The slices of a partition lie one behind the other, as
-//! they were written. What is read ahead of the head costs the way there, at the disk's rate, where that is less than a
-//! seek; all else costs a seek. A slice that is at most [`NEAR`] from the last one costs no way at all, in either
-//! direction, and so does one that is asked for while one so near to it still waits, and is read with that: requests
-//! come in any order, and a disk's own queue and read-ahead put that right. Only reading costs: values that are
-//! written, the index and its listings are free.
+//! they were written.
+//! - Reading ahead of the head costs the bytes in between, at the disk's rate, or a seek if that is less. Other moves
+//!   cost a seek.
+//! - A slice at most [`NEAR`] from the last one costs no move, in either direction. So does a slice that is asked for
+//!   while a slice that near still waits: it is read with that one. Requests come in any order, and a disk's own queue
+//!   and read-ahead compensate for that.
+//! - Only reading costs: writes, the index and its listings are free.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,13 +22,13 @@ use skytether_emulation::wait::owe;
 use skytether_scheduler::profile::Profile;
 use skytether_store::{SliceStore, StoreLayer};
 
-/// So many slices before or behind the last one a disk reads without a seek.
+/// A disk reads a slice at most this many before or behind the last one without a seek.
 const NEAR: u32 = 2;
 
-/// So many are read with one way that were not asked for in order: what a disk's queue holds.
+/// The most requests out of order that share one move: the length of a disk's queue.
 const QUEUE: u32 = 16;
 
-/// What is owed is paid from here on; less is not worth a timer, and is not forgotten.
+/// Shorter waits are not worth a timer; they add up and are not forgotten.
 const WORTH_WAITING: Duration = Duration::from_micros(100);
 
 /// A read that comes so soon after the last one was done has followed it without a gap: threads don't wake at once.
@@ -45,7 +47,7 @@ impl Place {
     fn of(key: &Key) -> Self {
         let text = key.as_str();
         let slice = PartitionName::parse(key).and_then(|(_, slice)| slice);
-        // A metadata slice, whose key is what those of its slices begin with, is written after them.
+        // A metadata slice is written after its slices, whose keys begin with its own.
         let file = if slice.is_some() { text.split_inclusive(';').next().unwrap_or(text) } else { text };
         Self { file: file.to_owned(), slice: slice.unwrap_or(0), offset: 0 }
     }
@@ -76,7 +78,7 @@ struct Head {
 }
 
 impl Head {
-    /// Books what takes so long, for a request that came at `now`; when the disk is done.
+    /// Books `cost` for a request that came at `now`. Returns when the disk is done.
     fn book(&mut self, place: Place, now: Duration, cost: Duration, behind: u32) -> Duration {
         let done = self.busy.book(now.saturating_sub(FOLLOWS), cost);
         self.waiting.push_back(Waiting { place, begins: done.saturating_sub(cost), behind });
@@ -84,7 +86,7 @@ impl Head {
     }
 }
 
-/// A store whose reads take as long as on a disk; see [the room](self).
+/// A store whose reads take as long as on a disk; see [the module](self).
 #[derive(Debug)]
 pub struct SlowDisk {
     inner: Arc<dyn SliceStore>,
@@ -107,14 +109,14 @@ impl SlowDisk {
         self.head.lock()
     }
 
-    /// What was booked so far, and how many seeks are in it.
+    /// What was booked so far, and the number of seeks in it.
     #[must_use]
     pub fn accounted(&self) -> (Accounted, u64) {
         let head = self.head();
         (head.busy.accounted(), head.seeks)
     }
 
-    /// Books a read of `ranges` of the value of `key` that came at `now`; when the disk is done.
+    /// Books a read of `ranges` of the value of `key` that came at `now`. Returns when the disk is done.
     fn book(&self, key: &Key, ranges: &[Range<u64>], now: Duration) -> Duration {
         let place = Place::of(key);
         let mut head = self.head();
@@ -145,8 +147,8 @@ impl SlowDisk {
         head.book(place, now, cost, 0)
     }
 
-    /// Waits until the disk would have read `ranges` for a request that came at `asked`, or leaves that to who
-    /// [defers](skytether_emulation::wait::deferred) it.
+    /// Waits until the disk would have read `ranges` for a request that came at `asked`. Within a
+    /// [deferred](skytether_emulation::wait::deferred) call, its caller waits instead.
     fn pay(&self, key: &Key, ranges: &[Range<u64>], asked: Duration) {
         owe(self.start + self.book(key, ranges, asked), WORTH_WAITING);
     }

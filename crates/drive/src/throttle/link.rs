@@ -42,7 +42,7 @@ struct Linked {
 }
 
 impl Linked {
-    /// A request of `bytes` goes down, and what answers it comes up.
+    /// Sends a request of `bytes` down, and its answer up.
     async fn asked<T>(&self, bytes: u64, answer: impl Future<Output = Result<T>>, size: impl Fn(&T) -> u64) -> Result<T> {
         self.link.pass(Direction::Down, bytes).await;
         let answer = answer.await;

@@ -1,9 +1,12 @@
-//! A drive that is to be like some device: as slow as that, with as much memory.
+//! Emulation of a device: a drive as slow as that device, with as much memory.
 //!
-//! There is one object of each kind per drive, shared by all that runs on it: the cores
-//! ([`skytether_emulation::Processor`], around planning, around the root of each sub-plan's rows, and around what
-//! reads), the disk ([`SlowDisk`], around the store) and the link ([`linked`] in process; over a wire it is the
-//! server's). Memory is the pool's. A drive without a profile has none of them.
+//! Each drive has one object of each kind, shared by all that runs on it:
+//! - the cores ([`skytether_emulation::Processor`]), around planning, around the root of each sub-plan's rows, and
+//!   around reads;
+//! - the disk ([`SlowDisk`]), around the store;
+//! - the link ([`linked`] in process; over a network the server has it).
+//!
+//! The memory pool limits memory. A drive without a profile has none of them.
 
 mod device;
 mod disk;

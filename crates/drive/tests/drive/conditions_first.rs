@@ -1,5 +1,5 @@
-//! Columns of conditions are decoded first, and the others only where few rows pass: the answers are what they are
-//! without, and so are the errors.
+//! Columns of conditions are decoded first, and the others only where few rows pass. Answers and errors are the same as
+//! without that.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ async fn few_rows_that_pass_are_decoded_and_many_as_ever() {
     assert_eq!(counted(&drive, "price = 100.0").await, (few, few as u64));
     let nulls = due(&|id| price(id).is_none());
     assert_eq!(counted(&drive, "price IS NULL").await, (nulls, nulls as u64));
-    // Beside a condition on texts, which is left to the filter.
+    // Together with a condition on texts, which is left to the filter.
     let both = due(&|id| price(id) == Some(100.0) && id % 11 != 0 && id % 5 == 3);
     assert_eq!(counted(&drive, "kind = 'kind-3' AND price = 100.0").await, (both, few as u64));
     // NaN is above all numbers, as the filter has it.

@@ -1,4 +1,4 @@
-//! Doors of one drive: Flight over TLS, and a toy that shows what a sibling needs.
+//! Doors of one drive: Flight over TLS, and a toy door that shows what another door needs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -409,8 +409,8 @@ async fn dropping_the_stream_ends_the_work() {
     let mut stream = drive.execute(sub_plan("SELECT gene, cell, value FROM blood.tiny.x").await).await.unwrap();
     assert!(matches!(stream.messages.next().await, Some(Ok(ResultMessage::Batch { .. }))));
     drop(stream);
-    // Only one sub-plan may run at a time: this one runs once the other has ended, which still had rows to deliver
-    // and nobody to take them.
+    // Only one sub-plan may run at a time. The other one still had rows to deliver and no reader; this one runs once it
+    // has ended.
     let next = tokio::time::timeout(Duration::from_secs(60), ask(drive.as_ref(), "SELECT count(*) AS n FROM blood.tiny.obs WHERE cell_type = 'B'")).await;
     let due = (0..CELLS).filter(|&c| cell_type(c) == "B").count() as i64;
     assert_eq!(next.expect("the dropped sub-plan still holds its turn").0.column(0).as_primitive::<Int64Type>().value(0), due);
@@ -502,7 +502,7 @@ async fn slice_of_any_column_group_that_differs_is_named() {
         drive.apply(vec![Op::Put { key: key.clone(), value: bytes.into(), expect: Expect::Any }]).await.unwrap();
         let error = run(drive.as_ref(), sub_plan("SELECT * FROM shop.wide.data").await).await.unwrap_err();
         assert!(error.kind() == Kind::Corrupt && error.to_string().contains(key.as_str()), "{n}: {error}");
-        // Who reads other groups does not meet it.
+        // A reader of other groups does not meet the damage.
         let other = if n % 3 == 0 { "c140" } else { "c3" };
         assert_eq!(ask(drive.as_ref(), &format!("SELECT {other} FROM shop.wide.data")).await.0.num_rows(), WIDE_ROWS as usize);
     }

@@ -1,4 +1,4 @@
-//! The same drive behind a connection: the same answers, and what can go wrong between.
+//! The same drive behind a connection: the same answers, and failures of the connection.
 
 use futures::future::BoxFuture;
 use std::net::SocketAddr;
@@ -297,7 +297,7 @@ async fn closed_port_is_unavailable_and_names_the_address() {
     let error = FlightCse::connect(&address.to_string(), quick()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains(&address.to_string()), "{error}");
-    // Somebody who never says a word.
+    // A server that never sends anything.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let error = FlightCse::connect(&address.to_string(), quick()).await.unwrap_err();
@@ -362,7 +362,7 @@ async fn a_drive_that_dies_in_the_middle_is_named() {
     assert!(error.to_string().contains(&format!("drive drive-2 at {address}")), "{error}");
 }
 
-/// A drive whose sub-plans take until it is told to go on.
+/// A drive whose sub-plans wait for the test's signal.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<dyn Cse>,

@@ -1,5 +1,5 @@
-//! Indexes of one drive: what becomes of them where space is short, where the table is another one, and where
-//! nobody wants them any more.
+//! Indexes of one drive: what happens when space is short, when the table is another one, and when an index is not
+//! wanted any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,7 +86,7 @@ async fn writes_get_the_space_of_an_index() {
     assert!(state.bytes > 0 && slices_of_index(store.as_ref()) >= 2);
     assert_eq!(asked(&drive).await, (due.clone(), 1));
 
-    // There is no room for this beside the index.
+    // There is no room for both this value and the index.
     let room = capacity - store.usage().unwrap().value_bytes;
     let value = Bytes::from(vec![7; usize::try_from(room + state.bytes / 2).unwrap()]);
     let put = |key: &str| vec![Op::Put { key: Key::new(key).unwrap(), value: value.clone(), expect: Expect::Absent }];
@@ -126,7 +126,7 @@ async fn index_of_other_content_is_not_used_and_is_rebuilt() {
     define(&drive).await;
     assert_eq!(settled(&drive).await.phase, Phase::Ready);
     drop(drive);
-    // The same partition with its rows twice, which nobody should do.
+    // The same partition with its rows twice, which no writer should do.
     let old = store.list(of().key().unwrap().as_str(), None, 1000).unwrap();
     store.apply(old.into_iter().map(|entry| Op::Delete { key: entry.key, expect: Expect::Any }).collect()).unwrap();
     store_table(store.as_ref(), &of(), &concat_batches(&sales().schema(), &[sales(), sales()]).unwrap(), 8 << 10);
@@ -241,7 +241,7 @@ fn slices_prefix() -> String {
     format!("{};", at().key().unwrap())
 }
 
-/// Writes what there is no room for beside an index, from any thread.
+/// Writes a value from any thread that has no room unless an index is dropped.
 fn needs_room(drive: &Arc<Drive>, runtime: &tokio::runtime::Handle) {
     let put = vec![Op::Put { key: Key::new("other").unwrap(), value: vec![1; 10].into(), expect: Expect::Absent }];
     let drive = Arc::clone(drive);
@@ -317,10 +317,10 @@ async fn unreadable_index_definition_does_not_block_other_indexes() {
     assert_eq!(ready(&drive).await.name, "price");
     let states = drive.indexes().await.unwrap();
     assert!(states[0].name == "first" && states[0].phase == Phase::Failed && states[0].why.is_some(), "{states:?}");
-    // Told again, it is built as well.
+    // After another definition it is built as well.
     drive.apply(vec![put(first.clone())]).await.unwrap();
     assert_eq!(settled(&drive).await.phase, Phase::Ready);
-    // One whose definition is gone is forgotten, until somebody tells of it.
+    // An index whose definition is gone is forgotten, until it is defined again.
     store.inner.apply(vec![Op::Delete { key: first.clone(), expect: Expect::Any }]).unwrap();
     drive.apply(vec![Op::Delete { key: at().key().unwrap(), expect: Expect::Any }]).await.unwrap();
     let other = skytether_index::partition(&of(), "zero").key().unwrap();

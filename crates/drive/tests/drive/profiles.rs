@@ -1,4 +1,4 @@
-//! Drives that are to be like some device give the same answers as others, later, and say what they are.
+//! Drives that emulate a device give the same answers as others, later, and report the device.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -63,7 +63,8 @@ async fn answers_are_the_same_and_work_is_paid_for() {
 async fn several_threads_are_paid_for_as_well() {
     let drive = drive_with(DriveOptions { threads: 3, ..DriveOptions::like(Some(device()), None) });
     same_answers(drive.as_ref()).await;
-    // An aggregate in three parts, on tasks of their own. Nobody is told how that is paid.
+    // An aggregate in three parts, on tasks of their own. The annotation does not show how they pay for the device's
+    // time.
     let (_, told) = ask(drive.as_ref(), QUERIES[2]).await;
     let (_, plain) = ask(drive_with(DriveOptions { threads: 3, ..DriveOptions::default() }).as_ref(), QUERIES[2]).await;
     let operators = |annotation: &Annotation| annotation.operators.iter().map(|o| (o.depth, o.name.clone())).collect::<Vec<_>>();

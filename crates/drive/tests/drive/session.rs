@@ -1,4 +1,4 @@
-//! Sub-plans that are worked off slice by slice: what a drive says, and in which order.
+//! Sub-plans that a drive processes slice by slice: what it sends, and in which order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use skytether_store::StoreLayer;
 use skytether_store::memory::MemoryStore;
 use tokio::sync::Notify;
 
-/// Rows of the table: 2.4 MB of numbers that don't compress, which is less than may wait for whoever reads.
+/// Rows of the table: 2.4 MB of numbers that don't compress. That is less than may wait for a reader.
 const ROWS: i64 = 300_000;
 
 /// Threads of the drive, and so lanes of an epoch.
@@ -40,7 +40,7 @@ fn store_numbers(store: &dyn SliceStore) -> Metadata {
     store_table(store, &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10)
 }
 
-/// A store that tells how many slices were read.
+/// A store that reports how many slices were read.
 #[derive(Debug, Default)]
 struct Watched {
     inner: MemoryStore,
@@ -56,7 +56,7 @@ impl Watched {
         }
     }
 
-    /// Ready when so many slices were read.
+    /// Ready when `slices` slices were read.
     async fn has_read(&self, slices: usize) {
         while self.read.lock().len() < slices {
             self.more.notified().await;
@@ -90,7 +90,7 @@ async fn lanes_run_while_rows_wait_and_messages_overtake_rows() {
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     orders.send(Down { epoch: EpochId(0), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices: slices.clone(), close } }).unwrap();
 
-    // Nobody reads, as behind a slow link.
+    // There is no reader, as behind a slow link.
     tokio::time::timeout(Duration::from_secs(60), store.has_read(slices.len())).await.expect("the lanes wait for a reader");
     let (mut done, mut before_rows, mut batches, mut rows, mut over) = (0, None, 0, 0, None);
     while over.is_none() || rows < ROWS {
@@ -109,7 +109,7 @@ async fn lanes_run_while_rows_wait_and_messages_overtake_rows() {
     }
     let completed = over.unwrap();
     assert_eq!((completed.slices.len(), completed.rows, completed.batches), (slices.len(), ROWS as u64, batches));
-    // Each lane has one at most that it has not told of, and one is read ahead for each.
+    // Each lane has at most one slice that it has not reported, and one is read ahead for each.
     assert!(before_rows.unwrap() + 2 * LANES >= slices.len(), "{before_rows:?} of {} slices were told of before the first rows", slices.len());
     assert!(batches as usize > slices.len() / 2, "{batches} batches: rows go off early, not two megabytes at a time");
 }
@@ -166,7 +166,7 @@ async fn busy_drive_finishes_begun_slices_and_returns_the_rest() {
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     let close = CloseAfter { drained: true, slices: None, seconds: None };
     orders.send(Down { epoch: EpochId(7), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices: slices.clone(), close } }).unwrap();
-    // Somebody else takes nearly all of the drive's memory once the first slices are done.
+    // Another user takes nearly all of the drive's memory once the first slices are done.
     store.open(3);
     let (mut done, mut hog, mut stopped, mut counted, mut batches) = (BTreeSet::new(), None, None, 0, 0);
     let mut completed: Option<Completed> = None;
@@ -205,7 +205,7 @@ async fn busy_drive_finishes_begun_slices_and_returns_the_rest() {
     assert!(remaining.iter().all(|slice| !covered.contains(slice)) && covered.len() + remaining.len() == slices.len(), "{covered:?}, {remaining:?}");
     let rows_of = |slice: &SliceId| metadata.stripe_rows(slice.0 as usize).unwrap() as i64;
     assert_eq!(counted, covered.iter().map(rows_of).sum::<i64>(), "the state is that of the slices which are covered");
-    // What was given back is worked off when there is memory again.
+    // What was given back is processed when there is memory again.
     drop(hog);
     orders.send(Down { epoch: EpochId(8), number: 0, order: Order::Open { rung: PushdownLevel::Full, slices: remaining.clone(), close } }).unwrap();
     let mut rest = 0;
@@ -251,8 +251,8 @@ async fn slow_device_reports_only_its_own_queue() {
             _ => {}
         }
     }
-    // It is measured anew with each millisecond of processor time, and 1 before. Others that use this machine make it
-    // more, by what they take.
+    // The load is measured again with each millisecond of processor time, and is 1 before. Other processes on this
+    // machine raise it.
     let most = loads.iter().copied().fold(1.0, f64::max);
     loads.sort_by(f64::total_cmp);
     assert!(loads.len() >= 10 && most > 1.2 && loads[loads.len() / 2] < 40.0, "{loads:?}");
@@ -263,7 +263,7 @@ fn opening(epoch: u32, rung: PushdownLevel, slices: &[SliceId]) -> Down {
     Down { epoch: EpochId(epoch), number: 0, order: Order::Open { rung, slices: slices.to_vec(), close: CloseAfter::TOLD } }
 }
 
-/// The refusal of an epoch: the rung that is taken, when to ask again, and why.
+/// The refusal of an epoch: the pushdown level that the drive accepts, when to ask again, and why.
 async fn refusal(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin), refused: u32) -> (Option<PushdownLevel>, f64, Why) {
     loop {
         match tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap() {
@@ -372,8 +372,8 @@ async fn heard(messages: &mut (impl futures::Stream<Item = Result<Message>> + Un
 /// they take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drive_refuses_by_measured_load_only() {
-    // What nobody has measured counts as 1; two epochs on one core wait for each other about as long as they work,
-    // which is 2, and more where others use this machine, too.
+    // Unmeasured work counts as 1. Two epochs on one core wait for each other about as long as they work, which is 2,
+    // and more where other processes use this machine.
     for (max_load, refuses) in [(1.1, true), (f64::INFINITY, false)] {
         let store = Arc::new(Gated::default());
         store_numbers(store.as_ref());
@@ -405,7 +405,7 @@ async fn drive_refuses_by_measured_load_only() {
         }
         store.open(1 << 20);
         // Two are there all the time: another one for each that ends, because it is done or because it was stopped.
-        // Where nobody refuses, it is enough that these go well.
+        // Where the drive does not refuse, it is enough that these go well.
         let enough = if refuses { 60 } else { 6 };
         let mut next = 2;
         let refused = loop {

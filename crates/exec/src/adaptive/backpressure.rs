@@ -1,4 +1,4 @@
-//! Rows on their way from drives to readers, and how many of them may wait.
+//! Backpressure: rows on their way from drives to readers, and how many bytes of them may wait in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,13 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::adaptive::spill_buffer::BufferedBatch;
 
-/// Rows that wait in memory for whoever reads them, in bytes, before nothing more is taken in.
+/// Bytes of rows that may wait in memory for their readers. Above this, the task takes in nothing more.
 const WAITING: u64 = 32 << 20;
 
-/// Milliseconds in which nobody reads anything, after which it is asked whether somebody waits for the
-/// rows of another drive first.
+/// Milliseconds without any read after which the task checks whether a reader waits for another drive's rows.
 const STUCK: u64 = 250;
 
-/// Where the rows of one drive go. The queue ends with this, which nobody else may keep.
+/// Where the rows of one drive go. The queue closes when this is dropped, so only the drive's state may hold it.
 #[derive(Debug)]
 pub(crate) struct OutputQueue {
     /// Rows, and the bytes of memory that they count for.
@@ -32,17 +31,17 @@ pub(crate) struct OutputQueue {
 /// How the rows of one drive are read.
 #[derive(Debug)]
 pub(crate) struct ReaderState {
-    /// How many wait, as they came.
+    /// Batches in the queue.
     waiting: AtomicU64,
     reader: WeakSender<DfResult<RecordBatch>>,
-    /// Nobody reads any more.
+    /// The reader has stopped.
     pub(crate) closed: AtomicBool,
-    /// No more will come.
+    /// No more rows will come.
     pub(crate) over: AtomicBool,
 }
 
 impl OutputQueue {
-    /// One that `output` leads to, and what waits for it.
+    /// A queue that leads to `output`, and its receiving end.
     pub(crate) fn new(output: &Sender<DfResult<RecordBatch>>) -> (Arc<Self>, mpsc::UnboundedReceiver<(BufferedBatch, u64)>) {
         let (queue, waiting) = mpsc::unbounded_channel();
         let no = || AtomicBool::new(false);
@@ -50,7 +49,7 @@ impl OutputQueue {
         (Arc::new(Self { queue, reading }), waiting)
     }
 
-    /// Whether somebody takes these rows.
+    /// Queues rows that count for `bytes`. Returns whether a reader still takes them.
     fn give(&self, rows: BufferedBatch, bytes: u64) -> bool {
         self.reading.waiting.fetch_add(1, Ordering::Relaxed);
         self.queue.send((rows, bytes)).is_ok()
@@ -58,7 +57,7 @@ impl OutputQueue {
 }
 
 impl ReaderState {
-    /// Whether its reader has taken all that came, and more will come.
+    /// Whether its reader has taken all rows so far, and more will come.
     fn is_hungry(&self) -> bool {
         !self.closed.load(Ordering::Relaxed)
             && !self.over.load(Ordering::Relaxed)
@@ -67,14 +66,14 @@ impl ReaderState {
     }
 }
 
-/// Rows that wait for readers, of all drives.
+/// Backpressure over all drives of a scan.
 pub(crate) struct Flow {
     began: Instant,
     bytes: AtomicU64,
-    /// When something was last read, in milliseconds since `began`.
+    /// Time of the last read, in milliseconds since `began`.
     read: AtomicU64,
     pub(crate) room: Notify,
-    /// Bytes of filtered rows that wait to be worked off here, by their epochs.
+    /// Bytes of filtered rows that wait here for processing, by epoch.
     filtered: Mutex<BTreeMap<EpochId, u64>>,
     mouths: Mutex<Vec<Arc<ReaderState>>>,
 }
@@ -91,7 +90,7 @@ impl Flow {
         })
     }
 
-    /// Rows are also read there.
+    /// Registers another queue that rows go to.
     pub(crate) fn leads_to(&self, mouth: &Arc<OutputQueue>) {
         self.mouths.lock().push(Arc::clone(&mouth.reading));
     }
@@ -100,15 +99,14 @@ impl Flow {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether as much waits in memory as may.
+    /// Whether the rows in memory have reached [`WAITING`].
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > WAITING
     }
 
-    /// Whether nothing more is to come. Where nobody reads any of what waits, a reader may wait for the
-    /// rows of another drive first (a merge in order does): then more is taken in, which waits on disk
-    /// ([`crate::adaptive::spill_buffer`]). A reader that takes nothing of any drive is waited for,
-    /// however long that takes.
+    /// Whether drives must wait. A reader may need the rows of another drive first, as an ordered merge does. Where no
+    /// row was read for [`STUCK`] and a reader is hungry, the task takes in more rows, which then wait on disk
+    /// ([`crate::adaptive::spill_buffer`]). Where all readers are idle, drives wait without a time limit.
     pub(crate) fn clogged(&self) -> bool {
         let stuck = || self.now().saturating_sub(self.read.load(Ordering::Relaxed)) >= STUCK;
         let hungry = || self.mouths.lock().iter().any(|mouth| mouth.is_hungry());
@@ -119,31 +117,32 @@ impl Flow {
         self.filtered.lock()
     }
 
-    /// Whether the task is to take nothing more in: of rows for readers, or of rows that are to be aggregated here.
+    /// Whether the task must take in nothing more: too many rows wait for readers, or for aggregation here.
     pub(crate) fn full(&self) -> bool {
         self.clogged() || self.filtered().values().sum::<u64>() > WAITING
     }
 
-    /// Filtered rows wait to be worked off.
+    /// Filtered rows of `epoch`, `bytes` in all, wait for processing.
     pub(crate) fn waits(&self, epoch: EpochId, bytes: u64) {
         self.filtered().insert(epoch, bytes);
     }
 
-    /// An epoch is worked off.
+    /// All rows of `epoch` are processed.
     pub(crate) fn worked(&self, epoch: EpochId) {
         if self.filtered().remove(&epoch).is_some() {
             self.room.notify_waiters();
         }
     }
 
-    /// Rows that take so many bytes of memory wait from now on.
+    /// Rows that take `bytes` of memory wait from now on.
     pub(crate) fn more(&self, bytes: u64) {
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) == 0 {
             self.read.store(self.now(), Ordering::Relaxed);
         }
     }
 
-    /// Gives rows, of which `bytes` are counted, to whoever reads them there.
+    /// Queues rows for their reader. `bytes` is their part of the rows that wait; it is subtracted if the reader has
+    /// left.
     pub(crate) fn give(&self, mouth: &OutputQueue, rows: BufferedBatch, bytes: u64) -> bool {
         let given = mouth.give(rows, bytes);
         if !given {
@@ -152,7 +151,7 @@ impl Flow {
         given
     }
 
-    /// Rows were read there.
+    /// A reader has taken rows of `bytes`.
     pub(crate) fn read(&self, mouth: &ReaderState, bytes: u64) {
         mouth.waiting.fetch_sub(1, Ordering::Relaxed);
         self.less(bytes);

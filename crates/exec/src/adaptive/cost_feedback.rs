@@ -1,4 +1,4 @@
-//! What a drive's annotation says of what each kind of operator takes there, for the queries that come.
+//! What an annotation shows of the cost of each kind of operator at a drive. The next queries use it.
 
 use skytether_device::{Annotation, OperatorNote};
 use skytether_scheduler::cost::CostModel;
@@ -9,10 +9,10 @@ use skytether_scheduler::work::{Kind, Operator};
 /// The operator that makes states of rows.
 const AGGREGATE: &str = "AggregateExec";
 
-/// What is known of drive `at` after a query of which `cost` is what was learnt, and `told` what the drive itself
-/// tells; `None` where that says nothing new.
+/// Costs at drive `at` after a query: `cost` is the query's model, `told` the drive's own annotation. `None` where the
+/// annotation says nothing new.
 pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<Kinds> {
-    // Who stood for it is another device; a branch has its drives do the work.
+    // A fallback executor is another device, and an aggregator's figures are those of its drives.
     if told.served_by_fallback.is_some() || !told.below.is_empty() {
         return None;
     }
@@ -20,14 +20,14 @@ pub(crate) fn learnt(cost: &CostModel, at: usize, told: &Annotation) -> Option<K
     Some(cost.kinds(at, rung, &had))
 }
 
-/// What operators had of the rung that the drive tells of.
+/// The share of each operator in the work at the pushdown level that the drive reports.
 fn shares(cost: &CostModel, told: &Annotation) -> Option<(PushdownLevel, Vec<Had>)> {
     let read = told.rows_read.filter(|rows| *rows > 0)? as f64;
     let lowest = told.operators.iter().rposition(|note| note.name == AGGREGATE);
     let (above, below) = told.operators.split_at(lowest.map_or(0, |lowest| lowest + 1));
     let seconds = |notes: &[OperatorNote], which: &dyn Fn(&OperatorNote) -> bool| notes.iter().filter(|note| which(note)).map(|note| note.seconds).sum::<f64>();
     let is_scan = |note: &OperatorNote| note.name.contains("Scan");
-    // Without an operator of its own for what is computed, all is decoding.
+    // Without a compute operator, all time is decoding.
     let computes = |operator: &Operator| operator.kind == Kind::Compute;
     let apart = cost.work().lower.iter().any(computes);
     let lower = cost.work().lower.iter().map(|operator| {

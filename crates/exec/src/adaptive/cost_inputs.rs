@@ -13,7 +13,7 @@ use crate::estimate::Estimates;
 /// Bytes of a value of varying length.
 const TEXT: f64 = 24.0;
 
-/// Bytes that a group takes beside its key: each state is a number or two.
+/// Bytes of a group without its key: each state is a number or two.
 const STATE: f64 = 16.0;
 
 /// The cost of `plan` over a table of `rows` rows; `sparse` where that is a matrix.

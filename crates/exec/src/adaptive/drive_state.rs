@@ -24,59 +24,60 @@ pub(crate) struct Drive {
     pub(crate) faults: Arc<dyn FaultReporter>,
     pub(crate) above: Arc<LocalWorker>,
     pub(crate) output: Arc<OutputQueue>,
-    /// Orders go here; nothing while it is being opened, and where it runs its sub-plan as a whole.
+    /// Takes orders; `None` while the session is being opened, and where the drive runs its sub-plan as a whole.
     pub(crate) orders: Option<mpsc::UnboundedSender<Down>>,
     /// Orders for a session that is being opened.
     pub(crate) held: Vec<Down>,
     pub(crate) sessions: u32,
-    /// When the session was last heard of.
+    /// When the last message of the session came.
     pub(crate) heard: Instant,
     pub(crate) opening: bool,
     pub(crate) is_surveyed: bool,
-    /// Whether what it announced made no sense once.
+    /// Whether the drive has announced something invalid once.
     pub(crate) misannounced: bool,
-    /// Its slices as it told them, for a source that asks for some of them.
+    /// The drive's slices as it announced them, for a source that asks for some of them.
     pub(crate) stored: Vec<Slice>,
-    /// How much of the sub-plan is wanted.
+    /// The wanted pushdown level of the sub-plan.
     pub(crate) top: PushdownLevel,
-    /// The columns of rows at `filter`, where those are others, as its session announced them.
+    /// The columns of rows at `filter`, as its session announced them, where they differ from those at `full`.
     pub(crate) lower: Option<SchemaRef>,
-    /// At which rung the machine takes epochs to be open.
+    /// The pushdown level of each epoch that the machine takes for open.
     pub(crate) opened: HashMap<EpochId, PushdownLevel>,
-    /// Epochs that it was asked for and has not ended. One that was given up stays: whoever hangs owes it still.
+    /// Epochs that the drive was asked for and has not ended. An epoch that was given up stays here: a drive that hangs
+    /// still owes it.
     pub(crate) owes: HashSet<EpochId>,
     /// Stripes by the numbers of their slices, from `first` on.
     pub(crate) stripes: Vec<u32>,
     pub(crate) first: u32,
     pub(crate) places: HashMap<u32, u32>,
-    /// Whether the last session is over, so that nothing more will be told in it.
+    /// Whether the last session is over, so that no more of it comes.
     pub(crate) silent: bool,
     pub(crate) trouble: Option<Arc<Error>>,
     pub(crate) whole: bool,
-    /// Its own figures, once told.
+    /// The drive's own annotation, once it came.
     pub(crate) told: Option<Annotation>,
-    /// What was seen of the sessions before the last one, which told nothing.
+    /// What the host saw of earlier sessions, which ended without an annotation.
     pub(crate) before: WireCounters,
-    /// Of the processor time that what it handed out took here, what the receipt has.
+    /// Processor time on the host for this drive's slices and rows that the receipt has already.
     pub(crate) told_above: Duration,
     pub(crate) handed_out: Handed,
 }
 
-/// What went up from a drive otherwise than as states.
+/// What a drive sent, by pushdown level.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Handed {
-    /// As the machine counts them: runs of small ones are one.
+    /// Slices sent raw, as the machine counts them: a run of small slices is one.
     pub(crate) slices: u64,
-    /// All bytes of slices that came as they are stored, also of those that were not worked off in the end.
+    /// Bytes of all slices sent raw, also of those that the host did not process in the end.
     pub(crate) bytes: u64,
     pub(crate) filtered: u64,
     pub(crate) full: u64,
-    /// What is stored of `slices`: how many slices, and their bytes.
+    /// Number and bytes of the stored slices in `slices`.
     stored: (u64, u64),
 }
 
 impl Handed {
-    /// So many `slices` of the machine's are worked off here: these.
+    /// The host processes `slices` of the machine's slices: these stored ones.
     pub(crate) fn take(&mut self, slices: u64, stored: &[FetchedSlice]) {
         self.slices += slices;
         self.stored.0 += stored.iter().map(FetchedSlice::slices).sum::<u64>();
@@ -85,10 +86,10 @@ impl Handed {
 }
 
 impl Drive {
-    /// Takes what the drive has: its slices, numbered from `first` on, when it tells them for the first time.
+    /// Takes the drive's slice list, numbered from `first` on. Returns the slices when it comes for the first time.
     ///
     /// # Errors
-    /// Unavailable, where it has others than before; internal, where it names one twice.
+    /// Unavailable, where the list differs from the one before; internal, where it names a stripe twice.
     pub(crate) fn surveyed(&mut self, slice_manifest: &[Stripe], cse: CseId, first: u32) -> Result<Option<Vec<Slice>>> {
         let name = &self.cse.info().name;
         let stripes: Vec<u32> = slice_manifest.iter().map(|stripe| stripe.stripe).collect();
@@ -114,7 +115,7 @@ impl Drive {
         Ok(Some(slices))
     }
 
-    /// The slice of a stripe, with all that is known of it.
+    /// The slice of a stripe, with its rows and bytes.
     pub(crate) fn stored(&self, stripe: u32) -> Option<Slice> {
         self.stored.get(self.places.get(&stripe)?.checked_sub(self.first)? as usize).cloned()
     }
@@ -128,7 +129,7 @@ impl Drive {
         slices.iter().filter_map(|slice| self.stripe(*slice)).map(SliceId).collect()
     }
 
-    /// The slice of a stripe; what the drive does not have is none of ours.
+    /// The slice of a stripe; `u32::MAX`, which no slice has, for a stripe that the drive does not have.
     fn slice(&self, stripe: SliceId) -> SliceId {
         SliceId(self.places.get(&stripe.0).copied().unwrap_or(u32::MAX))
     }
@@ -137,8 +138,8 @@ impl Drive {
         stripes.into_iter().map(|stripe| self.slice(stripe)).collect()
     }
 
-    /// The columns that rows of `epoch` are to have, where those at `full` are `schema`; `None` where it was not asked
-    /// for, so that they count for nothing.
+    /// The columns that rows of `epoch` must have, where those at `full` are `schema`. `None` where the host did not
+    /// ask for the epoch: its rows don't count.
     pub(crate) fn columns(&self, epoch: EpochId, has_upper: bool, schema: &SchemaRef) -> Option<SchemaRef> {
         match self.opened.get(&epoch)? {
             PushdownLevel::Filter if has_upper => self.lower.clone(),
@@ -146,7 +147,7 @@ impl Drive {
         }
     }
 
-    /// A message with slices where the drive names stripes.
+    /// The message with the machine's slices in place of the drive's stripes.
     pub(crate) fn to_slices(&self, up: Up) -> Up {
         match up {
             Up::Progress { epoch, done, running, load, waits, pending_rows, pending_bytes, slack } => {
@@ -156,7 +157,8 @@ impl Drive {
             }
             Up::Taken { epoch, number, slices } => Up::Taken { epoch, number, slices: self.slices(slices) },
             Up::EpochDone(end) => {
-                // What was asked of the drive counts as what the machine meant; another rung is garbage.
+                // The level that the drive was asked for counts as the one that the machine meant. Any other level is
+                // garbage.
                 let asked = self.opened.get(&end.epoch).copied().filter(|meant| (*meant).min(self.top) == end.rung);
                 let rung = asked.unwrap_or(end.rung);
                 Up::EpochDone(Completed { rung, slices: self.slices(end.slices), ..end })
@@ -166,7 +168,7 @@ impl Drive {
         }
     }
 
-    /// Takes note of what the drive has ended.
+    /// Notes which epochs the drive has ended.
     pub(crate) fn heard_of(&mut self, up: &Up) {
         match up {
             Up::EpochDone(end) => drop(self.owes.remove(&end.epoch)),
@@ -175,14 +177,14 @@ impl Drive {
         }
     }
 
-    /// What this level has worked off in the place of this drive, in so much time.
+    /// What the host has processed of this drive's slices, in `time` of its processors.
     fn worked_above(&self, time: Duration) -> ParentWork {
         let (slices, bytes_read) = self.handed_out.stored;
         let rows_read = self.above.told().and_then(|told| told.rows_read).unwrap_or(0);
         ParentWork { slices, rows_read, bytes_read, seconds: time.as_secs_f64() }
     }
 
-    /// Writes into the receipt what this level has worked off so far in the place of this drive.
+    /// Adds what the host has processed of this drive's slices so far to the receipt.
     pub(crate) fn tell_above(&mut self) {
         let time = self.above.time();
         let new = time.saturating_sub(self.told_above);
@@ -190,7 +192,7 @@ impl Drive {
         self.reading.worked(self.worked_above(time), new);
     }
 
-    /// Writes into the receipt what this drive did, as `told` by itself.
+    /// Adds what this drive did to the receipt; `told` is its own annotation.
     pub(crate) fn note(&mut self, told: Option<Annotation>) {
         if self.whole {
             return;
@@ -199,8 +201,8 @@ impl Drive {
         let above = self.worked_above(self.told_above);
         let read = self.above.told().unwrap_or_default();
         let Handed { slices, bytes, filtered, full, .. } = self.handed_out;
-        // Beside slices the drive read metadata and names for this level. What came until now is in the receipt, unless
-        // what the drive tells takes its place.
+        // The host also read metadata and names from the drive. Raw bytes so far are in the receipt already, unless the
+        // drive's annotation replaces them.
         let more = read.bytes_read.max(bytes).saturating_sub(if told.is_some() { 0 } else { bytes });
         let rung = if slices > 0 {
             PushdownLevel::Raw
@@ -210,10 +212,11 @@ impl Drive {
             self.top
         };
         self.reading.end(told, self.before, |annotation| {
-            // What a session that broke has worked off is counted here.
+            // Also counts what the drive processed in a session that broke.
             annotation.slices = annotation.slices.max(filtered + full);
             annotation.slices_told = annotation.slices_told.saturating_add(read.slices_told);
-            // It may have read some ahead that were handed out then: whoever worked a slice off has it.
+            // The drive may count slices that it read ahead and then sent raw. Those belong to the host, which
+            // processed them.
             if let Some(all) = annotation.slices_total {
                 let others = annotation.slices_pruned.saturating_add(annotation.slices_told).saturating_add(above.slices);
                 annotation.slices = annotation.slices.min(all.saturating_sub(others));
@@ -227,8 +230,8 @@ impl Drive {
     }
 }
 
-/// Why less than everything ran at a drive that worked `own` slices off and handed `handed` out; the machine knows of
-/// so many slices that it filtered, and that it worked off in full.
+/// Why a drive did not run everything: it processed `own` slices and sent `handed` raw. By the machine's count it
+/// filtered `filtered` slices and ran `full` in full.
 fn reason(own: u64, handed: u64, (filtered, full): (u64, u64)) -> Option<String> {
     let all = own.saturating_add(handed);
     let mut reasons = Vec::new();
@@ -236,7 +239,7 @@ fn reason(own: u64, handed: u64, (filtered, full): (u64, u64)) -> Option<String>
         reasons.push(format!("{handed} of {all} slices were handed to the host as they are stored"));
     }
     if filtered > 0 {
-        // The machine may count several small ones as one.
+        // The machine may count a run of small slices as one.
         let share = filtered as f64 / (filtered + full) as f64;
         reasons.push(format!("{:.0} of {all} slices were filtered here and aggregated on the host", own as f64 * share));
     }

@@ -1,10 +1,10 @@
-//! The level above as a worker: runs a sub-plan over slices that a drive handed out, and its upper part over
-//! rows that a drive filtered.
+//! The host as a worker: runs a sub-plan over slices that a drive sent raw, and its upper part over rows that a drive
+//! filtered.
 //!
-//! For each drive there is an engine over what that drive stores, read from afar; it plans the same sub-plan as
-//! the drive does. Lanes for slices, and others for rows, are started when the first ones come. They run on
-//! threads of their own: what they need beside the slices (names of genes, groups of cells) is read from the
-//! drive in the middle of them.
+//! Each drive has an engine on the host over its store, read over the network. The engine plans the same sub-plan as
+//! the drive does. Lanes for slices, and other lanes for rows, start when the first of each arrive. Lanes run on their
+//! own threads: they block while they read what else they need from the drive, such as names of genes and groups of
+//! cells.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,8 +30,7 @@ use tokio::sync::OnceCell;
 use crate::adaptive::spill_buffer::BufferedBatch;
 use crate::adaptive::work_queue::{Queue, WorkerHandle};
 
-/// The engine over what a drive stores, made when it is first needed; it keeps what it has read of metadata and
-/// names for the next query.
+/// The engine over what a drive stores, built on first use. It keeps metadata and names for the next query.
 #[derive(Debug)]
 pub struct LocalExecutor {
     drive: Arc<dyn Cse>,
@@ -39,25 +38,25 @@ pub struct LocalExecutor {
     deadline: Duration,
     /// Drives that share the memory for caches.
     drives: usize,
-    /// The threads that wait for what drives read, of all of them.
+    /// Threads that wait for reads from drives; all drives share them.
     threads: Arc<Threads>,
     engine: Mutex<Option<Arc<Engine>>>,
-    /// What kinds of operators take on the drive, as queries have shown.
+    /// What each kind of operator costs on the drive, as queries have shown.
     kinds: Mutex<Kinds>,
 }
 
 impl LocalExecutor {
-    /// Over what `drive`, one of so many `drives`, stores.
+    /// An executor over the store of `drive`. `drives` is the number of drives that share the memory for caches.
     pub(crate) fn new(drive: Arc<dyn Cse>, pool: Arc<dyn MemoryPool>, deadline: Duration, drives: usize, threads: Arc<Threads>) -> Self {
         Self { drive, pool, deadline, drives, threads, engine: Mutex::default(), kinds: Mutex::default() }
     }
 
-    /// What kinds of operators take on the drive, as queries until now have shown.
+    /// What each kind of operator costs on the drive, as queries until now have shown.
     pub fn kinds(&self) -> Kinds {
         *self.kinds.lock()
     }
 
-    /// A query has shown that.
+    /// Notes the costs that a query has shown.
     fn learnt(&self, kinds: Kinds) {
         *self.kinds.lock() = kinds;
     }
@@ -77,25 +76,25 @@ impl LocalExecutor {
     }
 }
 
-/// What comes of the work.
+/// What a lane reports.
 #[derive(Debug)]
 pub(crate) enum WorkDone {
     /// Rows or states, like those that the drive itself sends.
     Rows(RecordBatch),
-    /// An epoch is worked off, in so many seconds of processor time.
+    /// An epoch is processed; seconds of processor time that it took.
     Epoch(EpochId, f64),
-    /// A lane is over.
+    /// A lane has ended.
     Over(Result<()>),
 }
 
-/// Called with what comes, on a thread that may block; whether more is wanted.
+/// Takes what a lane reports, on a thread that may block. Returns whether the task wants more.
 pub(crate) type Tell = Arc<dyn Fn(WorkDone) -> bool + Send + Sync>;
 
 /// The work for one drive.
 pub(crate) struct LocalWorker {
     engine: Arc<LocalExecutor>,
     plan: SubPlan,
-    /// The rung that slices are worked off to.
+    /// The pushdown level up to which the host processes slices.
     top: PushdownLevel,
     divided: OnceCell<Arc<SplitExecution>>,
     tell: Tell,
@@ -103,7 +102,7 @@ pub(crate) struct LocalWorker {
     lanes: usize,
     slices: Mutex<Option<Queue<FetchedSlice>>>,
     rows: Mutex<Option<Queue<BufferedBatch>>>,
-    /// Those of all lanes.
+    /// The meters of all lanes.
     meters: Mutex<Vec<Arc<Meter>>>,
 }
 
@@ -114,7 +113,8 @@ impl fmt::Debug for LocalWorker {
 }
 
 impl LocalWorker {
-    /// The work for the drive that `engine` reads: `plan` up to `top`, in so many `lanes` each for slices and for rows.
+    /// The work for the drive that `engine` reads: `plan` up to `top`, in `lanes` lanes for slices and as many for
+    /// rows.
     pub(crate) fn new(engine: Arc<LocalExecutor>, plan: SubPlan, tell: Tell, top: PushdownLevel, lanes: usize) -> Arc<Self> {
         let (slices, rows, meters) = (Mutex::default(), Mutex::default(), Mutex::default());
         Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices, rows, meters })
@@ -144,12 +144,12 @@ impl LocalWorker {
         self.engine.learnt(kinds);
     }
 
-    /// Processor time that its lanes have had.
+    /// Processor time of all lanes.
     pub(crate) fn time(&self) -> Duration {
         self.meters.lock().iter().map(|meter| meter.spent()).sum()
     }
 
-    /// What was read for it, and what lanes over slices did that are over; nothing where it has had nothing to do.
+    /// Figures of the reads for this drive, and of the lanes over slices that have ended; `None` before the first work.
     pub(crate) fn told(&self) -> Option<Annotation> {
         self.divided.get().map(|divided| divided.annotation())
     }
@@ -162,7 +162,7 @@ impl LocalWorker {
         self.divided().await?.fetcher(self.top)?.fetch(stripe).await
     }
 
-    /// Works slices off that [`Self::fetch`] gave.
+    /// Processes slices that [`Self::fetch`] returned.
     pub(crate) fn slices(self: &Arc<Self>, epoch: EpochId, fed: Vec<FetchedSlice>) {
         let mut queue = self.slices.lock();
         let queue = queue.get_or_insert_with(|| {
@@ -176,7 +176,7 @@ impl LocalWorker {
         queue.push(epoch, fed);
     }
 
-    /// Works rows off that the drive filtered.
+    /// Processes rows that the drive filtered.
     pub(crate) fn rows(self: &Arc<Self>, epoch: EpochId, batches: Vec<BufferedBatch>) {
         let mut queue = self.rows.lock();
         let queue = queue.get_or_insert_with(|| {
@@ -186,7 +186,7 @@ impl LocalWorker {
                 let name = self.engine.drive.info().name.clone();
                 self.start(None, move |divided, meter| {
                     let (schema, line) = (divided.schema(PushdownLevel::Filter), line.metered(Arc::clone(&meter)));
-                    // Whoever asks for the next rows is done with those before.
+                    // A request for the next rows shows that the lane is done with those before.
                     let rows = stream::unfold(line, |line| async move {
                         line.done();
                         Some((Arc::clone(&line).next().await?, line))
@@ -200,8 +200,8 @@ impl LocalWorker {
         queue.push(epoch, batches);
     }
 
-    /// Starts a lane, which does not keep this alive: what feeds it ends with this, and so does it. If it reads
-    /// slices, the rung says how far.
+    /// Starts a lane. The lane does not keep this alive: its queue closes with this, and the lane ends then. For a lane
+    /// over slices, `reads` is the pushdown level up to which it runs.
     fn start(self: &Arc<Self>, reads: Option<PushdownLevel>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         let meter = Arc::new(Meter::default());
@@ -243,7 +243,7 @@ impl LocalWorker {
     }
 }
 
-/// Gives a lane slices that were handed out.
+/// Feeds a lane with slices that a drive sent raw.
 #[derive(Debug)]
 struct Stored(Arc<WorkerHandle<FetchedSlice>>);
 

@@ -1,8 +1,8 @@
-//! Scans whose work moves between drives and host while they run (docs/internals/adaptive-execution.md).
+//! Adaptive scans: work moves between drives and host while they run (docs/internals/adaptive-execution.md).
 //!
 //! `skytether_scheduler` decides; this module carries out. [`task`] is the loop that turns messages of drives into
 //! events and actions into messages. [`session_io`] speaks with drives, [`local_worker`] runs slices on the host, and
-//! [`upstream`] takes slices from a level above.
+//! [`upstream`] takes slices from a parent.
 
 pub mod backpressure;
 pub mod cost_feedback;

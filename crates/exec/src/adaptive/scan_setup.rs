@@ -25,11 +25,11 @@ pub type Output = mpsc::Sender<DfResult<RecordBatch>>;
 pub struct Member {
     /// The drive, its schema, its figures and its deadlines.
     pub reading: DriveStream,
-    /// What it is to run.
+    /// The sub-plan that it runs.
     pub plan: SubPlan,
-    /// Receives reports of what is wrong with the drive.
+    /// Receives reports of faults of the drive.
     pub faults: Arc<dyn FaultReporter>,
-    /// What works off what it hands out.
+    /// The engine on the host for slices that the drive sends raw.
     pub engine: Arc<LocalExecutor>,
     /// Where its rows go.
     pub output: Output,
@@ -39,13 +39,13 @@ pub struct Member {
 pub struct Start {
     /// The drives that take part, by their numbers in the scan.
     pub members: Vec<Member>,
-    /// What the machine starts from.
+    /// The setup of the state machine.
     pub setup: Setup,
     /// The columns of all that comes out.
     pub schema: SchemaRef,
-    /// How much of the sub-plan is wanted: `Full`, or `Filter`.
+    /// How much of the sub-plan is wanted: `Full`, or `Filter` for a parent that aggregates itself.
     pub top: PushdownLevel,
-    /// Where the slices come from, if not all are wanted.
+    /// Where the slices come from, unless the scan takes all of them.
     pub source: Option<Arc<dyn SliceSource>>,
     /// Where rows wait.
     pub runtime: Arc<RuntimeEnv>,
@@ -55,22 +55,22 @@ pub struct Start {
 
 /// Where the slices of such a scan come from.
 pub trait SliceSource: Send + Sync {
-    /// The stripes that lie on a drive, in storage order. (The drive itself has metadata of all of them,
-    /// and may join small ones.)
+    /// The stripes on a drive, in storage order. (The drive itself has metadata of all of them, and may coalesce small
+    /// ones.)
     fn slice_manifest(&self, drive: usize) -> Vec<Stripe>;
-    /// Takes up to `most` stripes that are wanted, each with the drive that has it.
+    /// Takes up to `most` of the wanted stripes, each with the number of its drive.
     fn take(&self, most: usize) -> Vec<(usize, u32)>;
     /// Whether [`Self::take`] has seen the end.
     fn is_over(&self) -> bool;
     /// Ready when there may be more to take than when this was called.
     fn changed(&self) -> BoxFuture<'_, ()>;
-    /// A stripe (which `cost` names as its slice) is worked off, for the first time or again.
+    /// A stripe is processed, for the first time or again; `cost` names it as its slice.
     fn done(&self, cost: SliceCost);
-    /// The stripes that a drive works on, with the processor seconds that they have had, how busy it is, and for how
-    /// long it may stand still, as it says.
+    /// The stripes that a drive processes, with their processor seconds so far; its load, and the seconds that it may
+    /// stand still, by its own report.
     fn progress(&self, drive: usize, running: &[(SliceId, Seconds)], load: f64, slack: Seconds);
-    /// What is known of the costs from scans before.
+    /// The costs that earlier scans have shown.
     fn known(&self) -> Option<CostModel>;
-    /// Keeps what this scan has learnt of them.
+    /// Keeps the costs that this scan has shown.
     fn learnt(&self, cost: CostModel);
 }

@@ -1,4 +1,4 @@
-//! Sessions with drives: how they begin, what drives say in them, and their last words.
+//! Sessions with drives: how they open, what drives send in them, and how they end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use crate::adaptive::spill_buffer::BufferedBatch;
 use crate::adaptive::task::{Batch, DriveReply, Task, waiting};
 use skytether_api::estimate::Estimate;
 
-/// How long drives may take to tell what they did, once nothing more is asked of them.
+/// How long drives may take to send their annotations after the last order.
 const LAST_WORDS: Duration = Duration::from_secs(6);
 
 impl Task {
@@ -84,8 +84,11 @@ impl Task {
         }
     }
 
-    /// What drive `at` announces when it is opened makes no sense: whoever stands for it is asked, or it is once more.
-    /// An error where that has been done.
+    /// What drive `at` announced at the opening of its session is invalid. The first time, another session is opened,
+    /// which may fail over to another reader.
+    ///
+    /// # Errors
+    /// `error`, where the second opening was invalid too.
     fn announced(&mut self, at: usize, first: bool, error: Error) -> Result<()> {
         if !first {
             self.garbled(at, error);
@@ -121,7 +124,7 @@ impl Task {
         };
         let slice_manifest = drive.surveyed(&slice_manifest, cse, first)?;
         if drive.sessions > 0 {
-            // The plan of this one was sent already: it tells of that itself.
+            // The plan was sent for an earlier session; this session's own annotation counts it.
             drive.before = drive.reading.seen().without(drive.plan.bytes() as u64, drive.handed_out.bytes);
         }
         drive.sessions += 1;
@@ -145,15 +148,15 @@ impl Task {
         });
         if let Some(slices) = slice_manifest {
             self.next_slice = first.saturating_add(u32::try_from(slices.len()).unwrap_or(u32::MAX));
-            // Which of them are wanted the source says.
+            // The source decides which of them are wanted.
             let slices = if self.source.is_some() { Vec::new() } else { slices };
             self.handle(Event::Surveyed { cse, slices });
         }
         Ok(())
     }
 
-    /// What drive `at` said makes no sense: nothing more is heard of it in this session, and the next order opens
-    /// another, with whoever stands for it if somebody does. What was open there is lost.
+    /// Drive `at` sent something invalid. The host ignores the rest of this session, and its open epochs are lost. The
+    /// next order opens another session, which may fail over to another reader.
     pub(crate) fn garbled(&mut self, at: usize, error: Error) {
         let drive = &mut self.drives[at];
         drive.faults.protocol_violation(&drive.plan, &error.report());
@@ -183,7 +186,7 @@ impl Task {
                 self.handle(Event::Up { cse, up });
             }
             Some(Ok(Message::Batch { epoch, number, batch, .. })) => {
-                // Once it counts nobody else can be asked.
+                // Checked before the epoch counts: afterwards no other reader could take its slices.
                 let fits = match drive.columns(epoch, has_upper, &self.schema) {
                     Some(columns) => conform(&batch, &columns, &drive.cse.info().name),
                     None => Ok(batch),
@@ -197,8 +200,8 @@ impl Task {
                 };
                 let bytes = batch_bytes(&batch);
                 drive.reading.on_batch(&batch, bytes);
-                // An epoch of states may be all that a drive has; all others are small, and what is
-                // aggregated here is so at once.
+                // An epoch of states may be all that a drive has. Other epochs are small, and the host aggregates their
+                // rows at once.
                 let kept = match drive.opened.get(&epoch) {
                     Some(PushdownLevel::Full) => self.room.keep(batch),
                     _ => Ok(self.room.hold(batch)),
@@ -209,7 +212,7 @@ impl Task {
                 }
             }
             Some(Ok(Message::EpochError { error, .. })) => drive.trouble = Some(error),
-            // That somebody carries messages says nothing of the work; silence of epochs is for the machine to judge.
+            // A heartbeat of the transport says nothing of the work; the machine judges silent epochs.
             Some(Ok(Message::Alive)) => {}
             Some(Ok(Message::Done(told))) => drive.told = Some(*told),
             Some(Err(error)) => {
@@ -229,8 +232,8 @@ impl Task {
         }
     }
 
-    /// Everything is covered, or nothing more is to be done: lanes above give what they hold,
-    /// drives tell what they did.
+    /// Every slice is covered, or no more rows are wanted: the host's lanes deliver what they hold, and drives send
+    /// their annotations.
     pub(crate) async fn finish(mut self, heard: &mut mpsc::UnboundedReceiver<DriveReply>, said: &mut mpsc::Receiver<DriveReply>) -> Result<()> {
         for drive in &mut self.drives {
             self.left += drive.above.close();
@@ -249,8 +252,8 @@ impl Task {
         let actual = self.actual();
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
-        // One that owes something and was not heard of for long has its slices covered by others, and nothing to say.
-        // Who handed all of its slices out had nothing to say until now.
+        // A drive that owes epochs and has been silent for long has nothing to report: others have processed its
+        // slices. A drive that sent all of its slices raw had nothing to report until now.
         let asked = Instant::now();
         let well = |drive: &Drive| drive.heard.elapsed() < LAST_WORDS / 2 || (drive.owes.is_empty() && asked.elapsed() < LAST_WORDS / 2);
         let speaks = |drive: &Drive| !drive.whole && !drive.silent && drive.told.is_none() && drive.sessions > 0 && well(drive);
@@ -268,14 +271,14 @@ impl Task {
                         }
                     }
                 }
-                // Who says nothing is looked at again, too.
+                // Silent drives are checked again.
                 () = tokio::time::sleep(LAST_WORDS / 8) => {}
                 () = &mut deadline => break,
             }
         }
         for (at, drive) in self.drives.iter_mut().enumerate() {
             let told = drive.told.take().filter(|told| !told.cse.is_empty());
-            // Of lanes of two rungs an annotation has the operators of one, and the rows of both.
+            // With lanes at two pushdown levels, an annotation has the operators of one level and the rows of both.
             let Handed { filtered, full, .. } = drive.handed_out;
             let told_of_one = told.as_ref().filter(|_| filtered == 0 || full == 0);
             if let Some(kinds) = told_of_one.and_then(|told| learnt(self.query.cost(), at, told)) {

@@ -1,4 +1,4 @@
-//! Rows that wait to be counted or read: in the query's memory, or on disk where that has no room for them.
+//! Rows that wait for their epoch or their reader: in the query's memory, or on disk where memory has no room.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ impl SpillBuffer {
         Arc::new(Self { runtime, spills, memory })
     }
 
-    /// Rows that are wanted as they are before long: in memory, whatever that has room for.
+    /// Holds rows that are needed soon: in memory, even beyond its limit.
     pub(crate) fn hold(self: &Arc<Self>, batch: RecordBatch) -> BufferedBatch {
         let bytes = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         self.memory.grow(bytes);
         BufferedBatch(Place::Memory { batch, _held: Some(MemoryLease { room: Arc::clone(self), bytes }) })
     }
 
-    /// Rows that may have to wait for long: in memory if that has room for them, else on disk.
+    /// Holds rows that may wait for long: in memory if there is room, else on disk.
     ///
     /// # Errors
-    /// Exhausted, where the disk has no room for them either; what writing there says.
+    /// Exhausted, where the disk has no room either; errors of writing there.
     pub(crate) fn keep(self: &Arc<Self>, batch: RecordBatch) -> Result<BufferedBatch> {
         let bytes = usize::try_from(batch_bytes(&batch)).unwrap_or(usize::MAX);
         match self.memory.try_grow(bytes) {
@@ -47,7 +47,7 @@ impl SpillBuffer {
         }
     }
 
-    /// Rows for which nobody waits yet: on disk.
+    /// Puts rows on disk that no reader waits for yet.
     ///
     /// # Errors
     /// As [`Self::keep`].
@@ -96,7 +96,7 @@ impl fmt::Debug for BufferedBatch {
 }
 
 impl BufferedBatch {
-    /// Rows in memory that nobody else accounts for.
+    /// Rows in memory that no other part of the query accounts for.
     pub(crate) fn loose(batch: RecordBatch) -> Self {
         Self(Place::Memory { batch, _held: None })
     }

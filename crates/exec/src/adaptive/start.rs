@@ -1,14 +1,9 @@
-//! A scan whose work moves: carries out what `skytether_scheduler::query` decides
-//! (docs/internals/adaptive-execution.md).
+//! Runs an adaptive scan: carries out what `skytether_scheduler::query` decides (docs/internals/adaptive-execution.md).
 //!
-//! One task per scan holds the machine. What drives say and what is worked off here comes to it through one channel;
-//! its actions go to the drives' sessions, to [`above`], and to the outputs, one per drive. A drive that runs its
-//! sub-plan as a whole is read beside it, and has no slices in the machine's eyes.
-//!
-//! `task` holds the machine, `talk` its sessions with drives, `drive` is its view of a drive, `fed` is for scans that a
-//! level above feeds, `flow` bounds what waits for readers, `kept` holds it, in memory or on disk, `learnt` takes from
-//! annotations what the next query should know, `started` starts it once for all partitions, `traced` tells what
-//! happens; [`above`] works off what is handed out, and [`work`] says what it costs.
+//! One task per scan holds the state machine ([`crate::adaptive::task`]). One channel brings it the messages of drives
+//! and the results of the host's own lanes. Its actions go to the sessions of drives, to the host's lanes
+//! ([`crate::adaptive::local_worker`]), and to the outputs, one per drive. A drive that runs its sub-plan as a whole is
+//! read by itself: the machine knows no slices of it.
 
 use std::panic::AssertUnwindSafe;
 
@@ -22,7 +17,7 @@ use crate::adaptive::scan_setup::Start;
 pub async fn run(start: Start) {
     let outputs: Vec<_> = start.members.iter().map(|member| member.output.clone()).collect();
     let ended = AssertUnwindSafe(crate::adaptive::task::work_off(start)).catch_unwind().await;
-    // Whoever reads must not take what came for all there is.
+    // Without an error, readers would take a cut-off stream for a complete one.
     let ended = ended.unwrap_or_else(|_| Err(Error::internal("a defect while work was moved between drives and host")));
     if let Err(error) = ended {
         for output in &outputs {

@@ -1,4 +1,4 @@
-//! A scan whose work moves is started once, for all of its partitions.
+//! Starts an adaptive scan once for all of its partitions.
 
 use std::sync::Arc;
 
@@ -14,15 +14,16 @@ pub(crate) struct Started(Mutex<Option<Partitions>>);
 
 struct Partitions {
     outputs: Vec<Option<mpsc::Receiver<DfResult<RecordBatch>>>>,
-    /// Nothing once all outputs are with their readers, who keep the task alive then.
+    /// `None` once all outputs have readers, which keep the task alive then.
     task: Option<Arc<AbortOnDropHandle<()>>>,
 }
 
-/// Rows, and what they keep alive.
+/// Rows, and the handle that keeps the task alive.
 pub(crate) type Outlet = (mpsc::Receiver<DfResult<RecordBatch>>, Arc<AbortOnDropHandle<()>>);
 
 impl Started {
-    /// The rows of `partition`, once. Whoever asks first starts the scan with `start`, which gets where they are to go.
+    /// The rows of `partition`; each partition can be taken once. The first caller starts the scan: `start` gets the
+    /// senders of all partitions.
     pub(crate) fn partition(
         &self,
         partition: usize,

@@ -1,4 +1,5 @@
-//! The task of a scan whose work moves: what drives say becomes events of the machine, and its actions are carried out.
+//! The task of an adaptive scan: messages of drives become events of the state machine, and the task carries out its
+//! actions.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -36,16 +37,16 @@ use crate::forecast::MOST;
 use skytether_api::estimate::{DriveShare, WorkSplit};
 use skytether_device::conform::conform;
 
-/// Messages of all drives that wait for the machine.
+/// Capacity of the channel of all drives' messages.
 const MESSAGES: usize = 64;
 
-/// How long a drive that was lost has to come back, and the share of the silence that this is at most.
+/// How long a lost drive has to come back, and the largest share of the silence limit that this may take.
 const COMING_BACK: (Duration, f64) = (Duration::from_secs(8), 0.8);
 
-/// How often it is looked whether it has.
+/// Pause between two attempts to reach a lost drive.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// The share of the memory for what waits that states of several lanes may take, as far as their number is foreseen.
+/// The share of the memory for waiting rows that the states of all lanes may take, by the estimated number of groups.
 const STATES: f64 = 0.5;
 
 /// What an epoch delivers.
@@ -55,17 +56,17 @@ pub(crate) enum Batch {
     Stored(FetchedSlice),
 }
 
-/// What the task hears.
+/// What the task receives.
 pub(crate) enum DriveReply {
     Opened(usize, Box<Result<OpenReply>>),
-    /// The message, or the end, of a drive's so-and-so-many-th session.
+    /// A message, or the end, of a drive's session with this number.
     Message(usize, u32, Option<Result<Message>>),
     Fetched(usize, EpochId, u32, Result<FetchedSlice>),
     LocalWorker(usize, WorkDone),
     Whole(Result<()>),
 }
 
-/// Raw epochs that are being read.
+/// A raw epoch whose slices are being read.
 pub(crate) struct Fetching {
     tasks: Vec<AbortHandle>,
     slices: Vec<SliceId>,
@@ -88,24 +89,24 @@ pub(crate) struct Task {
     pub(crate) flow: Arc<Flow>,
     /// Where rows wait for their epochs to be complete, and for their readers.
     pub(crate) room: Arc<SpillBuffer>,
-    /// What is to be ended with this.
+    /// Tasks that end together with this one.
     pub(crate) tasks: JoinSet<()>,
-    /// Rows on their way to their readers.
+    /// Tasks that pass rows to their readers.
     pub(crate) outlets: JoinSet<()>,
-    /// How it ended; by the fault of which drive.
+    /// How the scan ended; for an error, the drive that caused it.
     pub(crate) outcome: Option<std::result::Result<(), (Option<usize>, Error)>>,
     pub(crate) silence: Duration,
-    /// Lanes above, and drives that run their sub-plans as a whole, that are not over.
+    /// Lanes on the host, and drives that run their sub-plans as a whole, that have not ended.
     pub(crate) left: usize,
-    /// How much of the sub-plan is wanted: `Full`, or `Filter` where the level above wants no more.
+    /// How much of the sub-plan is wanted: `Full`, or `Filter` where the parent wants no more.
     pub(crate) top: PushdownLevel,
-    /// Where the slices come from, if a level above feeds them.
+    /// Where the slices come from, if a parent feeds them.
     pub(crate) source: Option<Arc<dyn SliceSource>>,
-    /// Whether it has said that there are no more.
+    /// Whether the source has said that there are no more slices.
     pub(crate) fed: bool,
-    /// Slices that are worked off here, by their epochs; kept for the source.
+    /// Slices that are processed here, by epoch; kept to report them to the source.
     pub(crate) handed: BTreeMap<EpochId, Vec<u32>>,
-    /// What it starts from, until what is expected of it is known.
+    /// The scan's setup, until the forecast is made from it.
     pub(crate) expects: Option<Setup>,
     pub(crate) expected: Option<WorkSplit>,
 }
@@ -153,10 +154,10 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
     }
     loop {
         if task.drives.iter().all(|drive| drive.output.reading.closed.load(Ordering::Relaxed)) {
-            // Nobody reads any more.
+            // No reader is left.
             return Ok(());
         }
-        // What changes from here on wakes this up.
+        // Changes from here on wake the select below.
         let source = task.source.clone().filter(|_| !task.fed);
         let changed = source.as_ref().map(|source| source.changed());
         task.feed()?;
@@ -185,7 +186,7 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
             () = changed.unwrap_or_else(|| futures::future::pending().boxed()), if source.is_some() => {}
             () = tokio::time::sleep(Duration::from_secs_f64(wake)) => {
                 if clogged {
-                    // That nothing is heard of them is our doing.
+                    // These drives are silent because the task does not read their messages.
                     for at in 0..task.drives.len() {
                         task.handle(Event::Alive { cse: CseId(at as u32), epoch: None });
                     }
@@ -196,8 +197,8 @@ pub(crate) async fn work_off(start: Start) -> Result<()> {
     }
 }
 
-/// Lanes for the slices that one of so many drives hands out: what cores there are for each, as long as their states,
-/// which each lane has of its own, take little of the memory.
+/// Lanes on the host for the raw slices of one drive. Cores are shared evenly among `drives`. Each lane has its own
+/// states, so there are fewer lanes where states would take more than [`STATES`] of the memory.
 fn lanes(setup: &Setup, drives: usize) -> usize {
     let drives = drives.max(1);
     let cores = setup.host.cores as usize / drives;
@@ -210,7 +211,7 @@ fn lanes(setup: &Setup, drives: usize) -> usize {
 }
 
 impl Task {
-    /// Drive `at`, of whose slices so many are worked off here at a time.
+    /// The state for drive `at`; the host processes its slices in `lanes` lanes.
     fn drive(&mut self, at: usize, member: Member, lanes: usize) -> Drive {
         let Member { reading, plan, faults, engine, output } = member;
         let inbox = self.inbox.clone();
@@ -218,7 +219,7 @@ impl Task {
         let tell = Arc::new(move |worked| {
             match &worked {
                 WorkDone::Rows(batch) => {
-                    // The thread is the lane's own.
+                    // This blocks the lane's own thread only.
                     while tells.clogged() && !inbox.is_closed() {
                         std::thread::sleep(Duration::from_millis(2));
                     }
@@ -284,7 +285,7 @@ impl Task {
         }
     }
 
-    /// What is to be expected, once it is known which slices there are.
+    /// Makes the forecast, once all drives have announced their slices.
     fn expect(&mut self) {
         if self.expects.is_none() || !self.drives.iter().all(|drive| drive.is_surveyed) {
             return;
@@ -299,11 +300,11 @@ impl Task {
         }
     }
 
-    /// What happened.
+    /// What happened, in the form of the forecast.
     pub(crate) fn actual(&self) -> WorkSplit {
         let drives = self.drives.iter().enumerate().map(|(at, drive)| {
             let Handed { slices, filtered, full, .. } = drive.handed_out;
-            // The rung at which it worked most of them off.
+            // The level at which the drive processed most of its slices.
             let rung = if filtered > full { Some(PushdownLevel::Filter) } else { (full > 0).then_some(self.top) };
             let (slices_filtered, seconds_per_slice) = (if full > 0 { filtered } else { 0 }, self.query.slice(at, rung));
             DriveShare { name: drive.cse.info().name.clone(), rung, slices: filtered + full, slices_filtered, handed_out: slices, seconds_per_slice }
@@ -318,11 +319,11 @@ impl Task {
             return;
         }
         drive.opening = true;
-        // Whoever was there before may be starting again.
+        // A drive that was there before may be restarting.
         let until = (drive.is_surveyed || self.source.is_some()).then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
         let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
         self.tasks.spawn(async move {
-            // Always so long, and not by chance: what happens in a simulation of the tests follows from its seed.
+            // The pause is constant, not random: a simulation must follow from its seed.
             let pauses = ConstantBuilder::new().with_delay(ASK_AGAIN).without_max_times();
             let coming_back = |e: &Error| e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until);
             let open = || reading.start(&plan, open_or_execute(cse.as_ref(), plan.clone()));
@@ -355,7 +356,7 @@ impl Task {
                 );
                 drive.faults.stalled(&drive.plan, &text);
                 drive.trouble = Some(Arc::new(Error::unavailable(text)));
-                // What it still says is not heard any more; the next order opens another session.
+                // The rest of this session is ignored; the next order opens another session.
                 if drive.orders.take().is_some() {
                     drive.sessions += 1;
                 }
@@ -391,7 +392,8 @@ impl Task {
             Order::Cancel => {
                 if let Some(fetching) = self.fetching.remove(&down.epoch) {
                     fetching.tasks.iter().for_each(AbortHandle::abort);
-                    // Given up because nothing came: whoever can stand for the drive is to give it the next time.
+                    // The epoch was given up because nothing came. The next read fails over, if the drive has a
+                    // fallback.
                     let waited = fetching.began.elapsed();
                     if waited > self.silence && fetching.came == 0 {
                         let drive = &mut self.drives[at];
@@ -410,7 +412,7 @@ impl Task {
         let (silence, top) = (self.silence, self.top);
         let drive = &mut self.drives[at];
         if matches!(down.order, Order::Open { .. }) && drive.orders.is_some() && drive.heard.elapsed() > silence {
-            // The machine has given up what was there, if there was anything: whoever hangs is spoken to anew.
+            // The machine has given up all open epochs of this drive. A drive that hangs gets a new session.
             drive.orders = None;
             drive.sessions += 1;
             let name = &drive.cse.info().name;
@@ -418,7 +420,7 @@ impl Task {
         }
         let order = match down.order {
             Order::Open { rung, slices, close } => {
-                // Of the work that the machine knows nothing is left above the rung that is wanted.
+                // Above the wanted level nothing of the sub-plan is left, which the machine does not know.
                 drive.opened.insert(down.epoch, rung);
                 drive.owes.insert(down.epoch);
                 Order::Open { rung: rung.min(top), slices: drive.to_stripes(&slices), close }
@@ -430,10 +432,10 @@ impl Task {
         let down = Down { order, ..down };
         match &drive.orders {
             Some(orders) => {
-                // A session that has ended says so by itself.
+                // A session that has ended reports that itself.
                 let _ = orders.send(down);
             }
-            // Nobody has it: it need not be begun, and no session for its sake.
+            // The order was not sent yet. Cancelling it must not open a session.
             None if matches!(down.order, Order::Cancel) => drive.held.retain(|held| held.epoch != down.epoch),
             None => {
                 drive.held.push(down);
@@ -544,7 +546,7 @@ impl Task {
         }
     }
 
-    /// Gives rows of drive `at` to whoever reads them.
+    /// Queues rows of drive `at` for their reader.
     fn give(&mut self, at: usize, rows: BufferedBatch) {
         match waiting(&self.flow, &self.room, rows) {
             Ok((rows, bytes)) => drop(self.flow.give(&self.drives[at].output, rows, bytes)),
@@ -552,7 +554,7 @@ impl Task {
         }
     }
 
-    /// Gives rows that are counted as waiting.
+    /// Queues rows that the lane has counted as waiting.
     pub(crate) fn pass(&mut self, at: usize, batch: RecordBatch) {
         let bytes = batch_bytes(&batch);
         self.flow.give(&self.drives[at].output, BufferedBatch::loose(batch), bytes);
@@ -587,8 +589,7 @@ impl Task {
     }
 }
 
-/// Rows that are to wait for their reader, and the bytes of memory that they are counted with: as much as may be in
-/// memory, the rest on disk.
+/// Rows for a reader, and the bytes of memory that they count for: in memory up to the bound, the rest on disk.
 pub(crate) fn waiting(flow: &Flow, room: &SpillBuffer, rows: BufferedBatch) -> Result<(BufferedBatch, u64)> {
     let rows = match rows.in_memory() {
         Some(batch) if flow.is_full() => room.put_aside(batch)?,

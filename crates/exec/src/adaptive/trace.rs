@@ -1,5 +1,5 @@
-//! What happens while work moves, and what is decided about it, as traces: `SKYTETHER_LOG=skytether::moves=trace`.
-//! Seconds are those since the scan began.
+//! Traces of adaptive scans, events and decisions: `SKYTETHER_LOG=skytether::moves=trace`. Seconds count from the
+//! beginning of the scan.
 
 use skytether_scheduler::message::Up;
 use skytether_scheduler::query::{Action, Event};
@@ -8,7 +8,7 @@ use tracing::{Level, enabled, trace};
 /// Traces of this name.
 const MOVES: &str = "skytether::moves";
 
-/// Tells of an event.
+/// Traces an event.
 pub(crate) fn event<B>(seconds: f64, event: &Event<B>) {
     if !enabled!(target: MOVES, Level::TRACE) {
         return;
@@ -29,7 +29,7 @@ pub(crate) fn event<B>(seconds: f64, event: &Event<B>) {
     }
 }
 
-/// Tells of a decision.
+/// Traces a decision.
 pub(crate) fn action<B>(seconds: f64, action: &Action<B>) {
     if !enabled!(target: MOVES, Level::TRACE) {
         return;

@@ -1,4 +1,4 @@
-//! Scans that a level above feeds: which slices come, and what becomes of them.
+//! Scans that a parent feeds: which slices come, and what becomes of them.
 
 use skytether_common::{Error, Result};
 use skytether_scheduler::message::{EpochId, SliceCost, SliceId};
@@ -33,7 +33,7 @@ impl Task {
         Ok(())
     }
 
-    /// An epoch is worked off here, in so many seconds of processor time.
+    /// An epoch is processed here, in `cpu` seconds of processor time.
     pub(crate) fn worked(&mut self, epoch: EpochId, cpu: f64) {
         let Some(stripes) = self.handed.remove(&epoch) else { return };
         let Some(source) = &self.source else { return };

@@ -1,4 +1,4 @@
-//! What waits for the lanes above: slices that were handed out, or rows that were filtered, each of an epoch.
+//! Queues in front of the host's lanes: slices that drives sent raw, or rows that drives filtered, each of an epoch.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,8 @@ use tokio::sync::{Mutex as Turns, mpsc};
 
 use crate::adaptive::local_worker::{Tell, WorkDone};
 
-/// Things of epochs that wait for lanes, which take them one by one. An epoch is told when all of its things are done.
+/// Items of epochs that wait for lanes, which take them one by one. The queue reports an epoch when all of its items
+/// are done.
 pub(crate) struct Queue<T> {
     sender: mpsc::UnboundedSender<(EpochId, T)>,
     receiver: Arc<Turns<mpsc::UnboundedReceiver<(EpochId, T)>>>,
@@ -19,12 +20,12 @@ pub(crate) struct Queue<T> {
     tell: Tell,
 }
 
-/// What is left to be done.
+/// The work that is not done yet.
 #[derive(Default)]
 struct Left {
     /// For each epoch how many of its things are not done, and the processor seconds of the others.
     epochs: BTreeMap<EpochId, (usize, f64)>,
-    /// Whether nobody listens any more.
+    /// Whether all receivers have stopped.
     over: bool,
 }
 
@@ -41,7 +42,7 @@ impl<T> Queue<T> {
         }
         self.left.lock().epochs.insert(epoch, (things.len(), 0.0));
         for thing in things {
-            // Lanes that failed have told so.
+            // Lanes that failed have reported that.
             let _ = self.sender.send((epoch, thing));
         }
     }
@@ -70,7 +71,7 @@ impl<T> Waiting<T> {
 /// A lane's place at the queue.
 pub(crate) struct WorkerHandle<T> {
     waiting: Waiting<T>,
-    /// The epoch of what is being worked off, and the lane's time when that began.
+    /// The epoch in process, and the lane's time when that began.
     working: Mutex<(Option<EpochId>, Time)>,
     meter: Arc<Meter>,
 }
@@ -90,7 +91,7 @@ impl<T> WorkerHandle<T> {
         self.waiting.left.lock()
     }
 
-    /// What the lane is to work off next; nothing at the end, or where nobody wants any more.
+    /// The lane's next work; `None` at the end, and after the task has stopped.
     pub(crate) async fn next(self: Arc<Self>) -> Option<T> {
         let (epoch, thing) = self.waiting.receiver.lock().await.recv().await?;
         if self.left().over {
@@ -100,7 +101,7 @@ impl<T> WorkerHandle<T> {
         Some(thing)
     }
 
-    /// What the lane took last is worked off, if it took any.
+    /// Reports the work that the lane took last, if any, as processed.
     pub(crate) fn done(&self) {
         let now = self.meter.read(true);
         let mut working = self.working();

@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use skytether_common::{Error, Result};
 
-/// Drives `future`; a panic within the library becomes an error. The checks before refuse everything that is known to
-/// make it panic, so this only catches what is not known yet.
+/// Drives `future`; a panic within the library becomes an error. Earlier checks refuse everything that is known to make
+/// it panic, so this catches only unknown cases.
 pub(crate) async fn without_panic<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut future = pin!(future);
     std::future::poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

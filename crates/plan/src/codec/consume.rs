@@ -1,4 +1,4 @@
-//! Substrait in. What arrives here was validated.
+//! Reads Substrait. Its input has passed [`super::validate`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -115,8 +115,7 @@ impl SubstraitConsumer for Consumer<'_> {
         }
     }
 
-    /// Binds the columns by name to those of the table that has that name here; what the plan says of
-    /// their types is compared.
+    /// Binds the columns by name to those of this side's table of that name. The types in the plan are only compared.
     async fn consume_read(&self, rel: &ReadRel) -> DfResult<LogicalPlan> {
         let (Some(ReadType::NamedTable(named)), Some(base)) = (&rel.read_type, &rel.base_schema) else {
             return Err(to_datafusion(Error::unsupported("the plan reads something other than a named table")));

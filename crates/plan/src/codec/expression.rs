@@ -1,14 +1,14 @@
 //! Expressions of Arrow's own tools, as `pyarrow` writes them: a Substrait `ExtendedExpression` over named columns.
 //!
-//! Such an expression means what Arrow's compute functions do, and this engine does some things otherwise. What can be
-//! said in this engine's terms is rewritten here, so that the answer is Arrow's; all else is refused by name, and
-//! whoever asked evaluates it over the rows.
+//! Such an expression means what Arrow's compute functions do, and this engine differs in some of them. The code here
+//! rewrites what this engine can express, so that the answer is Arrow's. It refuses everything else by name; the caller
+//! then evaluates the expression over the rows.
 //!
 //! - Only the names of the message's columns are read: types are those of the table. (The message may call a text
 //!   column `string` that is stored as a view, or an unsigned column a signed one.)
-//! - Arrow compares floats as IEEE 754 does, this engine by their total order, in which NaN equals itself and is the
+//! - Arrow compares floats as IEEE 754 does. This engine compares by their total order: NaN equals itself and is the
 //!   greatest, and -0 is less than 0.
-//! - Arrow's arithmetic over integers fails where it overflows, this engine's does not: only that over floats is taken.
+//! - Arrow's integer arithmetic fails on overflow, and this engine's does not: only arithmetic over floats is taken.
 //! - A reference to a field of a struct becomes a call of `get_field`.
 //! - Timestamps in literals are in microseconds, in the form that Substrait had before it had precisions.
 
@@ -297,7 +297,7 @@ fn compare(left: Expr, op: Operator, right: Expr, refused: &mut Option<String>) 
             let compared = binary(plain(&left), op, plain(&right));
             let (a, b) = (is_nan(left.clone()), is_nan(right.clone()));
             let compared = if op == Operator::NotEq { compared.or(a).or(b) } else { compared.and(!a).and(!b) };
-            // NaN beside a null would decide what the null leaves open.
+            // Otherwise a NaN on one side would decide a comparison that a null on the other side leaves open.
             let null = left.is_null().or(right.is_null());
             when(null, lit(ScalarValue::Boolean(None))).otherwise(compared.clone()).unwrap_or(compared)
         }
@@ -318,7 +318,7 @@ fn compare_with(e: Expr, op: Operator, value: f64, written: Expr, refused: &mut 
         O::Eq => binary(e.clone(), O::GtEq, low).and(binary(e, O::LtEq, high)),
         O::NotEq if low == high => binary(e, O::NotEq, low),
         O::NotEq => binary(e.clone(), O::Lt, low).or(binary(e, O::Gt, high)),
-        // NaN lies at both ends of the order, by its sign.
+        // NaNs are at both ends of the order, by their sign.
         O::Lt => binary(e.clone(), op, low).and(!is_nan(e)),
         O::LtEq => binary(e.clone(), op, high).and(!is_nan(e)),
         O::Gt => binary(e.clone(), op, high).and(!is_nan(e)),

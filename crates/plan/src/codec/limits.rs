@@ -1,4 +1,4 @@
-//! How much a plan may hold.
+//! Limits on the size of a plan.
 
 /// Most bytes that a plan may have.
 pub const MAX_BYTES: usize = 16 << 20;

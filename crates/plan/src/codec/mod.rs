@@ -47,8 +47,8 @@ pub fn encode(plan: &LogicalPlan, state: &SessionState) -> Result<Bytes> {
     let taken: HashSet<&str> = fields.iter().map(|field| field.name().as_str()).collect();
     let (mut names, mut used) = (vec![], HashSet::new());
     for (at, field) in fields.iter().enumerate() {
-        // Columns of both sides of a join may share a name, which qualifiers tell apart here; who reads the
-        // answer goes by position.
+        // Columns of both sides of a join may share a name. Qualifiers distinguish them here; readers of the answer go
+        // by position.
         let mut name = field.name().clone();
         if !used.insert(name.clone()) {
             while taken.contains(name.as_str()) || used.contains(&name) {
@@ -74,7 +74,7 @@ pub fn encode(plan: &LogicalPlan, state: &SessionState) -> Result<Bytes> {
     Ok(message.encode_to_vec().into())
 }
 
-/// Decodes a Substrait `Plan` of a stranger over the tables and functions of `state`.
+/// Decodes a foreign Substrait `Plan` over the tables and functions of `state`.
 ///
 /// # Errors
 /// Invalid for bytes that are no plan, that contradict themselves or the tables; unsupported for relations,

@@ -1,4 +1,4 @@
-//! Substrait out.
+//! Writes Substrait.
 
 use std::sync::Arc;
 

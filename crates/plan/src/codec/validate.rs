@@ -1,6 +1,6 @@
-//! What a stranger's plan must satisfy before anything is built from it.
+//! Validates a foreign plan before anything is built from it.
 //!
-//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent; so everything
+//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent. So everything
 //! that it trusts is checked here, and what this version does not run is refused by name.
 
 use datafusion::common::HashMap;
@@ -100,7 +100,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Checks a relation and what is below it; gives the number of its columns.
+    /// Checks a relation and those below it. Returns the number of its columns.
     fn rel(&self, rel: &Rel) -> Result<usize> {
         let Some(kind) = &rel.rel_type else {
             return Err(Error::invalid("the plan has a relation without a type"));
@@ -222,7 +222,7 @@ impl Check<'_> {
         if self.state.udwf(name).is_err() && self.state.udaf(name).is_err() {
             return Err(Error::unsupported(format!("the plan calls {name:?} over a window, which this engine does not know")));
         }
-        // Neither of them is read by the library: a plan that says more would mean something else than what is run.
+        // The library reads neither of them: a plan that uses them would mean something else than what runs.
         if !call.options.is_empty() || !matches!(call.invocation, 0 | 1) || !matches!(call.phase, 0 | 3) {
             return Err(Error::unsupported(format!(
                 "the plan calls {name:?} over a window with an option, an invocation or a phase that this engine does not know"

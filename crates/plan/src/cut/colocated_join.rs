@@ -24,13 +24,13 @@ use skytether_partitioning::Placement;
 /// The most bytes of the side that a drive reads into memory, the table that finds its rows included.
 const MAX_BUILT: u64 = MAX_SORTED;
 
-/// Bytes that finding a row takes, beside the row.
+/// Bytes that a hash table takes per row, in addition to the row.
 const PER_ROW: u64 = 32;
 
 /// How two sides are joined drive by drive.
 pub(crate) struct ColocatedJoin {
     whole: Whole,
-    /// Whether the left side is the one that drives read into memory.
+    /// Whether drives read the left side into memory.
     left_is_built: bool,
 }
 

@@ -124,7 +124,7 @@ impl Walk<'_> {
         (inputs, notes)
     }
 
-    /// The join over `large`, with the rows of `small` beside it.
+    /// The join over `large`, with the rows of `small` broadcast.
     fn joined(&mut self, join: Join, large: Below, small: Piece, left_is_large: bool) -> Result<Piece> {
         let (small, _) = self.above(small);
         let ([plain], notes) = self.on_the_host(&join, [&large], "nothing above it makes few rows of many, so the drives' rows are joined here");
@@ -168,5 +168,5 @@ fn neither(left: &Piece, right: &Piece) -> String {
     }
 }
 
-/// The most small tables beside one sub-plan.
+/// The most broadcast tables of one sub-plan.
 const MAX_BROADCAST: usize = 8;

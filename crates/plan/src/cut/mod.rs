@@ -1,6 +1,6 @@
 //! The cut of a plan into a super-plan and sub-plans.
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | `walk` | the walk over the plan |
 //! | `piece` | the parts that it puts together |
@@ -9,8 +9,8 @@
 //! | `colocated_join` | joins of tables that are partitioned by the keys that they join |
 //! | `join_rewrite` | joins rewritten over other inputs |
 //!
-//! The walk is recursive. It calls the rules for unions and joins, which are methods of `walk::Walk` in files of their
-//! own; these call the walk for their inputs.
+//! The walk is recursive. It calls the rules for unions and joins, which are methods of `walk::Walk` in their own
+//! files. These call the walk for their inputs.
 
 mod colocated_join;
 mod join;
@@ -34,7 +34,7 @@ pub use piece::Note;
 /// A plan that was cut.
 #[derive(Debug, Clone)]
 pub struct CutPlan {
-    /// What stays above, with a [`DriveScan`] for each part that goes down. Its schema is the original plan's.
+    /// The part that stays above, with a [`DriveScan`] for each part that goes down. Its schema is the original plan's.
     pub super_plan: LogicalPlan,
     /// The scans in `super_plan`, in the order of its text.
     pub scans: Vec<DriveScan>,

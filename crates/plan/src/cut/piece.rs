@@ -31,7 +31,7 @@ pub(crate) enum Piece {
     Above(LogicalPlan, bool),
 }
 
-/// A part that can go down, with what is known of it.
+/// A part that can go down, with its properties.
 #[derive(Clone)]
 pub(crate) struct Below {
     pub(crate) plan: LogicalPlan,
@@ -60,7 +60,7 @@ pub(crate) struct Joined {
 }
 
 impl Below {
-    /// With `plan` in the place of its own, which gives few rows of many.
+    /// The same with `plan`, which gives few rows of many.
     pub(crate) fn reduced(mut self, plan: LogicalPlan) -> Self {
         self.plan = plan;
         if let Some(joined) = &mut self.joined {
@@ -108,7 +108,7 @@ fn width(schema: &DFSchema) -> u64 {
     schema.fields().iter().map(|f| fixed_width(f.data_type()).unwrap_or(LONG)).sum()
 }
 
-/// The states of a part that goes down, which go down with it.
+/// The states of a part that goes down; they go down with it.
 pub(crate) fn states(halves: &Halves, mut below: Below) -> Result<Below> {
     let plan = halves.below(below.plan.clone())?;
     below.input.operators += 1;

@@ -40,7 +40,7 @@ impl Walk<'_> {
         };
         let halves = match node {
             LogicalPlan::Aggregate(aggregate) if pieces.iter().any(|piece| goes(self, piece).is_ok()) => {
-                // Merging must give the same types, which the columns of any branch tell.
+                // Merging must give the same types; the columns of any branch have them.
                 let tried = Halves::of(aggregate, self.registry)?.ok();
                 match tried {
                     Some(halves) if halves.clone().merged(halves.below(aggregate.input.as_ref().clone())?)?.is_some() => Some(halves),

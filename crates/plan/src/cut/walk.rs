@@ -24,7 +24,7 @@ use skytether_partitioning::Placement;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
-/// The walk, with what it may ask and what it noted so far.
+/// The walk, with its inputs and its notes so far.
 pub(crate) struct Walk<'a> {
     pub(crate) policy: Pushdown,
     pub(crate) tables: &'a dyn Tables,
@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
         self.notes.push(Note { operator: operator_name(plan), node: plan.display().to_string(), reason: reason.to_owned() });
     }
 
-    /// Ends the part that goes down here.
+    /// Ends the part that goes down here. Returns the plan that stays above, and whether it reads from drives.
     pub(crate) fn above(&mut self, piece: Piece) -> (LogicalPlan, bool) {
         match piece {
             Piece::Above(plan, drives) => (plan, drives),
@@ -215,8 +215,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A scan goes down with its projection, its filters and its limit as operators of their own, over a table that has
-    /// only the columns that are used.
+    /// A scan goes down with its projection, filters and limit as separate operators, over a table with only the used
+    /// columns.
     fn scan(&mut self, scan: TableScan) -> DfResult<Piece> {
         let Some(partitioning) = self.tables.partitioning(&scan.table_name) else {
             return Ok(Piece::Above(LogicalPlan::TableScan(scan), false));
@@ -301,7 +301,7 @@ fn limited(plan: LogicalPlan, rows: usize) -> DfResult<LogicalPlan> {
     Ok(LogicalPlan::Limit(Limit { skip: None, fetch: Some(Box::new(lit(rows))), input: Arc::new(plan) }))
 }
 
-/// Whether `plan` is a limit of just so many rows already.
+/// Whether `plan` is already a limit of exactly `rows` rows.
 fn fetches(plan: &LogicalPlan, rows: usize) -> bool {
     matches!(plan, LogicalPlan::Limit(l) if l.skip.is_none() && matches!(l.get_fetch_type(), Ok(FetchType::Literal(Some(n))) if n == rows))
 }

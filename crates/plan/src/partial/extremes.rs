@@ -1,8 +1,7 @@
-//! `min` and `max` of floats in the order that SQL gives them: NaN equals itself and is above all
-//! numbers, infinities are numbers.
+//! `min` and `max` of floats in SQL's order: NaN equals itself and is above all numbers, infinities are numbers.
 //!
-//! DataFusion's begin each group with the largest finite number, so that a group of nothing but infinities gets that
-//! one, and what a NaN does depends on the order of rows. Everything but floats is left to them.
+//! DataFusion's begin each group with the largest finite number: a group of nothing but infinities returns that number,
+//! and the effect of a NaN depends on the order of rows. Everything but floats is left to DataFusion's.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, EmitTo, GroupsAccumulator, ReversedUDAF, SetMonotonicity, Signature, StatisticsArgs,
 };
 
-/// `min` and `max`, to stand in the place of DataFusion's.
+/// `min` and `max`, to replace DataFusion's.
 pub(super) fn udafs() -> [Arc<AggregateUDF>; 2] {
     [min_udaf(), max_udaf()].map(|inner| Arc::new(AggregateUDF::from(Extreme { greatest: inner.name() == "max", inner })))
 }
@@ -116,7 +115,7 @@ impl AggregateUDFImpl for Extreme {
 /// The extreme value of each group.
 struct Floats<T: ArrowPrimitiveType> {
     greatest: bool,
-    /// Values by group; what stands where nothing was seen is never looked at.
+    /// Values by group; a group without values has an unused placeholder.
     values: Vec<T::Native>,
     seen: Vec<bool>,
 }

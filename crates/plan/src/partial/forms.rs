@@ -33,7 +33,7 @@ pub(super) fn to_struct(fields: &Fields, columns: Vec<ArrayRef>) -> Result<Struc
         return exec_err!("an aggregate gave {} state columns where it had announced {}", columns.len(), fields.len());
     }
     let rows = columns.first().map_or(0, |c| c.len());
-    // Some aggregates announce a state type that differs from what they give in the name of a list's item.
+    // Some aggregates announce a state type whose list item has another name than in their states.
     let columns = columns
         .into_iter()
         .zip(fields)
@@ -53,7 +53,7 @@ pub(super) fn from_struct(column: &ArrayRef, fields: &Fields) -> Result<Vec<Arra
     states.columns().iter().zip(fields).map(|(c, f)| if c.data_type() == f.data_type() { Ok(Arc::clone(c)) } else { Ok(cast(c, f.data_type())?) }).collect()
 }
 
-/// `args` as `inner` wants to see them: its own result field, and of the arguments those from `skip` on.
+/// `args` in the form that `inner` expects: its own result field, and the arguments from `skip` on.
 pub(super) fn inner_args<'a>(inner: &AggregateUDF, args: &AccumulatorArgs<'a>, skip: usize, is_distinct: bool) -> Result<AccumulatorArgs<'a>> {
     if args.exprs.len() < skip || args.expr_fields.len() < skip {
         return exec_err!("{} needs at least {skip} arguments", inner.name());
@@ -72,7 +72,7 @@ pub(super) fn inner_args<'a>(inner: &AggregateUDF, args: &AccumulatorArgs<'a>, s
     })
 }
 
-/// Fields of `types`, as aggregates see arguments of which only types are known.
+/// Fields of `types`, as aggregates see arguments when only their types are known.
 pub(super) fn nullable(types: &[DataType]) -> Vec<FieldRef> {
     types.iter().enumerate().map(|(i, t)| Arc::new(Field::new(format!("a{i}"), t.clone(), true))).collect()
 }

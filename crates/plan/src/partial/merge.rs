@@ -1,4 +1,4 @@
-//! `__f_merge`: the second half.
+//! `__f_merge`: the half of an aggregate that merges states.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::forms::{from_struct, inner_args, names_of, nullable, struct_fields};
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct MergeForm {
     inner: Arc<AggregateUDF>,
-    /// Whether it stands for `f(DISTINCT ...)`.
+    /// Whether it merges states of `f(DISTINCT ...)`.
     distinct: bool,
     name: String,
     signature: Signature,
@@ -173,9 +173,9 @@ impl GroupsAccumulator for MergeGroups {
             Some(mask) => {
                 let states = keep(states, &mask)?;
                 if states.is_empty() {
-                    // There are groups of which nothing was seen. Some accumulators take a batch without rows, and so
-                    // without NULLs, to mean that every group was seen; a row that the filter leaves out is how
-                    // DataFusion tells them of such groups.
+                    // Some groups have no states yet. Some accumulators take a batch without rows, and so without
+                    // NULLs, to mean that every group was seen. DataFusion reports such groups by a row that the filter
+                    // leaves out.
                     let none = BooleanArray::from(vec![false]);
                     return if total == 0 { Ok(()) } else { self.inner.update_batch(&self.nulls, &[0], Some(&none), total) };
                 }
@@ -200,7 +200,7 @@ impl GroupsAccumulator for MergeGroups {
     fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
         let states = first(values)?;
         if filter.is_some() || states.null_count() > 0 {
-            // An empty state has no general form, so rows that are to be left out can't be converted one by one.
+            // An empty state has no general form, so rows that the filter leaves out can't be converted one by one.
             return not_impl_err!("a merge form with a filter can't skip partial aggregation");
         }
         from_struct(states, &self.fields)

@@ -82,9 +82,9 @@ pub fn merge_udaf(inner: Arc<AggregateUDF>) -> AggregateUDF {
     AggregateUDF::from(merge::MergeForm::new(inner, false))
 }
 
-/// Whether states of `udaf` over disjoint sets of rows, merged in any order, give what it gives over all rows.
+/// Whether states of `udaf` over disjoint sets of rows, merged in any order, give its result over all rows.
 ///
-/// DataFusion asks this of every aggregate anyway (it aggregates in phases), so the exceptions are what is listed.
+/// DataFusion requires this of every aggregate anyway (it aggregates in phases), so the code lists only the exceptions.
 #[must_use]
 pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     let name = udaf.name();
@@ -92,7 +92,7 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
 }
 
 /// Registers both forms of every mergeable aggregate in `registry`, and `min` and `max` that order floats as SQL does.
-/// Call it after user aggregates were registered; again does no harm.
+/// Call it after user aggregates were registered; a second call does no harm.
 ///
 /// # Errors
 /// Those of a registry that can't be written.

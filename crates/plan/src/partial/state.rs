@@ -1,4 +1,4 @@
-//! `__f_state`: the first half.
+//! `__f_state`: the half of an aggregate that makes states.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const VALUE_IS_STATE: [&str; 3] = ["count", "max", "min"];
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct StateForm {
     inner: Arc<AggregateUDF>,
-    /// Whether it stands for `f(DISTINCT ...)`.
+    /// Whether it makes states of `f(DISTINCT ...)`.
     distinct: bool,
     name: String,
     signature: Signature,

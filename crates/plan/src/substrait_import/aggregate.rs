@@ -20,8 +20,7 @@ use crate::error::to_datafusion;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
-/// The most expressions that grouping sets may be made of: the engine marks those that are left
-/// out by bits of a number.
+/// The most expressions in grouping sets: the engine marks those that are left out by bits of a number.
 const MAX_SET: usize = 32;
 
 /// The most grouping expressions of one aggregation.
@@ -45,8 +44,8 @@ impl Consumer<'_> {
             at_most(n, most, what)?;
         }
         let (groups, sets) = self.groups(r, input.schema()).await?;
-        // The engine wants each expression once; `measures` says where each of the plan's is, and whether it is a sum
-        // that is zero over nothing.
+        // The engine wants each expression once. `measures` has the place of each of the plan's expressions, and
+        // whether it is a sum that is zero over nothing.
         let (mut calls, mut measures) = (Distinct::default(), Vec::with_capacity(r.measures.len()));
         for m in &r.measures {
             let (call, zero) = self.measure(m, input.schema()).await?;
@@ -100,7 +99,7 @@ impl Consumer<'_> {
         let several = r.groupings.len() > 1;
         let mut sets = Vec::with_capacity(r.groupings.len());
         let mut all: Vec<Expr> = if several { listed.clone() } else { Vec::new() };
-        // Where each first is: those of several sets are the same columns.
+        // The first place of each column: columns of several sets are the same.
         let mut places: HashMap<Expr, usize> = HashMap::new();
         for (at, e) in all.iter().enumerate() {
             places.entry(e.clone()).or_insert(at);

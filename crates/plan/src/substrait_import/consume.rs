@@ -217,7 +217,7 @@ impl<'a> Consumer<'a> {
         for (i, e) in r.expressions.iter().enumerate() {
             let expr = self.consume_expression(e, input.schema()).await?;
             let column = match &expr {
-                // A column may be there twice: its number tells them apart.
+                // A column may occur twice: its number makes the name unique.
                 Expr::Column(c) => format!("{}_{i}", c.name),
                 _ => format!("c{i}"),
             };
@@ -314,8 +314,8 @@ fn pairwise(mut plans: Vec<LogicalPlan>, join: &dyn Fn(LogicalPlan, LogicalPlan)
     plans.pop().ok_or_else(|| invalid("the plan has a set relation without inputs"))
 }
 
-/// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns:
-/// they don't want it then.
+/// Some producers don't count the last column of grouping sets, the number of the set, among a root's columns. They
+/// don't want it then.
 fn without_set_number(input: &Rel, names: usize, plan: LogicalPlan) -> DfResult<LogicalPlan> {
     let columns = plan.schema().columns();
     let sets = matches!(&input.rel_type, Some(RelType::Aggregate(a))

@@ -1,7 +1,7 @@
 //! Expressions.
 //!
-//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent, so that is
-//! checked before it sees it.
+//! `datafusion-substrait` indexes schemas with numbers from the message and unwraps what may be absent. So this module
+//! checks both before.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
@@ -59,7 +59,7 @@ const BUILTIN: [&str; 21] = [
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
-/// Precision of the types of time that Substrait has given up: microseconds.
+/// Precision of Substrait's deprecated types of time: microseconds.
 const MICROSECONDS: i32 = 6;
 
 /// 64 bits, as the engine has a time of microseconds.
@@ -366,8 +366,8 @@ impl Consumer<'_> {
     }
 }
 
-/// All of `parts` joined in their order, as a tree that is as flat as it can be: what works on expressions
-/// goes as deep as they are.
+/// All of `parts` joined in their order, as a tree of the least depth: code that works on expressions recurses as deep
+/// as they are.
 fn tree(mut parts: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
     if parts.len() < 2 {
         return parts.pop();
@@ -403,7 +403,7 @@ fn with_offsets(f: &WindowFunction) -> WindowFunction {
     f
 }
 
-/// Types of time that Substrait has given up as those that took their place.
+/// Replaces Substrait's deprecated types of time by their successors.
 pub(super) fn modern(t: &mut Type) {
     #[expect(deprecated, reason = "producers still write them")]
     let new = match &mut t.kind {

@@ -1,4 +1,4 @@
-//! Functions: by which names a plan calls them, and what it asks of them besides their arguments.
+//! Functions: the names that plans call them by, and what plans ask of them in addition to arguments.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Function {
     pub(super) name: String,
     /// The types of its arguments as the declared name has them: `dec_dec`.
     pub(super) types: String,
-    /// Whether it is one of Substrait's own extensions, so that its name means what is written there.
+    /// Whether it belongs to Substrait's own extensions, so that the standard defines its name.
     pub(super) standard: bool,
 }
 
@@ -34,8 +34,8 @@ impl Declared {
             let Some(MappingType::ExtensionFunction(f)) = &declaration.mapping_type else { continue };
             let urn = urns.get(&f.extension_urn_reference).copied().unwrap_or_default();
             let types = f.name.rsplit_once(':').map(|(_, types)| types.to_owned()).unwrap_or_default();
-            // Before 2025 extensions were named by URIs, in a field that this version of the format has given up:
-            // those declare types too.
+            // Before 2025 extensions were named by URIs, in a field that this version of the format has dropped. Those
+            // also declare types.
             let standard = urn.contains("io.substrait:functions_") || (urn.is_empty() && f.name.contains(':'));
             declared.insert(f.function_anchor, Function { name: substrait_fun_name(&f.name).to_lowercase(), types, standard });
         }
@@ -142,8 +142,8 @@ impl Function {
         }
     }
 
-    /// Whether this engine does what an option of this function wants. Each line is what DataFusion was seen
-    /// to do: `tests/options.rs`.
+    /// Whether this engine does what an option of this function asks. Each line is DataFusion's observed behaviour:
+    /// `tests/plan/options.rs`.
     fn does(&self, option: &str, wanted: &str) -> bool {
         use Numbers::{Decimals, Floats, Integers};
         let of = self.numbers();
@@ -177,7 +177,7 @@ impl Function {
             ("round", "rounding", "TIE_AWAY_FROM_ZERO") => true,
             ("like" | "contains" | "starts_with" | "ends_with" | "strpos" | "replace" | "regexp_replace", "case_sensitivity", "CASE_SENSITIVE") => true,
             ("like", "case_sensitivity", "CASE_INSENSITIVE") => true,
-            // Only Substrait's own is told apart from the engine's, which leaves nulls out.
+            // Only Substrait's own `concat` differs from the engine's, which leaves nulls out.
             ("concat", "null_handling", "ACCEPT_NULLS") => self.standard,
             ("concat" | "concat_ws", "null_handling", "IGNORE_NULLS") => true,
             ("substring", "negative_start", "LEFT_OF_BEGINNING") => true,
@@ -189,8 +189,8 @@ impl Function {
     }
 }
 
-/// What `extract` takes out of a time: the part as `date_part` names it, and what is left of it after division by the
-/// number, if there is one.
+/// What `extract` takes out of a time: the part as `date_part` names it, and the divisor whose remainder is the result,
+/// if there is one.
 pub(super) fn part(component: &str) -> Result<(&'static str, Option<i64>)> {
     Ok(match component.to_uppercase().as_str() {
         "YEAR" => ("year", None),

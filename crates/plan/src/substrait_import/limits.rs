@@ -5,11 +5,11 @@
 pub struct Limits {
     /// Bytes of the plan.
     pub bytes: usize,
-    /// Relations, those of a shared subtree once for each time it is used.
+    /// Relations; a shared subtree counts once for each use.
     pub relations: usize,
     /// Relations below one another.
     pub depth: usize,
-    /// Expressions, counted the same way; those that are used twice where the plan has them once count twice.
+    /// Expressions, counted the same way. An expression that is used twice counts twice, although the plan has it once.
     pub expressions: usize,
     /// Expressions within one another, added up along relations below one another: the optimiser may make
     /// one expression of them all.

@@ -1,11 +1,11 @@
 //! Plans of other producers, read into logical plans over our tables.
 //!
-//! [`crate::codec`] reads sub-plans, which we wrote ourselves and of which drives know exactly what may be in them. A
-//! stranger's plan may hold far more (joins, subqueries, sets, windows), names functions and columns its own way, and
-//! has no aliases. So the relations are built here, and of `datafusion-substrait` only what turns single types,
-//! literals and functions into DataFusion's.
+//! [`crate::codec`] reads sub-plans, which the host wrote itself and whose contents drives know exactly. A foreign plan
+//! may hold far more (joins, subqueries, sets, windows), names functions and columns its own way, and has no aliases.
+//! So the relations are built here. `datafusion-substrait` only turns single types, literals and functions into
+//! DataFusion's.
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | here | the bytes |
 //! | `limits`, `table_lookup` | how much a plan may hold; the look-up of the tables that it names |
@@ -16,8 +16,8 @@
 //! | `read` | tables and rows that are spelt out |
 //!
 //! **Columns have unique names.** Substrait refers to columns by number, DataFusion by name, and a plan may read one
-//! table five times. Each read has an alias of its own, and each computed column too, so that a name never means two
-//! columns, not even across a correlated subquery.
+//! table five times. Each read has its own alias, and each computed column too. So a name never means two columns, not
+//! even across a correlated subquery.
 
 mod aggregate;
 mod consume;
@@ -120,8 +120,8 @@ impl ImportedPlan {
     }
 }
 
-/// What DataFusion takes for a defect of its own while it works on a stranger's plan is the plan's: nobody
-/// checked its types before.
+/// Turns an internal error of DataFusion over a foreign plan into an error of the plan, whose types had no check
+/// before.
 #[must_use]
 pub fn blame(error: Error) -> Error {
     if error.kind() == Kind::Internal { Error::unsupported("the plan can't be run by this engine").with_source(error) } else { error }

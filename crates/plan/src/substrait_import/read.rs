@@ -130,7 +130,7 @@ impl Consumer<'_> {
         LogicalPlanBuilder::values_with_schema(values, &schema)?.alias(self.fresh("rows"))?.build()
     }
 
-    /// The columns of `plan` at these places, each with a name of its own.
+    /// The columns of `plan` at these places, each with a unique name.
     pub(super) fn choose(&self, plan: LogicalPlan, places: &[i32]) -> DfResult<LogicalPlan> {
         let columns = plan.schema().fields().len();
         let mut seen = vec![false; columns];

@@ -13,6 +13,6 @@ pub trait TableLookup: Send + Sync {
     /// The table that a plan calls by these names, as it writes them.
     ///
     /// # Errors
-    /// Not found, invalid for names that can't be any table's, and what goes wrong while looking.
+    /// Not found; invalid for names that no table can have; errors of the look-up.
     async fn find(&self, names: &[String]) -> Result<(TableReference, Arc<dyn TableSource>)>;
 }

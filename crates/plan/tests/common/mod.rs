@@ -1,5 +1,5 @@
-//! Drives in one process: tables split over sessions of their own, sub-plans run there after a journey as bytes, and
-//! the super-plan run over what they gave.
+//! Drives in one process: tables are split over several sessions. Sub-plans run there after a round trip as bytes, and
+//! the super-plan runs over their results.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 pub mod mutation;
@@ -149,7 +149,7 @@ pub fn rows() -> RecordBatch {
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|c| c.1).collect()).unwrap()
 }
 
-/// Types that Substrait has no name for, beside one that it has.
+/// Types that Substrait has no name for, and one that it has.
 pub fn odd() -> RecordBatch {
     let x: Int32Array = (0..30).collect();
     let dec = cast(&x, &DataType::Decimal64(9, 2)).unwrap();

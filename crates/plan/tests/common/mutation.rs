@@ -1,4 +1,4 @@
-//! What tests need that change bytes at random and count panics.
+//! Helpers for tests that change bytes at random and count panics.
 
 use std::cell::Cell;
 

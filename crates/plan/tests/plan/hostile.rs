@@ -1,4 +1,4 @@
-//! Bytes of strangers give errors: of the right kind, with a name, and never a panic.
+//! Foreign bytes give errors: of the right kind, with a name, and never a panic.
 
 use crate::common::mutation::{Dice, count_panics, panics};
 use crate::common::*;

@@ -1,4 +1,4 @@
-//! The public behaviour of `skytether-plan`: one program, so that what it stands on is compiled and linked once.
+//! The public behaviour of `skytether-plan`. One test program, so that its dependencies are linked once.
 
 #[path = "../common/mod.rs"]
 mod common;

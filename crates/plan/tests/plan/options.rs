@@ -1,4 +1,4 @@
-//! An option of a stranger's plan is accepted only where the engine does what it says: what it does is looked at here.
+//! An option of a foreign plan is accepted only where the engine does what the option says; these tests compare both.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;

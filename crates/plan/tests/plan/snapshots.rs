@@ -1,4 +1,4 @@
-//! Plans as text: what comes in, what goes down (after its journey as bytes), what stays above.
+//! Plans as text: what comes in, what goes down (after a round trip as bytes), what stays above.
 
 use crate::common::*;
 use datafusion::arrow::record_batch::RecordBatch;

@@ -1,4 +1,4 @@
-//! Plans of strangers give a plan or an error of the right kind that names what is wrong, and never a panic.
+//! Foreign plans give a plan or an error of the right kind that names what is wrong, and never a panic.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What a stranger's plan may make of few bytes: trees that are flat, copies that are counted,
-//! bounded numbers of everything.
+//! Limits on what a foreign plan may make of few bytes: trees are flat, copies are counted, all numbers are bounded.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;

@@ -69,7 +69,7 @@ pub fn serve(listener: Listener, routes: Routes, context: ServeContext) -> BoxFu
     })
 }
 
-/// Who made `request`.
+/// The caller of `request`.
 #[must_use]
 pub fn caller<T>(request: &tonic::Request<T>) -> Identity {
     request.extensions().get::<Identity>().cloned().unwrap_or_else(Identity::anonymous)
@@ -111,7 +111,7 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        // The one that is ready is called; the clone waits for the next call.
+        // The ready service takes the call; the clone waits for the next one.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let Authenticated { auth, metrics } = self.with.clone();

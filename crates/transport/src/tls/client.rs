@@ -1,4 +1,4 @@
-//! The client's side.
+//! TLS on the client's side.
 
 use std::error::Error as StdError;
 use std::io::{self, IoSlice};
@@ -20,10 +20,10 @@ use crate::endpoint::{Endpoint, TLS_SCHEME};
 use crate::tls::pem::{authorities, certificates, private_key, provider};
 use crate::token::Secret;
 
-/// What a client shows, and whom it trusts.
+/// What a client shows (a certificate, a token), and the authorities that it trusts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// The authorities that servers' certificates must come from; without it those that the system trusts.
+    /// The authorities that servers' certificates must come from; if `None`, the system's.
     pub tls_ca: Option<PathBuf>,
     /// The client's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -37,7 +37,7 @@ impl Credentials {
     /// The variable of the environment that names the file of authorities.
     pub const CA_VARIABLE: &str = "SKYTETHER_TLS_CA";
 
-    /// What is not set here, from the environment.
+    /// Fills what is not set from the environment.
     #[must_use]
     pub fn or_environment(mut self) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());

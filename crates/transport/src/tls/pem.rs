@@ -1,4 +1,4 @@
-//! What both sides read from PEM files, and the cryptography of both.
+//! Reads PEM files for both sides, and has the cryptography of both.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The server's side: certificates that are read again when their files change.
+//! TLS on the server's side: certificates are read again when their files change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,8 +35,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The authorities whose client certificates are accepted. Without it none is asked for.
     pub client_ca: Option<PathBuf>,
-    /// Whether a client without a certificate gets in, because it may show a token instead. What it does show must be
-    /// valid.
+    /// Whether a client without a certificate is accepted, because it may show a token instead. A certificate that it
+    /// shows must be valid.
     pub client_cert_optional: bool,
 }
 
@@ -48,9 +48,9 @@ impl TlsFiles {
 
 /// TLS of one server, shared by its doors.
 ///
-/// Each handshake looks whether a file has changed, and takes over what is in it then. A broken state of the files (a
-/// certificate without its key, half a file) is logged once, and what was read last stays. Connections that exist are
-/// not touched.
+/// Each handshake checks whether a file has changed, and reads it again then. A broken state of the files (a
+/// certificate without its key, half a file) is logged once, and the former certificates stay in use. Open connections
+/// are not affected.
 #[derive(Debug)]
 pub struct ServerTls {
     files: TlsFiles,
@@ -60,7 +60,7 @@ pub struct ServerTls {
 #[derive(Debug)]
 struct State {
     configs: Arc<Configs>,
-    /// Of the files when they were last looked at, also where they were broken.
+    /// The stamp of the files at the last check, also where they were broken.
     stamp: Stamp,
 }
 
@@ -112,7 +112,7 @@ impl ServerTls {
         Arc::clone(&state.configs)
     }
 
-    /// The handshake, and who the client is by its certificate. On failure the connection comes back.
+    /// Runs the handshake. Returns the client's identity by its certificate; on failure, returns the connection.
     pub(crate) async fn accept(&self, stream: TcpStream, alpn: Alpn) -> Result<(TlsStream<TcpStream>, Option<Identity>), (io::Error, TcpStream)> {
         let configs = self.configs();
         let config = match alpn {
@@ -152,7 +152,7 @@ fn read(files: &TlsFiles) -> Result<Configs> {
     Ok(Configs { bare: Arc::new(bare), http2: Arc::new(http2) })
 }
 
-/// Logs where clients will refuse the certificate. It is served all the same: the clock may be what is wrong.
+/// Logs where clients will refuse the certificate for its dates. It is used all the same: the clock may be wrong.
 fn warn_of_dates(path: &Path, chain: &[CertificateDer<'_>]) {
     let Some(parsed) = chain.first().and_then(|der| x509_parser::parse_x509_certificate(der).ok()) else { return };
     let validity = parsed.1.validity();

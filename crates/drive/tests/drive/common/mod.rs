@@ -1,4 +1,4 @@
-//! Two small data sets on one drive, and what is needed to ask it questions.
+//! Two small data sets on one drive, and helpers to query it.
 #![allow(dead_code, unreachable_pub, reason = "every test file uses its own part")]
 
 use std::collections::BTreeMap;
