@@ -1,14 +1,13 @@
-//! A blank drive in the place of a lost one: all that the lost one had is made anew on it, while queries go on without
-//! it, and then it is taken in.
+//! Rebuilds the content of a lost drive on a blank drive, while queries continue without it. Then the blank drive
+//! joins.
 //!
-//! The blank drive has the lost one's id, so that nothing that names a drive changes: not root records, code maps or
-//! placement. What tells them apart is the member's *incarnation* in the record of the fleet, which grows when a
-//! rebuild begins: a drive whose own record names a smaller one was replaced, and is not used again. A drive without
-//! a record of the fleet is blank, and is not used either until all is on it; then it gets the record, and is taken
-//! in as one that was away.
+//! The blank drive has the id of the lost one, so root records, code maps and placement stay valid. The *incarnation*
+//! of the member in the membership record tells the two apart: it grows when a rebuild begins. A drive whose own record
+//! names a smaller incarnation was replaced, and no host uses it again. A drive without a membership record is blank,
+//! and no host reads from it until its content is complete. Then it gets the record, and joins like a drive that was
+//! away.
 //!
-//! What is on the blank drive already, as the code map names it, is not made again: that is how a
-//! rebuild goes on after a crash.
+//! A rebuild keeps what is on the blank drive already, as the code map names it. So it continues after a crash.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -38,15 +37,14 @@ use skytether_recovery::shard::role;
 /// Groups that are read and decoded at the same time.
 const GROUPS: usize = 8;
 
-/// Bytes of shards that wait for others of their groups at most, unless a quarter of the host's memory is less:
-/// twice what is read for nobody in particular, which is a row or two of each of some drives and as far apart
-/// as shards of a group are.
+/// Limit of bytes of shards that wait for other shards of their groups; a quarter of the host's memory if that is less.
+/// It is twice what drives read along: a row or two of some drives, as far apart as shards of a group are.
 const MOST_WAITING: u64 = 384 << 20;
 
 /// Groups whose shards are read along at a time.
 const ALONG: usize = 1024;
 
-/// Bytes that may be on their way to a drive beside those that wait for more: batches.
+/// Limit of batches that are on their way to one drive, besides the batch that fills.
 const SENDS: usize = 4;
 
 /// Bytes that go to the drive at a time.
@@ -102,14 +100,14 @@ fn places_of(wanted: &BTreeMap<u32, Vec<usize>>) -> Vec<Place> {
 }
 
 impl Maintenance {
-    /// Makes all anew on blank drives that are in the place of lost ones, and takes them in; `tell` is told how far it
-    /// is. Queries go on without them meanwhile, and so do ingests where enough other drives are here. Dropping it
-    /// stops it, and the next one goes on from there.
+    /// Rebuilds the content of lost drives on the blank drives in their places, and lets them join. `tell` gets the
+    /// progress. Queries continue without these drives, and so do ingests where enough other drives answer. Dropping
+    /// the future stops the rebuild; the next call continues it.
     ///
     /// # Errors
-    /// `Unsupported` in a fleet without redundancy; `Invalid` where a drive that is named is not lost, or what answers
-    /// in its place is not blank; `Conflict` while another repair is under way; `Unavailable` where more drives are
-    /// lost than the fleet survives, or a drive does not answer.
+    /// `Unsupported` in a fleet without redundancy. `Invalid` where a named drive is not lost, or the drive in its
+    /// place is not blank. `Conflict` while another repair runs. `Unavailable` where more drives are lost than the
+    /// scheme covers, or a drive does not answer.
     pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
         Box::pin(async move {
             let started = Instant::now();
@@ -170,8 +168,7 @@ impl Rebuild<'_> {
         let ids: Vec<_> = self.blank.iter().map(|at| catalog.drives()[*at].info().id).collect();
         catalog.fence(&ids).await?;
         let mut done: BTreeMap<DatasetName, Generation> = BTreeMap::new();
-        // What is written meanwhile is written without the blank drive; what was replaced meanwhile may
-        // have to be looked at again.
+        // Ingests write without the blank drive meanwhile. Data sets that they replace may need another pass.
         for pass in 0.. {
             let mut records = Vec::new();
             for name in catalog.names().await? {
@@ -475,7 +472,7 @@ impl Rebuild<'_> {
         }
     }
 
-    /// A value goes to a blank drive, with others.
+    /// Adds a value to the next batch for a blank drive.
     pub(crate) async fn put(&mut self, at: usize, key: Key, value: Bytes) -> Result<()> {
         let batch = self.batches.entry(at).or_default();
         batch.bytes += value.len();
@@ -484,8 +481,8 @@ impl Rebuild<'_> {
         if batch.bytes >= BATCH || batch.ops.len() >= OPS { self.send(at).await } else { Ok(()) }
     }
 
-    /// Sends what waits for a drive, beside what is made next. Reading it back would ask the drive's memory, not its
-    /// disk: that is for scrubs.
+    /// Sends the batch of a drive, while the next one fills. It does not read the batch back: a read would show the
+    /// drive's memory and not its disk. Scrubs verify the disk.
     async fn send(&mut self, at: usize) -> Result<()> {
         let Some(Batch { ops, bytes }) = self.batches.remove(&at) else { return Ok(()) };
         while self.sending.get(&at).is_some_and(|sending| sending.len() >= SENDS) {
@@ -520,7 +517,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Takes a generation that was replaced meanwhile off the blank drives again.
+    /// Deletes a generation that was replaced meanwhile from the blank drives.
     async fn tidy(&self, record: &RootRecord) -> Result<()> {
         self.tidy_generation(&record.name, record.generation).await
     }

@@ -1,4 +1,4 @@
-//! What blank drives get from copies: metadata and code maps, and tables that lie everywhere.
+//! Copies to blank drives what other drives hold whole: metadata slices, code maps, and tables that are everywhere.
 
 use bytes::Bytes;
 use skytether_common::{Error, Key, Result};

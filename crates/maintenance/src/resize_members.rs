@@ -1,4 +1,4 @@
-//! Drives that become members of the fleet, and members that cease to be.
+//! Membership changes of a resize: drives that join the fleet, and drives that leave it.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Maintenance {
     pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
         let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         let (id, name) = (drive.info().id, drive.info().name.clone());
-        // One that came before, of which a note failed, or that has left and is blank again, has its place.
+        // A drive keeps its place if its note failed in an earlier call, or if it left and is blank again.
         let before = self.0.drives().iter().position(|other| other.info().id == id);
         if before.is_some_and(|at| !health.is_outside(at)) {
             return Ok(false);
@@ -65,8 +65,8 @@ impl Maintenance {
             }
             new
         };
-        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was
-        // lost. What it says by itself counts for nothing.
+        // The drive gets the record first. A host that finds the drive in a newer record then sees that it is no blank
+        // replacement of a lost drive. Its own word alone counts for nothing.
         let mut first = fleet;
         grown(&mut first);
         let newest = std::mem::take(&mut first.change);
@@ -127,7 +127,7 @@ impl Maintenance {
         catalog.record_absent().await?;
         // Before nothing may change: making copies alike is a change, too.
         catalog.agree_on_all().await?;
-        // From here on no root record changes, whoever would change it.
+        // From here on no root record changes.
         let _still = health.freeze_records().await;
         let names = catalog.names().await?;
         let mut records: Vec<(DatasetName, Option<Bytes>)> = Vec::new();
@@ -165,9 +165,9 @@ impl Maintenance {
                 self.0.catalog().place_record(at, name, value.as_ref()).await?;
             }
         }
-        // Whoever looks now finds either the old homes or the new ones, all with the same records.
+        // From now on a reader finds the old homes or the new ones, all with the same records.
         if let Err(e) = catalog.change_membership(change).await {
-            // Some may know it, and then it is so.
+            // Some drives may have the new record, and then it counts.
             if let Ok(now) = self.newest_membership().await {
                 catalog.adopt_membership(&now);
             }

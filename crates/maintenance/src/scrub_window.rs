@@ -1,9 +1,9 @@
-//! Slices and parities that are verified together: each drive reads its own, and sends up what is wrong and, for all
-//! places of groups of one shape, the sum of their digests.
+//! A window of slices and parities that drives verify together. Each drive reads its own values. It reports damaged
+//! ones, and one sum of digests for each place in groups of one shape.
 //!
-//! The sums of the parities' digests must be the parity of the sums of the data's, which compares many groups
-//! at the price of one. What is found damaged is taken out of the sums again; where these do not agree, groups
-//! are looked at one by one.
+//! The sums of the parities' digests must be the parity of the sums of the data's digests. One comparison so covers
+//! many groups. Damaged values are taken out of the sums. Where the sums disagree, the host checks the groups one by
+//! one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ fn expected(shard: &Shard) -> Expected {
     Expected { len: shard.len, crc32c: shard.crc32c }
 }
 
-/// What is wrong, in words; nothing where nobody said what it should be.
+/// Describes a finding in words.
 fn words(found: &Found) -> String {
     match found {
         Found::Missing => "is missing".to_owned(),
@@ -258,7 +258,7 @@ impl Scrub<'_> {
     ) -> Result<Vec<(usize, Vec<usize>)>> {
         let mut sums = BTreeMap::new();
         answers.into_values().try_for_each(|answer| add(&mut sums, answer))?;
-        // What is whole of groups that are not is in the sums, and taken out.
+        // In groups with damage the whole shards are in the sums too, and are taken out.
         let mut asked: BTreeMap<usize, Vec<Item>> = BTreeMap::new();
         for (n, bad) in bad {
             let Some(group) = groups.get(*n) else { continue };
@@ -315,7 +315,7 @@ impl Scrub<'_> {
         Ok(odd)
     }
 
-    /// Makes shards of a group anew.
+    /// Reconstructs the damaged shards of a group.
     async fn mend_group(&mut self, table: &Arc<Table>, number: u32, bad: &BTreeMap<usize, String>) -> Result<()> {
         let group = Group { table: Arc::clone(table), number, shape: None, turn: 0 };
         let (coded, members) = group.coded()?;
@@ -346,8 +346,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// A group whose shards are all those of the code map, and whose parities are not those of the data: with data that
-    /// their metadata vouch for, map and parities are made anew.
+    /// Repairs a group whose shards all match the code map, but whose parities do not match the data. If the metadata
+    /// slices confirm the data, the parities are encoded again and the code map is written with them.
     async fn mend_parities(&mut self, table: &Arc<Table>, number: u32, suspects: &[usize]) -> Result<()> {
         let group = Group { table: Arc::clone(table), number, shape: None, turn: 0 };
         let (coded, members) = group.coded()?;
