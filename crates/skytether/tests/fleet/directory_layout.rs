@@ -238,7 +238,7 @@ async fn flipped_bit_in_the_fleet_file_is_reported_or_corrected() {
     assert_eq!(answers(&fleet, "at last").await, whole);
     clean(&fleet, "at last").await;
     drop(fleet);
-    // A list that names one drive less, of which the directory is gone as well.
+    // The list lacks one drive, whose directory is gone as well.
     fs::write(&file, serde_json::json!({"format": 2, "drives": [ids[0], ids[1], ids[3]], "places": [0, 1, 3]}).to_string()).unwrap();
     lose(dir.path(), &[2]);
     let fleet = reopen(dir.path()).await;

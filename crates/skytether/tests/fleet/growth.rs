@@ -85,8 +85,8 @@ fn holders(redundancy: &RedundancyRecord, slot: usize) -> Vec<uuid::Uuid> {
     (0..=outer.parity() as u32).flat_map(of).map(|at| drives[at]).collect()
 }
 
-/// Every value on the drives of a closed fleet is one that a root record names there, all that these name is there,
-/// root records lie on so many drives each, and all other drives are empty.
+/// Checks a closed fleet. A root record names every value on its drives, and every named value exists. Each root record
+/// is on `homes` drives, and all other drives are empty.
 pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
     let mut found: Vec<(uuid::Uuid, PartitionName, Option<u32>)> = Vec::new();
     let mut records: BTreeMap<String, (RootRecord, usize)> = BTreeMap::new();
@@ -422,7 +422,7 @@ async fn resize_and_repair_keep_a_rate_limit() {
     clean(&fleet, "at a rate").await;
 }
 
-/// Kills a growth or a retirement before every so many of its changes, and does it again.
+/// Kills a growth or a retirement before every `every`th of its changes, and repeats it.
 async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
     let first = tempfile::tempdir().unwrap();
     let scheme = redundancy.parse::<Scheme>().unwrap();

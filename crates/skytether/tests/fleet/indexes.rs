@@ -151,7 +151,7 @@ async fn queries_by_any_range_are_equal_with_and_without_indexes() {
             uses += used(&receipt);
         }
     }
-    // Not `raw`, where slices are handed out, and not where most rows match.
+    // Not with `raw`, where drives send slices raw, and not where most rows match.
     assert!(uses > 200, "{uses}");
     let (_, receipt) = asked(&fleet, "SELECT id, f, i, s FROM lab.a WHERE i = 7", Pushdown::Adaptive).await;
     assert!(receipt.drives.iter().all(|d| d.slices == 0 && d.indexes.iter().all(|index| index.covers && index.name == "values")), "{receipt}");
@@ -258,7 +258,7 @@ async fn damaged_indexes_are_not_used_and_are_rebuilt() {
         }
         let fleet = open(dir.path(), 2).await.unwrap();
         assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), due, "heads {heads}");
-        // Found damaged, it is made anew, by itself.
+        // The drive finds the damage, and builds the index again by itself.
         let mut whole = false;
         for _ in 0..600 {
             let (rows, receipt) = asked(&fleet, sql, Pushdown::Full).await;
@@ -287,7 +287,7 @@ async fn index_not_built_at_close_is_built_after_reopening() {
         due
     };
     let fleet = open(dir.path(), 2).await.unwrap();
-    // Queries and ingests go on beside the build.
+    // Queries and ingests continue during the build.
     for at in 0..5 {
         assert_eq!(query(&fleet, sql, CUTS[at % 4]).await.unwrap(), due);
         ingest(&fleet, "lab.other", &rows[..3], at > 0).await.unwrap();
@@ -339,7 +339,7 @@ async fn degraded_reads_need_no_index_and_repair_rebuilds_them() {
     assert!((0..5).all(|drive| index_files(dir.path(), drive).iter().all(|file| !fs::read(file).unwrap().starts_with(b"SKYINDX"))));
 }
 
-/// Two drives over directories, of which each may be full at some bytes.
+/// Two drives over directories, each with an optional capacity in bytes.
 pub(crate) fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn Cse>> {
     let drive = |n: usize| {
         let create = Some(DriveIdentity { id: Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}") });

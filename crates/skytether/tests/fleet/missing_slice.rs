@@ -82,7 +82,7 @@ async fn all_missing_drives_are_named_and_the_others_listed() {
         bring_back(dir.path(), &[1, 3]);
         let fleet = open(dir.path(), 4, "none").await.unwrap();
         assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
-        // Nobody looks into a fleet that somebody has open.
+        // The status needs the lock, which the open fleet has.
         assert_eq!(Fleet::offline_status(dir.path()).await.unwrap_err().kind(), Kind::Conflict);
     }
     let nothing = tempfile::tempdir().unwrap();

@@ -166,7 +166,7 @@ async fn scrub_repairs_any_kind_of_damage_on_one_drive() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
-    // An older generation, of which a stale slice may come.
+    // An older generation, from which a stale slice may come.
     ingest(&fleet, "lab.old", &batches(3, 900), false).await.unwrap();
     let whole = answers(&fleet, Pushdown::Full).await;
     drop(fleet);
@@ -485,7 +485,7 @@ async fn scrub_obeys_rate_limit_selection_and_cancellation() {
     let slow = ScrubOptions { bytes_per_s: Some(report.bytes_verified / 4), ..one.clone() };
     let report = scrub(&fleet, slow).await;
     assert!(report.seconds > 0.5, "{report}");
-    // One that would take for ever ends when nobody waits for it.
+    // A scrub without a waiting caller ends, however long it would take.
     let never = ScrubOptions { bytes_per_s: Some(1), ..one };
     let stopped = tokio::time::timeout(std::time::Duration::from_millis(300), fleet.scrub(&never, &|_| ())).await;
     assert!(stopped.is_err());

@@ -115,7 +115,7 @@ async fn lost_drive_is_reconstructed_within_its_node() {
             seen.push(set);
         }
     }
-    // The bytes on all other hosts are gone, and nobody noticed.
+    // The files on all other nodes are gone, and no drive has noticed it.
     for n in [0, 1, 2, 6, 7, 8] {
         std::fs::rename(dir_of(dir.path(), n).join("slices"), dir_of(dir.path(), n).join("gone")).unwrap();
     }
