@@ -27,12 +27,12 @@ Progress = Callable[[int], None]
 #: What may be told how far a file is: called with the bytes done, and how many there will be.
 FileProgress = Callable[[int, int], None]
 
-#: Fleets that are open in this process, by their directories, so that ``skytether://`` reads them as they are: nobody
-#: else can open them meanwhile.
+#: Open fleets of this process by their directories. ``skytether://`` reads through these objects, as a directory can't
+#: be opened twice.
 _opened: weakref.WeakValueDictionary[str, Fleet] = weakref.WeakValueDictionary()
 
-#: Directories of fleets that ``skytether://`` has open. Readers let go of their files in threads of their own, a moment
-#: after they gave their result.
+#: Directories of fleets that ``skytether://`` has open. Readers release their files in threads of their own, a moment
+#: after they returned their result.
 _lent: set[str] = set()
 
 #: Seconds to wait for that.
@@ -83,14 +83,14 @@ def open(  # noqa: A001 - the name users expect
     memory_limit
         Bytes that all queries together may use on the host's side, for sorting, joining and merging (default 1 GiB).
     spill_limit
-        Bytes that queries may put aside in ``path/spill`` for sorting, joining and merging what memory can't hold
-        (default 10 GiB). A query that needs more raises `ExhaustedError`.
+        Bytes that queries may spill to ``path/spill`` for sorting, joining and merging what memory can't hold (default
+        10 GiB). A query that needs more raises `ExhaustedError`.
     slice_rows
-        Rows that a slice of what is ingested holds at most; slices are dealt to the drives in turn. By default only a
+        Limit of rows in a slice of ingested data; slices are distributed over the drives round robin. By default only a
         slice's size counts (1 MiB), so that a small table is one slice on one drive.
     hosts
-        On how many hosts the drives of a new fleet are taken to be, as many on each, in order: those that may be lost
-        together. For a fleet that exists it must be left out or be right.
+        Number of nodes (failure domains) of a new fleet, each with the same number of drives, in order. For an existing
+        fleet leave it out, or give its number.
 
     Raises
     ------
@@ -150,7 +150,9 @@ def _profiles(given: Profile | Sequence[Profile] | Mapping[int, Profile]) -> str
         raise InvalidError(f"{given!r} is no device profile: give a name, a path or TOML text, a list with one for each drive, or a dict by the drives' numbers") from error
 
 
-def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:  # noqa: A002 - as the command has it
+def calibrate(
+    profile: Profile, *, served: bool = False, dir: str | os.PathLike[str] | None = None  # noqa: A002 - a CLI name
+) -> dict[str, Any]:
     """Measures whether a drive under a device profile works as that device would. Takes some seconds, and
     longer for slow devices.
 
@@ -182,18 +184,18 @@ def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[
 
 
 def generate_particles(
-    path: str | os.PathLike[str], rows: int, seed: int = 1, *, gathered: float = 0.0, format: str | None = None, replace: bool = False,  # noqa: A002 - as of `ingest`
-    progress: Progress | None = None,
+    path: str | os.PathLike[str], rows: int, seed: int = 1, *, gathered: float = 0.0,
+    format: str | None = None, replace: bool = False, progress: Progress | None = None,  # noqa: A002 - as of `ingest`
 ) -> int:
-    """Writes a file of made-up particles (ID, x, y, z, ke), of which as many are energetic as C2's authors published;
-    docs/physicists.md says what they are like.
+    """Writes a file of synthetic particles (ID, x, y, z, ke). The share of energetic ones is the one that C2's authors
+    published; docs/physicists.md describes the distribution.
 
     Parameters
     ----------
     path
         The file; its ending says what it is: ``.parquet``, or ``.vpic`` for raw records.
     rows, seed
-        How many, and what all numbers follow from: the same ones make the same file, on any machine.
+        Number of particles, and the seed of all numbers: equal seeds make equal files, on any machine.
     gathered
         The share of the energetic particles (ke > 0.3) that is in every 16th brick of the box; the others are anywhere.
     format
@@ -342,7 +344,7 @@ class Fleet(Growth):
         NotFoundError
             There is no such table.
         UnsupportedError
-            The table is the dense view of a matrix, which nobody stores: take its rows (``x_rows``).
+            The table is the dense view of a matrix, which no drive stores: take its rows (``x_rows``).
         """
         return json.loads(self._inner.export(name, os.fspath(path), replace, progress))
 
@@ -440,12 +442,12 @@ class Fleet(Growth):
         table
             The data set (``"physics.p"``), or one of its tables (``"physics.p.data"``).
         columns
-            The column, or columns (at most 8), by whose ranges rows are to be found.
+            The column, or columns (at most 8), by whose ranges the index finds rows.
         include
-            Columns whose values it has beside them: queries for no others read no slice for the rows that it finds.
-            Takes as much space as these columns do.
+            Columns that the index includes besides its own. A query that reads no other columns reads no slice for the
+            rows that the index finds. The index then takes as much space as these columns do.
         name
-            What it is called (default: its columns).
+            Name of the index (default: its columns).
         wait
             Wait until it is built. An embedded fleet's drives build only while it is open.
         progress
@@ -694,15 +696,15 @@ class Receipt:
         return self._operators
 
     def to_dict(self) -> dict[str, Any]:
-        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with
-        `name`, `rung` (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`,
-        `bytes_sent`, `seconds`, `reason`.
+        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with `name`,
+        `rung` (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`,
+        `seconds`, `reason`.
 
-        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`,
-        `seconds` and the `reason` why it is there; `host_work` is what it worked off of what drives handed it
-        (`slices`, `rows_read`, `bytes_read`, and `seconds`, which are among those of the operators), and of each
-        drive `above` is its part of that; `scans` are the sub-plans, each with an annotation per drive, in which are
-        the drive's own `operators`."""
+        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`, `seconds`
+        and the `reason` why it is there. `host_work` is the host's work on slices that drives sent raw: `slices`,
+        `rows_read`, `bytes_read`, and `seconds`, which the operators' seconds include. `above` of a drive is the part
+        of that for its slices. `scans` are the sub-plans, each with an annotation per drive, which has the drive's own
+        `operators`."""
         return json.loads(self._json)
 
     def __str__(self) -> str:

@@ -21,12 +21,12 @@ def bytes_per_s(rate: float | None) -> int | None:
 
 
 class Growth:
-    """Drives that come and go. What moves then is reported as a dict:
+    """Drives join and leave. A method reports the moves as a dict:
 
-    `added` and `retired` drives, `datasets` of which something moved, `bytes_moved` and `bytes_least` (the fewest that
-    had to move, if slices could be divided), `moved` and `linked` values, `drives` (a dict each with `drive`, and its
-    bytes `before` and `after`), `off_before` and `off_after` (by how much the drive that is furthest off the mean is
-    off it, as a share), what was `left` (texts), `notes`, `seconds`, and others.
+    `added` and `retired` drives, `datasets` (those with moved values), `bytes_moved` and `bytes_least` (the least
+    number that had to move, if slices could be divided), `moved` and `linked` values, `drives` (a dict each with
+    `drive`, and its bytes `before` and `after`), `off_before` and `off_after` (the largest deviation of a drive from
+    the mean, as a share), `left` (texts about values that could not move), `notes`, `seconds`, and others.
     """
 
     _inner: _internal.Fleet
@@ -80,9 +80,9 @@ class Growth:
         return self._resize(0 if given else 1 if count is None else count, given, [], rate, progress, host)
 
     def retire(self, drives: str | Sequence[str], *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Moves all that is on drives to the others, makes anew what was on lost ones, and goes on without them;
-        those that are here are wiped. Queries and ingests go on meanwhile; an ingest that began before and ends
-        after is told to begin again.
+        """Moves all values of some drives to the others, reconstructs those of lost drives, and ends the membership of
+        the drives. Drives that answer are wiped. Queries and ingests continue; an ingest that is under way at the end
+        must begin again.
 
         Parameters
         ----------
@@ -103,8 +103,8 @@ class Growth:
         ConflictError
             Drives are being added, retired or repaired already.
         UnavailableError
-            Another drive is lost; or something can't be moved, which the text names: a table that is partitioned by
-            key, with no drive to take the place, or one without redundancy of which a part is lost.
+            Another drive is lost; or a value can't be moved, which the text names: a part of a table that is
+            partitioned by key, without a drive to replace the old one, or a lost part of a table without redundancy.
         """
         return self._resize(0, [], [drives] if isinstance(drives, str) else list(drives), rate, progress)
 

@@ -123,7 +123,7 @@ def assert_begins(printed: str, shown: str) -> None:
 
 
 def test_readme_shows_the_output_of_the_demo(place: Path) -> None:
-    """The table of marker genes, and the receipt but for times. An ellipsis stands for lines left out."""
+    """The table of marker genes, and the receipt without times. An ellipsis in the document means omitted lines."""
     (_, shown), *more = [(language, text) for language, text in blocks("README.md") if text.startswith("cell type ")]
     assert not more
     done = command("demo")
@@ -182,8 +182,8 @@ def test_the_examples_of_explain_run(place: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_examples_for_storage_run(place: Path) -> None:
-    """Commands that serve run beside the others, also those for SQL tools that follow them; the
-    ports are this test's own."""
+    """Serving commands run in the background, also those for the SQL tools that follow them. The ports are this test's
+    own."""
     ports: dict[str, int] = {}
 
     def ours(text: str) -> str:

@@ -40,7 +40,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def check_an_early_end(fleet: skytether.Fleet, result: skytether.Result, rows: int = 1) -> None:
-    """That a run was given up after `rows` rows or more, of which the drive has sent few more."""
+    """Checks that a run was given up after `rows` rows or more, and that the drive sent few more rows."""
     so_far = result.receipt_so_far.to_dict()
     # Over a connection the host does not tell what its drives did before the end.
     sent = sum(drive["rows_out"] for drive in so_far["drives"]) if so_far["drives"] else so_far["rows"]
@@ -87,7 +87,7 @@ def test_a_head_stops_the_drives(fleet):
     # The drives know how many rows are wanted.
     receipt = dataset.receipt.to_dict()
     assert receipt["bytes_moved"] < 5000 and sum(drive["rows_out"] for drive in receipt["drives"]) <= 5
-    # With a part of the filter done here nobody knows: batches come until there are enough.
+    # With a part of the filter done here the number of rows is unknown: batches come until there are enough.
     kept = dataset.scanner(None, pc.floor(f("m") * 2) == 1)
     assert kept.local and kept.head(3).num_rows == 3
     check_an_early_end(fleet, kept._result)

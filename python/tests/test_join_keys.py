@@ -28,7 +28,7 @@ def _tables() -> dict[str, pa.Table]:
     }
 
 
-#: Rows with `x`, `y`, `v` and `w`, of which `x` and `y` come from one table or from two.
+#: Rows with `x`, `y`, `v` and `w`; `x` and `y` come from one table or from two.
 BELOW = {
     "inner": "SELECT a.x, b.y, a.v, b.w FROM t.a JOIN t.b ON a.k = b.k",
     "inner with a condition": "SELECT a.x, b.y, a.v, b.w FROM t.a JOIN t.b ON a.k = b.k AND a.y < b.x",

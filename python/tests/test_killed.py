@@ -82,8 +82,7 @@ def nothing_left(fleet: skytether.Fleet) -> None:
 
 @contextmanager
 def victims(place: Path) -> Iterator[Served]:
-    """Drives and a host, with a data set that nobody touches: that is there in the end, and of
-    anything else nothing."""
+    """Drives and a host, with a data set that no work changes. In the end it is there, and no other value."""
     with serving(place, DRIVES, *OPTIONS) as served:
         with skytether.connect(served.url) as fleet:
             empty = keys(fleet)
@@ -174,7 +173,7 @@ def test_drop_with_a_killed_drive_leaves_all_or_nothing(tmp_path: Path) -> None:
         for n in range(DRIVES):
             with skytether.connect(served.url) as fleet:
                 fleet.ingest(OLD, "lab.victim")
-                # It answers nobody, so that the drop waits for it, wherever its turn is.
+                # The drive answers no request, so the drop waits for it, whatever its turn is.
                 served.processes[n].send_signal(signal.SIGSTOP)
                 drop = Doing(lambda: fleet.drop("lab.victim"))
                 waited = drop.lives(0.1 + 0.3 * n)

@@ -1,10 +1,9 @@
 //! [`Aggregator`]: a cluster of drives that is one drive of another host.
 //!
-//! Its parent sees one CSE. What the parent stores is distributed over the drives below ([`crate::striped_storage`]). The
-//! drives below process a sub-plan slice by slice, as the parent feeds it; the aggregator merges their states before it
-//! sends them ([`crate::worker`]). Work moves between aggregator and drives as it does between host and drives. A
-//! sub-plan that can't be split (sorts, limits, windows) runs in the aggregator itself, over slices that it reads from
-//! its drives.
+//! Its parent sees one CSE. The drives below store what the parent writes ([`crate::striped_storage`]). They process a
+//! sub-plan slice by slice, as the parent feeds it; the aggregator merges their states before it sends them
+//! ([`crate::worker`]). Work moves between aggregator and drives as it does between host and drives. A sub-plan that
+//! can't be split (sorts, limits, windows) runs in the aggregator itself, over slices that it reads from its drives.
 
 use futures::future::BoxFuture;
 use std::fmt;
