@@ -48,7 +48,7 @@ print(json.dumps({"seconds": took, "cpu": now.user + now.system - used.user - us
 
 def ingested(source: Path, place: Path, scheme: str, profile: str = "unlimited") -> dict[str, float]:
     """One ingest into a fleet at `place` that did not exist before."""
-    # What an earlier one wrote is not written back while this one is looked at.
+    # Write back the output of one run before the next is measured.
     os.sync()
     done = subprocess.run([sys.executable, "-c", ONE, str(source), str(place), scheme, str(DRIVES), profile], capture_output=True, text=True, timeout=1800)
     if done.returncode != 0:

@@ -140,7 +140,7 @@ def fleet_of(drives: int, rows: int) -> Path:
 
     path = data.OUT / f"fleet_moving_{drives}_{rows}"
     if not path.exists():
-        # What an earlier run left half made is not taken for the whole.
+        # A half-made file of an interrupted run must not count as whole.
         part = path.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with skytether.open(part, drives=drives) as fleet:
@@ -187,7 +187,7 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
         run = {
             "slice_rows": rows / slices,
             "slice_bytes": sum(note["bytes_read"] for note in notes) / slices,
-            # Who has the most is the last to be done.
+            # The drive with the most slices ends last.
             "slices": max(note["slices"] for note in notes),
             "lower_s_per_row": seconds(operators, "SliceScanExec", "FilterExec", "ProjectionExec") / rows,
             "upper_s_per_row": seconds(operators, "AggregateExec") / rows,
@@ -237,12 +237,12 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
 
 @functools.cache
 def reading(path: Path, kind: str, slower: float) -> float:
-    """Seconds of a core of this machine that a drive takes to read a byte of a slice from its disk, and to verify it:
-    of the fleet's drives, so slow that nothing else counts, which hand out all that they have, through links and from
-    disks that are quick."""
+    """Seconds of a core of this machine for a drive to read a byte of a slice from its disk, and to verify it. The
+    fleet's drives are so slow that nothing else counts. They send all slices raw, through fast links and from fast
+    disks."""
     import skytether
 
-    # Quick drives don't hand out more slowly than the level above works off.
+    # A fast drive sends slices raw faster than the host processes them, which would count instead.
     slower = max(slower, PLANNED)
     fleet = skytether.open(path, drives=1, profile=profile(slower, 1000.0).replace("261000000.0", "1e11"))
     all_of_it, none, moved = [], [], 0
@@ -395,7 +395,7 @@ def run(points: Sequence[tuple[str, int, int, float]], rows: int, repeat: int, o
             )
             for cut, bytes_moved in zip(CUTS, moved, strict=True):
                 happened = [drive for scan in receipts[cut]["scans"] for drive in scan.get("estimate", {}).get("happened", {}).get("drives", [])]
-                # Statistics prune nothing of a drive that is to hand out all that it has.
+                # Statistics exclude no slice of a drive that must send all slices raw.
                 of = known[kind, drives, slower]
                 slices = math.ceil(rows / float(of["slice_rows"]) / drives) if cut == "raw" else of["slices"]
                 row = {

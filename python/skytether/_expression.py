@@ -130,7 +130,7 @@ def operands(node: Node, name: str) -> list[Node]:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` with the types that Substrait is told."""
+    """`schema` with the types for Substrait."""
     return pa.schema([pa.field(field.name, _told(field.type)) for field in schema])
 
 

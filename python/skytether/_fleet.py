@@ -65,16 +65,16 @@ def open(  # noqa: A001 - the name users expect
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
-        How data sets of a new fleet survive the loss of drives, unless their ingest says otherwise: ``"none"``,
-        ``"replicas:R"`` (R copies), ``"ec:K+M"`` (any M drives may be lost; takes M/K more room), or, with `hosts`,
-        ``"ec:K+M/k+m"`` (any M hosts may be lost, and m drives of each other one at the same time). A fleet that exists
-        has its own, with which anything but the default must agree.
+        Redundancy of a new fleet, for data sets whose ingest names none: ``"none"``, ``"replicas:R"`` (R copies),
+        ``"ec:K+M"`` (any M drives may be lost; takes M/K more space), or, with `hosts`, ``"ec:K+M/k+m"`` (any M nodes
+        may be lost, and m drives of each other one at the same time). An existing fleet keeps its own; anything but the
+        default must equal it.
     profile
-        The devices that the drives are to be like: processor, disk, link and memory of each are bounded to what its
-        profile says. A profile is the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``,
-        ``"unlimited"``), the path of a TOML file, or TOML text. One for all drives, a list with one for each, or a dict
-        of some by the drives' numbers, where the others are as fast as the machine. Only reading and queries are slowed
-        down. `calibrate` measures how well it is kept to.
+        The devices that the drives emulate: a profile bounds processor, disk, link and memory of a drive. It is the
+        name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or
+        TOML text. Give one for all drives, a list with one for each, or a dict of some by the drives' numbers, where
+        the others are as fast as the machine. Only reading and queries are slowed down. `calibrate` measures how well
+        drives keep to it.
     create
         False: fail with `NotFoundError` where there is no fleet.
     memory_per_drive
@@ -117,8 +117,7 @@ def open(  # noqa: A001 - the name users expect
 
 
 def borrow(location: str) -> Fleet:
-    """The fleet in a directory or behind a host, for somebody who gives it back when it was read; to be
-    closed by `give_back`."""
+    """Borrows the fleet in a directory or behind a host for a read. The caller returns it with `give_back`."""
     if _internal.is_host(location):
         return connect_again(location)
     fleet = Fleet(_internal.Fleet.open(location, None, "none", "unlimited", False, None, None, None, None))
@@ -287,13 +286,13 @@ class Fleet(Growth):
         progress
             Called now and then with the number of rows stored so far.
         partition_by
-            The column, or columns in order, whose values say on which drive a row lies: rows that are equal in them are
-            on one drive. Windows and aggregates by these columns, and joins with a table that is partitioned by columns
-            of the same kinds, then run whole on the drives. Integers, texts, bytes, booleans, dates, times and decimals
-            can be such columns. By default rows are spread evenly, whatever they hold.
+            The column, or columns in order, whose values determine the drive of a row: rows with equal values are on
+            one drive. Windows and aggregates by these columns then run whole on the drives, and so do joins with a
+            table that is partitioned by columns of the same kinds. Integers, texts, bytes, booleans, dates, times and
+            decimals can be such columns. By default rows are spread evenly, whatever they hold.
         redundancy
-            How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``,
-            ``"replicas:R"``, ``"ec:K+M"``, or, in a fleet that knows its hosts, ``"ec:K+M/k+m"``.
+            Redundancy of the data set, instead of the fleet's: ``"none"``, ``"replicas:R"``, ``"ec:K+M"``, or, in a
+            fleet with nodes, ``"ec:K+M/k+m"``.
         format
             The format of all files, whatever their names end in: ``"parquet"``, ``"arrow"``, ``"csv"``, ``"tsv"``,
             ``"jsonl"`` or ``"vpic"``.

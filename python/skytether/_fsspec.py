@@ -94,8 +94,8 @@ def _as_os_error(path: str) -> Iterator[None]:
 
 
 def _table(name: str) -> str:
-    """The table that a file's name means. `physics.parquet` is a data set, too: only what leaves a name
-    is taken for an ending."""
+    """The table that a file's name means. ``physics.parquet`` is a data set, too, so an ending counts as one only if it
+    leaves a name."""
     short = name.removesuffix(ENDING)
     return short if "." in short else name
 

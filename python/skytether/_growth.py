@@ -41,7 +41,7 @@ class Growth:
         progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
         """Takes blank drives into the fleet and gives them their share of every table, so that all drives are within 5%
-        of the mean. Queries and ingests go on meanwhile. What was cut off goes on with `balance`.
+        of the mean. Queries and ingests continue. `balance` continues an interrupted call.
 
         Parameters
         ----------
@@ -51,8 +51,8 @@ class Growth:
             Of a fleet behind a host: the address, or addresses, of the blank drives. They must be among the host's
             drives when it is started again.
         host
-            The host that the new drives are on, in a fleet that knows its hosts (default: that of their addresses, if
-            the fleet has drives there; of an embedded fleet the one with the fewest drives).
+            The node of the new drives, in a fleet with nodes (default: the host of their addresses, if the fleet has
+            drives there; in an embedded fleet the node with the fewest drives).
         rate
             How fast slices may be moved, over all drives together, in MB/s (default: as fast as it goes).
         progress
@@ -109,8 +109,8 @@ class Growth:
         return self._resize(0, [], [drives] if isinstance(drives, str) else list(drives), rate, progress)
 
     def balance(self, *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Moves slices so that every drive has as much as the others, to within 5%, and no more than that takes: what
-        `add_drives` and `retire` end with, and what goes on with what was cut off.
+        """Moves slices so that every drive's load is within 5% of the mean, with no more moves than that takes.
+        `add_drives` and `retire` end with this, and it continues them if they were interrupted.
 
         Parameters
         ----------

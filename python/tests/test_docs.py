@@ -230,7 +230,7 @@ def test_the_examples_for_storage_run(place: Path) -> None:
     cut = next(text for text in printed if "super-plan" in text and "shop.orders" in text)
     assert "DriveScan: shop.orders with shop.customers" in cut or "DriveScan: o with c" in cut, cut
     assert any("data by customer" in text for text in printed)
-    # A blank drive in the place of each that was lost, and what a scrub mends.
+    # A blank drive in the place of each lost one, and damage for a scrub.
     rebuilt, up, mended, clean = (next(text for text in printed if said in text) for said in ("drive-1, drive-3 rebuilt", "drive-4  up", "all mended", "nothing is damaged"))
     assert "left:" not in rebuilt and up.count(" up ") == 5 and ": mended" in mended and "mended" not in clean
     # The same where a host was lost, and a drive of each other.

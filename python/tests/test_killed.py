@@ -109,7 +109,7 @@ def after(served: Served) -> dict[str, int] | None:
 
 
 class Doing(threading.Thread):
-    """Work on a thread of its own, which may fail for want of what was killed."""
+    """Work on a thread of its own, which may fail because a process that it needs was killed."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)

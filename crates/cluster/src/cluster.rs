@@ -213,12 +213,12 @@ impl Cluster {
     }
 
     pub(crate) fn set_gone(&self, gone: Vec<Arc<MissingDrive>>) {
-        // It is set once, by who made the host.
+        // Set once, by the function that made the cluster.
         let _ = self.0.gone.set(gone);
     }
 
     pub(crate) fn set_kept(&self, kept: bool) {
-        // It is set once, by who made the host.
+        // Set once, by the function that made the cluster.
         let _ = self.0.kept.set(kept);
     }
 
@@ -256,7 +256,7 @@ impl Cluster {
     }
 
     pub(crate) fn set_fence(&self, fence: Arc<Fence>) {
-        // It is set once, by who made the host.
+        // Set once, by the function that made the cluster.
         let _ = self.0.fence.set(fence);
     }
 

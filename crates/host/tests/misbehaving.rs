@@ -402,7 +402,7 @@ async fn a_broken_root_record_hides_no_other_and_can_be_dropped() {
     assert_eq!(slices_of(&drives, ""), whole + 1);
 }
 
-/// Threads of hosts have stacks of 32 MiB. The longest chains that are let through must fit with room to spare.
+/// Threads of hosts have stacks of 32 MiB. The longest allowed chains must fit with space to spare.
 #[test]
 fn the_deepest_query_fits_the_stack_of_a_host() {
     let run = || {

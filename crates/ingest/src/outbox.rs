@@ -56,10 +56,10 @@ impl WritePipeline {
         Self { lanes }
     }
 
-    /// Hands over one value; blocks the thread while the lane is full, so never call it from a task.
+    /// Queues one value. Blocks the thread while the lane is full, so never call it from a task.
     ///
     /// # Errors
-    /// Only that the lane has failed; [`Self::finish`] tells why.
+    /// Only that the lane has failed; [`Self::finish`] has the reason.
     pub(crate) fn put(&self, drive: usize, key: Key, value: Bytes) -> Result<()> {
         self.lanes[drive].send.blocking_send(Op::Put { key, value, expect: Expect::Absent }).map_err(|_| Error::unavailable("a drive took no more slices"))
     }

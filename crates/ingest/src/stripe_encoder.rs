@@ -166,7 +166,7 @@ impl<'a> StripeEncoder<'a> {
             let held = PendingShard { slot, number, bytes: bytes.clone() };
             let mut work = state.push(PlacedShard { drive: slot, id: held, len: bytes.len() as u64 })?;
             if state.waiting > most {
-                // Slices are much longer than they should be: room comes first.
+                // Slices are much longer than expected. Incomplete groups are formed to free memory.
                 work.extend(state.finish()?);
             }
             work

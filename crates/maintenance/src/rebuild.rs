@@ -192,7 +192,7 @@ impl Rebuild<'_> {
                     failed => failed,
                 };
                 if let Err(e) = rebuilt {
-                    // What was replaced meanwhile is not to be had any more, and is not missed.
+                    // A generation that was replaced meanwhile is gone, and needs no rebuild.
                     if self.is_still(&record).await? {
                         return Err(e);
                     }

@@ -21,12 +21,12 @@ impl Maintenance {
         self.0.catalog().newest_of(&told).cloned().ok_or_else(|| no_record(&told))
     }
 
-    /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that
-    /// nothing is to be looked for there. Whether it was not of it before.
+    /// Takes a blank drive into the fleet, on node `host` where the fleet has nodes. It holds nothing yet, so no reader
+    /// needs it. Gives whether it is a new member.
     ///
     /// # Errors
-    /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported`
-    /// for the drives of a branch.
+    /// `Invalid` for a drive that holds data, is of another fleet, or has the name of another drive; `Unsupported` for
+    /// the drives of an aggregator.
     pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
         let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         let (id, name) = (drive.info().id, drive.info().name.clone());
@@ -123,7 +123,7 @@ impl Maintenance {
         let ids: Vec<Uuid> = leaving.iter().map(|at| self.0.drives()[*at].info().id).collect();
         catalog.look_around().await?;
         let _turn = health.membership_lock().await;
-        // One that was lost since is not to be taken for one that knows all.
+        // A drive that was lost since must be noted as absent: its records may be old.
         catalog.record_absent().await?;
         // Before nothing may change: making copies alike is a change, too.
         catalog.agree_on_all().await?;
@@ -135,8 +135,8 @@ impl Maintenance {
             match catalog.read(name).await {
                 Ok((record, _)) if ids.iter().any(|id| record.names(id)) => return Ok(false),
                 Ok((record, _)) => records.push((name.clone(), Some(record.encode()?))),
-                // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off
-                // left it, and it must not be there when it is looked for.
+                // An interrupted earlier leave may have left a copy of the record, of a data set that may be dropped by
+                // now. The new home drives must not have it.
                 Err(e) if e.kind() == Kind::NotFound => records.push((name.clone(), None)),
                 Err(e) => return Err(e.context(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
             }

@@ -41,7 +41,7 @@ impl Maintenance {
         let mut hosts = Vec::with_capacity(count);
         for n in 0..count {
             let host = match options.addresses.get(n) {
-                // What is another box is not to be taken for one that is there.
+                // An unknown address may be another machine, and must not count as a known node.
                 Some(address) if !known.contains_key(host_of(address)) => {
                     let names: Vec<&str> = known.keys().map(String::as_str).collect();
                     return Err(Error::invalid(format!(

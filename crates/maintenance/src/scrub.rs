@@ -34,7 +34,7 @@ use skytether_recovery::reconstruct::Reconstructor;
 /// Root records that are not alike are looked at so often: one may be changing just now.
 const LOOKS: usize = 3;
 
-/// What is told of how far a scrub is.
+/// A callback for the progress of a scrub.
 pub(crate) type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
 
 /// A scrub under way.
@@ -321,7 +321,7 @@ impl Scrub<'_> {
             .collect();
         let fits = |slot: u32, bytes: &Bytes| fits_map(&Metadata::decode(bytes)?, slot, &map);
         self.copies(record, own?, &fits).await?;
-        // Within hosts first: what can be mended there is not damaged any more when other hosts are looked at.
+        // Within nodes first: values that are repaired there are whole when the groups across nodes are verified.
         for level in Level::all(&map) {
             let (groups, two) = (level.map().len(), level.is_one_of_two());
             let coded = ScrubGroup { level, places: places.clone() };
@@ -438,7 +438,7 @@ impl Scrub<'_> {
             let read = self.reconstructor.ask(at, "read a value", self.reconstructor.drives[at].get(&own.key)).await;
             self.report.bytes_moved += read.as_ref().map_or(0, |value| value.len() as u64);
             if read.as_ref().is_err_and(|e| e.kind() == Kind::Unavailable) {
-                // Who has the same may answer.
+                // Another drive with an equal copy may answer.
                 continue;
             }
             tried.insert((is.len, is.crc32c));

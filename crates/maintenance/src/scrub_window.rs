@@ -34,7 +34,7 @@ const ITEMS: usize = 8192;
 /// Groups whose digests are asked for one by one at a time.
 const SINGLY: usize = 64;
 
-/// A table of a data set that is looked at.
+/// A table that is scrubbed.
 pub(crate) struct Table {
     pub(crate) record: Arc<RootRecord>,
     /// One of its partitions.
@@ -198,7 +198,7 @@ impl Scrub<'_> {
         Verify { seed: self.seed, bytes_per_s: self.options.bytes_per_s, items }
     }
 
-    /// Has all that is in the window verified, and mends what is found.
+    /// Has drives verify all values of the window, and repairs damage.
     pub(crate) async fn flush(&mut self) -> Result<()> {
         let next = ScrubBatch { turns: self.window.turns, ..ScrubBatch::new(self.window.lanes.len(), self.options.bytes_per_s) };
         let ScrubBatch { lanes, groups, shapes, .. } = std::mem::replace(&mut self.window, next);

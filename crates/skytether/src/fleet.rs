@@ -81,7 +81,8 @@ impl Fleet {
         Box::pin(async move { Self::connect_with(url, &Credentials::default()).await })
     }
 
-    /// Connects to a host with a token, or over TLS (`grpc+tls://host:port`) with an authority of one's own.
+    /// Connects to a host with a token, or over TLS (`grpc+tls://host:port`) with a certificate authority of the
+    /// caller's.
     ///
     /// # Errors
     /// As [`RemoteHost::connect_with`].

@@ -29,7 +29,7 @@ Raw records (.vpic) have 48 bytes, little endian: u64 ID, 8 bytes of padding, f3
 Examples:\n  skytether generate particles --rows 50M --seed 1 --out particles.parquet\n  skytether generate particles --rows 1M --seed 1 --out dump.vpic\n  skytether ingest dump.vpic --to physics.run1 --fleet fleet"
 )]
 pub(crate) struct GenerateParticles {
-    /// How many; k, M and G stand for thousands, millions and billions.
+    /// The number of particles; k, M and G mean thousands, millions and billions.
     #[arg(long, value_name = "N", value_parser = count)]
     rows: u64,
     /// The seed of all numbers: equal seeds make equal files, on any machine.

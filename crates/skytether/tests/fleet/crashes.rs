@@ -198,7 +198,7 @@ async fn killed_scrub_loses_nothing_and_the_next_one_repairs() {
     let look = async |dir: &Path, stop: usize, _: &str, what: &str| {
         let fleet = reopen(dir).await;
         assert_eq!(query(&fleet, SQL, Pushdown::Full).await.unwrap_or_else(|e| panic!("{what}: {}", e.report())), whole, "{what}");
-        // What was mended before stays mended.
+        // Values that were repaired before stay repaired.
         let report = mended(&fleet, what).await;
         assert_eq!(report.damaged as usize, damaged - stop, "{what}: {report}");
         assert_eq!(query(&fleet, SQL, Pushdown::Full).await.unwrap(), whole, "{what}");

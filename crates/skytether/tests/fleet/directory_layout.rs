@@ -90,7 +90,7 @@ async fn drive_with_damaged_own_files_is_lost_and_rebuilt() {
         let told = lost(&fleet).await;
         assert!(told.len() == 1 && told[0].0 == 1 && told[0].1.contains(says), "{what}: {told:?}");
         assert_eq!(answers(&fleet, &what).await, whole, "{what}");
-        // What is left of it is not overwritten, nor taken for a blank drive.
+        // The rest of its content is not overwritten, and it does not count as blank.
         let report = repair(&fleet, RepairOptions::default()).await;
         assert!(report.drives.is_empty() && report.lost.keys().eq(["drive-1"]), "{what}: {report}");
         let error = fleet.repair(&replacing(&[1]), &|_| ()).await.unwrap_err();

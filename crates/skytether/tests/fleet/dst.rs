@@ -456,7 +456,7 @@ const MAY_DIFFER: usize = 1;
 fn seed_repeats_its_log() {
     let given = std::env::var("SKYTETHER_STORMS").is_ok();
     let seeds = if given { seeds() } else { 0..TWICE };
-    // A user who gives the seeds sees each simulation that differs.
+    // With given seeds, each simulation that differs is reported.
     let tries = if given { 1 } else { TRIES };
     // How many pairs of each differed before one was the same.
     let differed = all_rage(seeds, |seed| {

@@ -342,7 +342,8 @@ async fn queries_and_ingests_continue_during_a_resize() {
     let ((grown, shrunk), rounds, second) = tokio::join!(work, asking, writing);
     assert!(second.is_ok() || second == Err(Kind::Conflict));
     assert!(rounds > 0 && grown.left.is_empty() && shrunk.left.is_empty(), "{grown}\n{shrunk}");
-    // Of what it replaces only the places have changed. It names the drive that has left: that is told.
+    // A resize has only moved the replaced data set. The new one has a part on the drive that left, which the error
+    // names.
     let late = writer.commit().await.unwrap_err();
     assert!(late.kind() == Kind::Conflict && late.to_string().contains("drive-1 left the fleet"), "{}", late.report());
     let mut writer = fleet.writer(&name("lab.t2"), skytether::DatasetKind::Table, true).await.unwrap();
@@ -523,7 +524,7 @@ async fn served_fleets_grow_and_shrink() {
     writer.write_table("data", skytether::Placement::Spread, rows[0].schema(), batches(2, 400).into_iter().map(Ok)).await.unwrap();
     let report = fleet.resize(&retiring(&[0]), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     balanced(&report, 2);
-    // Where its root record would have lain on the drive that left, that one is not to be had any more.
+    // The home drive of the root record left meanwhile, and is no longer there.
     let error = writer.commit().await.unwrap_err();
     assert!(matches!(error.kind(), Kind::Conflict | Kind::Unavailable), "{}", error.report());
     assert_eq!(query(&fleet, sql, Pushdown::Adaptive).await.unwrap(), whole);

@@ -350,7 +350,7 @@ pub(crate) fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn
     (0..2).map(drive).collect()
 }
 
-/// A full drive has no room for the definition of an index. The fleet opens, so that something can be dropped.
+/// A full drive has no space for the definition of an index. The fleet opens, so that a client can drop something.
 #[tokio::test(flavor = "multi_thread")]
 async fn fleet_opens_although_a_full_drive_lacks_a_definition() {
     let dir = tempfile::tempdir().unwrap();
@@ -371,13 +371,13 @@ async fn fleet_opens_although_a_full_drive_lacks_a_definition() {
         }
         (used, host.drives()[host.catalog().home(&name("lab.t"))].info().id)
     };
-    // Where the root record is there is room.
+    // The drive of the root record has space.
     used[home.as_u128() as usize - 1] = None;
     let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap().0;
     let error = host.catalog().create_index(&new("lab.t", &["x"], &[])).await.unwrap_err();
     assert!(error.kind() == Kind::Exhausted && error.report().contains("is noted, but not all drives could be told"), "{}", error.report());
     drop(host);
-    // The fleet opens, with the index where there is room, so that something can be dropped.
+    // The fleet opens, with the index on drives with space, so that a client can drop something.
     let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.report())).0;
     let listed = host.catalog().indexes(&ListIndexes::default()).await.unwrap();
     assert!(listed[0].state != "ready" && listed[0].drives.len() == 2, "{listed:?}");
@@ -456,7 +456,7 @@ async fn drives_learn_their_indexes_although_another_one_is_lost() {
         index(&fleet, new("lab.t", &["x"], &["id"])).await;
         query(&fleet, sql, Pushdown::Full).await.unwrap()
     };
-    // A crash came before one was told, and what another was told is damaged.
+    // A crash came before one drive got the definition, and another drive's definition is damaged.
     for (n, damaged) in [(0, false), (2, true)] {
         let store = DiskStore::open(&dir_of(dir.path(), n), skytether_store::disk::OpenOptions::default()).unwrap();
         let all = store
@@ -567,7 +567,7 @@ async fn index_dropped_before_drives_learn_it_stays_dropped() {
     interrupt(Some(by("n")));
     host.catalog().create_index(&by("x")).await.unwrap();
     let listed = host.catalog().indexes(&ListIndexes::default()).await.unwrap();
-    // On a busy machine a drive may take a moment to look at what it was told.
+    // On a busy machine a drive may take a moment to see the definition.
     let mut told = 0;
     for _ in 0..200 {
         for drive in host.drives() {

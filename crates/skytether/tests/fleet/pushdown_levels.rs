@@ -21,7 +21,7 @@ use crate::receipts::assert_each_once;
 use crate::tables::assert_as_reference;
 use crate::util::{batches, drive_over, lines, name};
 
-/// Notes at which rungs a drive ends epochs.
+/// Notes the pushdown levels at which a drive ends epochs.
 #[derive(Debug)]
 struct Overheard {
     drive: Arc<Drive>,

@@ -413,7 +413,7 @@ async fn ingest_during_which_a_drive_leaves_leaks_nothing() {
         assert!((0..4).all(|at| watched.generations(at, dataset).is_empty()), "{dataset}");
     }
     assert!(watched.drives.is_blank(3));
-    // What is asked of the host as it is now is taken.
+    // A request to the current host is accepted.
     let mut again = client.writer(&name("lab.far"), DatasetKind::Table, false).await.unwrap();
     write(&mut again, "data", 300).await.unwrap();
     again.commit().await.unwrap_or_else(|e| panic!("{}", e.report()));

@@ -524,7 +524,7 @@ async fn dead_served_drive_fails_over_and_rejoins() {
             reached(&fleet).await;
         } else {
             drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
-            // It is looked for every 2 seconds.
+            // The host looks for it every 2 seconds.
             tokio::time::sleep(std::time::Duration::from_millis(2200)).await;
         }
         assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);

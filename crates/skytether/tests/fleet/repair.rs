@@ -29,7 +29,7 @@ struct Fails {
     made: bool,
 }
 
-/// A way to a drive that fails once it is told to.
+/// A connection to a drive that fails on demand.
 #[derive(Debug)]
 struct Way {
     drive: Arc<Drive>,
@@ -120,7 +120,7 @@ pub(crate) async fn rows(host: &Host, dataset: &str) -> Result<String> {
     Ok(lines(&query.collect().await?).remove(0))
 }
 
-/// What [`rows`] tells of it.
+/// The result of [`rows`] for this number.
 pub(crate) fn holds(rows: usize) -> String {
     use arrow::array::AsArray;
     use arrow::datatypes::Int32Type;

@@ -193,7 +193,7 @@ async fn stalled_drive_of_an_aggregator_is_named() {
     stores.0[1].arm();
     let error = answer(&host).await.unwrap_err();
     let text = error.report();
-    // The branch has time to find that out by itself, and says so.
+    // The aggregator has the time to notice that by itself, and reports it.
     assert!(error.kind() == Kind::Unavailable && text.contains("drive-1") && text.contains("has done nothing for"), "{text}");
     assert!(stores.0[1].release() >= 3);
 }

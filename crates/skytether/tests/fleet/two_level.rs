@@ -201,7 +201,7 @@ async fn losses_beyond_redundancy_name_the_drives() {
     bring_back(dir.path(), &[5]);
     let fleet = open(dir.path()).await.unwrap();
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "6000");
-    // What one level alone protects is told by name, where its drives are lost.
+    // A value that only one level protects is reported by name when its drives are lost.
     drop(fleet);
     bring_back(dir.path(), &[0, 2, 4]);
     let fleet = open(dir.path()).await.unwrap();

@@ -126,11 +126,11 @@ async fn founded(redundancy: &'static str, datasets: &[(&str, usize)]) -> Vec<Va
     fleet.disks.iter().map(|disk| values(&disk.now)).collect()
 }
 
-/// What a data set holds, as it is told.
+/// The content of a data set.
 async fn held(host: &Host, dataset: &str) -> Result<Option<String>> {
     match rows(host, dataset).await {
         Ok(held) => Ok(Some(held)),
-        // A part that is missing is told by the drive that has it no more.
+        // A missing part is an error that names the drive without it.
         Err(e) if e.kind() == Kind::NotFound && !e.report().contains("drive-") => Ok(None),
         Err(e) => Err(e),
     }
@@ -163,8 +163,8 @@ impl Scene {
         (what, fleet, host)
     }
 
-    /// That all which was acknowledged is there, and a scrub mends the drive; otherwise what is not so. A host that was
-    /// there before asks the drive that forgot first, and a scrub tells it otherwise; one that begins compares.
+    /// Checks that all acknowledged changes are there and that a scrub repairs the drive, or says what is wrong. A host
+    /// that ran before asks the drive first, and a scrub shows it the loss. A new host compares the records.
     async fn is_whole(&self, host: &Host, same: bool) -> Result<Became> {
         let (_, after) = self.change.between();
         let wrong = |text: String| Err(Error::internal(text));
