@@ -1,4 +1,4 @@
-"""Tables, plots and the page that `make figures` leaves."""
+"""Writes the tables, plots and page of `make figures`."""
 
 from __future__ import annotations
 

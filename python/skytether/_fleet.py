@@ -479,8 +479,8 @@ class Fleet(Growth):
 
     def list_indexes(self, dataset: str | None = None) -> list[dict[str, Any]]:
         """The indexes of a data set (default: of all), a dict each: `dataset`, `name`, `table`, `columns`, `include`,
-        `state` (``"building"``, ``"ready"``, ``"dropped"`` for want of space, ``"failed"``, ``"unknown"``), `done` (0
-        to 1), `rows`, `bytes`, and `drives`, with what each says."""
+        `state` (``"building"``, ``"ready"``, ``"dropped"`` for lack of space, ``"failed"``, ``"unknown"``), `done` (0
+        to 1), `rows`, `bytes`, and `drives`, with the state on each drive."""
         return json.loads(self._inner.indexes(dataset))
 
     def drop_index(self, dataset: str, name: str) -> None:
@@ -490,13 +490,13 @@ class Fleet(Growth):
     def scrub(
         self, datasets: str | Sequence[str] | None = None, *, rate: float | None = None, check: bool = False, progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Has every drive verify what it holds, where it lies, compares parities with data by digests, and mends what
-        is damaged. Queries and ingests go on meanwhile.
+        """Has every drive verify its values, compares parities with data by digests, and repairs damage. Queries and
+        ingests continue.
 
         Parameters
         ----------
         datasets
-            The data set, or data sets, to look at (default: all).
+            The data set, or data sets, to scrub (default: all).
         rate
             How fast each drive may read for it, in MB/s (default: as fast as it goes).
         check
@@ -508,16 +508,16 @@ class Fleet(Growth):
         -------
         dict
             `values` that were verified, `groups` whose parities were compared with their data, `bytes_verified` and
-            `bytes_moved` for that, `damaged` and `mended` values, `found` (what was damaged: a dict each with `key`,
-            `drive`, `what`, `mended` and perhaps an `error`), drives that were `skipped` and why, and others. What is
-            left damaged is ``damaged - mended``.
+            `bytes_moved` for that, `damaged` and `mended` values, `found` (damage: a dict each with `key`, `drive`,
+            `what`, `mended` and perhaps an `error`), drives that were `skipped` and why, and others.
+            ``damaged - mended`` values are still damaged.
 
         Raises
         ------
         NotFoundError
             There is no data set of a name.
         UnavailableError
-            More drives are lost than the fleet survives.
+            More drives are lost than the fleet's redundancy covers.
         """
         names = [datasets] if isinstance(datasets, str) else list(datasets or ())
         return json.loads(self._inner.scrub(names, bytes_per_s(rate), check, progress))
@@ -525,17 +525,17 @@ class Fleet(Growth):
     def repair(
         self, replace: str | Sequence[str] | None = None, *, address: str | None = None, rate: float | None = None, progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Rebuilds what was on lost drives on blank ones that take their places, and takes these in. Queries go on
-        meanwhile, and so do ingests where enough drives are left. What was cut off goes on where it was.
+        """Rebuilds the content of lost drives on blank ones in their places, and takes these in. Queries continue, and
+        so do ingests where enough drives are left. A call after an interrupted one continues it.
 
         Parameters
         ----------
         replace
-            The lost drive, or drives, by name or id. In an embedded fleet each gets a blank one where its directory is
-            gone or empty. By default all that are blank already are rebuilt.
+            The lost drive, or drives, by name or id. An embedded fleet creates a blank drive for each whose directory
+            is gone or empty. By default all blank drives are rebuilt.
         address
-            Of a fleet behind a host: the address of the blank drive (``skytether drive serve --replace ID``) that takes
-            the place of the one named, where the host does not reach it yet.
+            For a fleet behind a host: the address of the blank drive (``skytether drive serve --replace ID``) that
+            replaces the named one, if the host does not reach it yet.
         rate
             How fast the other drives may read for it together, in MB/s (default: as fast as it goes).
         progress
@@ -544,29 +544,29 @@ class Fleet(Growth):
         Returns
         -------
         dict
-            The `drives` that were rebuilt, how many values were `rebuilt` or `kept` from a repair before, `bytes_read`
-            from the others, `bytes_least` that the codes need, `bytes_written`, what was `left` (texts), drives that
-            are `lost` still and why, and others.
+            The `drives` that were rebuilt, the numbers of values that were `rebuilt` or `kept` from an earlier repair,
+            `bytes_read` from the others, `bytes_least` that the codes need, `bytes_written`, `left` (texts about values
+            that could not be rebuilt), drives that are still `lost` and why, and others.
 
         Raises
         ------
         InvalidError
-            A drive is not lost, or what is in its place is not blank.
+            A drive is not lost, or the drive in its place is not blank.
         UnsupportedError
             The fleet has no redundancy.
         ConflictError
             Another repair is under way.
         UnavailableError
-            More drives are lost than the fleet survives, or one does not answer.
+            More drives are lost than the fleet's redundancy covers, or one does not answer.
         """
         drives = [replace] if isinstance(replace, str) else list(replace or ())
         return json.loads(self._inner.repair(drives, address, bytes_per_s(rate), progress))
 
     def close(self) -> None:
-        """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine.
+        """Closes the connection or the drives. Ingested data are already safe. A second call does nothing.
 
-        Results that were not read before can't be read any more. An Arrow stream that somebody is reading keeps
-        the drives until its end.
+        Results that were not read before can't be read any more. An Arrow stream with a reader keeps the drives until
+        its end.
         """
         self._inner.close()
         for path, fleet in list(_opened.items()):
@@ -640,8 +640,8 @@ class Result:
 
     @property
     def receipt(self) -> Receipt:
-        """What ran where in the last run that was read to its end, and how little moved. Runs the query
-        where there was none yet."""
+        """The receipt of the last run that was read to its end: what ran where, and how little moved. Runs the query if
+        there was none yet."""
         self._finished = self._inner.receipt() or self._finished
         if self._finished is None:
             self.to_arrow()
@@ -651,11 +651,11 @@ class Result:
 
     @property
     def receipt_so_far(self) -> Receipt | None:
-        """What is known of the last run, which may go on or have been given up; None if there was none. Runs nothing.
+        """The receipt of the last run, which may be under way or given up; None if there was none. Runs nothing.
 
-        ``to_dict()["finished"]`` tells whether it was read to its end. Over a connection the host sends its receipt
-        with the last row: until then this has the rows that came from the host, as `bytes_moved` the bytes that they
-        took, the seconds, and nothing of the drives.
+        ``to_dict()["finished"]`` says whether it was read to its end. Over a connection the host sends its receipt with
+        the last row. Until then this has the rows that came from the host, their bytes as `bytes_moved`, the seconds,
+        and nothing of the drives.
         """
         found = self._inner.receipt(True)
         return None if found is None else Receipt(*found)
@@ -665,7 +665,7 @@ class Result:
 
 
 class Explanation(str):
-    """How a query is cut, as text; `to_dict` has the same as data."""
+    """How a query is split between host and drives, as text; `to_dict` has the same as data."""
 
     _json: str
 

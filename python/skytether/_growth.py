@@ -23,10 +23,12 @@ def bytes_per_s(rate: float | None) -> int | None:
 class Growth:
     """Drives join and leave. A method reports the moves as a dict:
 
-    `added` and `retired` drives, `datasets` (those with moved values), `bytes_moved` and `bytes_least` (the least
-    number that had to move, if slices could be divided), `moved` and `linked` values, `drives` (a dict each with
-    `drive`, and its bytes `before` and `after`), `off_before` and `off_after` (the largest deviation of a drive from
-    the mean, as a share), `left` (texts about values that could not move), `notes`, `seconds`, and others.
+    - `added` and `retired` drives, and `datasets` with moved values;
+    - `bytes_moved`, and `bytes_least`: the least number that had to move, if slices could be divided;
+    - `moved` and `linked` values;
+    - `drives`: a dict each with `drive`, and its bytes `before` and `after`;
+    - `off_before` and `off_after`: the largest deviation of a drive from the mean, as a share;
+    - `left` (texts about values that could not move), `notes`, `seconds`, and others.
     """
 
     _inner: _internal.Fleet

@@ -1,4 +1,4 @@
-"""Small tables that sit on the edges of what engines agree about."""
+"""Small tables with values at the edges of what engines agree about."""
 
 from __future__ import annotations
 

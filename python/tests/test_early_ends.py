@@ -1,8 +1,9 @@
-"""Readers that leave early: drives send no more than what waits between them and a reader, however fast either is.
+"""Readers that leave early: drives send no more than the buffers between them and a reader hold, however fast either
+is.
 
-Between a drive and a reader wait some eight batches: two in the drive and one in its hand, four in the host and one in
-its hand. Two more wait in Python, with one in the reader's hand. A batch has 2 MiB, and at most one batch of the scan
-more. That makes a bound of rows for one drive, which the table here exceeds three times.
+Some eight batches wait between a drive and a reader: three in the drive and five in the host. Two more wait in Python,
+and the reader has one. A batch has 2 MiB, and at most one batch of the scan more. That bounds the rows of one drive;
+the table here has three times as many.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Ingest: what goes in comes out, for every Arrow type, shape of batches and format of files; and what can't be read is
-told with its file and place."""
+"""Ingest: what goes in comes out, for every Arrow type, shape of batches and format of files. Unreadable input is an
+error with its file and place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What joins learn about their keys goes down to every scan that has one of them, through whatever lies between, and
-changes no answer: equal to DuckDB over the same tables."""
+"""Join filters reach every scan that has a key of the join, through any operator in between. They change no answer: it
+equals DuckDB's over the same tables."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Served drives, their host, and programs that ingest, killed (SIGKILL) in the middle of what they do: data sets are
-old or new, nothing leaks, and what was cut off can be done again.
+"""Served drives, their host, and programs that ingest, killed (SIGKILL) in the middle of their work. Data sets are old
+or new, nothing leaks, and interrupted work can be repeated.
 
-In the middle means: within the function that is told of progress, while the work waits for a drive that was stopped
-just before, or as long as the work's thread lives.
+In the middle means one of three: within the progress callback, while the work waits for a drive that was stopped just
+before, or while the work's thread lives.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Work that moves between drives and host while a query runs: slow drives get help, and a drive that dies and comes
-back loses only what it had not finished."""
+"""Adaptive execution: slow drives get help, and a drive that dies and comes back loses only its unfinished work."""
 
 from __future__ import annotations
 
