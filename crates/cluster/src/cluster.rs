@@ -174,8 +174,8 @@ impl Cluster {
         Arc::clone(&self.0.running.lock())
     }
 
-    /// The guard of the queries that began before now. Later queries get a new guard, so the old one is unshared when
-    /// they ended.
+    /// The guard of the queries that began before now. Later queries get a new guard, so no query holds this one once
+    /// these queries ended.
     pub fn ran(&self) -> Arc<()> {
         std::mem::take(&mut *self.0.running.lock())
     }
@@ -186,8 +186,8 @@ impl Cluster {
         self.catalog().health().members().into_iter().map(|at| self.drives()[at].info().id).collect()
     }
 
-    /// The ids of the drives that the list in an embedded fleet's directory must name. These are the members by the
-    /// newest record of any drive, which this host may not know yet, and drives that left and are not empty. `None`
+    /// The ids of the drives that the list in an embedded fleet's directory must name: members, and drives that left
+    /// and are not empty. Members are those of the newest record of any drive, which this host may not know yet. `None`
     /// where a member does not answer.
     ///
     /// # Errors

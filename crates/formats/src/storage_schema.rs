@@ -1,6 +1,6 @@
-//! Storable forms of column types. Some of Arrow's types only write a value in another way (dictionaries, runs, list
-//! views, narrow decimals, decimals that count hundreds), and a Substrait plan can't carry them. Drives store their
-//! plain forms.
+//! Storable forms of column types. Some of Arrow's types only write a value in another way: dictionaries, runs, list
+//! views, narrow decimals, decimals that count hundreds. A Substrait plan can't carry them, so drives store their plain
+//! forms.
 
 use std::sync::Arc;
 

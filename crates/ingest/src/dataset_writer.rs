@@ -507,8 +507,8 @@ impl DatasetWriter {
         Err((lost_update(&self.name), true))
     }
 
-    /// Checks that no drive with a part of this ingest was replaced, and that no drive is lost that has the only copy
-    /// of a part. A rebuild restores only what root records name, so a replaced drive lacks these parts.
+    /// Checks that no drive with a part of this ingest was replaced: a rebuild restores only what root records name, so
+    /// a replaced drive lacks the part. Also checks that no drive with the only copy of a part is lost.
     fn is_all_there(&self, record: &RootRecord) -> Result<()> {
         let now = self.catalog.health().incarnations();
         let replaced = |id: &Uuid| now.get(id) != self.incarnations.get(id) && record.names(id);

@@ -19,8 +19,8 @@ impl Maintenance {
     /// no nodes.
     ///
     /// # Errors
-    /// `Invalid` for a name that can't be a node's, for a name in a fleet without nodes, and where no option says which
-    /// node the drive at an address is on.
+    /// `Invalid` for a name that can't be a node's, and for a name in a fleet without nodes. `Invalid`, too, where no
+    /// option says which node the drive at an address is on.
     pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &ResizeOptions) -> Result<Vec<String>> {
         let Some(domains) = self.0.catalog().health().failure_domains() else {
             return match &options.host {

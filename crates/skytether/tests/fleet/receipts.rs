@@ -211,8 +211,8 @@ pub(crate) fn assert_adds_up(receipt: &Receipt, slices: u64, what: &str) {
     assert_eq!(receipt.host.iter().find(|o| !o.plumbing && o.note.rows_out.is_some()).unwrap().note.rows_out, Some(receipt.rows), "{what}");
 }
 
-/// Checks that each of the `slices` slices of a finished query was processed in one place, and that drives count the
-/// bytes of slices that they sent raw as read.
+/// Checks that each of the `slices` slices of a finished query was processed in one place. Drives that sent slices raw
+/// must count their bytes as read.
 pub(crate) fn assert_each_once(receipt: &Receipt, slices: u64, what: &str) {
     assert!(receipt.finished, "{what}");
     for drive in &receipt.drives {
