@@ -87,7 +87,7 @@ struct Inner {
     parity: Vec<(u32, u32)>,
 }
 
-/// A group that is to be encoded.
+/// A group to encode.
 enum Work {
     Outer(Outer),
     Inner(Inner),

@@ -502,7 +502,7 @@ async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<J
     Ok((linked, others))
 }
 
-/// A value that is to go elsewhere, verified.
+/// A value that moves to another drive, verified.
 async fn read(cluster: Cluster, job: Job) -> Result<(Job, Bytes)> {
     let key = job.was.0.slice_key(job.was.1)?;
     // What the drive can't give is reconstructed from the rest of its code group, or read from a copy.

@@ -15,7 +15,7 @@ pub(crate) type Named = HashMap<(u32, u32), (u32, u32)>;
 /// The new parities of a table.
 pub(crate) struct ParityLayout {
     pub(crate) stored: StoredMap,
-    /// Those across drives or hosts, and those within hosts: how many there are on each drive, and their bytes.
+    /// Parities across drives or nodes, and those within nodes: their number on each drive, and their bytes.
     pub(crate) parities: [Vec<(u32, u64)>; 2],
     pub(crate) jobs: Vec<Job>,
     /// Whether any goes elsewhere.
@@ -88,7 +88,7 @@ struct Moves<'a> {
 }
 
 impl Moves<'_> {
-    /// A parity that is to lie on the table's drive `to`, under the next number there.
+    /// The new place of a parity: the table's drive `to`, under the next number there.
     fn parity(&mut self, part: Part, shard: &Shard, to: u32) -> Result<Shard> {
         let from = self.of.on(shard)?;
         let at = *self.of.drives.get(to as usize).ok_or_else(|| Error::internal("a parity is to lie on no drive"))?;

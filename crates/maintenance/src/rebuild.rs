@@ -83,14 +83,14 @@ struct Batch {
     bytes: usize,
 }
 
-/// Which shards of a group are read to make others.
+/// The shards of a group that are read to make others.
 #[derive(Clone)]
 enum Making {
-    /// Those that were chosen.
+    /// The shards that the plan chose.
     Planned,
-    /// Any that are to be had.
+    /// Any shards that can be read.
     Unplanned,
-    /// All its data, also those on these drives, which are being rebuilt.
+    /// All data shards, also those on these drives, which are being rebuilt.
     FromData(BTreeSet<usize>),
 }
 
@@ -204,7 +204,8 @@ impl Rebuild<'_> {
             }
         }
         catalog.admit(&ids).await?;
-        // What was replaced since it was rebuilt was deleted everywhere but there.
+        // A generation that was replaced after its rebuild was deleted on all other drives, and is now deleted on the
+        // blank ones.
         for (name, generation) in &done {
             self.tidy_generation(name, *generation).await?;
         }
@@ -212,14 +213,14 @@ impl Rebuild<'_> {
             let why = catalog.health().down_reason(*at).unwrap_or_default();
             return Err(Error::unavailable(format!("all of {} is rebuilt, but it could not be taken in ({why}): try again", self.reconstructor.name(*at))));
         }
-        // Indexes are not rebuilt from anything: the drives that were taken in build theirs.
+        // A rebuild restores no indexes: the drives build them again.
         catalog.define_all_indexes().await?;
         self.progress.done = self.progress.total;
         (self.tell)(&self.progress);
         Ok(())
     }
 
-    /// Bytes that the blank drives are to have of a data set.
+    /// Bytes of a data set that belong on the blank drives.
     fn due(&self, record: &RootRecord) -> u64 {
         let mine = |id: &uuid::Uuid| self.blank.iter().any(|at| self.reconstructor.drives[*at].info().id == *id);
         let parities = record.tables.values().filter_map(|table| table.redundancy.as_ref()).flat_map(|r| r.parity.iter().chain(&r.inner));
@@ -252,7 +253,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// What a blank drive has of a partition already.
+    /// The values of a partition that a blank drive has already.
     pub(crate) async fn there(&self, at: usize, partition: &PartitionName) -> Result<HashSet<(u32, u64, u32)>> {
         let prefix = format!("{};", partition.key()?);
         let (mut there, mut after): (_, Option<Key>) = (HashSet::new(), None);
@@ -267,8 +268,8 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Slices and parities of a table from the rest of their groups, and what its blank drives have
-    /// of metadata and code map.
+    /// Rebuilds slices and parities of a table from the rest of their groups, and the metadata slices and the code map
+    /// of its blank drives.
     async fn coded(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, redundancy: &RedundancyRecord) -> Result<()> {
         let partition = record.partition(title, 0);
         let map =
@@ -283,7 +284,7 @@ impl Rebuild<'_> {
         if !made {
             return Ok(());
         }
-        // What lies under the partitions' own keys comes last: with it a partition is whole.
+        // Metadata slices come last: with its metadata slice a partition counts as whole.
         for p in &table.partitions {
             let key = record.partition(title, p.slot).key()?;
             self.own(record, &key, redundancy.holders(p.slot), &|bytes| Metadata::decode(bytes).map(drop)).await?;
@@ -291,8 +292,8 @@ impl Rebuild<'_> {
         self.own(record, &parity_of(&partition, 0).key()?, redundancy.holders(0), &|bytes| StoredMap::decode(bytes).map(drop)).await
     }
 
-    /// All that is missing on blank drives, from as many others of each group as it has data; whether the
-    /// data set is still there.
+    /// Rebuilds all missing shards of blank drives; each group reads as many shards as it has data shards. Gives
+    /// whether the data set still exists.
     async fn one_level(&mut self, record: &RootRecord, partition: &PartitionName, level: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
         let wanted = self.wanted(partition, level, places).await?;
         let plan = reads(level.map(), states, &places_of(&wanted))?;
@@ -309,8 +310,8 @@ impl Rebuild<'_> {
         self.made(record, partition, level, &wanted, plan.groups, &Making::Planned).await
     }
 
-    /// The same on two levels: within the hosts where that is possible; what is not, slices and parities across hosts
-    /// first, and then the parities within hosts, of what was made.
+    /// The same on two levels. Shards are rebuilt within their node where possible. Of the rest, slices and parities
+    /// across nodes are rebuilt first, and then the parities within nodes, from these.
     async fn two_levels(&mut self, record: &RootRecord, partition: &PartitionName, within: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
         let across = Level::across(&within.stored);
         let wanted = self.wanted(partition, within, places).await?;
@@ -336,7 +337,7 @@ impl Rebuild<'_> {
         if !self.made(record, partition, &across, &from_others, plan.groups, &Making::Planned).await? {
             return Ok(false);
         }
-        // Of these groups other hosts have lost shards, too, which are made there first.
+        // In these groups other nodes have lost shards too, which are reconstructed within their nodes first.
         let beyond = plan.beyond.into_iter().map(|group| (group, Vec::new())).collect();
         if !self.made(record, partition, &across, &from_others, beyond, &Making::Unplanned).await? {
             return Ok(false);
@@ -346,7 +347,7 @@ impl Rebuild<'_> {
         self.made(record, partition, within, &inner, groups, &Making::FromData(self.blank.clone())).await
     }
 
-    /// The shards of blank drives, by groups of a level, that are not there yet.
+    /// The missing shards of blank drives, by groups of a level.
     async fn wanted(&mut self, partition: &PartitionName, level: &Level, places: &[Option<usize>]) -> Result<BTreeMap<u32, Vec<usize>>> {
         let mut present: BTreeMap<(Part, u32), HashSet<(u32, u64, u32)>> = BTreeMap::new();
         let mut wanted: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -369,8 +370,8 @@ impl Rebuild<'_> {
         Ok(wanted)
     }
 
-    /// Makes the wanted shards of some groups of a level, each with those of its shards that are to be read; whether
-    /// the data set is still there.
+    /// Makes the wanted shards of some groups of a level. Each group comes with the shards that it reads. Gives whether
+    /// the data set still exists.
     async fn made(
         &mut self,
         record: &RootRecord,
@@ -388,7 +389,7 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// As [`Self::made`], of groups that are not too many for what is read along to be noted.
+    /// As [`Self::made`], for at most [`ALONG`] groups.
     async fn some_made(
         &mut self,
         record: &RootRecord,
@@ -399,7 +400,7 @@ impl Rebuild<'_> {
         how: &Making,
     ) -> Result<bool> {
         let reconstructor = Arc::clone(self.reconstructor);
-        // In tasks of their own, which go on while what was made is written.
+        // In tasks of their own, which continue while shards are written.
         let of = |(group, chosen): (u32, Vec<u32>)| {
             let (reconstructor, level, partition, places) =
                 (Arc::clone(&reconstructor), level.clone(), partition.clone(), wanted.get(&group).cloned().unwrap_or_default());
@@ -412,7 +413,7 @@ impl Rebuild<'_> {
                 (group, places, made)
             }))
         };
-        // What goes as fast as it can is read along as it lies on the drives.
+        // Without a limit of the rate, drives are read in the order of storage.
         let _reading = self.hurries.then(|| reconstructor.read_in_order(self.shards(partition, level, groups), self.room()));
         let mut making = stream::iter(groups.to_vec()).map(of).buffered(GROUPS);
         while let Some(made) = making.next().await {
@@ -420,7 +421,7 @@ impl Rebuild<'_> {
             let Some(members) = level.map().group(group as usize) else { continue };
             let (values, read) = match made {
                 Ok(made) => made,
-                // It may have been replaced just now, or there is damage that nothing covers.
+                // The data set may have been replaced just now, or there is damage beyond repair.
                 Err(e) if self.is_still(record).await? => {
                     for at in shards {
                         let key = members.all().get(at).map(|shard| level.key(partition, shard, role(at, members.data.len()))).transpose()?;
@@ -445,7 +446,7 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// The shards that are to be read for some groups.
+    /// The shards that some groups read.
     fn shards(&self, partition: &PartitionName, level: &Level, groups: &[(u32, Vec<u32>)]) -> Vec<in_order::Shard> {
         let of = |(due, (group, chosen)): (usize, &(u32, Vec<u32>))| {
             let members = level.map().group(*group as usize);

@@ -40,7 +40,7 @@ impl Maintenance {
         if let Some(branch) = &fleet.branch {
             return Err(Error::unsupported(format!("these drives are those of the branch {branch}, which places slices by their number: it can't grow")));
         }
-        // A coming that was cut off is no reason against another.
+        // A join that was interrupted may be repeated.
         let key = Key::new(MEMBERSHIP_KEY)?;
         let own = match within(catalog.deadline(), &name, "name its fleet", drive.get(&key)).await {
             Ok(bytes) => Some(Membership::decode(&name, &bytes)?),
@@ -149,7 +149,7 @@ impl Maintenance {
             membership.drives = stay;
             membership.absent.retain(|id| !ids.contains(id));
             let gone: Vec<Member> = gone;
-            // Also of those that ceased to be members when that was cut off.
+            // Also for drives whose membership ended in a call that was interrupted.
             ids.iter().for_each(|id| membership.reassign_slots(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.host)));
             membership.format = membership.format.max(GROWN_FORMAT);
             membership.drives.len() < before
@@ -184,7 +184,7 @@ impl Maintenance {
     }
 }
 
-/// Does work that must not end half-way, whether somebody waits for it or not.
+/// Runs work that must not end half-way, whether or not its caller still waits.
 async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").with_source(e))?
 }

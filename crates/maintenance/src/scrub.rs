@@ -196,7 +196,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// The homes of a root record that is not as the highest one, and in what. Nothing where there is none.
+    /// The home drives with another copy of a root record than the newest, and the difference. Empty where there is no
+    /// record.
     async fn apart(&mut self, name: &DatasetName) -> Result<Vec<(usize, String)>> {
         let catalog = self.cluster.catalog();
         let mut copies = Vec::new();
@@ -242,7 +243,7 @@ impl Scrub<'_> {
         Ok(judged.into_iter().filter_map(differs).collect())
     }
 
-    /// The root record of a data set: all its copies are to be alike.
+    /// Verifies that all copies of the root record of a data set are equal.
     async fn root(&mut self, name: &DatasetName) -> Result<()> {
         let catalog = self.cluster.catalog();
         let mut apart = self.apart(name).await?;
@@ -303,7 +304,7 @@ impl Scrub<'_> {
         ids.map(|id| self.reconstructor.drives().find(|at| self.reconstructor.drives[*at].info().id == id)).collect()
     }
 
-    /// A table with parities.
+    /// Verifies a table with parities.
     async fn coded(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, redundancy: &RedundancyRecord) -> Result<()> {
         let partition = record.partition(title, 0);
         let holders = |own: &Self, slot: u32| own.places(redundancy.holders(slot)).into_iter().flatten().collect::<Vec<_>>();
@@ -339,7 +340,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// A table without parities: copies of one partition, or partitions that are there once.
+    /// Verifies a table without parities: copies of one partition, or partitions without a copy.
     async fn plain(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, everywhere: bool) -> Result<()> {
         let mut holders: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for p in &table.partitions {
@@ -424,7 +425,7 @@ impl Scrub<'_> {
         if alike && !own.wanted {
             return Ok(None);
         }
-        // What most have comes first.
+        // The most frequent value comes first.
         let count = |is: &Expected| told.iter().filter(|(_, found)| whole(found) == Some(*is)).count();
         let mut candidates: Vec<(Expected, usize)> = told.iter().filter_map(|(at, found)| Some((whole(found)?, *at))).collect();
         candidates.sort_by_key(|(is, _)| std::cmp::Reverse(count(is)));

@@ -25,13 +25,13 @@ use skytether_recovery::degraded_storage::damaged;
 use skytether_recovery::repair_io::is;
 use skytether_recovery::shard::role;
 
-/// Bytes that a drive verifies for one request, at most, about; and for how many seconds.
+/// Limits of one request to a drive: least and most bytes, and the seconds that it takes at a given rate.
 const BYTES: (u64, u64, u64) = (4 << 20, 32 << 20, 4);
 
 /// Values that a drive verifies for one request.
 const ITEMS: usize = 8192;
 
-/// Groups whose digests are asked for one by one at a time.
+/// Groups whose digests are requested one by one at a time.
 const SINGLY: usize = 64;
 
 /// A table that is scrubbed.
@@ -49,7 +49,7 @@ pub(crate) struct ScrubGroup {
     pub(crate) places: Vec<Option<usize>>,
 }
 
-/// What a drive is asked to verify.
+/// A request to a drive.
 #[derive(Default)]
 struct WindowLane {
     items: Vec<Item>,
@@ -57,7 +57,7 @@ struct WindowLane {
     bytes: u64,
 }
 
-/// What a value is.
+/// What a value is: a shard, or a slice without a group.
 enum Whose {
     /// The shard at a place of a group of the window.
     Shard { group: usize, place: usize },
@@ -69,12 +69,12 @@ enum Whose {
 struct Group {
     table: Arc<Table>,
     number: u32,
-    /// Which sums its digests are in, if all its shards are to be had.
+    /// The sums that have its digests, if all its shards can be read.
     shape: Option<usize>,
     turn: u16,
 }
 
-/// Groups whose digests are added up.
+/// Groups of one shape, whose digests are added up.
 #[derive(Clone, Copy)]
 struct Shape {
     code: Code,
@@ -84,7 +84,7 @@ struct Shape {
     first: u32,
 }
 
-/// Values that are to be verified next.
+/// Values of the next verification.
 pub(crate) struct ScrubBatch {
     lanes: Vec<WindowLane>,
     groups: Vec<Group>,
@@ -107,7 +107,7 @@ impl ScrubBatch {
     }
 
     fn push(&mut self, at: usize, item: Item, whose: Whose) {
-        // Drives come in the middle of it.
+        // Drives may join during a scrub.
         if at >= self.lanes.len() {
             self.lanes.resize_with(at + 1, WindowLane::default);
         }
@@ -118,7 +118,7 @@ impl ScrubBatch {
         }
     }
 
-    /// The sums for groups of this shape; none where they would be too many.
+    /// The sums for groups of this shape; `None` where there would be too many.
     fn shape(&mut self, code: Code, count: usize) -> Option<usize> {
         if let Some(known) = self.shapes.iter().position(|shape| shape.code == code && shape.count == count) {
             return Some(known);
@@ -227,7 +227,7 @@ impl Scrub<'_> {
                 }
             }
         }
-        // Without a drive that has just been lost sums say nothing.
+        // Sums are incomplete without a drive that was lost during the request.
         let odd = if heard { self.compare(&groups, &shapes, &bad, answers).await? } else { Vec::new() };
         for (n, bad) in bad {
             if let Some(group) = groups.get(n) {
@@ -247,8 +247,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Compares the sums of digests; groups whose parities are not those of their data, and which of
-    /// their shards may be wrong.
+    /// Compares the sums of digests. Gives the groups whose parities do not match their data, and the shards that may
+    /// be wrong.
     async fn compare(
         &mut self,
         groups: &[Group],
@@ -290,7 +290,7 @@ impl Scrub<'_> {
         Ok(odd)
     }
 
-    /// Looks at groups one by one.
+    /// Verifies groups one by one.
     async fn check_individually(&mut self, groups: &[Group], shape: Shape, some: &[usize]) -> Result<Vec<(usize, Vec<usize>)>> {
         let shards = shape.count + shape.code.parity();
         let mut asked: BTreeMap<usize, Vec<Item>> = BTreeMap::new();
@@ -307,7 +307,7 @@ impl Scrub<'_> {
             let (_, members) = groups[*group].coded()?;
             let report = |(place, shard): (usize, &Shard)| Some(Report { crc32c: shard.crc32c, digest: sums.get(&((n * shards + place) as u32))?.clone() });
             let reports: Vec<Option<Report>> = members.all().iter().enumerate().map(report).collect();
-            // What has become damaged or is gone since is for the next scrub.
+            // New damage is left to the next scrub.
             if let Verdict::Mismatched(suspects) = judge(shape.code, members, &reports)? {
                 odd.push((*group, suspects));
             }
@@ -400,7 +400,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// The code map with the checksums of the parities that a group's data have, and which those are.
+    /// The code map with the checksums of the parities that a group's data have, and these parities.
     async fn encoded_anew(&mut self, table: &Table, coded: &ScrubGroup, members: Members<'_>, number: u32) -> Result<(Arc<StoredMap>, Vec<usize>)> {
         let mut data = Vec::with_capacity(members.data.len());
         for shard in members.data {
@@ -441,7 +441,7 @@ impl Scrub<'_> {
         Ok((Arc::new(StoredMap { drives: coded.level.stored.drives.clone(), map, within: None }), changed))
     }
 
-    /// A slice of a table without parities: from a copy, if there is one.
+    /// Repairs a slice of a table without parities from a copy, if there is one.
     async fn mend_slice(&mut self, at: usize, item: &Item, table: &Table, copies: &[usize], what: &str) -> Result<()> {
         if !self.still(&table.record).await? {
             return Ok(());
@@ -479,8 +479,8 @@ fn add(sums: &mut BTreeMap<u32, Digest>, answer: Verified) -> Result<()> {
     Ok(())
 }
 
-/// Whether the sums of groups of a shape fit each other. Their lengths, which are those of the longest, were
-/// compared shard by shard.
+/// Whether the sums of groups of a shape match. Their lengths are those of the longest shards; the lengths of all
+/// shards were compared before.
 fn digests_agree(shape: Shape, digests: Vec<Digest>) -> Result<bool> {
     let longest = digests.iter().map(Digest::shard_len).max().unwrap_or(0).next_multiple_of(BLOCK as u64);
     let digests: Vec<Digest> = digests.into_iter().map(|digest| digest.padded(longest)).collect();
@@ -489,7 +489,7 @@ fn digests_agree(shape: Shape, digests: Vec<Digest>) -> Result<bool> {
     consistent(shape.code, data, parity)
 }
 
-/// All shards of a group, where they are and what their drives are asked; `sum` says into which sum each goes.
+/// All shards of a group, with their drives and requests; `sum` gives the sum of each.
 fn items(group: &Group, sum: impl Fn(usize) -> u32) -> Result<Vec<(usize, usize, Item)>> {
     let (coded, members) = group.coded()?;
     let mut items = Vec::with_capacity(members.all().len());

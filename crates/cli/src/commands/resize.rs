@@ -63,7 +63,7 @@ A table that is partitioned by key needs a drive on which it is not yet for each
 Example:\n  skytether fleet retire drive-2 --fleet fleet"
 )]
 pub(crate) struct Retire {
-    /// The drives, by names or ids (`skytether status` tells them).
+    /// The drives, by names or ids (`skytether status` lists them).
     #[arg(required = true, value_name = "DRIVE")]
     drives: Vec<String>,
     #[command(flatten)]
