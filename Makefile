@@ -110,7 +110,8 @@ $(VENV)/.benchmarked: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml | $(VENV)/.d
 	@$(BIN)/maturin develop -q --profile bench
 	@touch $@
 
-# nextest does not run the examples in documentation; crates that have none say `doctest = false` (crates/house checks that).
+# nextest does not run the examples in documentation. Crates without examples say `doctest = false`; crates/house checks
+# that.
 test-rust: setup $(VENV)/.dev
 	$(NEXTEST) run $(WORKSPACE)
 	cargo test -q --doc $(WORKSPACE)

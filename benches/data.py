@@ -2,7 +2,7 @@
 
 Counts are Poisson with rate depth(cell) * mean(gene) * fold(group, gene): gene means are log-normal over five orders of
 magnitude, depths log-normal, each group has its own marker genes. About 7% of the entries are not zero, most of them 1
-to 3. The seed is fixed, so that everybody measures the same matrix.
+to 3. The seed is fixed, so that every run measures the same matrix.
 """
 
 from __future__ import annotations

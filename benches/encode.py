@@ -1,14 +1,14 @@
-"""What parities cost an ingest.
+"""The cost of parities in an ingest.
 
-The same particles (`skytether generate particles`, Parquet) are ingested into new embedded fleets of five drives,
-in turn: without redundancy, with ec:4+1 and with ec:3+2, each time in a process of its own. Told are seconds,
-processor time of all threads, and bytes stored: an ingest with parities writes a quarter (two thirds) more bytes,
-which is in its seconds, too.
+The same particles (`skytether generate particles`, Parquet) are ingested into new embedded fleets of five drives, in
+turn: without redundancy, with ec:4+1 and with ec:3+2, each time in a process of its own. Printed are seconds, processor
+time of all threads, and bytes stored. An ingest with ec:4+1 writes a quarter more bytes, one with ec:3+2 two thirds
+more; its seconds include that.
 
-With `--envoy` the drives are like Envoy's compute module (`particles.PROFILE`): their processors verify what comes, and
-their links take the parities as well.
+With `--envoy` the drives are like Envoy's compute module (`particles.PROFILE`): their processors verify values, and
+their links carry the parities as well.
 
-What the ingests have written is kept until all are over (`data.kept`): some 10 GB of 16M particles, and more of more.
+All output is kept until all ingests are over (`data.kept`): some 10 GB for 16M particles, and in proportion for more.
 
 `python benches/encode.py [--rows 16M] [--repeat 7] [--envoy]`, or `python benches/run.py encode`.
 """
@@ -48,7 +48,7 @@ print(json.dumps({"seconds": took, "cpu": now.user + now.system - used.user - us
 
 def ingested(source: Path, place: Path, scheme: str, profile: str = "unlimited") -> dict[str, float]:
     """One ingest into a fleet at `place` that did not exist before."""
-    # What an earlier one wrote is not written back while this one is looked at.
+    # Write back the output of one run before the next is measured.
     os.sync()
     done = subprocess.run([sys.executable, "-c", ONE, str(source), str(place), scheme, str(DRIVES), profile], capture_output=True, text=True, timeout=1800)
     if done.returncode != 0:

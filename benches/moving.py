@@ -1,15 +1,13 @@
-"""Work that moves, in real time: the adaptive cut beside the static ones, over drives that are made
-slow by device profiles.
+"""Adaptive execution in real time: the adaptive policy against the static ones, over drives with slow device profiles.
 
-Each point is a kind of query, a device, a link and a number of drives. Every choice runs in turn on the same fleet,
-several times, so that noise of the machine meets all of them; the answers are compared.
-`python benches/moving.py [--points 12] [--repeat 3] [--moments]` prints a table and writes bench-out/moving.csv for
-`regret real`, which puts the simulated times of the same points beside it. What the simulator must know of a query
-(costs per row, slices, what is selected) comes from other runs (`calibrate`): static choices over drives behind a quick
-link, and a query that reads no slice. So the simulated times are predictions.
+Each point is a kind of query, a device, a link and a number of drives. Every policy runs in turn on the same fleet,
+several times, so that noise of the machine affects all of them. The answers are compared.
+`python benches/moving.py [--points 12] [--repeat 3] [--moments]` prints a table and writes bench-out/moving.csv.
+`regret real` reads that file and compares it with the simulated times of the same points. The simulator needs figures
+of each query: costs per row, slices, selected rows. They come from other runs (`calibrate`): static policies over
+drives behind a fast link, and a query that reads no slice. So the simulated times are predictions.
 
-The drives share this machine's cores with the host, so points are chosen whose drives together
-need less than a core of it.
+The drives share this machine's cores with the host, so the drives of a point together need less than one core.
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ KINDS = {
     "moments": "SELECT g10, count(*) AS n, avg(x) AS ax, var_samp(x) AS vx, avg(y) AS ay, var_samp(y) AS vy FROM {t} GROUP BY g10",
 }
 
-#: The same of no slice, as the statistics tell: what is left is planning. Where a filter alone can match
-#: nothing no drive is asked, as root records tell that as well; where rows are aggregated one is, which plans
-#: as the others would beside it.
+#: The same queries over no slice, by statistics: only planning is left. If a filter alone excludes all rows, root
+#: records say so, and the host asks no drive. If rows are aggregated, the host asks one drive. That one plans as each
+#: of the others would.
 NOTHING = {
     "select": "SELECT count(id) AS id, max(x) AS x, max(y) AS y FROM {t} WHERE x < -1",
     "groups_10": "SELECT g10, count(*) AS n, sum(x) AS sx, avg(y) AS ay FROM {t} WHERE x < -1 GROUP BY g10",
@@ -73,7 +71,7 @@ SIMULATED = {
     "moments": "10 groups",
 }
 
-#: What a row of moving.csv has, beside what was measured: the columns of `crates/sim/src/real.rs`.
+#: Columns of moving.csv that are not measured times: those of `crates/sim/src/real.rs`.
 CALIBRATED = (
     "slice_rows", "slice_bytes", "slices", "lower_s_per_row", "upper_s_per_row", "selected", "row_bytes", "groups", "state_bytes", "merge_s_per_state", "before_s", "session_s", "read_s_per_byte",
 )  # fmt: skip
@@ -108,12 +106,12 @@ LOADED = (
     ("select_10%", 1, 15, 1.0, 0.5),
 )
 
-#: What keeps them busy.
+#: A query that keeps the drives busy.
 LOAD = "SELECT g10, count(*) AS n, sum(x * y) AS sxy FROM {t} GROUP BY g10"
 
 
 def profile(slower: float, link: float) -> str:
-    """A device of two cores, so many times slower than this machine's, behind a link of so many Gb/s."""
+    """A device of two cores, `slower` times slower than this machine's, behind a link of `link` Gb/s."""
     return (
         f"speed_per_core = {1 / slower}\ncores = 2\nmemory_bytes = 1073741824\ndisk_bytes_per_s = 261000000.0\ndisk_seek_s = 0.0\n"
         f"link_bits_per_s = {link * 1e9}\nlink_latency_s = 0.0002\n"
@@ -142,7 +140,7 @@ def fleet_of(drives: int, rows: int) -> Path:
 
     path = data.OUT / f"fleet_moving_{drives}_{rows}"
     if not path.exists():
-        # What an earlier run left half made is not taken for the whole.
+        # A half-made file of an interrupted run must not count as whole.
         part = path.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with skytether.open(part, drives=drives) as fleet:
@@ -157,13 +155,13 @@ def seconds(operators: list[dict], *names: str) -> float:
 
 
 def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repeat: int) -> dict[str, float | str]:
-    """What the simulator must know of a query: medians of runs over the same fleet, none of which is compared: of
-    drives behind a link of 10 Gb/s, and of queries that read no slice.
+    """The simulator's figures of a query: medians of runs over the same fleet. These runs are not compared. They use
+    drives behind a link of 10 Gb/s, and queries that read no slice.
 
-    Seconds per row are of a core of this machine, for each row of a slice: scan and filter (`lower_s_per_row`),
-    and the drive's aggregate (`upper_s_per_row`), of `cut="full"`; the least of the runs, as what else the
-    machine does only adds to them. Bytes of a slice are those of the columns that are read. `one` is a fleet of
-    one drive with the same rows.
+    Seconds per row are of a core of this machine, for each row of a slice. They are those of scan and filter
+    (`lower_s_per_row`) and of the drive's aggregate (`upper_s_per_row`) with `cut="full"`. The least of the runs
+    counts, as other work of the machine only adds time. Bytes of a slice are those of the columns that are read. `one`
+    is a fleet of one drive with the same rows.
     """
     import skytether
 
@@ -189,7 +187,7 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
         run = {
             "slice_rows": rows / slices,
             "slice_bytes": sum(note["bytes_read"] for note in notes) / slices,
-            # Who has the most is the last to be done.
+            # The drive with the most slices ends last.
             "slices": max(note["slices"] for note in notes),
             "lower_s_per_row": seconds(operators, "SliceScanExec", "FilterExec", "ProjectionExec") / rows,
             "upper_s_per_row": seconds(operators, "AggregateExec") / rows,
@@ -239,12 +237,12 @@ def calibrate(path: Path, one: Path, drives: int, kind: str, slower: float, repe
 
 @functools.cache
 def reading(path: Path, kind: str, slower: float) -> float:
-    """Seconds of a core of this machine that a drive takes to read a byte of a slice from its disk, and to verify it:
-    of the fleet's drives, so slow that nothing else counts, which hand out all that they have, through links and from
-    disks that are quick."""
+    """Seconds of a core of this machine for a drive to read a byte of a slice from its disk, and to verify it. The
+    fleet's drives are so slow that nothing else counts. They send all slices raw, through fast links and from fast
+    disks."""
     import skytether
 
-    # Quick drives don't hand out more slowly than the level above works off.
+    # A fast drive sends slices raw faster than the host processes them, which would count instead.
     slower = max(slower, PLANNED)
     fleet = skytether.open(path, drives=1, profile=profile(slower, 1000.0).replace("261000000.0", "1e11"))
     all_of_it, none, moved = [], [], 0
@@ -397,7 +395,7 @@ def run(points: Sequence[tuple[str, int, int, float]], rows: int, repeat: int, o
             )
             for cut, bytes_moved in zip(CUTS, moved, strict=True):
                 happened = [drive for scan in receipts[cut]["scans"] for drive in scan.get("estimate", {}).get("happened", {}).get("drives", [])]
-                # Statistics prune nothing of a drive that is to hand out all that it has.
+                # Statistics exclude no slice of a drive that must send all slices raw.
                 of = known[kind, drives, slower]
                 slices = math.ceil(rows / float(of["slice_rows"]) / drives) if cut == "raw" else of["slices"]
                 row = {

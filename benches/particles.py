@@ -1,26 +1,27 @@
-"""C2's particle search: drives that search, beside a host that reads the same Parquet through the same disks and links.
+"""C2's particle search: drives that search, against a host that reads the same Parquet through the same disks and
+links.
 
-Five drives like Envoy's compute module, each with a disk that takes 8 ms to move elsewhere and a link of 2.5 Gb/s, hold
-particles (`skytether generate particles`). For each energy t of the paper, `SELECT * WHERE ke > t`:
+Five drives like Envoy's compute module hold particles (`skytether generate particles`). Each has a disk with seeks of 8
+ms and a link of 2.5 Gb/s. For each energy t of the paper, `SELECT * WHERE ke > t`:
 
-- **ours**: an embedded fleet with that profile. Drives are as slow as the profile says: two cores of a
-  fifteenth of this machine's.
+- **ours**: an embedded fleet with that profile. Drives are as slow as the profile says: two cores of a fifteenth of
+  this machine's.
 - **pyarrow** and **DuckDB**, on the host at this machine's full speed, over the file that `skytether export` writes.
-  Its bytes lie where the fleet's slices lie: byte ranges are reads of the slices that they touch, at the drive that has
-  each. Reads of a drive wait for one another at its disk (a seek unless they follow on the last one, or are asked for
-  while one that they follow on waits, two slices to and fro counting as following, as for our own drives; then the
-  bytes at the disk's rate), and then at its link (the bytes at its rate, and its latency). Drives work side by side,
-  and all reads of a program go as it asks for them. What handing out takes of a drive's processor is not paid for,
-  which is in their favour. Both skip row groups by the bounds in the file's footer. C2's own reader did not have that:
-  it read the metadata at the end of each row group, a seek each.
-- **kept** is pyarrow whose dataset was opened, and searched once, before: it has the footer, as our host has root
-  records. (*ours* is such a host, too; what its first search took is told beside it.)
+  Its bytes are on the drives of the fleet's slices: a byte range reads the slices that it touches, each at its drive.
+  Reads of a drive queue at its disk, where each takes a seek and its bytes at the disk's rate. As for our own drives,
+  there is no seek for a read that follows the last one, or a waiting one, by up to two slices. Then they queue at its
+  link, with the bytes at its rate and its latency. Drives work in parallel, and all reads start when the program asks
+  for them. The processor time of a drive that sends slices raw is not counted, in favour of these programs. Both skip
+  row groups by the bounds in the file's footer. C2's own reader had no footer: it read the metadata at the end of each
+  row group, a seek each.
+- **kept** is pyarrow with a dataset that was opened and searched once before: it has the footer, as our host has root
+  records. (*ours* is such a host, too; the time of its first search is printed as well.)
 - **units** is that reader: pyarrow again, which first reads the last kilobytes of every slice, all at once, and then
   the row groups that may match.
 
-With `--index` there is a fifth: **indexed**, the same fleet with an index on `ke` that includes the other columns (a
-copy of the rows in the order of their energy, in effect; its bytes are printed), and **narrowed**, with one that
-includes none, so that slices are read for the rows that it finds.
+With `--index` there are two more. **indexed** is the same fleet with an index on `ke` that includes the other columns:
+in effect a copy of the rows in the order of their energy; its bytes are printed. **narrowed** has an index that
+includes none, so that drives read slices for the rows that it finds.
 
 `python benches/particles.py [--rows 50M] [--repeat 3] [--lost] [--index]`, or `python benches/run.py particles`, prints
 seconds and ratios. With `--lost` the fleet is stored with ec:4+1, and is also measured without one of its drives.
@@ -47,8 +48,8 @@ import data  # noqa: E402
 DRIVES = 5
 ROWS = 50_000_000
 
-#: Shares of all particles in between, of which the energies are looked up: where more of a slice passes than is decoded
-#: by rows, and half of all.
+#: Shares of all particles between the published ones; their energies are looked up. With the second, more rows of a
+#: slice match than are decoded row by row.
 SHARES = (0.01, 0.12, 0.5)
 
 #: Energies, and the share of particles above each, as published.
@@ -66,16 +67,16 @@ link_bits_per_s = {LINK}
 link_latency_s = {LATENCY}
 """
 
-#: Requests out of order that a disk reads with one way of its head.
+#: Requests that the disk may reorder within one movement of its head.
 QUEUE = 16
 
-#: Bytes of a slice's end that tell its metadata.
+#: Bytes at a slice's end that have its metadata.
 TAIL = 2048
 
 
 class Drive:
-    """A disk and a link behind it: each works one thing off after the other. As `pace::booking` has it: what is asked
-    for is booked, and whoever asked waits until it would have come."""
+    """A disk and a link behind it; each serves one request after the other. As in `pace::booking`, a request reserves
+    its time, and its caller waits until the end of that."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -107,7 +108,7 @@ class Drive:
 
 
 class Drives:
-    """The bytes of an exported file, on the drives that have its slices: they were dealt in turn."""
+    """The bytes of an exported file, on the drives of its slices, which were distributed round robin."""
 
     def __init__(self, path: Path, ends: list[int]) -> None:
         self.bytes = path.read_bytes()
@@ -220,7 +221,7 @@ def with_indexes(place: Path) -> dict[str, Path]:
             continue
         aside = copy.with_suffix(".part")
         shutil.rmtree(aside, ignore_errors=True)
-        # Slices and pages are files that nobody changes, so that the copy takes no room for them.
+        # The copy links slices and pages, which never change: so it takes no space for them.
         shutil.copytree(place, aside, copy_function=lambda a, b: os.link(a, b) if "slices" in Path(a).parts else shutil.copy2(a, b))
         with skytether.open(aside) as fleet:
             started = time.monotonic()

@@ -1,8 +1,8 @@
-"""The grid of the regret figures, on the simulated clock: how far adaptive runs are behind the best of the
-static choices (`crates/sim`).
+"""The grid of the regret figures, on the simulated clock: how far adaptive runs are behind the best static policy
+(`crates/sim`).
 
 `python benches/regret.py [--every 1] [--seed 1]`, or `python benches/run.py regret`, takes some two minutes for all
-points and writes bench-out/regret_SEED.csv; `regret grid` (the same binary) says more about the worst of them.
+points and writes bench-out/regret_SEED.csv. `regret grid` (the same binary) says more about the worst points.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import data  # noqa: E402
 
 ROOT = HERE.parent
 
-#: What is wanted of the regret over all points (median, 95th percentile, worst), and of any run beside one
-#: with everything on the host.
+#: Limits of the regret over all points (median, 95th percentile, worst), and of any run against one with everything on
+#: the host.
 MEDIAN, MOST_OF_THEM, WORST, OVER_RAW = 0.03, 0.10, 0.25, 0.10
 
 

@@ -1,7 +1,7 @@
-"""TPC-H over a fleet of four drives, beside DataFusion and DuckDB over the Parquet files of the same tables.
+"""TPC-H over a fleet of four drives, against DataFusion and DuckDB over the Parquet files of the same tables.
 
-`python benches/relational.py measure ENGINE SOURCE SCALE` prints one engine's answers' times as JSON, in a process of
-its own; run.py calls it so.
+run.py calls `python benches/relational.py measure ENGINE SOURCE SCALE`, which prints the times of one engine as JSON,
+in a process of its own.
 """
 
 from __future__ import annotations

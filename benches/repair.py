@@ -1,17 +1,15 @@
-"""Repair of a lost drive, beside what links and disks allow; what a scrub moves, and how even drives are.
+"""Repair of a lost drive, against what links and disks allow; the bytes that a scrub moves; and the balance of drives.
 
-Five drives like Envoy's compute module, with links of 2.5 Gb/s and disks of 261 MB/s that take 8 ms to move elsewhere,
-hold particles with ec:4+1. One is lost, and rebuilt on a blank one (`skytether repair`): each of the other four reads
-all that it has, once, and the blank one is written what the lost one had. So every link carries about as many bytes as
-were lost, all at the same time, and what the links allow is their rate. The same repair is measured without any
-profile (what this machine's processor and disk allow), over links alone (without slow processors and disks), with
-disks, and with the whole device.
+Five drives like Envoy's compute module hold particles with ec:4+1. They have links of 2.5 Gb/s, and disks of 261 MB/s
+with seeks of 8 ms. One drive is lost, and rebuilt on a blank one (`skytether repair`). Each of the other four reads all
+of its content once, and the blank one writes the content of the lost one. So every link carries about as many bytes as
+were lost, all at the same time: the links allow their rate. The same repair is measured without a profile (limits of
+this machine's processor and disk), with links alone, with links and disks, and with the whole device.
 
-What is lost is kept until all repairs are over (`data.kept`).
+The lost content is kept until all repairs are over (`data.kept`).
 
-Then the whole fleet is scrubbed: what moved, beside what was read and verified. And a copy of it gets a
-drive, and loses another one: how far the drive with the most and the one with the least are from their mean,
-of what is stored, after each.
+Then the whole fleet is scrubbed: bytes moved, against bytes read and verified. A copy of the fleet gets a drive, and
+loses another one. After each step, the deviation of the fullest and the emptiest drive from the mean is printed.
 
 `python benches/repair.py [--rows 50M] [--repeat 3]`, or `python benches/run.py repair`, prints seconds and rates.
 """

@@ -1,8 +1,8 @@
-"""`make bench`: every figure beside what people would use instead, measured in one run on this machine.
+"""`make bench`: every figure, against the tools that people would use instead, measured in one run on this machine.
 
-Measurements whose memory or first call counts run in a process of their own (benches/one.py), contenders in turn, so
-that noise of the machine meets all of them. Prints a table and writes bench-out/results.json, part by part.
-`python benches/run.py speed particles` runs some parts only; `--quick` takes a matrix of a tenth of the size.
+Measurements of memory or of a first call run in a process of their own (benches/one.py). Contenders run in turn, so
+that noise of the machine affects all of them. Prints a table and writes bench-out/results.json, part by part.
+`python benches/run.py speed particles` runs only these parts; `--quick` takes a matrix of a tenth of the size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Wide tables over a fleet of four drives, beside pyarrow over a Parquet file of the same rows.
+"""Wide tables over a fleet of four drives, against pyarrow over a Parquet file of the same rows.
 
-`python benches/wide.py measure ENGINE SOURCE COLUMNS ROWS` prints one engine's times as JSON, in a process of its
-own; run.py calls it so.
+run.py calls `python benches/wide.py measure ENGINE SOURCE COLUMNS ROWS`, which prints the times of one engine as JSON,
+in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queries with what they took: by the clock, in processor time of this process, and by the receipts' operators."""
+"""Runs queries and measures them by the clock, in processor time of this process, and by the receipts' operators."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The same questions as in simulated.py as far as one machine can answer them for real: drives that keep to device
-profiles, in one process."""
+"""The questions of simulated.py, as far as one machine can answer them in real time: drives with device profiles, in
+one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUTS = {"raw": "all at the host", "full": "all at the drives", "adaptive": "adap
 
 
 def server(slower: float, gbit: float) -> str:
-    """A server of one core, so many times slower than this machine's, behind a link of so many Gb/s."""
+    """A device of one core, `slower` times slower than this machine's, behind a link of `gbit` Gb/s."""
     return (
         f"speed_per_core = {1 / slower}\ncores = 1\nmemory_bytes = 1073741824\ndisk_bytes_per_s = 2000000000.0\ndisk_seek_s = 0.0001\n"
         f"link_bits_per_s = {gbit * 1e9}\nlink_latency_s = 0.0001\n"

@@ -1,4 +1,4 @@
-"""Tables, plots and the page that `make figures` leaves."""
+"""Writes the tables, plots and page of `make figures`."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def plain_numbers(axis: Any, steps: bool = True) -> None:
 
 
 def page(out: Path, results: list[Result], machine: str) -> Path:
-    """`README.md` beside the plots: every part with its plots and tables."""
+    """`README.md` with every part, its plots and its tables."""
     lines = [
         "# The papers' figures, redone",
         "",

@@ -1,5 +1,5 @@
-"""What the papers say, with where they say it. Figures that are drawn there and not written out are not
-guessed from the drawing."""
+"""The papers' values, with their places in the papers. Values that a paper only draws are not guessed from the
+drawing."""
 
 from __future__ import annotations
 

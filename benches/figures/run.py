@@ -1,9 +1,9 @@
-"""`make figures`: the figures of the Skytether and Skyhook papers, ours beside the published values.
+"""`make figures`: the figures of the Skytether and Skyhook papers, ours next to the published values.
 
-Writes plots (PNG, SVG), tables (CSV) and one page (README.md) into figures-out/. What one machine can measure is
-measured through the Python package; what needs many machines runs on the simulator's clock and says so.
-`python benches/figures/run.py figure5 equal` makes some parts only (and a page of these); `--tiny` tries
-everything on small inputs.
+Writes plots (PNG, SVG), tables (CSV) and one page (README.md) into figures-out/. One machine measures what it can
+through the Python package. The simulator's clock measures what needs many machines, and the page says so.
+`python benches/figures/run.py figure5 equal` makes only these parts and their page. `--tiny` tries everything on small
+inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import places  # noqa: E402
 import simulated  # noqa: E402
 import slice_shape  # noqa: E402
 
-#: Parts in the order of the page: what makes each, and the program that it needs beside the Python package.
+#: Parts in the order of the page: the function of each, and the program that it needs besides the Python package.
 PARTS: dict[str, tuple[Callable[..., paper.Result], str | None]] = {
     "figure5": (slice_shape.measure, None),
     "figure6": (places.measure, "slice_times"),

@@ -79,7 +79,7 @@ def dense_fleet(out: Path, columns: int, rows: int, slice_rows: int | None = Non
 
 
 def trips_fleet(out: Path, rows: int, drives: int) -> Path:
-    """A fleet with `paper.trips`: 17 columns like those of the NYC taxi data, of which `pick` selects 1% below 0.01."""
+    """A fleet with `paper.trips`: 17 columns like those of the NYC taxi data; `pick < 0.01` selects 1% of the rows."""
     import pyarrow as pa
     import skytether
 

@@ -1,4 +1,4 @@
-"""What needs many machines, on the simulator's clock: Skyhook's storage servers and links, and how many slow
+"""Figures that need many machines, on the simulator's clock: Skyhook's storage servers and links, and how many slow
 drives equal one host."""
 
 from __future__ import annotations

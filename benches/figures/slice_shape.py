@@ -10,8 +10,8 @@ import published
 import samples
 from clocks import AGGREGATES, SCANS, Took, least, once
 
-#: Genes, columns of slices, rows of slices (`None`: as many as fit a megabyte), and how often each query runs,
-#: the least of which counts.
+#: Genes, columns of slices, rows of slices (`None`: as many as fit a megabyte), and runs of each query; the quickest
+#: run counts.
 FULL = {"genes": 14_400, "cells": (400, 800, 1200, 1600, 2000), "rows": (48, 480, None), "times": 7}
 TINY = {"genes": 480, "cells": (60, 120), "rows": (48, 240, None), "times": 2}
 

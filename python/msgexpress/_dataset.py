@@ -44,10 +44,10 @@ _AS_STORED: Any = _Missing("<as stored>")
 
 
 class Dataset:
-    """A data set on a fleet: a matrix of cells and genes with everything that AnnData keeps beside it.
+    """A data set on a fleet: a matrix of cells and genes with all annotations that AnnData has.
 
-    It stands for what was stored when it was made. Once another data set has been put in the place of that, its methods
-    raise `ConflictError`, rather than mix the two: take ``db[name]`` again.
+    An object reads one generation of its data set: the one of its creation. After another ingest under that name, its
+    methods raise `ConflictError` rather than mix the two: take ``db[name]`` again.
     """
 
     def __init__(self, fleet: Fleet, name: str) -> None:
@@ -90,7 +90,7 @@ class Dataset:
 
     @property
     def layers(self) -> list[str]:
-        """What `layer=` may be (beside None): the names of the other matrices."""
+        """Values for `layer=` besides None: the names of the other matrices."""
         return [label for label in self._tables() if label is not None]
 
     @property
@@ -164,7 +164,7 @@ class Dataset:
         """Everything of the given genes and cells, and `raw` whole."""
         import anndata
 
-        # Nothing of what is kept here is given away: whoever gets it may change it.
+        # Callers get copies, which they may change.
         bare = self._shell_part(cells, genes)
         matrices = {kept["origin"]: self._matrix_part(table, None if kept["origin"] == "raw/X" else genes, cells) for table, kept in self._kept["matrices"].items()}
         raw = None
@@ -237,8 +237,8 @@ class Dataset:
         groups
             Which groups to test; all others still count as rest.
         transform
-            Required, because nobody should have to guess: ``"log1p_cp10k"`` for raw counts (each cell scaled to 10,000,
-            then ``log1p``, done by the drives), None where the matrix is normalised and logarithmic already.
+            Required, so that the caller decides: ``"log1p_cp10k"`` for raw counts (each cell scaled to 10,000, then
+            ``log1p``, done by the drives); None where the matrix is normalised and logarithmic already.
         corr_method
             How p-values are corrected for the number of genes: ``"benjamini-hochberg"`` or ``"bonferroni"``.
         n_genes
@@ -433,8 +433,8 @@ class Dataset:
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Around reads that belong together: all of them are of the data set that this object stands for, or it
-        is a `ConflictError`."""
+        """Around reads that belong together: all of them are of this object's generation, or a `ConflictError` is
+        raised."""
         with naming(self.name):
             self._check_generation()
             try:

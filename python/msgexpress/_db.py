@@ -81,7 +81,7 @@ class MsgExpress:
             made.close()
 
     def _store(self, source: Source, name: str, replace: bool, progress: Callable[[int, int], None] | bool | None) -> Dataset:
-        """Stores a source that is open and arranged; whoever opened it closes it."""
+        """Stores a source that is open and arranged. The caller closes it."""
         from . import _progress
 
         with naming(name), _progress.reporter(progress, f"ingesting {name}") as report:

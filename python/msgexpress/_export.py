@@ -1,4 +1,4 @@
-"""From the drives back to AnnData."""
+"""Reads a data set from the drives into AnnData."""
 
 from __future__ import annotations
 

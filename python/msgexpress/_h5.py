@@ -1,8 +1,9 @@
 """Reading HDF5 fast and safely: long one-dimensional data sets chunk by chunk, and errors that name the file.
 
-h5py decompresses inside HDF5, on one thread and holding Python's lock. The chunks of the plain filters (none, gzip,
-shuffle + gzip: what AnnData and Cell Ranger write) are fetched as they are and decompressed here instead, which lets a
-reading thread run beside the transposition and is several times faster. Other filters go through h5py.
+h5py decompresses inside HDF5, on one thread and holding Python's lock. This module fetches the chunks of the plain
+filters (none, gzip, shuffle + gzip: those of AnnData and Cell Ranger) as they are and decompresses them here. So a
+reading thread runs in parallel with the transposition, and reading is several times faster. Other filters go through
+h5py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names beside the points of a plot: each near its point and clear of everything else, or not at all."""
+"""Names of points in a plot: each near its point and clear of everything else, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def name_points(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, names: S
     """Writes the names of the points `chosen` (the most important first) where they cover no point, no name
     and no artist of `avoid`.
 
-    A name that does not fit beside its point stands a little away, at the end of a line; one that fits nowhere near is
+    A name that does not fit next to its point is a little away, at the end of a line. A name that fits nowhere near is
     left out. Gives the points that got their names.
     """
     figure: Any = ax.figure
@@ -86,7 +86,7 @@ class _Points:
         return bool(self.below[right, top] - self.below[left, top] - self.below[right, bottom] + self.below[left, bottom])
 
     def any_along(self, line: np.ndarray, clear: float) -> bool:
-        """Whether there are points beside `line`, but for those where it begins."""
+        """Whether there are points near `line`, except at its beginning."""
         begun = np.hypot(*(line - line[0]).T) > 2.5 * clear
         return any(self.any_in((at[0] - clear / 2, at[1] - clear / 2, at[0] + clear / 2, at[1] + clear / 2)) for at in line[begun])
 

@@ -1,4 +1,4 @@
-"""AnnData in memory as a source, and the shell of sources that are no AnnData."""
+"""AnnData in memory as a source, and the AnnData without matrices of sources that are no AnnData."""
 
 from __future__ import annotations
 

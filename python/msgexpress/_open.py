@@ -1,4 +1,4 @@
-"""Finding out what a path or object is, and opening it as a source."""
+"""Determines the kind of a path or object, and opens it as a source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an ingest is made of, whatever it was read from, and its way onto the drives."""
+"""Sources of an ingest, in one form for all kinds of input, and writing them to the drives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """10x Genomics: .h5 files of Cell Ranger 3 and later and of 2, and mtx directories of both
 (`genes.tsv` or `features.tsv`).
 
-Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with `gene_ids`
-beside it; values are float32.
+Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with the column `gene_ids`.
+Values are float32.
 """
 
 from __future__ import annotations

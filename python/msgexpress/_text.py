@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Columns that range over so many powers of ten that they are written with exponents.
+#: Columns whose values span many powers of ten: they are written with exponents.
 _BY_POWERS = ("pvals", "pvals_adj")
 
 

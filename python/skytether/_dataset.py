@@ -1,5 +1,4 @@
-"""A fleet's table as a `pyarrow.dataset.Dataset`: what tools of the Arrow ecosystem ask of it runs on
-the drives where it can."""
+"""A fleet's table as a `pyarrow.dataset.Dataset`: requests of Arrow tools run on the drives where possible."""
 
 from __future__ import annotations
 
@@ -32,12 +31,11 @@ _NARROW = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_date32, pa.type
 class Dataset(pads.UnionDataset):
     """One table of a fleet. Make one with `Fleet.dataset`.
 
-    It stands for a table with the columns that it had when this was made: once another with other columns is in its
-    place, scans raise `ConflictError`. Columns and filters are sent to the drives; what Substrait or the drives
-    can't carry is evaluated here, over batches as they arrive, with the same answer (`Scanner.local` says why).
-    Rows come in no fixed order.
+    It has the columns that the table had at its creation. Once a table with other columns has that name, scans raise
+    `ConflictError`. Columns and filters go to the drives. What Substrait or the drives can't express is evaluated here,
+    over batches as they arrive, with the same answer (`Scanner.local` says why). Rows come in no fixed order.
 
-    A pyarrow function that reads datasets by itself, past these methods, finds a data set that says so when it is read.
+    A pyarrow function that reads data sets by itself, past these methods, gets an error that names the method to use.
     """
 
     def __init__(self, fleet: Fleet, table: str, filter: pc.Expression | None = None, schema: pa.Schema | None = None) -> None:
@@ -63,7 +61,7 @@ class Dataset(pads.UnionDataset):
 
     @property
     def receipt(self) -> Receipt:
-        """What the last scan of this data set cost, whoever asked for it: tools such as DuckDB make scans of their own.
+        """The costs of the last scan of this data set, also of scans that tools such as DuckDB make by themselves.
 
         Raises
         ------
@@ -167,13 +165,13 @@ class Dataset(pads.UnionDataset):
 
 
 class Scanner:
-    """Some columns of some rows of a table. It has the methods of `pyarrow.dataset.Scanner`, and runs
-    anew each time it is read.
+    """Some columns of some rows of a table. It has the methods of `pyarrow.dataset.Scanner`, and scans again each time
+    it is read.
 
     Attributes
     ----------
     local
-        What is evaluated here and not on the drives, and why, in words; None where all is evaluated there.
+        What is evaluated here and not on the drives, and why, in words; None where the drives evaluate all.
     """
 
     def __init__(self, dataset: Dataset, columns: Any, filter: pc.Expression | None, batch_size: int) -> None:
@@ -449,7 +447,7 @@ _OF_FILES = {"__filename", "__fragment_index", "__batch_index", "__last_in_fragm
 
 
 class _OnFleet(pyarrow.fs.FileSystemHandler):
-    """The files of a data set that has none: whoever opens one is told what to do."""
+    """The file system of a data set without files: opening one raises an error that says what to do."""
 
     def __init__(self, table: str) -> None:
         self._table = table

@@ -1,13 +1,12 @@
-"""`pyarrow` expressions taken apart: which columns they read, and what of them can travel to the drives as Substrait.
+"""`pyarrow` expressions taken apart: the columns that they read, and the parts that can go to the drives as Substrait.
 
-An expression is read from the form in which `pyarrow` pickles it, since it has no other way to look into one. What
-travels is written anew over *plain* types (a text is a ``string``, however it is stored), as pyarrow's Substrait has no
-names for the others; the Rust side (``plan::codec::expression``) binds it to the table's own types, and sees to it that
-it means there what it means in Arrow.
+`pyarrow` has no other way to look into an expression than its pickled form, so this module reads that. It writes the
+parts for the drives again over *plain* types: a text is a ``string``, however it is stored. pyarrow's Substrait has no
+names for the other types. The Rust side (``plan::codec::expression``) binds an expression to the table's own types, and
+keeps its meaning in Arrow.
 
-Numbers of two kinds are compared on the drives only where that is exact. (pyarrow casts them to one type, and raises
-where a value of the column does not fit it; where it gives an answer, that is the exact one too, except beside
-decimals, which it compares as doubles.)
+The drives compare numbers of two types only where that is exact. (pyarrow casts them to one type, and raises where a
+value of the column does not fit it. Its answers are exact too, except with decimals, which it compares as doubles.)
 
 The reasons in `NotPortable` name types and no values: Python can't write out every value that Arrow has.
 """
@@ -31,12 +30,12 @@ EXACT_BELOW, EXACT_BITS = 2**53, 32
 #: How deep an expression that is sent may be nested; chains of and-s and or-s count once.
 MAX_DEPTH = 20
 
-#: Bytes of an expression that is sent. pyarrow declares functions anew with every call, so that 70
+#: Limit of bytes of an expression that is sent. pyarrow repeats declarations of functions with every call, so 70
 #: comparisons take about as much.
 MAX_BYTES = 1 << 20
 
-#: Told to Substrait in the place of a type that it has no name for: such columns are only tested for
-#: nulls, or given as they are.
+#: Type for Substrait in the place of a type that it has no name for. Such columns are only tested for nulls, or given
+#: as they are.
 OPAQUE = pa.int8()
 
 
@@ -131,7 +130,7 @@ def operands(node: Node, name: str) -> list[Node]:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` with the types that Substrait is told."""
+    """`schema` with the types for Substrait."""
     return pa.schema([pa.field(field.name, _told(field.type)) for field in schema])
 
 
@@ -263,13 +262,13 @@ class Writer:
         return t.bit_width if t is not None and pa.types.is_integer(t) else 0
 
     def _beside(self, node: Node, literal: Literal) -> tuple[pc.Expression, pa.Scalar]:
-        """An expression and a value beside it, of the same type."""
+        """An expression and a literal as a value of the same type, for a comparison."""
         expression, t = self.typed(node)
         if t is None:
             raise NotPortable(f"{expression} is of a type that is compared here")
         value = _exact(literal.value, t)
         if value is None and _is_number(t) and _is_number(literal.value.type):
-            # The value does not fit the column's type: 1.5 beside whole numbers, 0.1 beside narrow floats.
+            # The value does not fit the column's type: 1.5 for whole numbers, 0.1 for narrow floats.
             value = _exact(literal.value, pa.float64())
             expression = expression.cast(pa.float64(), safe=False)
             # Longer whole numbers are rounded, which can't take them past a value that is less than they must

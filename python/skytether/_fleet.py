@@ -27,12 +27,12 @@ Progress = Callable[[int], None]
 #: What may be told how far a file is: called with the bytes done, and how many there will be.
 FileProgress = Callable[[int, int], None]
 
-#: Fleets that are open in this process, by their directories, so that ``skytether://`` reads them as they are: nobody
-#: else can open them meanwhile.
+#: Open fleets of this process by their directories. ``skytether://`` reads through these objects, as a directory can't
+#: be opened twice.
 _opened: weakref.WeakValueDictionary[str, Fleet] = weakref.WeakValueDictionary()
 
-#: Directories of fleets that ``skytether://`` has open. Readers let go of their files in threads of their own, a moment
-#: after they gave their result.
+#: Directories of fleets that ``skytether://`` has open. Readers release their files in threads of their own, a moment
+#: after they returned their result.
 _lent: set[str] = set()
 
 #: Seconds to wait for that.
@@ -65,16 +65,16 @@ def open(  # noqa: A001 - the name users expect
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
-        How data sets of a new fleet survive the loss of drives, unless their ingest says otherwise: ``"none"``,
-        ``"replicas:R"`` (R copies), ``"ec:K+M"`` (any M drives may be lost; takes M/K more room), or, with `hosts`,
-        ``"ec:K+M/k+m"`` (any M hosts may be lost, and m drives of each other one at the same time). A fleet that exists
-        has its own, with which anything but the default must agree.
+        Redundancy of a new fleet, for data sets whose ingest names none: ``"none"``, ``"replicas:R"`` (R copies),
+        ``"ec:K+M"`` (any M drives may be lost; takes M/K more space), or, with `hosts`, ``"ec:K+M/k+m"`` (any M nodes
+        may be lost, and m drives of each other one at the same time). An existing fleet keeps its own; anything but the
+        default must equal it.
     profile
-        The devices that the drives are to be like: processor, disk, link and memory of each are bounded to what its
-        profile says. A profile is the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``,
-        ``"unlimited"``), the path of a TOML file, or TOML text. One for all drives, a list with one for each, or a dict
-        of some by the drives' numbers, where the others are as fast as the machine. Only reading and queries are slowed
-        down. `calibrate` measures how well it is kept to.
+        The devices that the drives emulate: a profile bounds processor, disk, link and memory of a drive. It is the
+        name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of a TOML file, or
+        TOML text. Give one for all drives, a list with one for each, or a dict of some by the drives' numbers, where
+        the others are as fast as the machine. Only reading and queries are slowed down. `calibrate` measures how well
+        drives keep to it.
     create
         False: fail with `NotFoundError` where there is no fleet.
     memory_per_drive
@@ -83,14 +83,14 @@ def open(  # noqa: A001 - the name users expect
     memory_limit
         Bytes that all queries together may use on the host's side, for sorting, joining and merging (default 1 GiB).
     spill_limit
-        Bytes that queries may put aside in ``path/spill`` for sorting, joining and merging what memory can't hold
-        (default 10 GiB). A query that needs more raises `ExhaustedError`.
+        Bytes that queries may spill to ``path/spill`` for sorting, joining and merging what memory can't hold (default
+        10 GiB). A query that needs more raises `ExhaustedError`.
     slice_rows
-        Rows that a slice of what is ingested holds at most; slices are dealt to the drives in turn. By default only a
+        Limit of rows in a slice of ingested data; slices are distributed over the drives round robin. By default only a
         slice's size counts (1 MiB), so that a small table is one slice on one drive.
     hosts
-        On how many hosts the drives of a new fleet are taken to be, as many on each, in order: those that may be lost
-        together. For a fleet that exists it must be left out or be right.
+        Number of nodes (failure domains) of a new fleet, each with the same number of drives, in order. For an existing
+        fleet leave it out, or give its number.
 
     Raises
     ------
@@ -117,8 +117,7 @@ def open(  # noqa: A001 - the name users expect
 
 
 def borrow(location: str) -> Fleet:
-    """The fleet in a directory or behind a host, for somebody who gives it back when it was read; to be
-    closed by `give_back`."""
+    """Borrows the fleet in a directory or behind a host for a read. The caller returns it with `give_back`."""
     if _internal.is_host(location):
         return connect_again(location)
     fleet = Fleet(_internal.Fleet.open(location, None, "none", "unlimited", False, None, None, None, None))
@@ -150,7 +149,9 @@ def _profiles(given: Profile | Sequence[Profile] | Mapping[int, Profile]) -> str
         raise InvalidError(f"{given!r} is no device profile: give a name, a path or TOML text, a list with one for each drive, or a dict by the drives' numbers") from error
 
 
-def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:  # noqa: A002 - as the command has it
+def calibrate(
+    profile: Profile, *, served: bool = False, dir: str | os.PathLike[str] | None = None  # noqa: A002 - a CLI name
+) -> dict[str, Any]:
     """Measures whether a drive under a device profile works as that device would. Takes some seconds, and
     longer for slow devices.
 
@@ -182,18 +183,18 @@ def calibrate(profile: Profile, *, served: bool = False, dir: str | os.PathLike[
 
 
 def generate_particles(
-    path: str | os.PathLike[str], rows: int, seed: int = 1, *, gathered: float = 0.0, format: str | None = None, replace: bool = False,  # noqa: A002 - as of `ingest`
-    progress: Progress | None = None,
+    path: str | os.PathLike[str], rows: int, seed: int = 1, *, gathered: float = 0.0,
+    format: str | None = None, replace: bool = False, progress: Progress | None = None,  # noqa: A002 - as of `ingest`
 ) -> int:
-    """Writes a file of made-up particles (ID, x, y, z, ke), of which as many are energetic as C2's authors published;
-    docs/physicists.md says what they are like.
+    """Writes a file of synthetic particles (ID, x, y, z, ke). The share of energetic ones is the one that C2's authors
+    published; docs/physicists.md describes the distribution.
 
     Parameters
     ----------
     path
         The file; its ending says what it is: ``.parquet``, or ``.vpic`` for raw records.
     rows, seed
-        How many, and what all numbers follow from: the same ones make the same file, on any machine.
+        Number of particles, and the seed of all numbers: equal seeds make equal files, on any machine.
     gathered
         The share of the energetic particles (ke > 0.3) that is in every 16th brick of the box; the others are anywhere.
     format
@@ -285,13 +286,13 @@ class Fleet(Growth):
         progress
             Called now and then with the number of rows stored so far.
         partition_by
-            The column, or columns in order, whose values say on which drive a row lies: rows that are equal in them are
-            on one drive. Windows and aggregates by these columns, and joins with a table that is partitioned by columns
-            of the same kinds, then run whole on the drives. Integers, texts, bytes, booleans, dates, times and decimals
-            can be such columns. By default rows are spread evenly, whatever they hold.
+            The column, or columns in order, whose values determine the drive of a row: rows with equal values are on
+            one drive. Windows and aggregates by these columns then run whole on the drives, and so do joins with a
+            table that is partitioned by columns of the same kinds. Integers, texts, bytes, booleans, dates, times and
+            decimals can be such columns. By default rows are spread evenly, whatever they hold.
         redundancy
-            How the data set survives the loss of drives, if not as the fleet usually does: ``"none"``,
-            ``"replicas:R"``, ``"ec:K+M"``, or, in a fleet that knows its hosts, ``"ec:K+M/k+m"``.
+            Redundancy of the data set, instead of the fleet's: ``"none"``, ``"replicas:R"``, ``"ec:K+M"``, or, in a
+            fleet with nodes, ``"ec:K+M/k+m"``.
         format
             The format of all files, whatever their names end in: ``"parquet"``, ``"arrow"``, ``"csv"``, ``"tsv"``,
             ``"jsonl"`` or ``"vpic"``.
@@ -342,7 +343,7 @@ class Fleet(Growth):
         NotFoundError
             There is no such table.
         UnsupportedError
-            The table is the dense view of a matrix, which nobody stores: take its rows (``x_rows``).
+            The table is the dense view of a matrix, which no drive stores: take its rows (``x_rows``).
         """
         return json.loads(self._inner.export(name, os.fspath(path), replace, progress))
 
@@ -440,12 +441,12 @@ class Fleet(Growth):
         table
             The data set (``"physics.p"``), or one of its tables (``"physics.p.data"``).
         columns
-            The column, or columns (at most 8), by whose ranges rows are to be found.
+            The column, or columns (at most 8), by whose ranges the index finds rows.
         include
-            Columns whose values it has beside them: queries for no others read no slice for the rows that it finds.
-            Takes as much space as these columns do.
+            Columns that the index includes besides its own. A query that reads no other columns reads no slice for the
+            rows that the index finds. The index then takes as much space as these columns do.
         name
-            What it is called (default: its columns).
+            Name of the index (default: its columns).
         wait
             Wait until it is built. An embedded fleet's drives build only while it is open.
         progress
@@ -478,8 +479,8 @@ class Fleet(Growth):
 
     def list_indexes(self, dataset: str | None = None) -> list[dict[str, Any]]:
         """The indexes of a data set (default: of all), a dict each: `dataset`, `name`, `table`, `columns`, `include`,
-        `state` (``"building"``, ``"ready"``, ``"dropped"`` for want of space, ``"failed"``, ``"unknown"``), `done` (0
-        to 1), `rows`, `bytes`, and `drives`, with what each says."""
+        `state` (``"building"``, ``"ready"``, ``"dropped"`` for lack of space, ``"failed"``, ``"unknown"``), `done` (0
+        to 1), `rows`, `bytes`, and `drives`, with the state on each drive."""
         return json.loads(self._inner.indexes(dataset))
 
     def drop_index(self, dataset: str, name: str) -> None:
@@ -489,13 +490,13 @@ class Fleet(Growth):
     def scrub(
         self, datasets: str | Sequence[str] | None = None, *, rate: float | None = None, check: bool = False, progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Has every drive verify what it holds, where it lies, compares parities with data by digests, and mends what
-        is damaged. Queries and ingests go on meanwhile.
+        """Has every drive verify its values, compares parities with data by digests, and repairs damage. Queries and
+        ingests continue.
 
         Parameters
         ----------
         datasets
-            The data set, or data sets, to look at (default: all).
+            The data set, or data sets, to scrub (default: all).
         rate
             How fast each drive may read for it, in MB/s (default: as fast as it goes).
         check
@@ -507,16 +508,16 @@ class Fleet(Growth):
         -------
         dict
             `values` that were verified, `groups` whose parities were compared with their data, `bytes_verified` and
-            `bytes_moved` for that, `damaged` and `mended` values, `found` (what was damaged: a dict each with `key`,
-            `drive`, `what`, `mended` and perhaps an `error`), drives that were `skipped` and why, and others. What is
-            left damaged is ``damaged - mended``.
+            `bytes_moved` for that, `damaged` and `mended` values, `found` (damage: a dict each with `key`, `drive`,
+            `what`, `mended` and perhaps an `error`), drives that were `skipped` and why, and others.
+            ``damaged - mended`` values are still damaged.
 
         Raises
         ------
         NotFoundError
             There is no data set of a name.
         UnavailableError
-            More drives are lost than the fleet survives.
+            More drives are lost than the fleet's redundancy covers.
         """
         names = [datasets] if isinstance(datasets, str) else list(datasets or ())
         return json.loads(self._inner.scrub(names, bytes_per_s(rate), check, progress))
@@ -524,17 +525,17 @@ class Fleet(Growth):
     def repair(
         self, replace: str | Sequence[str] | None = None, *, address: str | None = None, rate: float | None = None, progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Rebuilds what was on lost drives on blank ones that take their places, and takes these in. Queries go on
-        meanwhile, and so do ingests where enough drives are left. What was cut off goes on where it was.
+        """Rebuilds the content of lost drives on blank ones in their places, and takes these in. Queries continue, and
+        so do ingests where enough drives are left. A call after an interrupted one continues it.
 
         Parameters
         ----------
         replace
-            The lost drive, or drives, by name or id. In an embedded fleet each gets a blank one where its directory is
-            gone or empty. By default all that are blank already are rebuilt.
+            The lost drive, or drives, by name or id. An embedded fleet creates a blank drive for each whose directory
+            is gone or empty. By default all blank drives are rebuilt.
         address
-            Of a fleet behind a host: the address of the blank drive (``skytether drive serve --replace ID``) that takes
-            the place of the one named, where the host does not reach it yet.
+            For a fleet behind a host: the address of the blank drive (``skytether drive serve --replace ID``) that
+            replaces the named one, if the host does not reach it yet.
         rate
             How fast the other drives may read for it together, in MB/s (default: as fast as it goes).
         progress
@@ -543,29 +544,29 @@ class Fleet(Growth):
         Returns
         -------
         dict
-            The `drives` that were rebuilt, how many values were `rebuilt` or `kept` from a repair before, `bytes_read`
-            from the others, `bytes_least` that the codes need, `bytes_written`, what was `left` (texts), drives that
-            are `lost` still and why, and others.
+            The `drives` that were rebuilt, the numbers of values that were `rebuilt` or `kept` from an earlier repair,
+            `bytes_read` from the others, `bytes_least` that the codes need, `bytes_written`, `left` (texts about values
+            that could not be rebuilt), drives that are still `lost` and why, and others.
 
         Raises
         ------
         InvalidError
-            A drive is not lost, or what is in its place is not blank.
+            A drive is not lost, or the drive in its place is not blank.
         UnsupportedError
             The fleet has no redundancy.
         ConflictError
             Another repair is under way.
         UnavailableError
-            More drives are lost than the fleet survives, or one does not answer.
+            More drives are lost than the fleet's redundancy covers, or one does not answer.
         """
         drives = [replace] if isinstance(replace, str) else list(replace or ())
         return json.loads(self._inner.repair(drives, address, bytes_per_s(rate), progress))
 
     def close(self) -> None:
-        """Lets go of the drives; whatever was ingested is safe already. Closing twice is fine.
+        """Closes the connection or the drives. Ingested data are already safe. A second call does nothing.
 
-        Results that were not read before can't be read any more. An Arrow stream that somebody is reading keeps
-        the drives until its end.
+        Results that were not read before can't be read any more. An Arrow stream with a reader keeps the drives until
+        its end.
         """
         self._inner.close()
         for path, fleet in list(_opened.items()):
@@ -639,8 +640,8 @@ class Result:
 
     @property
     def receipt(self) -> Receipt:
-        """What ran where in the last run that was read to its end, and how little moved. Runs the query
-        where there was none yet."""
+        """The receipt of the last run that was read to its end: what ran where, and how little moved. Runs the query if
+        there was none yet."""
         self._finished = self._inner.receipt() or self._finished
         if self._finished is None:
             self.to_arrow()
@@ -650,11 +651,11 @@ class Result:
 
     @property
     def receipt_so_far(self) -> Receipt | None:
-        """What is known of the last run, which may go on or have been given up; None if there was none. Runs nothing.
+        """The receipt of the last run, which may be under way or given up; None if there was none. Runs nothing.
 
-        ``to_dict()["finished"]`` tells whether it was read to its end. Over a connection the host sends its receipt
-        with the last row: until then this has the rows that came from the host, as `bytes_moved` the bytes that they
-        took, the seconds, and nothing of the drives.
+        ``to_dict()["finished"]`` says whether it was read to its end. Over a connection the host sends its receipt with
+        the last row. Until then this has the rows that came from the host, their bytes as `bytes_moved`, the seconds,
+        and nothing of the drives.
         """
         found = self._inner.receipt(True)
         return None if found is None else Receipt(*found)
@@ -664,7 +665,7 @@ class Result:
 
 
 class Explanation(str):
-    """How a query is cut, as text; `to_dict` has the same as data."""
+    """How a query is split between host and drives, as text; `to_dict` has the same as data."""
 
     _json: str
 
@@ -694,15 +695,15 @@ class Receipt:
         return self._operators
 
     def to_dict(self) -> dict[str, Any]:
-        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with
-        `name`, `rung` (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`,
-        `bytes_sent`, `seconds`, `reason`.
+        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with `name`,
+        `rung` (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`,
+        `seconds`, `reason`.
 
-        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`,
-        `seconds` and the `reason` why it is there; `host_work` is what it worked off of what drives handed it
-        (`slices`, `rows_read`, `bytes_read`, and `seconds`, which are among those of the operators), and of each
-        drive `above` is its part of that; `scans` are the sub-plans, each with an annotation per drive, in which are
-        the drive's own `operators`."""
+        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`, `seconds`
+        and the `reason` why it is there. `host_work` is the host's work on slices that drives sent raw: `slices`,
+        `rows_read`, `bytes_read`, and `seconds`, which the operators' seconds include. `above` of a drive is the part
+        of that for its slices. `scans` are the sub-plans, each with an annotation per drive, which has the drive's own
+        `operators`."""
         return json.loads(self._json)
 
     def __str__(self) -> str:

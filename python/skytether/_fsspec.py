@@ -47,7 +47,7 @@ _known: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
 
 def _take(location: str) -> tuple[Fleet, Callable[[], None]]:
-    """The fleet at a location, and what is to be called when it was read: fleets that others have open stay so."""
+    """The fleet at a location, and a function to call after the read. A fleet that another user has open stays open."""
     from . import _fleet
 
     with _shared:
@@ -94,8 +94,8 @@ def _as_os_error(path: str) -> Iterator[None]:
 
 
 def _table(name: str) -> str:
-    """The table that a file's name means. `physics.parquet` is a data set, too: only what leaves a name
-    is taken for an ending."""
+    """The table that a file's name means. ``physics.parquet`` is a data set, too, so an ending counts as one only if it
+    leaves a name."""
     short = name.removesuffix(ENDING)
     return short if "." in short else name
 
@@ -119,7 +119,7 @@ class SkytetherFileSystem(AbstractFileSystem):
     def __init__(self, fleet: Fleet | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._fleet = fleet
-        # Names in a fleet that is given say nothing of which fleet it is.
+        # Names of tables in a given fleet do not say which fleet it is, so they get a cache of their own.
         self._files: OrderedDict[tuple[str, str], Any] = _known if fleet is None else OrderedDict()
 
     @property
@@ -203,12 +203,11 @@ class SkytetherFileSystem(AbstractFileSystem):
         return found if detail else [entry["name"] for entry in found]
 
     def ukey(self, path: str) -> str:
-        """Another for each content of a table."""
+        """A key that differs for each content of a table."""
         return f"{self._strip_protocol(path)}@{self.info(path).get('generation')}"
 
     def modified(self, path: str) -> datetime:
-        """A time that is another for each content of a table, which is what caches ask for it for; when it was
-        written, nobody keeps."""
+        """A time that differs for each content of a table: caches need that. The time of writing is not stored."""
         from datetime import datetime, timedelta, timezone
 
         generation = self.info(path).get("generation") or "0"

@@ -21,12 +21,14 @@ def bytes_per_s(rate: float | None) -> int | None:
 
 
 class Growth:
-    """Drives that come and go. What moves then is reported as a dict:
+    """Drives join and leave. A method reports the moves as a dict:
 
-    `added` and `retired` drives, `datasets` of which something moved, `bytes_moved` and `bytes_least` (the fewest that
-    had to move, if slices could be divided), `moved` and `linked` values, `drives` (a dict each with `drive`, and its
-    bytes `before` and `after`), `off_before` and `off_after` (by how much the drive that is furthest off the mean is
-    off it, as a share), what was `left` (texts), `notes`, `seconds`, and others.
+    - `added` and `retired` drives, and `datasets` with moved values;
+    - `bytes_moved`, and `bytes_least`: the least number that had to move, if slices could be divided;
+    - `moved` and `linked` values;
+    - `drives`: a dict each with `drive`, and its bytes `before` and `after`;
+    - `off_before` and `off_after`: the largest deviation of a drive from the mean, as a share;
+    - `left` (texts about values that could not move), `notes`, `seconds`, and others.
     """
 
     _inner: _internal.Fleet
@@ -41,7 +43,7 @@ class Growth:
         progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
         """Takes blank drives into the fleet and gives them their share of every table, so that all drives are within 5%
-        of the mean. Queries and ingests go on meanwhile. What was cut off goes on with `balance`.
+        of the mean. Queries and ingests continue. `balance` continues an interrupted call.
 
         Parameters
         ----------
@@ -51,8 +53,8 @@ class Growth:
             Of a fleet behind a host: the address, or addresses, of the blank drives. They must be among the host's
             drives when it is started again.
         host
-            The host that the new drives are on, in a fleet that knows its hosts (default: that of their addresses, if
-            the fleet has drives there; of an embedded fleet the one with the fewest drives).
+            The node of the new drives, in a fleet with nodes (default: the host of their addresses, if the fleet has
+            drives there; in an embedded fleet the node with the fewest drives).
         rate
             How fast slices may be moved, over all drives together, in MB/s (default: as fast as it goes).
         progress
@@ -80,9 +82,9 @@ class Growth:
         return self._resize(0 if given else 1 if count is None else count, given, [], rate, progress, host)
 
     def retire(self, drives: str | Sequence[str], *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Moves all that is on drives to the others, makes anew what was on lost ones, and goes on without them;
-        those that are here are wiped. Queries and ingests go on meanwhile; an ingest that began before and ends
-        after is told to begin again.
+        """Moves all values of some drives to the others, reconstructs those of lost drives, and ends the membership of
+        the drives. Drives that answer are wiped. Queries and ingests continue; an ingest that is under way at the end
+        must begin again.
 
         Parameters
         ----------
@@ -103,14 +105,14 @@ class Growth:
         ConflictError
             Drives are being added, retired or repaired already.
         UnavailableError
-            Another drive is lost; or something can't be moved, which the text names: a table that is partitioned by
-            key, with no drive to take the place, or one without redundancy of which a part is lost.
+            Another drive is lost; or a value can't be moved, which the text names: a part of a table that is
+            partitioned by key, without a drive to replace the old one, or a lost part of a table without redundancy.
         """
         return self._resize(0, [], [drives] if isinstance(drives, str) else list(drives), rate, progress)
 
     def balance(self, *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Moves slices so that every drive has as much as the others, to within 5%, and no more than that takes: what
-        `add_drives` and `retire` end with, and what goes on with what was cut off.
+        """Moves slices so that every drive's load is within 5% of the mean, with no more moves than that takes.
+        `add_drives` and `retire` end with this, and it continues them if they were interrupted.
 
         Parameters
         ----------

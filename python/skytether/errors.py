@@ -27,7 +27,7 @@ class SkytetherError(Exception):
 
 
 class InvalidError(SkytetherError, ValueError):
-    """The input or the call is wrong: mend it and call again."""
+    """The input or the call is wrong: correct it and call again."""
 
     kind = "invalid"
 

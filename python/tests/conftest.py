@@ -110,7 +110,7 @@ def db(tmp_path: Path):
 
 @pytest.fixture(scope="session")
 def pbmc3k_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet's directory with pbmc3k in it; nobody has it open."""
+    """The directory of a closed fleet with pbmc3k in it."""
     path = tmp_path_factory.mktemp("pbmc3k") / "fleet"
     with msgexpress.open(path, drives=4) as opened:
         opened.ingest(PBMC3K, "blood/pbmc3k")

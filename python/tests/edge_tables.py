@@ -1,4 +1,4 @@
-"""Small tables that sit on the edges of what engines agree about."""
+"""Small tables with values at the edges of what engines agree about."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def edges() -> dict[str, pa.Table]:
             {"k": pa.array([1, 1, 1, 2, 2, 3, 3, 4, None, 5], pa.int32()), "f": pa.array([NAN, 1.0, -INF, 0.0, -0.0, INF, NAN, None, 2.5, 5e-324], pa.float64())}
         ),
         "extremes": pa.table({"k": pa.array([1, 1, 2, 2, 3], pa.int32()), "i": pa.array([BIG, -1, -BIG - 1, 1, 0], pa.int64()), "n": pa.array([127, -128, 0, 5, None], pa.int8())}),
-        # So many more rows than `names` that joins of the two go down.
+        # Many more rows than `names`, so that joins of the two run on the drives.
         "facts": pa.table(
             {
                 "k": pa.array([None if n % 11 == 0 else n % 60 for n in range(30_000)], pa.int32()),

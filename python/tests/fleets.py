@@ -16,7 +16,7 @@ import skytether
 #: Where this Python's scripts are: the command as an installed wheel gives it.
 PROGRAM = Path(sys.executable).with_name("skytether")
 
-#: Tables up to so many rows are cut into slices of `FEW` rows each, others into slices of `MANY`, so that every
+#: Tables of up to `SMALL` rows are cut into slices of `FEW` rows each, others into slices of `MANY`, so that every
 #: table is on every drive.
 SMALL, FEW, MANY = 500, 2, 500
 
@@ -95,8 +95,8 @@ def _fill(fleet: skytether.Fleet, sources: Sources, small: bool) -> None:
 
 
 def with_threads(path: Path, drives: int, memory_limit: int, spill_limit: int | None, threads: int) -> skytether.Fleet:
-    """An embedded fleet whose host works with so many threads, whatever the machine has: what a query
-    needs depends on them."""
+    """An embedded fleet whose host has `threads` threads, whatever the machine has: the memory of a query depends on
+    their number."""
     return skytether.Fleet(skytether._internal.Fleet.open(str(path), drives, "none", "unlimited", True, None, memory_limit, spill_limit, None, threads))
 
 
@@ -124,7 +124,7 @@ def embedded(place: Path, drives: int, sources: Sources, profile: Any = "unlimit
 
 @contextmanager
 def serving(place: Path, drives: int = 4, *options: object) -> Iterator[Served]:
-    """Processes that end with the block, and of which none has panicked."""
+    """Processes that end with the block; checks that none has panicked."""
     served = Served(place, drives, *options)
     try:
         yield served

@@ -348,7 +348,7 @@ def test_dataset_raises_after_a_replacement_by_other_columns(fleet):
     dataset = fleet.dataset("d.changing")
     scan = dataset.scanner(["k"], f("k") > 1)
     fleet.ingest(first.slice(1), "d.changing", replace=True)
-    # Other rows of the same columns are what the name stands for.
+    # The name now means other rows with the same columns.
     assert scan.to_table().num_rows == 2 == dataset.count_rows()
     other = pa.table({"k": pa.array([1, 2, 3], pa.int64()), "t": [1, 2, 3], "new": [0.5, 0.5, 0.5]})
     fleet.ingest(other, "d.changing", replace=True)

@@ -147,7 +147,7 @@ def test_errors_are_one_sentence(fleet, arguments, status, says):
 def test_a_fleet_is_a_directory_or_a_host(fleet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rich().write_h5ad("a.h5ad")
-    # Nobody listens there, and no directory is made in its place.
+    # No host listens there, and no directory is made in its place.
     for where in ("localhost:1", "127.0.0.1:1", "grpc://localhost:1", "[::1]:1"):
         before = sorted(os.listdir())
         for arguments in (["ingest", "a.h5ad", "--to", "t/x"], ["ls"]):

@@ -1,5 +1,4 @@
-"""What the sqllogictest files of the dialect expect is what DuckDB says, except for records that they mark
-with the reason why not.
+"""The sqllogictest files of the dialect expect DuckDB's answers, except for records that they mark with a reason.
 
 `cargo test -p skytether dialect` runs the same files over fleets."""
 

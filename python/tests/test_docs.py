@@ -123,7 +123,7 @@ def assert_begins(printed: str, shown: str) -> None:
 
 
 def test_readme_shows_the_output_of_the_demo(place: Path) -> None:
-    """The table of marker genes, and the receipt but for times. An ellipsis stands for lines left out."""
+    """The table of marker genes, and the receipt without times. An ellipsis in the document means omitted lines."""
     (_, shown), *more = [(language, text) for language, text in blocks("README.md") if text.startswith("cell type ")]
     assert not more
     done = command("demo")
@@ -182,8 +182,8 @@ def test_the_examples_of_explain_run(place: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_examples_for_storage_run(place: Path) -> None:
-    """Commands that serve run beside the others, also those for SQL tools that follow them; the
-    ports are this test's own."""
+    """Serving commands run in the background, also those for the SQL tools that follow them. The ports are this test's
+    own."""
     ports: dict[str, int] = {}
 
     def ours(text: str) -> str:
@@ -230,7 +230,7 @@ def test_the_examples_for_storage_run(place: Path) -> None:
     cut = next(text for text in printed if "super-plan" in text and "shop.orders" in text)
     assert "DriveScan: shop.orders with shop.customers" in cut or "DriveScan: o with c" in cut, cut
     assert any("data by customer" in text for text in printed)
-    # A blank drive in the place of each that was lost, and what a scrub mends.
+    # A blank drive in the place of each lost one, and damage for a scrub.
     rebuilt, up, mended, clean = (next(text for text in printed if said in text) for said in ("drive-1, drive-3 rebuilt", "drive-4  up", "all mended", "nothing is damaged"))
     assert "left:" not in rebuilt and up.count(" up ") == 5 and ": mended" in mended and "mended" not in clean
     # The same where a host was lost, and a drive of each other.

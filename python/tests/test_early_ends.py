@@ -1,8 +1,9 @@
-"""Readers that leave early: drives send no more than what waits between them and a reader, however fast either is.
+"""Readers that leave early: drives send no more than the buffers between them and a reader hold, however fast either
+is.
 
-Between a drive and a reader wait some eight batches: two in the drive and one in its hand, four in the host and one in
-its hand. Two more wait in Python, with one in the reader's hand. A batch has 2 MiB, and at most one batch of the scan
-more. That makes a bound of rows for one drive, which the table here exceeds three times.
+Some eight batches wait between a drive and a reader: three in the drive and five in the host. Two more wait in Python,
+and the reader has one. A batch has 2 MiB, and at most one batch of the scan more. That bounds the rows of one drive;
+the table here has three times as many.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def check_an_early_end(fleet: skytether.Fleet, result: skytether.Result, rows: int = 1) -> None:
-    """That a run was given up after `rows` rows or more, of which the drive has sent few more."""
+    """Checks that a run was given up after `rows` rows or more, and that the drive sent few more rows."""
     so_far = result.receipt_so_far.to_dict()
     # Over a connection the host does not tell what its drives did before the end.
     sent = sum(drive["rows_out"] for drive in so_far["drives"]) if so_far["drives"] else so_far["rows"]
@@ -87,7 +88,7 @@ def test_a_head_stops_the_drives(fleet):
     # The drives know how many rows are wanted.
     receipt = dataset.receipt.to_dict()
     assert receipt["bytes_moved"] < 5000 and sum(drive["rows_out"] for drive in receipt["drives"]) <= 5
-    # With a part of the filter done here nobody knows: batches come until there are enough.
+    # With a part of the filter done here the number of rows is unknown: batches come until there are enough.
     kept = dataset.scanner(None, pc.floor(f("m") * 2) == 1)
     assert kept.local and kept.head(3).num_rows == 3
     check_an_early_end(fleet, kept._result)

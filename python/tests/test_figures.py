@@ -55,7 +55,7 @@ def test_tables_have_our_figures_next_to_published_ones(out):
 
     places = read(out, "figure6")
     assert [row["code | data"] for row in places] == ["host | host", "host | served drive", "host | Envoy", "Envoy | Envoy"]
-    # Two processes with ten slices each, of which five are shown apart.
+    # Two processes with ten slices each; the page shows five of them apart.
     assert all(row["slices"] == "10" and 0 < float(row["least"]) <= float(row["median"]) <= float(row["most"]) for row in places)
     # Envoy is this machine's processor, 15 times slower: nothing else can make it so much slower.
     assert float(places[3]["least"]) > 3 * float(places[2]["least"])

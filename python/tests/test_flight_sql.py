@@ -264,7 +264,7 @@ def test_hostile_messages_get_a_status(served):
                     assert "panicked" not in str(e)
         assert all(process.poll() is None for process in served.processes), served.errors.read_text()
         assert "panicked" not in served.errors.read_text()
-    # Questions with a pattern nobody's name has are answered: few, not all.
+    # A pattern that matches no name gives an answer: few of the garbage queries have one, not all.
     assert known < len(garbage)
 
 

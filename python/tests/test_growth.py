@@ -86,8 +86,8 @@ def names(path: Path) -> list[str]:
 
 
 def killed(args: list[str], after: float, begun: Path | None = None) -> bool:
-    """Runs our command and kills it so many seconds after it began, or after `begun` was there; whether it
-    was alive until then."""
+    """Runs our command and kills it `after` seconds after it began, or after `begun` was there. Gives whether it was
+    alive until then."""
     process = subprocess.Popen([sys.executable, "-m", "skytether._cli", *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     give_up = time.monotonic() + 60
     while begun is not None and not begun.exists() and process.poll() is None and time.monotonic() < give_up:

@@ -1,5 +1,5 @@
-"""Ingest: what goes in comes out, for every Arrow type, shape of batches and format of files; and what can't be read is
-told with its file and place."""
+"""Ingest: what goes in comes out, for every Arrow type, shape of batches and format of files. Unreadable input is an
+error with its file and place."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(found: pa.Table, given: pa.Table, every: int = 1) -> None:
 
 
 class Stream:
-    """Something of which nothing is known but that it is an Arrow stream, which can be read once."""
+    """An object that is only an Arrow stream, and can be read once."""
 
     def __init__(self, table: pa.Table, rows: int) -> None:
         self.reader = table.to_reader(max_chunksize=rows)

@@ -1,5 +1,5 @@
-"""What joins learn about their keys goes down to every scan that has one of them, through whatever lies between, and
-changes no answer: equal to DuckDB over the same tables."""
+"""Join filters reach every scan that has a key of the join, through any operator in between. They change no answer: it
+equals DuckDB's over the same tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _tables() -> dict[str, pa.Table]:
     }
 
 
-#: Rows with `x`, `y`, `v` and `w`, of which `x` and `y` come from one table or from two.
+#: Rows with `x`, `y`, `v` and `w`; `x` and `y` come from one table or from two.
 BELOW = {
     "inner": "SELECT a.x, b.y, a.v, b.w FROM t.a JOIN t.b ON a.k = b.k",
     "inner with a condition": "SELECT a.x, b.y, a.v, b.w FROM t.a JOIN t.b ON a.k = b.k AND a.y < b.x",

@@ -1,5 +1,5 @@
-"""Joins whose small side would travel to the drives: where it is large after all, or can't be read; and joins on the
-host by keys of all types, of which the drives are told what they can be told."""
+"""Joins whose small side would travel to the drives, but is large after all or can't be read; and joins on the host by
+keys of all types, with join filters for the drives where these can apply them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def fleet(tmp_path_factory):
 
 def test_long_texts_stay_on_the_host(fleet):
     query = "SELECT n.text, count(*) FROM e.facts f JOIN {} n ON f.k = n.k GROUP BY n.text"
-    # Few rows, but 6 MB: no drive is sent them.
+    # Few rows, but 6 MB: too much for a broadcast.
     result = fleet.sql(query.format("e.texts"))
     assert sorted(row["count(*)"] for row in result.to_arrow().to_pylist()) == [800] * 50
     assert all(drive["bytes_received"] < 100_000 for drive in result.receipt.to_dict()["drives"])
-    # Nor texts of which nobody knows how long they are.
+    # Nor is there a broadcast of texts of unknown length.
     made = fleet.sql(query.format("(SELECT k, repeat(text, 2000) AS text FROM e.names)"))
     assert sum(made.to_arrow()["count(*)"].to_pylist()) == 32_000
     assert all(drive["bytes_received"] < 100_000 for drive in made.receipt.to_dict()["drives"])

@@ -1,8 +1,8 @@
-"""Served drives, their host, and programs that ingest, killed (SIGKILL) in the middle of what they do: data sets are
-old or new, nothing leaks, and what was cut off can be done again.
+"""Served drives, their host, and programs that ingest, killed (SIGKILL) in the middle of their work. Data sets are old
+or new, nothing leaks, and interrupted work can be repeated.
 
-In the middle means: within the function that is told of progress, while the work waits for a drive that was stopped
-just before, or as long as the work's thread lives.
+In the middle means one of three: within the progress callback, while the work waits for a drive that was stopped just
+before, or while the work's thread lives.
 """
 
 from __future__ import annotations
@@ -82,8 +82,7 @@ def nothing_left(fleet: skytether.Fleet) -> None:
 
 @contextmanager
 def victims(place: Path) -> Iterator[Served]:
-    """Drives and a host, with a data set that nobody touches: that is there in the end, and of
-    anything else nothing."""
+    """Drives and a host, with a data set that no work changes. In the end it is there, and no other value."""
     with serving(place, DRIVES, *OPTIONS) as served:
         with skytether.connect(served.url) as fleet:
             empty = keys(fleet)
@@ -110,7 +109,7 @@ def after(served: Served) -> dict[str, int] | None:
 
 
 class Doing(threading.Thread):
-    """Work on a thread of its own, which may fail for want of what was killed."""
+    """Work on a thread of its own, which may fail because a process that it needs was killed."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -174,7 +173,7 @@ def test_drop_with_a_killed_drive_leaves_all_or_nothing(tmp_path: Path) -> None:
         for n in range(DRIVES):
             with skytether.connect(served.url) as fleet:
                 fleet.ingest(OLD, "lab.victim")
-                # It answers nobody, so that the drop waits for it, wherever its turn is.
+                # The drive answers no request, so the drop waits for it, whatever its turn is.
                 served.processes[n].send_signal(signal.SIGSTOP)
                 drop = Doing(lambda: fleet.drop("lab.victim"))
                 waited = drop.lives(0.1 + 0.3 * n)

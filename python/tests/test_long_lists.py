@@ -56,7 +56,7 @@ LISTS = {
 
 def rows(answer):
     """The rows, sorted, with floats rounded to what sums in another order agree in."""
-    cell = lambda v: (v is None, str(v)) if v is None or isinstance(v, str) else (False, f"{float(v):.6e}")  # noqa: E731
+    cell = lambda v: (v is None, str(v)) if v is None or isinstance(v, str) else (False, f"{float(v):.6e}")  # noqa:E731
     return sorted(tuple(cell(v) for v in row.values()) for row in answer.to_pylist())
 
 

@@ -1,5 +1,4 @@
-"""Work that moves between drives and host while a query runs: slow drives get help, and a drive that dies and comes
-back loses only what it had not finished."""
+"""Adaptive execution: slow drives get help, and a drive that dies and comes back loses only its unfinished work."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def test_a_slow_drive_gets_help(table, expected, tmp_path):
         drives = {drive["name"]: drive for drive in result.receipt.to_dict()["drives"]}
         assert "handed to the host" in drives["drive-1"]["reason"]
         assert drives["drive-1"]["rung"] == "raw"
-        # What the slow one handed out it has read, and the host has worked off.
+        # The slow drive read the slices that it sent raw, and the host processed them.
         receipt = result.receipt.to_dict()
         above, host = drives["drive-1"]["above"], receipt["host_work"]
         assert 0 < above["bytes_read"] <= drives["drive-1"]["bytes_read"] and 0 < above["slices"] <= host["slices"]

@@ -180,7 +180,7 @@ def test_readers_skip_row_groups_by_the_footer(fleet, tmp_path):
         k, x, name = (group.column(names.index(column)).statistics for column in ("k", "x", "name"))
         assert (k.min, k.max, k.null_count) == (last, last + group.num_rows - 1, 0)
         last += group.num_rows
-        # A NaN is in each, so that nobody may skip it by x.
+        # A NaN is in each row group, so that no reader may skip it by x.
         assert not x.has_min_max and x.null_count > 0 and name.has_min_max and name.null_count > 0
     fragment = next(iter(ds.dataset(tmp_path / "t.parquet").get_fragments()))
     assert 0 < len(fragment.split_by_row_group(pc.field("k") < 10)) < metadata.num_row_groups
@@ -321,7 +321,7 @@ def test_a_fleet_is_open_only_while_it_is_read(tmp_path):
         # Open here: used as it is.
         assert pd.read_parquet(f"skytether://{place}/lab.t.parquet").shape == (5000, 4)
     assert pd.read_parquet(f"skytether://{place}/lab.t.parquet").shape == (5000, 4)
-    # Nobody has it now.
+    # No process has the fleet open now.
     with skytether.open(place) as fleet:
         assert fleet.sql("SELECT count(*) AS n FROM lab.t").to_arrow()["n"].to_pylist() == [5000]
     fs = fsspec.filesystem("skytether")

@@ -1,5 +1,5 @@
-"""Tables that are partitioned by key: what is stored where, what is refused, and what it is good for: joins, windows
-and aggregates whole on the drives."""
+"""Tables that are partitioned by key: what is stored where, what is rejected, and that joins, windows and aggregates by
+the key run whole on the drives."""
 
 from __future__ import annotations
 

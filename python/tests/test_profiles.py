@@ -1,4 +1,4 @@
-"""Drives that are to be like devices, from Python: what may be given, that answers stay the same, and calibration."""
+"""Drives that emulate devices, from Python: valid profiles, equal answers, and calibration."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def noise(rows: int, seed: int) -> pa.Table:
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_result_that_is_open_while_its_data_set_changes(tmp_path, begun, change):
     """It has all the old rows, or says that it must be run again: never some of them, never new ones among them."""
-    # So many slices on one drive that most are still to be read when the first rows are here.
+    # One drive gets many slices: most are unread when the first rows arrive.
     old, new = noise(3_000_000, 1), noise(1000, 2)
     fleet = skytether.open(tmp_path / "fleet", drives=1)
     fleet.ingest(old, "d.big")
@@ -251,7 +251,7 @@ def test_a_result_that_is_open_while_its_data_set_changes(tmp_path, begun, chang
         found = pa.Table.from_batches(batches)
         assert found.sort_by("v").equals(old.cast(found.schema))
     if change == "replace":
-        # Whoever asks afterwards gets the new rows and nothing else.
+        # A later query gets the new rows and nothing else.
         assert fleet.sql("SELECT * FROM d.big ORDER BY v").to_arrow().to_pydict() == new.to_pydict()
     else:
         with pytest.raises(skytether.NotFoundError, match="d.big"):

@@ -1,5 +1,5 @@
-"""Small slices that follow one another are read and handed on together: the same rows and receipts as of large ones,
-wherever they are worked off."""
+"""Small slices that follow one another are read and sent together: the same rows and receipts as with large ones,
+wherever they are processed."""
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ def test_receipts_count_slices_and_not_runs_of_them(places):
         result.to_arrow()
         drives = result.receipt.to_dict()["drives"]
         assert sum(drive["slices_total"] for drive in drives) == ROWS // SMALL
-        # One may be worked off twice, if its drive seems to be stuck.
+        # A slice may be processed twice, if its drive seems to be stuck.
         assert sum(drive["slices"] for drive in drives) >= ROWS // SMALL
     with skytether.open(places / "small") as fleet:
         result = fleet.sql("SELECT id FROM t.t WHERE id < 95")

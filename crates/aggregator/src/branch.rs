@@ -1,9 +1,9 @@
-//! A host as a drive of another host: a branch of a tree of drives.
+//! [`Aggregator`]: a cluster of drives that is one drive of another host.
 //!
-//! To the level above a branch is one CSE. What is stored on it lies on the drives below ([`placed`]); a sub-plan that
-//! it is sent is worked off by them, slice by slice, as the level above feeds it, and the branch puts their states
-//! together before they go up ([`worker`]). Between branch and drives work moves as between any two levels. Sub-plans
-//! that are no sum of parts (sorts, limits, windows) run in the branch itself, over what its drives read.
+//! Its parent sees one CSE. The drives below store what the parent writes ([`crate::striped_storage`]). They process a
+//! sub-plan slice by slice, as the parent feeds it; the aggregator merges their states before it sends them
+//! ([`crate::worker`]). Work moves between aggregator and drives as it does between host and drives. A sub-plan that
+//! can't be split (sorts, limits, windows) runs in the aggregator itself, over slices that it reads from its drives.
 
 use futures::future::BoxFuture;
 use std::fmt;
@@ -34,19 +34,19 @@ use skytether_exec::local_executors::LocalExecutors;
 use skytether_exec::query_runtime::QueryRuntime;
 use std::collections::HashMap;
 
-/// The version of what a branch makes of its drives' stores.
+/// The format version of what an aggregator stores on its drives.
 const FORMAT: u32 = 1;
 
-/// Epochs that may run or wait.
+/// Epochs that may run or wait at the same time.
 const EPOCHS: u32 = 64;
 
-/// Threads that wait for what drives read.
+/// Threads that wait for reads of drives.
 const READERS: usize = 8;
 
-/// Sub-plans that run in the branch itself at the same time.
+/// Sub-plans that run in the aggregator itself at the same time.
 const PLANS: usize = 4;
 
-/// A host as a drive of another cluster.
+/// A cluster of drives as one drive of another host.
 pub struct Aggregator {
     cluster: Cluster,
     executors: LocalExecutors,
@@ -63,14 +63,15 @@ impl fmt::Debug for Aggregator {
 }
 
 impl Aggregator {
-    /// The branch `name` over `drives`, which belong to it from now on: no host may be started over them beside it.
+    /// Opens the aggregator `name` over `drives`, which belong to it from now on: no host may open them.
     ///
-    /// Its profile, by which the level above plans, is the sum of theirs, where they have any; `link` (bits per second,
-    /// and seconds that a message takes) is its own to the level above, that of all its drives together unless said.
+    /// The parent plans by the aggregator's profile, the sum of the drives' profiles. There is none if no drive has
+    /// one. `link` is the link to the parent: bits per second, and seconds that a message takes. By default it is the
+    /// sum of the drives' links.
     ///
     /// # Errors
-    /// As [`Cluster::new`] and [`crate::Catalog::establish_membership`]; `Invalid` where the drives are those of
-    /// another branch, or of a cluster.
+    /// As [`Cluster::new`] and `Catalog::establish_membership`; `Invalid` where the drives are those of another
+    /// aggregator, or of a fleet.
     pub fn open<'a>(
         name: &'a str,
         drives: Vec<Arc<dyn Cse>>,
@@ -115,19 +116,19 @@ impl Aggregator {
         self.cluster.drives()
     }
 
-    /// Work on `plan` by the drives below.
+    /// Starts `plan` on the drives below.
     async fn work(&self, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<AggregatorJob>> {
         let below = Below { cluster: self.cluster.clone(), executors: self.executors.clone(), runtime: Arc::clone(self.runtime.env()) };
         AggregatorJob::new(below, plan, divided, places).await
     }
 
-    /// Plans on a thread that may wait for what drives read.
+    /// Plans on a thread that may wait for reads of drives.
     async fn planned<T: Send + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         spawn_blocking_thread(move || futures::executor::block_on(planning)).await.map_err(|e| self.engine.named(e))
     }
 }
 
-/// What `drives` are together, as far as they say what they are made of.
+/// The sum of the drives' profiles; `None` if no drive has one.
 fn together(drives: &[Arc<dyn Cse>], options: &HostOptions, link: Option<(f64, f64)>) -> Option<Profile> {
     let profiles: Vec<Profile> = drives.iter().filter_map(|drive| drive.info().profile).collect();
     let first = profiles.first()?;
@@ -149,8 +150,8 @@ impl Storage for Aggregator {
         self.placed.info()
     }
 
-    /// Its drives may be anywhere, so that its parent is to send sub-plans that can be divided. A branch in this
-    /// process lives as long as its caller.
+    /// Its drives may be remote, so the parent should prefer sub-plans that can be split. An aggregator in this process
+    /// lives as long as its caller.
     fn capabilities(&self) -> Capabilities {
         Capabilities { remote: true, heartbeats: true, ..self.info().capabilities.clone() }
     }
@@ -199,7 +200,7 @@ impl Cse for Aggregator {
                 Taken::Whole(stream) => OpenReply::Whole(stream),
                 Taken::Split(divided) => match crate::worker::places(&divided, &plan, &self.placed)? {
                     Some(places) => OpenReply::Session(self.sessions.open(&plan, self.work(plan.clone(), *divided, places).await?)),
-                    // No drive has whole rows of what is read.
+                    // No single drive has whole rows of the columns that the plan reads.
                     None => OpenReply::Whole(divided.whole(&self.engine, &plan)),
                 },
             })

@@ -1,13 +1,14 @@
 //! An aggregator: a cluster of drives that is one drive of another host.
 //!
-//! [`Aggregator`] implements [`Cse`](skytether_device::Cse) over the drives below it. [`striped_storage`]
-//! distributes what the level above stores: slices of a partition go to the drives in turn, metadata slices to all
-//! of them. [`worker`] runs a sub-plan: the drives below process the slices that the level above feeds, and the
-//! branch merges their states.
+//! [`Aggregator`] implements [`Cse`](skytether_device::Cse) over the drives below it. [`striped_storage`] distributes
+//! what the parent stores: slices of a partition go to the drives round robin, metadata slices to all of them.
+//! [`worker`] runs a sub-plan: the drives below process the slices that the parent feeds, and the aggregator merges
+//! their states.
 //!
 //! Invariants:
-//! - The level above sees one drive: it knows neither the drives below nor how slices lie on them.
-//! - No host may run over the drives of a branch. Their membership record has the branch's name and refuses one.
+//! - The parent sees one drive: it knows neither the drives below nor the places of slices on them.
+//! - No host may run over the drives of an aggregator. Their membership record has the aggregator's name and refuses
+//!   one.
 //! - It commits no data set: the host above does.
 //!
 //! `skytether host serve --aggregator NAME` starts one. `crates/skytether/tests/fleet/branches.rs` shows whole trees.

@@ -1,8 +1,8 @@
-//! What a branch stores, on the drives below it.
+//! [`StripedStorage`]: stores what the parent writes on the drives below.
 //!
-//! Slices of a partition lie on one drive each, by turns, from a drive on that the partition's name decides. Everything
-//! else lies on the first drive, by whose word a change is made or not; metadata slices lie on the others as well, and
-//! so do the tables about cells and genes ([`ABOUT`]), so that each can run sub-plans over its slices.
+//! Slices of a partition go to the drives round robin; the partition's name determines the first drive. Every other
+//! value is on the first drive, which also decides whether a change takes effect. Metadata slices and tables about
+//! cells and genes ([`ABOUT`]) are on all drives as well, so each drive can run sub-plans over its slices.
 
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -19,18 +19,17 @@ use skytether_store::{Entry, Expect, Op, Usage, Version};
 use skytether_catalog::records::membership::MEMBERSHIP_KEY;
 use skytether_catalog::rendezvous::rendezvous;
 
-/// What stands in keys of the level above behind [`MEMBERSHIP_KEY`], so that they are not those of
-/// the branch's own record.
+/// Keys of the parent that begin with [`MEMBERSHIP_KEY`] get this suffix below, so they differ from the key of the
+/// aggregator's own record.
 const ABOVE: &str = "-above";
 
-/// Tables about cells and genes, which sub-plans over a matrix read beside its slices: they are
-/// wanted whole on every drive.
+/// Tables about cells and genes. Sub-plans over a matrix read them besides its slices, so every drive has them whole.
 pub(crate) const ABOUT: [&str; 4] = ["obs", "var", "raw_var", "cells"];
 
-/// The drives of a branch as one store.
+/// The drives of an aggregator as one store.
 pub(crate) struct StripedStorage {
     info: CseInfo,
-    /// In order of their ids, which is the same whoever lists them how.
+    /// In order of their ids, so that every start finds the same order.
     drives: Vec<Arc<dyn Cse>>,
 }
 
@@ -44,7 +43,7 @@ impl fmt::Debug for StripedStorage {
 type Part = Vec<(Option<usize>, Op)>;
 
 impl StripedStorage {
-    /// `drives`, known together as `info`; there is at least one.
+    /// `info` describes the drives together; there is at least one drive.
     pub(crate) fn new(info: CseInfo, drives: Vec<Arc<dyn Cse>>) -> Self {
         Self { info, drives }
     }
@@ -93,20 +92,20 @@ pub(crate) fn copied(partition: &PartitionName) -> bool {
     ABOUT.contains(&partition.table.as_str())
 }
 
-/// The key on drives of what the level above calls `key`.
+/// The key below for the parent's `key`.
 fn down(key: &Key) -> Result<Key> {
     Key::new(down_text(key.as_str()))
 }
 
 fn down_text(text: &str) -> String {
-    // Names of data sets may begin like the record; their keys have a `/`.
+    // Names of data sets may begin like the record's key; their keys contain a `/`.
     match text.strip_prefix(MEMBERSHIP_KEY).filter(|rest| !rest.contains('/')) {
         Some(rest) => format!("{MEMBERSHIP_KEY}{ABOVE}{rest}"),
         None => text.to_owned(),
     }
 }
 
-/// What the level above calls `key` of a drive; nothing for the branch's own.
+/// The parent's key for `key` of a drive; `None` for the aggregator's own record.
 fn up(key: Key) -> Option<Key> {
     match key.as_str().strip_prefix(MEMBERSHIP_KEY).filter(|rest| !rest.contains('/')) {
         None => Some(key),
@@ -119,9 +118,9 @@ impl Storage for StripedStorage {
         &self.info
     }
 
-    /// Not one change across drives: what is new of partitions comes first, then the first drive's part, which decides,
-    /// then what is to go from others. A crash or a conflict in between leaves parts of partitions that no root record
-    /// names, which are garbage as those of an ingest that was cut off.
+    /// A batch is not atomic across drives. Additions to partitions go first, then the part of the first drive, which
+    /// decides, then deletions on the other drives. A crash or a conflict in between leaves parts of partitions that no
+    /// root record names. They are garbage, like those of an interrupted ingest.
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
             let mut versions = vec![0; batch.len()];
@@ -133,7 +132,7 @@ impl Storage for StripedStorage {
                 let op = Self::below(op)?;
                 if parsed.is_some_and(|(partition, slice)| slice.is_none() || copied(&partition)) {
                     for at in 1..self.drives.len() {
-                        // Whether the change is to be made the first drive says.
+                        // The first drive decides whether the batch takes effect.
                         let copy = match &op {
                             Op::Put { key, value, .. } => Op::Put { key: key.clone(), value: value.clone(), expect: Expect::Any },
                             Op::Delete { key, .. } | Op::Link { key, .. } => Op::Delete { key: key.clone(), expect: Expect::Any },
@@ -175,11 +174,11 @@ impl Storage for StripedStorage {
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>, limit: usize) -> BoxFuture<'a, Result<Vec<Entry>>> {
         Box::pin(async move {
             let (prefix, after) = (down_text(prefix), after.map(down).transpose()?);
-            // One may be the branch's own.
+            // One may be the aggregator's own record.
             let most = limit.saturating_add(1);
             let lists = try_join_all(self.drives.iter().map(|drive| drive.list(&prefix, after.as_ref(), most))).await?;
             let mut all: BTreeMap<Key, Entry> = BTreeMap::new();
-            // Of copies the first drive's counts.
+            // Of copies, that of the first drive counts.
             for entry in lists.into_iter().flatten() {
                 if let Some(key) = up(entry.key.clone()) {
                     all.entry(key.clone()).or_insert(Entry { key, ..entry });

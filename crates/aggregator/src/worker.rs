@@ -1,7 +1,7 @@
-//! A sub-plan at a branch: epochs that the level above feeds, worked off by the drives below.
+//! Runs a sub-plan at an aggregator: the drives below process the epochs that the parent feeds.
 //!
-//! An epoch is one lane: a scan whose work moves, over sessions with the drives, that takes its slices from the level
-//! above. What comes of it, states or rows, is put together to fewer states where it is states, and goes up.
+//! An epoch is one lane: an adaptive scan over sessions with the drives, which takes its slices from the parent. The
+//! aggregator merges the states that come of it, or passes the rows on, and sends them to the parent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -49,7 +49,7 @@ use skytether_exec::estimate::{Estimated, Estimates};
 use skytether_exec::local_executors::LocalExecutors;
 use skytether_exec::profile::Collector;
 
-/// What the drives of a branch share: who they are, the engines over what they store, and the memory of queries.
+/// What all sub-plans share: the drives below, the engines over their storage, and the memory of queries.
 pub(crate) struct Below {
     pub(crate) cluster: Cluster,
     pub(crate) executors: LocalExecutors,
@@ -65,7 +65,7 @@ impl Below {
     }
 }
 
-/// A sub-plan at a branch.
+/// A sub-plan at an aggregator.
 pub(crate) struct AggregatorJob {
     below: Below,
     plan: SubPlan,
@@ -77,15 +77,15 @@ pub(crate) struct AggregatorJob {
     state: Mutex<State>,
 }
 
-/// What drives told last, and did in epochs that are over.
+/// The last reports of the drives, and what they did in epochs that are over.
 #[derive(Default)]
 struct State {
     loads: Vec<f64>,
-    /// Seconds for which drives may stand still, as they say.
+    /// Seconds for which each drive may report no progress, by its own report.
     slack: Vec<Seconds>,
     running: HashMap<SliceId, Seconds>,
     below: Vec<Annotation>,
-    /// What epochs so far have taught of the costs, by the rung that they were asked for.
+    /// Cost models that earlier epochs learnt, by their pushdown level.
     learnt: BTreeMap<PushdownLevel, CostModel>,
 }
 
@@ -95,8 +95,8 @@ impl fmt::Debug for AggregatorJob {
     }
 }
 
-/// The drive of each stripe of `divided`, which is `plan`; `None` where drives can't work on stripes of theirs alone:
-/// several slices of one are read, or tables beside theirs that they don't have whole.
+/// The drive of each stripe of `divided`, the split `plan`. `None` where no drive can process its stripes alone. Then
+/// the plan reads several slices of a stripe, or another table that drives do not have whole.
 pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &StripedStorage) -> Result<Option<HashMap<u32, usize>>> {
     let partition = divided.partition();
     if copied(partition) || plan.partitions.values().any(|other| other != partition && !copied(other)) {
@@ -105,12 +105,12 @@ pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &StripedS
     let mut places = HashMap::new();
     for surveyed in divided.slice_manifest() {
         let stripe = surveyed.stripe;
-        // Where nothing is read of it, any drive that has the metadata will do.
+        // A plan that reads no slice of the stripe can run at any drive with the metadata slice.
         let mut slices = divided.slices_of(stripe)?;
         if slices.is_empty() {
             slices.push(stripe);
         }
-        // They may lie on several, or, where these are branches, on several below one.
+        // Several slices may be on several drives, or on several below one aggregator.
         let &[only] = slices.as_slice() else { return Ok(None) };
         places.insert(stripe, placed.place(partition, only)?);
     }
@@ -118,7 +118,7 @@ pub(crate) fn places(divided: &SplitExecution, plan: &SubPlan, placed: &StripedS
 }
 
 impl AggregatorJob {
-    /// Work on `plan` by the drives of `below`; `places` says which has which stripe.
+    /// Runs `plan` on the drives of `below`; `places` has the drive of each stripe.
     pub(crate) async fn new(below: Below, plan: SubPlan, divided: SplitExecution, places: HashMap<u32, usize>) -> Result<Arc<Self>> {
         let combiner = divided.combiner().await?;
         let cost = cost(&divided)?;
@@ -130,11 +130,12 @@ impl AggregatorJob {
         self.state.lock()
     }
 
-    /// Takes what drives did in an epoch into the annotation.
+    /// Adds the drives' annotations of an epoch to that of this sub-plan.
     fn tell(&self, collector: &Collector) {
         let mut state = self.state();
         for told in collector.receipt().scans.into_iter().flat_map(|scan| scan.annotations) {
-            // Which slices are read at all is not theirs to decide, and all of them know of all.
+            // The parent decides which slices are read. Each drive knows all of them, so a sum would count slices
+            // several times.
             let told = Annotation { slices_pruned: 0, slices_total: None, ..told };
             match state.below.iter_mut().find(|one| one.cse == told.cse) {
                 Some(one) => one.add(told),
@@ -143,7 +144,7 @@ impl AggregatorJob {
         }
     }
 
-    /// A reading of drive `at`, whose figures go to a scan of `collector`.
+    /// A stream of drive `at`, whose figures go to a scan of `collector`.
     fn reading(&self, at: usize, collector: &Arc<Collector>, scan: usize) -> DriveStream {
         let drive = Arc::clone(&self.below.cluster.drives()[at]);
         let options = self.below.cluster.options();
@@ -159,7 +160,7 @@ impl AggregatorJob {
         }
     }
 
-    /// What an epoch at `top` starts from.
+    /// The start of an epoch at pushdown level `top`.
     fn start(
         &self,
         top: PushdownLevel,
@@ -182,7 +183,7 @@ impl AggregatorJob {
         });
         let cost = match top {
             PushdownLevel::Full => self.cost.clone(),
-            // Of rows that are wanted as they are, nothing is left to be done.
+            // The parent wants rows as they are, so no upper part remains.
             PushdownLevel::Filter | PushdownLevel::Raw => Cost { upper: Vec::new(), result: self.cost.filtered, ..self.cost.clone() },
         };
         Ok(Start {
@@ -206,7 +207,7 @@ impl AggregatorJob {
     }
 }
 
-/// The cost of a sub-plan, as far as it is known from the metadata of its partition.
+/// The cost of a sub-plan, as far as the metadata of its partition tell it.
 fn cost(divided: &SplitExecution) -> Result<Cost> {
     let plan = divided.logical()?;
     let rows = divided.slice_manifest().iter().map(|stripe| stripe.rows).sum();
@@ -224,7 +225,7 @@ fn cost(divided: &SplitExecution) -> Result<Cost> {
 }
 
 impl Meters for AggregatorJob {
-    /// The mean of what drives told last.
+    /// The mean of the last loads that the drives reported.
     fn load(&self) -> f64 {
         let state = self.state();
         state.loads.iter().sum::<f64>() / state.loads.len().max(1) as f64
@@ -234,7 +235,7 @@ impl Meters for AggregatorJob {
         self.state().running.get(&slice).copied().unwrap_or(0.0)
     }
 
-    /// Until it does without one of its drives, however often that is asked again.
+    /// The longest time after which the aggregator does without a silent drive, retries included.
     fn slack(&self) -> Seconds {
         let Limits { silence, pause, retries, .. } = self.below.cluster.options().limits;
         f64::from(retries + 1) * (silence + pause) + self.state().slack.iter().copied().fold(0.0, f64::max)
@@ -255,7 +256,7 @@ impl Worker for AggregatorJob {
         let below = self.state().below.clone();
         let sum = |of: fn(&Annotation) -> u64| below.iter().map(of).fold(0, u64::saturating_add);
         Annotation {
-            // What drives handed out was worked off here, and is theirs no more.
+            // Slices that drives sent raw were processed here, and the drives no longer count them.
             slices: sum(|one| one.slices.saturating_add(one.above.slices)),
             slices_told: sum(|one| one.slices_told),
             rows_read: below
@@ -280,7 +281,7 @@ impl Worker for AggregatorJob {
             let (outputs, rows): (Vec<_>, Vec<_>) = self.below.cluster.drives().iter().map(|_| mpsc::channel(2)).unzip();
             let collector = Arc::new(Collector::new(Instant::now(), Pushdown::Full));
             let start = self.start(top, fed, outputs, &collector)?;
-            // It ends with this lane.
+            // The epoch's task ends with this lane.
             let mut running = tokio::task::JoinSet::new();
             running.spawn(moving::run(start));
             let rows: SelectAll<_> =
@@ -313,10 +314,10 @@ impl Worker for AggregatorJob {
     }
 }
 
-/// What the level above feeds, for the scan below.
+/// The slices that the parent feeds to this epoch, as the source of the scan below.
 struct JobInput {
     work: Arc<AggregatorJob>,
-    /// The rung that is asked for.
+    /// The requested pushdown level.
     top: PushdownLevel,
     lane: Arc<Lane>,
     over: AtomicBool,
@@ -331,7 +332,7 @@ impl SliceSource for JobInput {
         let mut taken = Vec::new();
         while taken.len() < most {
             match self.lane.next(|_| ()) {
-                // Stripes that nobody has are found out by whoever asks for them.
+                // A stripe without a place gets a number that no drive has. The scan then reports it.
                 Next::Slice(slice) => taken.push((self.work.places.get(&slice.0).copied().unwrap_or(usize::MAX), slice.0)),
                 Next::Wait => break,
                 Next::End => {

@@ -60,11 +60,11 @@ pub(crate) enum Command {
     Ls(ListArgs),
     /// Show the drives: what they hold, and whether they answer.
     Status(ListArgs),
-    /// Have the drives verify what they hold, and mend what is damaged.
+    /// Have the drives verify what they hold, and repair what is damaged.
     Scrub(Scrub),
-    /// Rebuild on blank drives what was on lost ones.
+    /// Rebuild lost drives on blank ones.
     Repair(Repair),
-    /// Let a fleet grow and shrink: drives that come, drives that leave, and what moves then.
+    /// Add drives to a fleet, retire drives, and balance the load.
     #[command(subcommand)]
     Fleet(FleetCommand),
     /// Indexes that the drives build.
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Index(Index),
     /// Remove a data set.
     Drop(Drop),
-    /// Tokens, by which people and programs prove to a host who they are.
+    /// Tokens, with which people and programs prove their identity to a host.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Certificates for TLS.

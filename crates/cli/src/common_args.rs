@@ -17,12 +17,12 @@ pub(crate) struct FleetArg {
     pub(crate) client: ClientArgs,
 }
 
-// What a client shows, and which certificates it trusts. A doc comment here would become the description of each
+// A client's token and the certificates that it trusts. A doc comment here would become the description of each
 // command.
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
-    /// The token that is shown to the other side (`skytether token create` makes one). In the variable, other users of
-    /// this machine can't see it.
+    /// The token for the other side (`skytether token create` makes one). In the variable, other users of this machine
+    /// can't see it.
     #[arg(long, value_name = "TOKEN", env = Credentials::TOKEN_VARIABLE, hide_env_values = true, value_parser = secret)]
     pub(crate) token: Option<Secret>,
     /// The authorities whose certificates are trusted, a PEM file such as the ca.pem of `skytether pki init`
@@ -32,7 +32,7 @@ pub(crate) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// As the connections want it.
+    /// The credentials for connections.
     pub(crate) fn credentials(&self) -> Credentials {
         Credentials { tls_ca: self.tls_ca.clone(), identity: None, token: self.token.clone() }
     }

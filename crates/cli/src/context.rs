@@ -1,4 +1,4 @@
-//! What all commands share: their failures, opening a fleet, and printing.
+//! Helpers of all commands: failures, opening a fleet, and printing.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -19,7 +19,7 @@ pub(crate) enum Failure {
     Call(Error),
     /// The work failed.
     Work(Error),
-    /// Ctrl-C ended it; the line to print.
+    /// Ctrl-C ended it; has the line to print.
     Stopped(&'static str),
 }
 

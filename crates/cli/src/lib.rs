@@ -55,7 +55,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(e) => return fail(&Error::unavailable("cannot start threads").with_source(e), FAILED),
     };
     let done = runtime.block_on(run::run(cli.command));
-    // Reads that were started for a query nobody waits for any more must not hold up the exit.
+    // Reads of a query without a reader must not hold up the exit.
     runtime.shutdown_background();
     match done {
         Ok(()) => 0,
@@ -92,8 +92,8 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Warnings on stderr; more with `SKYTETHER_LOG=info` or `debug`, and what is decided while queries run with
-/// `SKYTETHER_LOG=skytether::moves=trace`.
+/// Logs warnings to stderr. `SKYTETHER_LOG=info` or `debug` logs more; `SKYTETHER_LOG=skytether::moves=trace` logs the
+/// decisions of adaptive execution.
 pub fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     // A second call in one process (tests, Python) finds the subscriber already there.

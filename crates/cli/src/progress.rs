@@ -43,7 +43,7 @@ impl Rows {
     }
 }
 
-/// So many a second: whole ones, but for a few.
+/// A rate as text: with one decimal below 100, whole above.
 fn rate(per_second: f64) -> String {
     if per_second < 100.0 { format!("{per_second:.1}/s") } else { format!("{}/s", human_count(per_second.round() as u64)) }
 }
@@ -65,7 +65,7 @@ impl Bytes {
         self.0.set_message(progress.what.clone());
     }
 
-    /// What is to be told how many bytes are done, and of how many.
+    /// A callback for the bytes done and the total.
     pub(crate) fn counter(&self) -> impl FnMut(u64, u64) -> skytether_common::Result<()> + Send + use<> {
         let bar = self.0.clone();
         move |done, total| {
@@ -80,8 +80,7 @@ impl Bytes {
     }
 }
 
-/// Shows that so many bytes of `total` are done. Until it is known that there are any, there is
-/// nothing to have shares of.
+/// Shows `done` of `total` bytes. While the total is 0 it is not known yet, and there is no share to show.
 fn show(bar: &ProgressBar, done: u64, total: u64) {
     if total == 0 {
         return;

@@ -50,12 +50,12 @@ pub(crate) struct Bound {
 }
 
 impl ServeArgs {
-    /// Binds all ports, those of `doors`, of which each scheme has its security. `tokens` is the file of tokens where
-    /// none is given.
+    /// Binds all ports, with the security of each scheme in `doors`. `tokens` is the token file if the options name
+    /// none.
     ///
     /// # Errors
-    /// A wrong call for options that do not fit together, an unknown scheme, and a port that others could reach
-    /// unprotected; a failure where a port is taken or a file can't be read.
+    /// A wrong call for options that contradict each other, an unknown scheme, and a port that other machines could
+    /// reach unprotected; a failure where a port is taken or a file can't be read.
     pub(crate) async fn bind(&self, doors: &Registry<Security>, tokens: Option<PathBuf>) -> Result<Bound, Failure> {
         let tokens = self.tokens.clone().or(tokens).map(|path| Arc::new(TokenStore::new(path)));
         if self.require_auth && tokens.is_none() && self.tls_client_ca.is_none() {

@@ -1,4 +1,4 @@
-//! The drives of a host with all that is known of them: the catalog, what stands in for lost drives, and the fence.
+//! [`Cluster`]: the drives of a host with their catalog, their failover, and the fence.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -36,17 +36,17 @@ struct Inner {
     faults: AppendVec<Arc<dyn FaultReporter>>,
     catalog: Catalog,
     options: HostOptions,
-    /// What it was called since it began, the newest last.
+    /// The ids of this host since it began, the newest last.
     instances: Mutex<Vec<Uuid>>,
     /// Held by the queries that began since a generation was last replaced.
     running: Mutex<Arc<()>>,
-    /// The drives as they are, and what stands for them.
+    /// Reconstructs values of drives that are down; also has the drives without failover.
     reconstructor: Arc<Reconstructor>,
-    /// The drives that were not there when it began.
+    /// The drives that were missing when the host began.
     gone: OnceLock<Vec<Arc<MissingDrive>>>,
-    /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
+    /// Whether the directory of an embedded fleet has the list of its drives.
     kept: OnceLock<bool>,
-    /// On which condition drives take changes from it.
+    /// The fencing condition under which drives take changes from this host.
     fence: OnceLock<Arc<Fence>>,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// A cluster, as long as others have it.
+/// A weak reference to a cluster: it does not keep the cluster in use.
 pub struct WeakCluster(Weak<Inner>);
 
 impl WeakCluster {
@@ -130,13 +130,13 @@ impl Cluster {
         self.0.catalog.health().failure_domains().map_or(0, |domains| domains.hosts())
     }
 
-    /// How data sets are kept from loss unless their ingest says otherwise.
+    /// The redundancy of data sets whose ingest names none.
     #[must_use]
     pub fn redundancy(&self) -> Scheme {
         self.0.catalog.health().scheme()
     }
 
-    /// The drives as they are, and what stands for them.
+    /// Reconstructs values of drives that are down; also has the drives without failover.
     pub fn reconstructor(&self) -> &Arc<Reconstructor> {
         &self.0.reconstructor
     }
@@ -147,34 +147,35 @@ impl Cluster {
         &self.0.options
     }
 
-    /// New with each host: tells a restarted one from the one before. Also new when a drive has left: who knew the
-    /// drives before must look again.
+    /// The current id of this host. It is new with each start, and after a drive left: callers that remember the drives
+    /// must then list them again.
     #[must_use]
     pub fn instance(&self) -> Uuid {
         self.0.instances.lock().last().copied().unwrap_or_default()
     }
 
-    /// Whether it was this one before drives left: of the same start, in which places mean the same.
+    /// Whether `instance` is an id that this host has or had since its start, so that places of drives mean the same.
     pub fn was(&self, instance: Uuid) -> bool {
         self.0.instances.lock().contains(&instance)
     }
 
-    /// Whoever knew this host before is to look again.
+    /// Gives this host a new id, so that callers that remember the old one list its drives again.
     pub fn renew(&self) {
         self.0.instances.lock().push(Uuid::new_v4());
     }
 
-    /// The same, for what is not to keep it from being closed.
+    /// A weak reference, for callers that must not keep the cluster in use.
     pub fn downgrade(&self) -> WeakCluster {
         WeakCluster(Arc::downgrade(&self.0))
     }
 
-    /// What a query holds as long as it runs.
+    /// A guard that a query holds while it runs.
     pub fn running(&self) -> Arc<()> {
         Arc::clone(&self.0.running.lock())
     }
 
-    /// What the queries hold that began before now: nobody else does any more when they are over.
+    /// The guard of the queries that began before now. Later queries get a new guard, so no query holds this one once
+    /// these queries ended.
     pub fn ran(&self) -> Arc<()> {
         std::mem::take(&mut *self.0.running.lock())
     }
@@ -185,12 +186,12 @@ impl Cluster {
         self.catalog().health().members().into_iter().map(|at| self.drives()[at].info().id).collect()
     }
 
-    /// The ids of the drives that a list that is kept with them is to name: of those of the fleet by the newest record
-    /// that any of them has, which this host need not have heard of, and of those that left it and are not empty yet.
-    /// Nothing where not all of them tell.
+    /// The ids of the drives that the list in an embedded fleet's directory must name: members, and drives that left
+    /// and are not empty. Members are those of the newest record of any drive, which this host may not know yet. `None`
+    /// where a member does not answer.
     ///
     /// # Errors
-    /// `Internal` where nobody can be asked.
+    /// `Internal` where there is no drive to ask.
     pub fn listed(&self) -> BoxFuture<'_, Result<Option<Vec<uuid::Uuid>>>> {
         Box::pin(async move {
             let (catalog, health) = (self.catalog(), self.catalog().health());
@@ -212,39 +213,39 @@ impl Cluster {
     }
 
     pub(crate) fn set_gone(&self, gone: Vec<Arc<MissingDrive>>) {
-        // It is set once, by who made the host.
+        // Set once, by the function that made the cluster.
         let _ = self.0.gone.set(gone);
     }
 
     pub(crate) fn set_kept(&self, kept: bool) {
-        // It is set once, by who made the host.
+        // Set once, by the function that made the cluster.
         let _ = self.0.kept.set(kept);
     }
 
-    /// Whether the list of its drives is kept with them, in an embedded fleet's directory.
+    /// Whether the directory of an embedded fleet has the list of its drives.
     pub fn is_kept(&self) -> bool {
         self.0.kept.get().copied().unwrap_or(false)
     }
 
-    /// The ids and names of drives that were not there when the host began, and still are not.
+    /// The ids and names of drives that were missing when the host began, and still are.
     #[must_use]
     pub fn gone(&self) -> Vec<(Uuid, String)> {
         let gone = self.0.gone.get().into_iter().flatten().filter(|gone| !gone.is_there());
         gone.map(|gone| (gone.info().id, gone.info().name.clone())).collect()
     }
 
-    /// Puts `drive` in the place of one that was not there when the host began, whose id it has. A repair
-    /// rebuilds on it what was on that.
+    /// Puts `drive` in the place of a drive that was missing when the host began and has the same id. A repair then
+    /// rebuilds the content of the missing drive on it.
     ///
     /// # Errors
-    /// `Invalid` where no such drive is missing; `Conflict` where there is another in its place already.
+    /// `Invalid` where no such drive is missing; `Conflict` where another drive has the place already.
     pub fn put_in_place(&self, drive: Arc<dyn Cse>) -> Result<()> {
         let id = drive.info().id;
         let gone = self.0.gone.get().into_iter().flatten().find(|gone| gone.info().id == id);
         gone.ok_or_else(|| self.nobodys(&drive.info().name))?.succeed(drive)
     }
 
-    /// What is told of a drive that is in nobody's place.
+    /// The error for a drive that replaces no missing drive.
     fn nobodys(&self, name: &str) -> Error {
         let gone: Vec<_> = self.gone().into_iter().map(|(id, name)| format!("{name} ({id})")).collect();
         let what = match gone.as_slice() {
@@ -255,17 +256,17 @@ impl Cluster {
     }
 
     pub(crate) fn set_fence(&self, fence: Arc<Fence>) {
-        // It is set once, by who made the host.
+        // Set once, by the function that made the cluster.
         let _ = self.0.fence.set(fence);
     }
 
-    /// Which other host drive `at` takes changes from in the place of this one, if there is one and the drive says so.
+    /// The other host from which drive `at` takes changes instead of this one, if the drive reports one.
     pub(crate) async fn other_host(&self, at: usize) -> Option<String> {
         let (drive, fence) = (&self.drives()[at], self.0.fence.get()?);
         within(self.options().storage_deadline, &drive.info().name, "name its host", fence.other_at(drive.as_ref())).await.ok().flatten()
     }
 
-    /// `drive`, with the condition on which this host's others take changes from it.
+    /// `drive` behind the fence: each change to it carries this host's fencing condition.
     pub fn fenced(&self, drive: Arc<dyn Cse>) -> Arc<dyn Cse> {
         match self.0.fence.get() {
             Some(fence) => fence.around(drive),
@@ -273,10 +274,10 @@ impl Cluster {
         }
     }
 
-    /// One drive more, which is not of the fleet yet; its place.
+    /// Appends a drive that is not a member yet, and gives its place.
     ///
     /// # Errors
-    /// Invalid where there is one of its id or name.
+    /// `Invalid` where a drive has the same id or name.
     pub fn push_drive(&self, drive: Arc<dyn Cse>) -> Result<usize> {
         let inner = &self.0;
         let mut all: Vec<Arc<dyn Cse>> = inner.drives.to_vec();
@@ -297,10 +298,10 @@ impl Cluster {
     }
 }
 
-/// A data set is committed under conditions on several keys of a drive, of which one decides about all.
+/// Checks that every drive applies a batch atomically: a commit has conditions on several keys of one drive.
 ///
 /// # Errors
-/// Unsupported for a drive whose batches take effect key by key.
+/// `Unsupported` for a drive whose batches take effect key by key.
 fn check_batches(drives: &[Arc<dyn Cse>]) -> Result<()> {
     match drives.iter().find(|drive| drive.capabilities().batches != Batches::Atomic) {
         Some(drive) => Err(Error::unsupported(format!(

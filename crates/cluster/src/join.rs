@@ -1,4 +1,4 @@
-//! A cluster over the drives of one fleet, checked to be all of them and no others.
+//! Joins the drives of one fleet to a cluster, and checks that they are all of its drives and no others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use skytether_recovery::fallback::Fallback;
 use skytether_recovery::missing_drive::{MissingDrive, UnavailableDrive, advice};
 
 impl Cluster {
-    /// A host over the drives of one fleet, checked to be all of them and no others, with what earlier
-    /// ingests left behind deleted. The number of keys that were deleted comes with it. Only safe while
-    /// nobody else writes to these drives.
+    /// Joins all drives of one fleet to a cluster, and deletes what earlier ingests left behind. Also gives the number
+    /// of deleted keys. It checks that the drives are all of the fleet and no others. Only safe while no other process
+    /// writes to these drives.
     ///
     /// # Errors
     /// As [`Cluster::new`], [`Catalog::establish_membership`] and [`Catalog::collect_garbage`].
@@ -32,13 +32,13 @@ impl Cluster {
         Box::pin(async move { Self::join_without(drives, Vec::new(), options, founding, fallback).await })
     }
 
-    /// As [`Cluster::join`], where some drives of the fleet are `lost`: known by their ids, and not to be had. A fleet
-    /// that survives that is opened without them, and without those that it has and that are not named here at all.
-    /// Nothing is collected then.
+    /// As [`Cluster::join`], where some drives of the fleet are `lost`: their ids are known, and they do not answer. If
+    /// the scheme covers the loss, the cluster opens without them, and without members that neither list names. It
+    /// deletes no garbage then: a lost drive may have a record that names it.
     ///
     /// # Errors
-    /// As there; that of the first of `lost`, naming all, where the fleet can't lose any; Unavailable where more
-    /// are lost than it survives.
+    /// As there; the error of the first drive of `lost`, which names all, where the fleet survives no loss;
+    /// `Unavailable` where more drives are lost than the scheme covers.
     pub fn join_without(
         drives: Vec<Arc<dyn Cse>>,
         lost: Vec<UnavailableDrive>,
@@ -58,7 +58,7 @@ impl Cluster {
                 None => Vec::new(),
             };
             drives.retain(|drive| !strangers.contains(&drive.info().id));
-            // What left the fleet need not be there.
+            // A drive that left the fleet may be missing.
             let lost: Vec<UnavailableDrive> =
                 lost.into_iter().filter(|lost| newest.is_none_or(|newest| newest.drives.iter().any(|member| member.id == lost.id))).collect();
             let membership = newest.filter(|membership| membership.homes > 1);
@@ -100,7 +100,7 @@ impl Cluster {
         let fenced: Vec<_> = drives.into_iter().map(|drive| fence.around(drive)).collect();
         let host = Self::new(fenced.iter().map(|drive| Arc::clone(drive) as _).collect(), options, fallback)?;
         for (at, drive) in host.drives().iter().enumerate() {
-            // What is known of it says more than that it does not answer.
+            // The reason for which the drive is missing says more than that it does not answer.
             if let Some(gone) = gone.iter().find(|gone| gone.info().id == drive.info().id) {
                 host.catalog().health().mark_down(at, gone.why());
             }
@@ -113,20 +113,20 @@ impl Cluster {
         let known = catalog.establish(founding, &Role::Fleet, scheme, &hosts, &host.options().ids).await?;
         let missed = take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
-        // The host before may still change what is there, so that it is not to be relied on, and nothing is
-        // garbage for want of a record.
+        // The previous host may still change a drive that this host could not take over. So its content is unreliable,
+        // and a value without a record there may be no garbage.
         for (id, e) in missed {
             if let Some(at) = host.drives().iter().position(|drive| drive.info().id == id) {
                 catalog.may_lose(at, e)?;
             }
         }
-        // Until just now another host may have changed what was read; from here on none does.
+        // Until now another host may have changed what this one read. From here on the drives refuse it.
         let told = catalog.read_memberships(deadline).await?;
         if catalog.newest_of(&told).is_some_and(|now| now.drives != known.drives || now.seats != known.seats) {
             return Err(Error::conflict("the drives of this fleet changed while this host began: start it again"));
         }
         if !catalog.health().down().is_empty() && host.drives().iter().any(|drive| drive.capabilities().remote) {
-            // Another host may still change what these have, and is not to be believed when they are back.
+            // Another host may still change the lost drives, so this host must not trust them when they are back.
             match catalog.record_absent().await {
                 Err(e) if e.kind() != Kind::Conflict => tracing::warn!("drives that are lost are not noted: {}", e.report()),
                 noted => noted?,
@@ -137,7 +137,7 @@ impl Cluster {
         let deleted = if catalog.health().down().is_empty() {
             catalog.collect_garbage().await?
         } else {
-            // What a drive that is lost would name may be needed. Those that are here build their indexes all the same.
+            // A lost drive may have records that name a value. The other drives build their indexes in any case.
             if let Err(e) = catalog.define_all_indexes().await {
                 tracing::warn!("drives were not told of their indexes: {}", e.report());
             }
@@ -147,10 +147,10 @@ impl Cluster {
     }
 }
 
-/// Why a drive of this id is not there that nobody named, where nobody answered at the addresses `silent`.
+/// Why no list named the drive `id`, and where it may be: at the addresses `silent`, which did not answer.
 fn not_given(id: &Uuid, silent: &[String], founding: Founding) -> String {
     match silent {
-        // Whoever keeps the list puts it right when the fleet is open.
+        // The embedded fleet adds it to `fleet.json` once it is open.
         _ if founding == Founding::KnownList => {
             format!("it is missing: `fleet.json` did not name it (its id is {id}), and does again: open the fleet once more")
         }
@@ -159,8 +159,8 @@ fn not_given(id: &Uuid, silent: &[String], founding: Founding) -> String {
     }
 }
 
-/// Those of `drives` that the fleet is to be opened without: that left it, and, of a list that was kept with them, that
-/// were to come to it when a crash came first.
+/// The drives that the fleet opens without. These are drives that left it, and drives of an embedded fleet's list whose
+/// join a crash interrupted.
 async fn strangers(
     newest: &Membership,
     drives: &[Arc<dyn Cse>],
@@ -180,7 +180,7 @@ async fn strangers(
                 strangers.push(info.id);
                 let others: Vec<_> = drives.iter().filter(|other| newest.drives.iter().any(|member| member.id == other.info().id)).cloned().collect();
                 if founding == Founding::KnownList && is_forgotten(&info.id, &info.name, &others, deadline).await? {
-                    // It was to be wiped when a crash came first.
+                    // A crash interrupted the wipe of this drive.
                     wipe(drive.as_ref(), deadline).await?;
                 }
             }

@@ -1,10 +1,10 @@
-//! The drives of a host with all that is known of them: how they join, who may change them, and how they are.
+//! The drives of a host with their catalog: how they join, which host may change them, and their status.
 //!
 //! - [`Cluster`](cluster::Cluster) joins drives, catalog, recovery and the fence. Query, ingest and maintenance build
 //!   on it.
-//! - [`join`] checks that the drives are one fleet, all of it and nothing else, and takes it over.
+//! - [`join`] checks that the drives are all drives of one fleet and no others, and takes the fleet over.
 //! - [`HostOptions`](options::HostOptions) are the limits of a host: memory, deadlines, redundancy, what may move.
-//! - [`status`] asks each drive how it is.
+//! - [`status`] asks each drive for its status.
 //!
 //! Invariants: a cluster owns nothing durable, so another host can take over at any time (I2). All drives that it
 //! offers fail over to others, see `skytether_recovery`. It runs no sub-plans itself: the caller gives it a

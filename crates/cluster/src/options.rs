@@ -1,4 +1,4 @@
-//! What a host may use and how patient it is.
+//! Limits of a host: memory, threads, deadlines, redundancy, and which work may move.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ use skytether_runtime::Ids;
 /// Which work may move between drives and host while a query runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AdaptiveMode {
-    /// None: drives run what they are sent, or fail.
+    /// None: drives run their sub-plans, or fail.
     Never,
-    /// That of drives that say what they are made of, and of those behind a wire if they refuse it or are lost.
+    /// Work of drives with a device profile. Work of remote drives only if they reject it or are lost.
     #[default]
     AsNeeded,
-    /// All that can be divided, as this policy says: for tests and experiments.
+    /// All work that can be split, by this policy: for tests and experiments.
     Always(Policy),
 }
 
-/// How a host works.
+/// Options of a host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
     /// Bytes that all queries of this host together may use for sorting, joining and merging.
@@ -34,39 +34,38 @@ pub struct HostOptions {
     pub threads: usize,
     /// How long a drive may take for one storage operation.
     pub storage_deadline: Duration,
-    /// How long a drive may take to accept a sub-plan. It does not hold for a drive with the capability `heartbeats`
-    /// ([`Capabilities`](skytether_device::Capabilities)), which may take as long as it sends them.
+    /// How long a drive may take to accept a sub-plan. A drive with the capability `heartbeats`
+    /// ([`Capabilities`](skytether_device::Capabilities)) may take longer while it sends heartbeats.
     pub begin_deadline: Duration,
-    /// How long a drive may be silent in the middle of a sub-plan; the same holds.
+    /// How long a drive may send nothing in the middle of a sub-plan. Heartbeats count as there.
     pub silence_deadline: Duration,
-    /// Bytes that all queries of this host together may put aside on disk for sorting, joining and
-    /// merging what memory can't hold.
+    /// Limit of bytes that all queries of this host together spill to disk for sorting, joining and merging.
     pub spill_limit: u64,
-    /// Where they are put: in a directory of this host's own below it, which is deleted with the host. The system's
-    /// directory for temporary files if `None`.
+    /// Where spill files are: in a directory of this host below it, which is deleted with the host. `None`: the
+    /// system's directory for temporary files.
     pub spill_below: Option<PathBuf>,
     /// How tables and matrices are cut into slices.
     pub slices: SliceOptions,
-    /// How data sets are kept from loss in a fleet that is founded now, unless their ingest says otherwise. A fleet
-    /// that is there keeps to its own, which this must be unless it is `None`.
+    /// The redundancy of a fleet that is founded now, for data sets whose ingest names none. An existing fleet keeps
+    /// its own. This must equal that, or be `None`.
     pub redundancy: Scheme,
-    /// The hosts that the drives of a fleet that is founded now are on, by the drives' ids: those that are lost
-    /// together. Nothing where nobody knows; data sets can't be on two levels then.
+    /// The nodes (failure domains) of the drives of a fleet that is founded now, by drive ids. Empty where they are
+    /// unknown; then data sets can't have two levels of redundancy.
     pub hosts: BTreeMap<Uuid, String>,
-    /// Addresses at which nobody answered when the drives were connected: those that are lost may have
-    /// been there. Only for texts.
+    /// Addresses that did not answer when the host connected to its drives; a lost drive may have been there. Only
+    /// error texts use them.
     pub silent: Vec<String>,
     /// Which work may move.
     pub moving: AdaptiveMode,
-    /// How patient a host is with drives whose work moves, and what it holds of theirs; of `memory` a quarter of
-    /// [`Self::memory_limit`] at most.
+    /// Deadlines and buffer limits for drives whose work moves. `memory` is at most a quarter of
+    /// [`Self::memory_limit`].
     pub limits: Limits,
     /// Where ids come from.
     pub ids: Ids,
 }
 
-/// Seconds without a sign of life after which a drive that has work is taken for lost; it gives one every 50 ms,
-/// but may be short of time.
+/// Seconds without a heartbeat after which a drive with work counts as lost. A drive sends one every 50 ms, but may be
+/// short of processor time.
 const SILENCE: f64 = 30.0;
 
 impl Default for HostOptions {
@@ -91,7 +90,7 @@ impl Default for HostOptions {
 }
 
 impl HostOptions {
-    /// What work that moves takes this host for.
+    /// The profile of this host in the cost model.
     pub fn profile(&self) -> Profile {
         let cores = u32::try_from(self.threads).unwrap_or(u32::MAX).max(1);
         Profile { cores, memory_bytes: self.memory_limit as u64, ..UNKNOWN }

@@ -1,4 +1,4 @@
-//! How the drives are.
+//! Status of the drives, and a watch over them.
 
 use futures::future::BoxFuture;
 use std::convert::Infallible;
@@ -14,8 +14,7 @@ use skytether_recovery::missing_drive::advice;
 use skytether_runtime::within;
 
 impl Cluster {
-    /// All drives, each with its usage or the reason why it does not tell, and with the data
-    /// sets that are damaged at it.
+    /// The status of all members: usage or the reason why it is unknown, and the data sets with damage on the drive.
     pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
         Box::pin(async move {
             let health = self.catalog().health();
@@ -33,8 +32,8 @@ impl Cluster {
             found = (there.id != info.id).then_some(there);
             let usage = within(deadline, &info.name, "say how much it holds", drive.usage()).await?;
             let unreadable = match self.catalog().unreadable_at(at).await {
-                // With too many others lost nobody can tell which data sets there are; that this drive is here
-                // can be told all the same.
+                // With too many drives lost, the host can't list the data sets. It still reports that this drive
+                // answers.
                 Err(_) if self.catalog().check_presence().is_err() => Vec::new(),
                 told => told?,
             };
@@ -55,12 +54,12 @@ impl Cluster {
         }
     }
 
-    /// Why drive `at` is lost, which answered with `error`, and what to do about it.
+    /// Why drive `at` is lost, whose last answer was `error`, and what an operator can do.
     fn why_lost(&self, at: usize, error: &Error) -> String {
         let (drive, health) = (&self.drives()[at], self.catalog().health());
         let info = drive.info();
         let (id, name) = (&info.id, &info.name);
-        // With too many lost nothing can be rebuilt, and without redundancy neither.
+        // With too many drives lost, or without redundancy, no drive can be rebuilt.
         let spared = health.is_redundant() && self.catalog().check_presence().is_ok();
         if self.gone().iter().any(|(gone, _)| gone == id) {
             let why = health.down_reason(at).unwrap_or_else(|| error.report());
@@ -75,8 +74,8 @@ impl Cluster {
         why
     }
 
-    /// Asks each drive for a sign of life as often as `every` says, for ever: connections log the loss and the return
-    /// of a drive, which they would otherwise only notice when somebody needs it.
+    /// Sends each drive a small request once per `every`, for ever. So connections log the loss and the return of a
+    /// drive at once, and not only when a query needs it.
     pub fn watch(&self, every: Duration) -> BoxFuture<'_, Infallible> {
         Box::pin(async move {
             let mut ticks = tokio::time::interval(every);
@@ -84,7 +83,7 @@ impl Cluster {
             loop {
                 ticks.tick().await;
                 join_all(self.drives().iter().map(|drive| async {
-                    // A small question that the drive itself must answer; the connection says what is to be said.
+                    // A small request that the drive itself must answer. The connection logs a loss.
                     if let Err(e) = drive.list("", None, 1).await {
                         tracing::debug!("{e}");
                     }

@@ -1,10 +1,9 @@
-//! The plain-file door: a table as the one Parquet file that its slices, put together as they are stored, are
-//! (docs/internals/parquet-view.md).
+//! [`ParquetView`]: a table as one Parquet file, made of its stored slices (`docs/internals/parquet-view.md`).
 //!
-//! [`ParquetView::open`] makes the file's footer of those of the slices, [`ParquetView::read`] gives any bytes of it
-//! and reads no more than the parts of slices that these are in, [`ParquetView::export`] gives all of it, front to end.
-//! All read drives as queries do: a lost drive's slices come from what the others have, and nothing is handed on that
-//! was not verified by the checksums of the partition's metadata.
+//! [`ParquetView::open`] makes the file's footer from the footers of the slices. [`ParquetView::read`] gives any range
+//! of bytes, and reads no more than the parts of slices in that range. [`ParquetView::export`] gives the whole file
+//! from front to end. All of them read as queries do. Slices of a lost drive are reconstructed, and every byte is
+//! verified by the checksums of the metadata slice.
 
 use futures::future::BoxFuture;
 use std::ops::Range;
@@ -29,35 +28,34 @@ use skytether_catalog::root_store::Catalog;
 use skytether_catalog::table_view::{View, choose};
 use skytether_runtime::within;
 
-/// Slices that are read at once, at most.
+/// Limit of slices that are read at the same time.
 const AT_ONCE: usize = 16;
 
 /// Bytes of those slices together, unless a single one has more.
 const ON_THE_WAY: u64 = 64 << 20;
 
-/// How many slices of a table are read at once: those of rows that are longer than a slice should be
-/// may be many times as long.
+/// Slices that are read at the same time. With very long rows, slices may be many times their usual length.
 fn at_once(parts: &[Part]) -> usize {
     let longest = parts.iter().flat_map(|part| &part.metadata.slices).map(|entry| entry.len).max().unwrap_or(0);
     usize::try_from(ON_THE_WAY / longest.max(1)).unwrap_or(AT_ONCE).clamp(1, AT_ONCE)
 }
 
-/// Bytes of the end of a slice that are read for its footer where nobody says how long that is.
+/// Bytes at the end of a slice that are read for its footer, if its metadata does not have the footer's length.
 const LIKELY_TAIL: u64 = 16 << 10;
 
-/// The columns of a slice are read by themselves where they are at most this share of it, as drives do.
+/// Columns are read alone if they are at most this share of the slice; drives use the same share.
 const WORTH_PICKING: f64 = 0.7;
 
-/// Where an exported file goes.
+/// The destination of an exported file.
 pub trait Sink: Send {
-    /// So many bytes will come, but for the footer.
+    /// Announces the file's length in bytes, without the footer.
     fn begin(&mut self, bytes: u64);
 
     /// The next bytes.
     fn write(&mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// What an export was of.
+/// What an export wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
     /// Rows.
@@ -70,15 +68,15 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Reads tables as files, from the drives of a host in this process or elsewhere.
+/// Reads tables as files, over a catalog in this process or behind a connection.
 #[derive(Debug, Clone)]
 pub struct ParquetView {
     catalog: Catalog,
-    /// Who knows the root records.
+    /// The source of root records.
     records: Arc<dyn RecordSource>,
 }
 
-/// What an open file will be made of.
+/// The parts of a file that is being opened.
 struct Plan {
     name: DatasetName,
     record: RootRecord,
@@ -105,8 +103,8 @@ impl Plan {
 }
 
 impl ParquetView {
-    /// Over the drives of `catalog`, by the root records that `records` gives: those of the catalog itself, or of the
-    /// host through which the drives are reached.
+    /// Over the drives of `catalog`. Root records come from `records`: the catalog itself, or the host through which
+    /// the drives are reached.
     pub fn new(catalog: Catalog, records: Arc<dyn RecordSource>) -> Self {
         Self { catalog, records }
     }
@@ -115,20 +113,20 @@ impl ParquetView {
         self.records.record(name).await
     }
 
-    /// Whether `file` is still what its table holds.
+    /// Whether `file` still has the generation of its table.
     ///
     /// # Errors
-    /// `NotFound` where the data set was dropped; what the drives say.
+    /// `NotFound` where the data set was dropped; errors of the drives.
     pub fn is_current<'a>(&'a self, file: &'a VirtualFile) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move { Ok(self.record(&file.name).await?.generation == file.generation) })
     }
 
-    /// The file that the table `domain.dataset`, or `domain.dataset.table` of an expression data set, is.
+    /// Opens the table `domain.dataset`, or `domain.dataset.table` of an expression data set, as a file.
     ///
     /// # Errors
-    /// `NotFound` for a table that there is not; `Unsupported` for the dense view of a matrix, which nobody stores;
-    /// `Corrupt` for damage that nothing covers; `Exhausted` for a table that is too wide; `Conflict` where the data
-    /// set is replaced meanwhile; `Unavailable`.
+    /// `NotFound` for an unknown table; `Unsupported` for the dense view of a matrix, which no drive stores; `Corrupt`
+    /// for damage beyond repair; `Exhausted` for a table that is too wide; `Conflict` where the data set is replaced
+    /// meanwhile; `Unavailable`.
     pub fn open<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<VirtualFile>> {
         Box::pin(async move {
             let plan = self.plan(table).await?;
@@ -175,8 +173,8 @@ impl ParquetView {
         })
     }
 
-    /// All bytes of the file that `table` is, in order, to `sink`: the same that [`Self::open`]
-    /// and [`Self::read`] give.
+    /// Writes all bytes of the file of `table`, in order, to `sink`: the same bytes that [`Self::open`] and
+    /// [`Self::read`] give.
     ///
     /// # Errors
     /// As these; the sink's.
@@ -244,7 +242,7 @@ impl ParquetView {
         Ok(Plan { name, record, parts, stripes })
     }
 
-    /// What the first of `drives` gives that can. Something is missing only if all of them say so.
+    /// Asks `drives` in turn, until one gives the value. `NotFound` only if all of them say so.
     async fn ask_any<T, F: Future<Output = Result<T>>>(
         &self,
         name: &DatasetName,
@@ -265,7 +263,7 @@ impl ParquetView {
                 }
                 Err(e) => (format!("drive {id}"), e),
             };
-            // Who could not be asked may have it.
+            // A drive that did not answer may have it.
             if failed.as_ref().is_none_or(|(_, before)| before.kind() == Kind::NotFound && error.kind() != Kind::NotFound) {
                 failed = Some((drive, error));
             }
@@ -294,8 +292,7 @@ impl ParquetView {
         Ok(bytes)
     }
 
-    /// Parts of `slice` as the metadata describes them; `None` where they are damaged, and the
-    /// slice is to be read whole.
+    /// Verified sections of `slice` for some columns. `None` where they are damaged: then the slice is read whole.
     async fn picked(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice, picked: &Picked) -> Result<Option<Pieces>> {
         let read = self.ranges(name, generation, parts, slice, picked.ranges()).await?;
         match picked.verify(&read) {
@@ -313,7 +310,7 @@ impl ParquetView {
         .await
     }
 
-    /// A slice's footer, and, where it was not verified, what it was.
+    /// A slice's footer, and its bytes where no checksum verified them.
     async fn footer(&self, plan: &Plan, slice: Slice) -> Result<(Footer, Option<Tail>)> {
         let (name, generation, parts) = (&plan.name, plan.record.generation, &plan.parts);
         let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
@@ -330,14 +327,14 @@ impl ParquetView {
             None => Err(no_parquet(slice, parts)),
         };
         match read {
-            // Damaged, it seems. Whole slices are verified, and come from elsewhere if they must.
+            // The footer seems damaged. A whole slice is verified, and reconstructed if need be.
             Err(e) if e.kind() == Kind::Corrupt => Ok((Footer::read(metadata, slice.n, &self.whole(name, generation, parts, slice).await?.into())?, None)),
             read => read,
         }
     }
 
-    /// The last bytes of a slice of which nobody knows where its footer begins: that footer, not verified.
-    /// `None` where they are none.
+    /// The last bytes of a slice whose metadata lacks the length of its footer: the footer, not verified. `None` where
+    /// they are no footer.
     async fn tail(&self, plan: &Plan, slice: Slice) -> Result<Option<(Bytes, Tail)>> {
         let (name, generation, parts) = (&plan.name, plan.record.generation, &plan.parts);
         let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
@@ -390,7 +387,7 @@ async fn get(drive: Arc<dyn Storage>, key: Key) -> Result<Bytes> {
     drive.get(&key).await
 }
 
-/// The footer of another slice; those of a whole stripe go to the file's.
+/// Adds the footer of a slice. The footers of a whole stripe form a row group of the file.
 fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Footer>) -> Result<()> {
     let part = &plan.parts[slice.part];
     if stripe.len() < part.metadata.groups.len() {
@@ -401,8 +398,8 @@ fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Foo
         .map_err(|e| e.context(format!("{} can't be read as a file, for partition {}", plan.name, part.name.slot)))
 }
 
-/// The stripes in the order of the file. Those that were dealt to the drives in turn come as they were ingested;
-/// others partition by partition.
+/// The stripes in the order of the file. Stripes that were distributed round robin come in ingest order, others
+/// partition by partition.
 fn order(parts: &[Part], in_turn: bool) -> Vec<(usize, usize)> {
     let count = |part: &Part| part.metadata.stripes();
     if !in_turn {
@@ -412,7 +409,7 @@ fn order(parts: &[Part], in_turn: bool) -> Vec<(usize, usize)> {
     (0..most).flat_map(|stripe| parts.iter().enumerate().filter(move |(_, part)| stripe < count(part)).map(move |(at, _)| (at, stripe))).collect()
 }
 
-/// The data set, and the table in it, that a name means.
+/// The data set and the table of a name.
 fn split(table: &str) -> Result<(DatasetName, Option<String>)> {
     match table.splitn(3, '.').collect::<Vec<_>>().as_slice() {
         [domain, dataset, table] => Ok((DatasetName::new(*domain, *dataset)?, Some((*table).to_owned()))),
@@ -420,7 +417,7 @@ fn split(table: &str) -> Result<(DatasetName, Option<String>)> {
     }
 }
 
-/// How many bytes at the end of a Parquet file are its footer, from its last bytes.
+/// The length of a Parquet footer in bytes, from the last bytes of the file.
 fn tail_length(end: &[u8]) -> Option<u64> {
     let (rest, magic) = end.split_last_chunk::<4>()?;
     let (_, length) = rest.split_last_chunk::<4>()?;

@@ -1,4 +1,4 @@
-//! A table's file: what it is made of, and the bytes of it that were read last.
+//! [`VirtualFile`]: the parts of a table's file, and a cache of the bytes that were read last.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -10,19 +10,19 @@ use skytether_common::{DatasetName, Error, Generation, Key, PartitionName, Resul
 use skytether_slice::{Metadata, Pieces, SliceEntry};
 use uuid::Uuid;
 
-/// Bytes of slices that an open file keeps.
+/// Bytes of slices in the cache of an open file.
 const CACHE: usize = 64 << 20;
 
 /// A partition of the table.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: PartitionName,
-    /// The drives that have it, in the order in which they are asked.
+    /// The drives that have it, in the order of requests.
     pub(crate) drives: Vec<Uuid>,
     pub(crate) metadata: Metadata,
 }
 
-/// A slice of one.
+/// A slice of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) part: usize,
@@ -40,15 +40,16 @@ impl Slice {
     }
 }
 
-/// The footer of a slice as it was read without a checksum of its own: who reads the slice, which has one, compares.
+/// The footer of a slice that was read without a checksum. A later read of the whole slice, which has a checksum,
+/// compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tail {
     pub(crate) start: u64,
     pub(crate) crc32c: u32,
 }
 
-/// A table as the Parquet file that its slices are, put together. It holds no drive:
-/// [`crate::parquet_view::ParquetView`] reads it.
+/// A table as one Parquet file, made of its stored slices. It holds no drive; [`crate::parquet_view::ParquetView`]
+/// reads it.
 #[derive(Debug)]
 pub struct VirtualFile {
     pub(crate) name: DatasetName,
@@ -62,8 +63,8 @@ pub struct VirtualFile {
     cache: Mutex<Cache>,
 }
 
-/// What was read: whole slices, or sections of them. The oldest go first, since files are read forwards: a cache that
-/// keeps what is used often (quick_cache) would hold the first ones and let go of the last.
+/// A cache of whole slices or sections. The oldest leave first, since files are read forwards. A cache of the most used
+/// ones (quick_cache) would keep the first and lose the last.
 #[derive(Debug, Default)]
 struct Cache {
     kept: HashMap<(usize, usize), Bytes>,
@@ -114,7 +115,7 @@ impl VirtualFile {
         self.footer_at() + self.footer.len() as u64
     }
 
-    /// Never: there is a footer at least.
+    /// Always false: there is a footer at least.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
@@ -126,7 +127,7 @@ impl VirtualFile {
         self.parts.iter().map(|part| part.metadata.rows).sum()
     }
 
-    /// The version of the data set's content.
+    /// The generation of the data set.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
@@ -165,8 +166,8 @@ impl VirtualFile {
         self.cache.lock()
     }
 
-    /// The sections of slice `at` that `range` touches, each with where it begins and ends; `None`
-    /// where nobody knows them.
+    /// The sections of slice `at` that `range` touches, each with its bounds. `None` where its metadata does not have
+    /// them.
     fn sections(&self, at: usize, range: &Range<u64>) -> Option<Vec<(usize, Range<u64>)>> {
         let slice = &self.slices[at];
         let ends = self.parts[slice.part].metadata.section_ends(slice.n)?;
@@ -175,7 +176,7 @@ impl VirtualFile {
         Some(all.filter(|(_, section)| section.start < range.end && range.start < section.end).collect())
     }
 
-    /// Bytes `range` of slice `at`, if they were read a moment ago.
+    /// Bytes `range` of slice `at`, if they are in the cache.
     pub(crate) fn cached(&self, at: usize, range: &Range<u64>) -> Option<Bytes> {
         let cache = self.locked();
         if let Some(whole) = cache.kept.get(&(at, WHOLE)) {
@@ -195,8 +196,8 @@ impl VirtualFile {
         Some(all.freeze())
     }
 
-    /// The columns of slice `at` whose sections are to be read for `range`; `None` where the slice is to be read whole.
-    /// The footer comes along with them.
+    /// The columns of slice `at` whose sections `range` needs; the footer comes with them. `None` where the slice must
+    /// be read whole.
     pub(crate) fn missing(&self, at: usize, range: &Range<u64>) -> Option<Vec<usize>> {
         let slice = &self.slices[at];
         let columns = self.parts[slice.part].metadata.groups.columns(slice.n % self.parts[slice.part].metadata.groups.len()).len();

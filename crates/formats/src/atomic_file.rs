@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all: written beside their place, synced and renamed.
+//! [`AtomicFile`]: a file that is there whole or not at all. It is written next to its place, synced and renamed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 use skytether_common::{Error, Result};
 use tempfile::NamedTempFile;
 
-/// Files on their way, of the whole process.
+/// Files that this process is writing.
 static UNDER_WAY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Removes what exports and generators have written so far, for a process that ends without waiting for them: nothing
-/// of theirs is put in its place afterwards.
+/// Removes unfinished files of exports and generators, for a process that ends without waiting for them. None of them
+/// gets its final name afterwards.
 pub fn remove_unfinished() {
     for path in std::mem::take(&mut *UNDER_WAY.lock()) {
-        // It may be done just now.
+        // The file may just have been finished.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -38,7 +38,7 @@ impl Drop for Listed {
     }
 }
 
-/// A file on its way. Dropped before it is [finished](Self::finish), it leaves nothing.
+/// A file that is being written. Dropped before it is [finished](Self::finish), it leaves nothing.
 #[derive(Debug)]
 pub struct AtomicFile {
     listed: Listed,
@@ -52,11 +52,11 @@ fn there(to: &Path) -> Error {
 }
 
 impl AtomicFile {
-    /// Begins the file `to`, in the directory that it will be in.
+    /// Begins the file `to`, in its final directory.
     ///
     /// # Errors
-    /// `Conflict` where it exists and is not to be replaced; `Invalid` for a directory, a device, a pipe; what the
-    /// system says of where it is to be.
+    /// `Conflict` where it exists and `replace` is false; `Invalid` for a directory, a device or a pipe; errors of the
+    /// system about the directory.
     pub fn begin(to: &Path, replace: bool) -> Result<Self> {
         if to.is_dir() {
             return Err(Error::invalid(format!("{} is a directory: name a file", to.display())));
@@ -64,7 +64,7 @@ impl AtomicFile {
         if !replace && to.symlink_metadata().is_ok() {
             return Err(there(to));
         }
-        // What a link leads to is replaced, and not the link; a device or a pipe can't be.
+        // A link stays: its target is replaced. A device or a pipe can't be.
         let followed = to.canonicalize();
         let to = followed.as_deref().unwrap_or(to);
         let before = to.metadata().ok();
@@ -78,8 +78,7 @@ impl AtomicFile {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // What the process's mask leaves of it, as of any file; who could read the file before
-            // still can, and nobody else.
+            // A new file gets the permissions that the process's mask leaves. A replaced file keeps its permissions.
             aside.permissions(before.map_or_else(|| std::fs::Permissions::from_mode(0o666), |before| before.permissions()));
         }
         let file = aside.tempfile_in(dir(to)).map_err(|e| Error::io("write", to, e))?;
@@ -91,7 +90,7 @@ impl AtomicFile {
         &self.to
     }
 
-    /// What is written so far can be read here.
+    /// The file with the bytes so far, to be read.
     pub fn file(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
@@ -104,18 +103,18 @@ impl AtomicFile {
         self.file.write_all(bytes).map_err(|e| Error::io("write", &self.to, e))
     }
 
-    /// Puts the file in its place.
+    /// Syncs the file and renames it to its place.
     ///
     /// # Errors
-    /// As [`Self::write`]; `Conflict` where another came there meanwhile.
+    /// As [`Self::write`]; `Conflict` where another file came there meanwhile.
     pub fn finish(self) -> Result<()> {
         let Self { listed, file, to, replace } = self;
         file.as_file().sync_all().map_err(|e| Error::io("write", &to, e))?;
         let placed = if replace { file.persist(&to) } else { file.persist_noclobber(&to) };
         placed.map_err(|e| if e.error.kind() == std::io::ErrorKind::AlreadyExists { there(&to) } else { Error::io("write", &to, e.error) })?;
         drop(listed);
-        // The name is on the disk, too; where a directory can't be synced, as on some network file systems, that
-        // is the system's to see to.
+        // The new name must be on the disk, too. Some network file systems can't sync a directory; then that is left to
+        // the system.
         if let Ok(dir) = File::open(dir(&to)) {
             let _ = dir.sync_all();
         }

@@ -1,12 +1,13 @@
-//! CsvNulls lines in separated values.
+//! [`CsvNulls`]: blank lines in separated values of one column.
 
 use std::io::{self, Read};
 
-/// Bytes that are looked at at a time.
+/// Bytes that are processed at a time.
 const CHUNK: usize = 1 << 16;
 
-/// A reader that puts `""` into the blank lines of separated values of one column, where they are rows without a value:
-/// the reader behind it would pass over them. What has several columns, by its first line, is left as it is.
+/// A reader that writes `""` into the blank lines of separated values with one column. There a blank line is a row
+/// without a value, and the next reader would skip it. Values of several columns, by their first line, stay as they
+/// are.
 pub(super) struct CsvNulls<R> {
     inner: R,
     by: u8,

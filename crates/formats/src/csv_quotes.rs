@@ -1,9 +1,9 @@
-//! Quotes in separated values: whether the last one is closed.
+//! [`Quotes`]: whether the last quote in separated values is closed.
 
 use std::io::{self, Read};
 
-/// A reader that follows the quotes of what it reads, by the rules of the reader that is behind it: a quote opens a
-/// value only as its first byte, two quotes within a quoted value are one.
+/// A reader that tracks quotes by the rules of the reader behind it: a quote opens a value only as its first byte, and
+/// two quotes within a quoted value are one.
 pub(super) struct Quotes<R> {
     inner: R,
     by: u8,

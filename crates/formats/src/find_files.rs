@@ -1,4 +1,4 @@
-//! Which files are meant by a name: a file, the files of a directory, or a pattern.
+//! Finds the files that a name means: a file, the files of a directory, or a pattern.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,15 @@ use skytether_common::{Error, Result};
 
 use super::source::failed;
 
-/// What makes a name a pattern.
+/// Characters of a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
-/// The files that `names` mean, in the order of the names. A directory means the files in it, in the order of their
-/// names, without those that begin with `.` or `_`. A name that is neither, and has `*`, `?` or `[` in it, is a
-/// pattern, as where no shell has seen it; what begins with `.` is only matched by a `.`, and of what it matches
-/// directories are left out.
+/// The files that `names` mean, in the order of the names. A directory means its files by name, without those that
+/// begin with `.` or `_`. A name that is no file and has `*`, `?` or `[` is a pattern, as in a shell. Only a `.` in the
+/// pattern matches a leading `.`, and a pattern matches no directories.
 ///
 /// # Errors
-/// `NotFound` for a name that means no file; `Invalid` for what is no pattern; what the system says of a directory.
+/// `NotFound` for a name that means no file; `Invalid` for an invalid pattern; errors of the system about a directory.
 pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for name in names {
@@ -26,7 +25,7 @@ pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
         } else if name.exists() {
             files.push(name.to_path_buf());
         } else if let Some(pattern) = name.to_str().filter(|text| text.contains(WILD)) {
-            // With this the walk passes over hidden files even where the pattern has the dot.
+            // With this option the walk skips hidden files even where the pattern has the dot.
             let dotted = pattern.split(std::path::is_separator).any(|part| part.starts_with('.') && part.contains(WILD));
             let options = MatchOptions { require_literal_leading_dot: !dotted, ..MatchOptions::new() };
             let found = glob::glob_with(pattern, options).map_err(|e| Error::invalid(format!("{pattern:?} is no pattern of files")).with_source(e))?;

@@ -1,4 +1,4 @@
-//! The formats of table files, and rows as they are read.
+//! The formats of table files, and the batches that readers give.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub enum Format {
 impl std::str::FromStr for Format {
     type Err = Error;
 
-    /// A format by its name, as `--input-format` has it.
+    /// A format by its name, as in `--input-format`.
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "parquet" => Ok(Format::Parquet),
@@ -44,13 +44,13 @@ impl std::str::FromStr for Format {
 }
 
 impl Format {
-    /// What the formats are called.
+    /// The names of the formats.
     pub const NAMES: [&str; 6] = ["parquet", "arrow", "csv", "tsv", "jsonl", "vpic"];
 
-    /// The format that the name of `path` ends in.
+    /// The format for the ending of `path`.
     ///
     /// # Errors
-    /// `Unsupported`, with the endings that are known.
+    /// `Unsupported`, with the known endings.
     pub fn of(path: &Path) -> Result<Self> {
         let ending_of = |path: &Path| path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
         let ending = ending_of(path);

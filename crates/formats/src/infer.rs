@@ -16,7 +16,7 @@ use super::json_shape::Shape;
 use super::large_text;
 use super::source::{Failure, Text};
 
-/// The most columns that a text file may have: a file of another kind easily looks like millions.
+/// Limit of columns of a text file: a file of another kind easily seems to have millions.
 const MAX_TEXT_COLUMNS: usize = 100_000;
 
 /// How values are separated.
@@ -39,8 +39,7 @@ pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
     Ok((schema, rows as u64))
 }
 
-/// What to say of a file of separated values that seems to be separated by something else: one column whose name
-/// has the separator in it.
+/// A warning for separated values that seem to have another separator: one column with that in its name.
 pub(super) fn hint(path: &Path, by: u8, schema: &Schema) -> Option<String> {
     let [only] = schema.fields().iter().as_slice() else { return None };
     let other = [(';', "';': write it again with commas"), ('\t', "tabs: call it .tsv"), (',', "commas: call it .csv")];
@@ -51,7 +50,7 @@ pub(super) fn hint(path: &Path, by: u8, schema: &Schema) -> Option<String> {
 /// Columns of some files of JSON lines together, and the number of rows of each.
 pub(super) fn json_lines(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
     let rows = RefCell::new(Vec::new());
-    // Where the reader is, for errors that don't say it.
+    // The place of the reader, for errors without one.
     let at = RefCell::new((Path::new(""), 0));
     let shape = RefCell::new(Shape::default());
     let values = paths.iter().flat_map(|path| {

@@ -1,5 +1,5 @@
-//! Where JSON lines have lists, objects and plain values: a key must have one of them throughout. And which numbers are
-//! there, as far as inference passes over it.
+//! The shapes in JSON lines: a key must have lists, objects or plain values throughout. Also notes ranges of numbers
+//! that inference ignores.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Fields, Schema};
 use serde_json::{Number, Value};
 use skytether_common::{Error, Result};
 
-/// What was seen at one place of the objects so far.
+/// The values at one place of the objects so far.
 #[derive(Default)]
 pub(super) struct Shape {
     first: Option<Seen>,
@@ -17,11 +17,11 @@ pub(super) struct Shape {
     items: Option<Box<Shape>>,
 }
 
-/// What numbers were seen.
+/// The numbers at one place.
 #[derive(Default)]
 struct Numbers {
     negative: bool,
-    /// Whole ones that only unsigned integers of 64 bits hold.
+    /// Whole numbers that only unsigned integers of 64 bits hold.
     long: bool,
     other: bool,
 }
@@ -36,10 +36,10 @@ impl Numbers {
     }
 }
 
-/// A kind of value, and the file and line where it was first.
+/// A kind of value, and the file and line of its first value.
 type Seen = (JsonKind, PathBuf, usize);
 
-/// What does not fit: the place within the object, what is there, and what was there before.
+/// A contradiction: the place within the object, the kind there, and the kind before.
 type Clash = (String, JsonKind, Seen);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Shape {
                 items.iter().try_for_each(|item| shape.visit(item, path, line)).map_err(|(key, now, before)| (joined("[]", &key), now, before))
             }
             Value::Object(fields) => fields.iter().try_for_each(|(name, field)| {
-                // Most keys were seen before, and need no text of their own.
+                // A known key needs no text of its own.
                 let shape = match self.fields.contains_key(name) {
                     true => self.fields.get_mut(name),
                     false => Some(self.fields.entry(name.clone()).or_default()),
@@ -110,8 +110,8 @@ impl Shape {
         }
     }
 
-    /// `schema`, which was inferred from the objects, without the doubles that inference makes of whole numbers above
-    /// those of `Int64`: these become `UInt64`, or text where there are negative numbers beside them.
+    /// The inferred `schema` with exact types. Inference makes doubles of whole numbers above `Int64`; these columns
+    /// become `UInt64`, or text if they have negative numbers too.
     pub(super) fn exact(&self, schema: &Schema) -> Schema {
         Schema::new(self.exact_fields(schema.fields()))
     }
@@ -140,7 +140,7 @@ impl Shape {
     }
 }
 
-/// The place `key` within what is at the place `name`.
+/// The path of `key` within the value at the path `name`.
 fn joined(name: &str, key: &str) -> String {
     let dot = if key.is_empty() || key.starts_with('[') { "" } else { "." };
     format!("{name}{dot}{key}")

@@ -1,13 +1,13 @@
 //! Table files, read as Arrow batches: Parquet, Arrow IPC and Feather, CSV and TSV, JSON lines, raw VPIC particles.
 //!
 //! - [`open`] and [`open_as`] read files of the same columns as one table; [`find`] finds files by patterns.
-//! - [`Format`] is told by the name's ending, or by the caller. Text may be compressed with gzip or zstd, and says so
-//!   with a second ending (`.csv.gz`).
+//! - [`Format`] follows from the name's ending, or the caller gives it. Text may be compressed with gzip or zstd, with
+//!   a second ending (`.csv.gz`).
 //! - [`storage_schema`] is the form in which columns are stored.
 //! - [`atomic_file`] writes a file that is there whole or not at all.
 //!
-//! Invariants: files are inspected one by one before the first row is read, and opened again one after the other. So at
-//! most one is open, however many there are. A file that changes in between is an error that names it. This crate
+//! Invariants: all files are inspected, one by one, before the first row is read, and then opened again one after the
+//! other. So at most one file is open at a time. A file that changes in between is an error that names it. This crate
 //! knows no fleet and no query engine.
 //!
 //! ```
@@ -52,11 +52,11 @@ pub struct TableFile {
     pub schema: SchemaRef,
     /// The rows.
     pub batches: Box<dyn Iterator<Item = Result<RecordBatch>> + Send>,
-    /// How many rows there are, where the file says so.
+    /// Number of rows, where the files say it.
     pub rows: Option<u64>,
     /// The files' size in bytes.
     pub bytes: u64,
-    /// What seems to be wrong with a file although it can be read, for people.
+    /// A warning for people about a file that can be read, but seems to be wrong.
     pub hint: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for TableFile {
     }
 }
 
-/// A file that was looked at and closed again.
+/// A file that was inspected and closed again.
 struct Looked {
     path: PathBuf,
     format: Format,
@@ -75,7 +75,7 @@ struct Looked {
 }
 
 impl Looked {
-    /// Opens the file and reads it as rows of `schema`; a file that has types of its own has those.
+    /// Opens the file and reads it as rows of `schema`. A format with types of its own keeps those.
     fn read(self, schema: &SchemaRef) -> Batches {
         let opened = match self.format {
             Format::Parquet => readers::parquet(self.path),
@@ -88,22 +88,22 @@ impl Looked {
     }
 }
 
-/// Opens some files of the same columns as one table; they are read one after the other, in the order given.
+/// Opens files with the same columns as one table. They are read one after the other, in the given order.
 ///
-/// The types of text files are inferred from all of their rows together, and are the narrowest that hold every value
-/// (integers and floats become floats, integers beyond 64 bits text, dates and times become times, anything else mixed
-/// becomes text). JSON lines may leave keys out. CsvNulls lines are passed over, except in files of one column of
-/// separated values, where each is a null.
+/// The types of text files are inferred from all of their rows together. They are the narrowest that hold every value:
+/// integers and floats become floats, integers beyond 64 bits text, dates and times become times, anything else mixed
+/// becomes text. JSON lines may leave keys out. Blank lines are skipped, except in separated values of one column,
+/// where each is a null.
 ///
 /// # Errors
-/// `NotFound`, `Unsupported` for an unknown ending, `Corrupt` or `Invalid` for content of another kind,
-/// `Invalid` for files with other columns than the first, `Exhausted` and `Unavailable` where the system can't
-/// read on; all name the file.
+/// `NotFound`; `Unsupported` for an unknown ending; `Corrupt` or `Invalid` for content of another kind; `Invalid` for a
+/// file with other columns than the first; `Exhausted` and `Unavailable` where the system can't read on. All name the
+/// file.
 pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
     open_as(paths, None)
 }
 
-/// As [`open`], of files that are all of `format`, whatever their names end in.
+/// As [`open`], where all files have `format`, whatever their names end in.
 ///
 /// # Errors
 /// As there.
@@ -115,7 +115,7 @@ pub fn open_as<P: AsRef<Path>>(paths: &[P], format: Option<Format>) -> Result<Ta
         bytes += std::fs::metadata(&path).map_err(|e| source::failed("open", &path, e))?.len();
         named.push((format.map_or_else(|| Format::of(&path), Ok)?, path));
     }
-    // What is in one JSON file may be left out in another, so that they are looked at together.
+    // A key in one JSON file may be missing in another, so these files are inspected together.
     let json: Vec<_> = named.iter().filter(|(format, _)| *format == Format::JsonLines).map(|(_, path)| path.clone()).collect();
     let (json_schema, json_rows) = if json.is_empty() { (Schema::empty(), Vec::new()) } else { infer::json_lines(&json)? };
     let (json_schema, mut json_rows) = (SchemaRef::from(json_schema), json_rows.into_iter());
@@ -141,8 +141,7 @@ pub fn open_as<P: AsRef<Path>>(paths: &[P], format: Option<Format>) -> Result<Ta
     Ok(TableFile { schema, batches, rows, bytes, hint })
 }
 
-/// The columns of all files together. Files with types of their own must agree; the inferred
-/// types of others are widened.
+/// The columns of all files together. Files with types of their own must agree; inferred types are widened.
 fn common_schema(files: &[Looked]) -> Result<SchemaRef> {
     let typed = |l: &&Looked| matches!(l.format, Format::Parquet | Format::Arrow | Format::Vpic);
     let Some(lead) = files.iter().find(typed).or(files.first()) else { return Err(Error::invalid("no file to read")) };

@@ -1,5 +1,5 @@
-//! A reader per format: an iterator of batches whose errors name the file. And what a file with types
-//! of its own says of itself.
+//! A reader per format: an iterator of batches whose errors name the file. Also the schemas of files that have types of
+//! their own.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::error::Error
     failure.or(path, Error::corrupt(format!("{} is truncated or no {what} file", path.display())).with_source(e))
 }
 
-/// Ends `batches` at the first error, which becomes what `wrong` says, given the number of rows before;
-/// unless the system is to blame.
+/// Ends `batches` at the first error. `wrong` makes the error from the number of rows before it, unless the system
+/// caused it.
 fn named(
     path: PathBuf,
     failure: Failure,
@@ -75,8 +75,8 @@ fn open_parquet(path: &Path) -> Result<(Parquet, Failure)> {
     Ok((Parquet::new_with_metadata(source, metadata), failure))
 }
 
-/// A column as the Parquet reader can read it: it makes dictionaries of texts and bytes, and of nothing else
-/// that is stored as bytes.
+/// A column as the Parquet reader can read it. It makes dictionaries of texts and bytes, but of no other type that is
+/// stored as bytes.
 fn readable(field: &FieldRef) -> FieldRef {
     let data_type = match field.data_type() {
         DataType::Dictionary(_, values) if values.is_numeric() => values.as_ref().clone(),
@@ -113,10 +113,10 @@ pub(super) fn parquet(path: PathBuf) -> Result<Batches> {
     Ok(named(path, failure, damaged, reader))
 }
 
-/// How many particles there are.
+/// Number of particles.
 pub(super) fn look_at_vpic(path: &Path) -> Result<u64> {
     let mut source = FileSource::open(path)?;
-    // What can't be read, such as a directory, has a length, too.
+    // A directory, which can't be read, has a length too.
     let begins = source.read(&mut [0]).map_err(|e| failed("read", path, e))?;
     vpic::records(&path.display().to_string(), if begins == 0 { 0 } else { source.len() })
 }
@@ -143,7 +143,7 @@ fn open_arrow(path: &Path) -> Result<(Ipc, Failure)> {
     if start.starts_with(b"FEA1") {
         return Err(Error::unsupported(format!("{} is a Feather file of version 1: write it again as version 2", path.display())));
     }
-    // The reader makes room for as many bytes as the first message says: a file of another kind easily says gigabytes.
+    // The reader allocates as many bytes as the first message says; a file of another kind easily says gigabytes.
     if let [0xff, 0xff, 0xff, 0xff, length @ ..] | length = start
         && let Some(length) = length.first_chunk()
         && !start.starts_with(b"ARROW1")

@@ -1,5 +1,5 @@
-//! A file that remembers why it could not be read: the readers of the formats pass the system's errors on
-//! as texts, or not at all.
+//! [`FileSource`]: a file that remembers why it could not be read. The readers of the formats pass errors of the system
+//! on as texts, or not at all.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -35,7 +35,7 @@ pub(super) struct FileSource {
 pub(super) struct Failure(Arc<Mutex<Option<io::Error>>>);
 
 impl Failure {
-    /// `other`, unless the system is to blame.
+    /// The system's error if there is one, otherwise `other`.
     pub(super) fn or(&self, path: &Path, other: Error) -> Error {
         match self.0.lock().take() {
             Some(e) if e.raw_os_error().is_none() && matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) => {
@@ -71,8 +71,7 @@ impl FileSource {
     }
 }
 
-/// The bytes of a text: those of a file, unpacked if they are those of gzip or zstd, whatever the file's name;
-/// without a byte order mark.
+/// The bytes of a text file, without a byte order mark. It is decompressed if it is gzip or zstd, whatever its name.
 pub(super) struct Text {
     reader: Box<dyn Read + Send>,
     failure: Failure,
@@ -87,13 +86,13 @@ impl Text {
         let failure = source.failure();
         let (start, whole) = peek(Box::new(BufReader::new(source))).map_err(wrong)?;
         let unpacked: Box<dyn Read + Send> = match start.as_slice() {
-            // Members one after another are what block-compressing tools write; zstd's reader takes
-            // frames one after another, too.
+            // Block-compressing tools write members one after another. zstd's reader takes frames one after another,
+            // too.
             [0x1f, 0x8b, ..] => Box::new(Unpacked(MultiGzDecoder::new(whole))),
             [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Unpacked(zstd::stream::read::Decoder::new(whole).map_err(wrong)?)),
             _ => return Ok(Self { reader: unmarked(whole).map_err(wrong)?, failure }),
         };
-        // What the reader says from here on may be of the data and not of the system.
+        // From here on an error of the reader may concern the data and not the system.
         let reader = unmarked(unpacked).map_err(|e| {
             let _told = failure.note::<()>(Err(e));
             failure.or(path, Error::corrupt(format!("cannot unpack {}", path.display())))
@@ -113,7 +112,7 @@ impl Read for Text {
     }
 }
 
-/// A decompressor, all of whose own errors say that the data are not what was written.
+/// A decompressor whose own errors all mean damaged data.
 struct Unpacked<R>(R);
 
 impl<R: Read> Read for Unpacked<R> {

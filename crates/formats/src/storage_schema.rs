@@ -1,6 +1,6 @@
-//! Column types as they are stored. Some of Arrow's types are only other ways to write a value (dictionaries, runs,
-//! list views, narrow decimals, decimals that count hundreds) and can't travel in a Substrait plan; their plain
-//! forms are stored instead.
+//! Storable forms of column types. Some of Arrow's types only write a value in another way: dictionaries, runs, list
+//! views, narrow decimals, decimals that count hundreds. A Substrait plan can't carry them, so drives store their plain
+//! forms.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRe
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_common::{DatasetName, Error, Result};
 
-/// The schema that is stored for `schema`.
+/// The storable form of `schema`.
 ///
 /// # Errors
 /// `Unsupported`, naming the column and its type, for types without a plain form.
@@ -30,7 +30,7 @@ pub fn schema(name: &DatasetName, schema: &SchemaRef) -> Result<SchemaRef> {
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// `batch` in the storable `schema` of its own.
+/// `batch` in the storable form `schema` of its own.
 ///
 /// # Errors
 /// `Invalid` where it has other columns, or a value does not fit.
@@ -38,7 +38,7 @@ pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
     if batch.schema().fields().len() != schema.fields().len()
         || batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.data_type() == b.data_type())
     {
-        // Equal, or so different that whoever writes it says so best.
+        // The schemas are equal, or so different that the writer's own error says it better.
         return Ok(batch);
     }
     let wrong =
@@ -46,7 +46,7 @@ pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
     let mut fields = Vec::new();
     let mut columns = Vec::new();
     for ((column, own), to) in batch.columns().iter().zip(batch.schema().fields()).zip(schema.fields()) {
-        // Only what `plain` would do is done here: a batch of another type is for the writer to refuse.
+        // Converts only to plain forms; the writer rejects a batch of another type.
         let plain = plain(own.data_type()).unwrap_or_else(|| own.data_type().clone());
         columns.push(if plain == *own.data_type() { Arc::clone(column) } else { cast(column, &plain).map_err(|e| wrong(own.name(), e))? });
         fields.push(Field::new(own.name(), plain, to.is_nullable() || own.is_nullable()));
@@ -77,7 +77,7 @@ fn plain(of: &DataType) -> Option<DataType> {
         },
         T::Decimal32(p, s) | T::Decimal64(p, s) => T::Decimal128(*p, *s),
         T::Float16 => T::Float32,
-        // No value, and so no type, was seen: every type would do, and text is what later values fit first.
+        // No value determined the type. Text is the type that most later values fit.
         T::Null => T::Utf8,
         // Parquet's intervals have no nanoseconds.
         T::Union(_, _) | T::Interval(IntervalUnit::MonthDayNano) => return None,

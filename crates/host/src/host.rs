@@ -32,7 +32,7 @@ use skytether_recovery::missing_drive::UnavailableDrive;
 
 use crate::service::Reach;
 
-/// Called with how far long work is.
+/// A callback for the progress of long work.
 type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
 
 /// A host over some drives. Cheap to clone; it owns nothing durable.
@@ -44,7 +44,7 @@ pub struct Host {
     reach: Option<Arc<dyn Reach>>,
 }
 
-/// Memory, and what runs sub-plans in the place of drives.
+/// The memory of queries, and the fallback executor.
 fn parts(options: &HostOptions) -> Result<(QueryRuntime, Arc<EngineFallback>)> {
     let runtime = QueryRuntime::new(options.memory_limit, options.spill_limit, options.spill_below.as_deref())?;
     let fallback = EngineFallback::new(Arc::clone(&runtime.env().memory_pool), options.storage_deadline);
@@ -110,7 +110,7 @@ impl Host {
         self.reach.as_deref()
     }
 
-    /// The same host, which connects through `reach` to drives that requests name by their addresses.
+    /// The same host; `reach` connects it to drives whose addresses come with a request.
     #[must_use]
     pub fn reaching(self, reach: Arc<dyn Reach>) -> Self {
         Self { reach: Some(reach), ..self }
@@ -140,7 +140,7 @@ impl Host {
         self.cluster.hosts()
     }
 
-    /// How data sets are kept from loss unless their ingest says otherwise.
+    /// The redundancy of data sets whose ingest names none.
     #[must_use]
     pub fn redundancy(&self) -> Scheme {
         self.cluster.redundancy()
@@ -152,13 +152,13 @@ impl Host {
         self.cluster.options()
     }
 
-    /// New with each host, and when a drive has left: see [`Cluster::instance`].
+    /// The current id of this host: see [`Cluster::instance`].
     #[must_use]
     pub fn instance(&self) -> Uuid {
         self.cluster.instance()
     }
 
-    /// The ids and names of drives that were not there when the host began, and still are not.
+    /// The ids and names of drives that were missing when the host began, and still are.
     #[must_use]
     pub fn gone(&self) -> Vec<(Uuid, String)> {
         self.cluster.gone()
@@ -170,7 +170,7 @@ impl Host {
         self.cluster.members()
     }
 
-    /// The ids of the drives that a list that is kept with them is to name: see [`Cluster::listed`].
+    /// The ids that the list of an embedded fleet's directory must name: see [`Cluster::listed`].
     ///
     /// # Errors
     /// As there.
@@ -178,7 +178,7 @@ impl Host {
         self.cluster.listed()
     }
 
-    /// Puts `drive` in the place of one that is missing: see [`Cluster::put_in_place`].
+    /// Puts `drive` in the place of a missing one: see [`Cluster::put_in_place`].
     ///
     /// # Errors
     /// As there.
@@ -186,12 +186,12 @@ impl Host {
         self.cluster.put_in_place(drive)
     }
 
-    /// All drives, each with its usage or the reason why it does not answer, and the data sets that are damaged at it.
+    /// The status of all members: see [`Cluster::status`].
     pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
         self.cluster.status()
     }
 
-    /// Asks each drive for a sign of life as often as `every` says, for ever.
+    /// Sends each drive a small request once per `every`, for ever: see [`Cluster::watch`].
     pub fn watch(&self, every: Duration) -> BoxFuture<'_, Infallible> {
         self.cluster.watch(every)
     }
@@ -295,7 +295,7 @@ impl Host {
         self.maintenance.resize(new, options, tell)
     }
 
-    /// Checks what [`Self::resize`] would refuse of `count` drives that come, before anything changes.
+    /// Checks, before anything changes, what [`Self::resize`] would reject of `count` joining drives.
     ///
     /// # Errors
     /// As there.

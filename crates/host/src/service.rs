@@ -23,12 +23,12 @@ use skytether_catalog::records::root::RootRecord;
 
 use crate::host::Host;
 
-/// How a host reaches drives whose addresses come with a request. The host itself knows no wire.
+/// Connects a host to drives whose addresses come with a request. The host itself knows no wire protocol.
 pub trait Reach: Send + Sync + Debug {
     /// Connects to the drive at `address`.
     ///
     /// # Errors
-    /// Invalid for what is no address of a drive; Unsupported for a scheme that nobody speaks; `Unavailable`.
+    /// `Invalid` for an address that is no drive's; `Unsupported` for a scheme without a connector; `Unavailable`.
     fn reach<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Arc<dyn Cse>>>;
 }
 
@@ -43,14 +43,14 @@ impl Host {
     /// Puts the drive at `address` in the place of the lost one that `options` names.
     async fn put_at(&self, address: &str, options: &RepairOptions) -> Result<()> {
         let drive = self.drive_at(address).await?;
-        // Where it was put already, by a repair that did not end, it goes on.
+        // An earlier repair that did not end may have put the drive there. This one continues it.
         let put = self.put_in_place(drive).or_else(|e| if e.kind() == Kind::Conflict { Ok(()) } else { Err(e) });
-        // By what it was given as: its id says nothing to whoever gave that.
+        // The error names the drive as the client did, who does not know its id.
         put.map_err(|e| e.context(format!("{address} can't take the place of {}", options.drives.join(", "))))
     }
 }
 
-/// The values as DataFusion has them.
+/// Converts the values to DataFusion's.
 fn scalars(values: &Values) -> Result<Vec<ScalarValue>> {
     let scalar = |column: &ArrayRef| ScalarValue::try_from_array(column, 0).map_err(|e| Error::invalid("a parameter's value can't be taken").with_source(e));
     values.columns().iter().map(scalar).collect()

@@ -199,7 +199,7 @@ async fn every_misbehaviour_is_an_error_that_names_the_drive() {
         (Behaviour::ForgetsTheEpoch, Kind::Internal),
         (Behaviour::OtherColumns, Kind::Internal),
         (Behaviour::OtherBatches, Kind::Internal),
-        // Its root record still names it, so nobody has replaced or dropped it.
+        // The root record still names it, so no other writer has replaced or dropped the data set.
         (Behaviour::HasLostIt, Kind::Corrupt),
         (Behaviour::LacksSomethingElse, Kind::NotFound),
         (Behaviour::Fails, Kind::Corrupt),
@@ -402,7 +402,7 @@ async fn a_broken_root_record_hides_no_other_and_can_be_dropped() {
     assert_eq!(slices_of(&drives, ""), whole + 1);
 }
 
-/// Threads of hosts have stacks of 32 MiB. The longest chains that are let through must fit with room to spare.
+/// Threads of hosts have stacks of 32 MiB. The longest allowed chains must fit with space to spare.
 #[test]
 fn the_deepest_query_fits_the_stack_of_a_host() {
     let run = || {
@@ -444,7 +444,8 @@ fn foreign_plans_do_not_overflow_the_stack_of_a_host() {
     for op in [1, 3, 4, 5, 6] {
         plans.push(("set", false, plan(&[], vec![], set(op, (0..300).map(|_| t()).collect()))));
     }
-    // A chain of projections, of which the optimiser makes one expression: as deep as is let through, and deeper.
+    // A chain of projections, which the optimiser merges to one expression. The first one is as deep as is allowed, the
+    // second deeper.
     for n in [18, 90] {
         let first = project(t(), vec![field(0)]);
         let more = |i: i32| project(shared(i - 1), vec![(0..25).fold(field(1), |e, _| call(0, vec![e, number(1)]))]);

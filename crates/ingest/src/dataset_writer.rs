@@ -1,4 +1,4 @@
-//! Writing a data set: slices beside the old ones, then one compare-and-set.
+//! [`DatasetWriter`]: writes a data set as a new generation, which one compare-and-set makes visible.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, HashSet};
@@ -35,7 +35,7 @@ use skytether_catalog::records::partition::PartitionRecord;
 use skytether_catalog::records::root::{DatasetKind, MatrixRecord, PLAIN_FORMAT, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord};
 use skytether_catalog::root_store::Catalog;
 
-/// How often a commit is tried again that another change of the record came before, which was no change of the content.
+/// Attempts of a commit that conflicts with a change of the record that did not change the content, such as a move.
 const ATTEMPTS: usize = 8;
 
 /// What an ingest stored.
@@ -51,8 +51,8 @@ pub struct IngestReport {
     pub seconds: f64,
 }
 
-/// One ingest under way. Nothing of it is to be seen before [`DatasetWriter::commit`]; without a commit
-/// what it wrote is deleted.
+/// An ingest under way. Nothing of it is visible before [`DatasetWriter::commit`]. Dropped without a commit, it deletes
+/// what it wrote.
 #[derive(Debug)]
 pub struct DatasetWriter {
     catalog: Catalog,
@@ -60,13 +60,13 @@ pub struct DatasetWriter {
     name: DatasetName,
     kind: DatasetKind,
     generation: Generation,
-    /// The generation in which what is replaced was written.
+    /// The generation in which the replaced content was written.
     replaced: Option<Generation>,
-    /// Of the record that is replaced.
+    /// The change number of the replaced record.
     change: u64,
-    /// The drives that are here, which get all that is written.
+    /// The drives that were up when the ingest began: only they get values.
     drives: Vec<usize>,
-    /// How often these were replaced when it began, of those that were.
+    /// The incarnations of these drives when the ingest began, as far as they were replaced before.
     incarnations: BTreeMap<Uuid, u32>,
     scheme: Scheme,
     tables: BTreeMap<String, TableRecord>,
@@ -128,7 +128,7 @@ impl<'a> PartitionWriter<'a> {
     /// Writes the metadata slice; a record per copy.
     pub(crate) fn finish(self, catalog: &Catalog) -> Result<Vec<PartitionRecord>> {
         let metadata = self.metadata.finish()?;
-        // Who has a copy of everything can be asked for it, and is one alone.
+        // Bounds let a scan skip drives. A table with a copy on every drive needs none: a scan asks one drive.
         let bounds = if self.drives.len() == 1 { Bounds::of(&metadata) } else { Bounds::default() };
         let metadata = metadata.encode()?;
         let key = self.name.key()?;
@@ -202,12 +202,11 @@ impl DatasetWriter {
         &self.name
     }
 
-    /// How the data set is kept from loss, if not as the fleet usually does. To be said before
-    /// its first table is written.
+    /// Sets the redundancy of the data set, instead of the fleet's. Call it before the first table is written.
     ///
     /// # Errors
-    /// Invalid where there are fewer drives than that needs, or, on two levels, fewer hosts or a fleet that does not
-    /// know its hosts; and after a table was written.
+    /// `Invalid` where the fleet has too few drives for the scheme; on two levels, where it has too few nodes or none;
+    /// and after a table was written.
     pub fn redundancy(&mut self, scheme: Scheme) -> Result<()> {
         if !self.tables.is_empty() || self.state != State::Writing {
             return Err(Error::invalid(format!("the redundancy of {} is to be said before its tables are written", self.name)));
@@ -222,12 +221,12 @@ impl DatasetWriter {
         self.application.insert(key.into(), value.into());
     }
 
-    /// Writes one table from `batches` of `schema`. Reading, encoding and sending go on side by side, in bounded
-    /// memory. `batches` is read on the calling thread, which the runtime is told to do without meanwhile.
+    /// Writes one table from `batches` of `schema`. Reads, encodes and sends at the same time, in bounded memory. It
+    /// reads `batches` on the calling thread, which it reports to the runtime as blocked.
     ///
     /// # Errors
-    /// The iterator's errors; `Invalid` for a batch of another schema, a column name twice or a table twice; what the
-    /// drives say. After an error the writer can only be dropped.
+    /// The iterator's errors; `Invalid` for a batch of another schema, a column name twice or a table twice; errors of
+    /// the drives. After an error the caller can only drop the writer.
     pub async fn write_table(
         &mut self,
         table: &str,
@@ -238,11 +237,11 @@ impl DatasetWriter {
         self.write(table, placement, Vec::new(), schema, batches).await
     }
 
-    /// As [`Self::write_table`], with each row on the drive that its keys, the columns called `by`, say: partition `n`
-    /// is on drive `n` of the fleet.
+    /// As [`Self::write_table`], but the values of the columns `by` determine the drive of each row. Partition `n` is
+    /// on drive `n` of the fleet.
     ///
     /// # Errors
-    /// As there; `Invalid` where `by` names no column, one that is not there, or one of a type that keys can't have.
+    /// As there; `Invalid` where `by` is empty, or names a missing column or one of a type that can't be a key.
     pub async fn write_partitioned(
         &mut self,
         table: &str,
@@ -335,13 +334,13 @@ impl DatasetWriter {
         {
             drives = over.drives;
             if by_key && !over.hosts.is_empty() {
-                // As tables on one level have them, with which they may be joined.
+                // The order of tables on one level, which joins may co-locate with this one.
                 drives.sort_unstable();
             }
         }
         if placement == Placement::Spread && !by_key {
-            // Small tables begin at their home, so that not all of them crowd the first drive; the partitions of tables
-            // that may be joined lie side by side.
+            // Small tables begin at the data set's home drive, so that not all of them fill the first drive. The
+            // partitions of tables that may be joined are on the same drives.
             let home = self.catalog.home(&self.name);
             let first = drives.iter().position(|drive| *drive == home).unwrap_or(0);
             drives.rotate_left(first);
@@ -349,7 +348,7 @@ impl DatasetWriter {
         Ok(drives)
     }
 
-    /// What makes parities of the data set's tables, and the drives that these are written over, if anything does.
+    /// The code of the data set's tables and the drives of their code groups, if the scheme has parities.
     fn over(&self) -> Result<(Option<Code>, Option<StripeLayout>)> {
         let over = self.catalog.health().layout(self.scheme, &self.drives).map_err(|e| e.context(format!("{} can't be stored", self.name)))?;
         Ok((self.scheme.code(), over))
@@ -359,10 +358,10 @@ impl DatasetWriter {
         PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot }
     }
 
-    /// What makes the parities of a table over `drives`, if it has any.
+    /// The encoder of a table over `drives`, if the table has parities.
     fn coder<'a>(&self, writes: &'a WritePipeline, table: &str, drives: &[usize]) -> Result<Option<StripeEncoder<'a>>> {
         let (Some(code), Some(over)) = self.over()? else { return Ok(None) };
-        // The hosts of the drives, which may be in another order.
+        // The nodes of the drives, whose order may differ.
         let host = |at: &usize| over.drives.iter().position(|other| other == at).and_then(|place| over.hosts.get(place).copied());
         let hosts = if over.hosts.is_empty() { Vec::new() } else { drives.iter().filter_map(host).collect() };
         let over = StripeLayout { scheme: self.scheme, drives: drives.to_vec(), hosts };
@@ -385,10 +384,11 @@ impl DatasetWriter {
         }
     }
 
-    /// Writes a matrix: contiguous gene ranges of about equal numbers of nonzeros, one per drive, encoded on all cores.
+    /// Writes a matrix as contiguous ranges of genes with about equal numbers of nonzeros, one range per drive. All
+    /// cores encode.
     ///
     /// # Errors
-    /// The transposition's errors; what the drives say. After an error the writer can only be dropped.
+    /// The transposition's errors; errors of the drives. After an error the caller can only drop the writer.
     pub fn write_matrix<'a>(&'a mut self, table: &'a str, matrix: &'a Transposed) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.check_table(table)?;
@@ -430,12 +430,12 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Makes all tables visible at once, in place of what was there before.
+    /// Makes all tables visible at once, instead of the previous content.
     ///
     /// # Errors
-    /// `Conflict` when somebody else wrote this data set in the meantime; nothing was changed then, and what was
-    /// written is deleted. After any other error the data set may be there: look. A caller that stops waiting
-    /// does not stop the commit.
+    /// `Conflict` if another writer changed this data set meanwhile: nothing changed, and the written values are
+    /// deleted. After any other error the commit may have happened: read the data set. A caller that stops waiting does
+    /// not stop the commit.
     pub fn commit(self) -> BoxFuture<'static, Result<IngestReport>> {
         Box::pin(async move {
             let mut this = self;
@@ -462,7 +462,7 @@ impl DatasetWriter {
                 indexes: Vec::new(),
                 application: std::mem::take(&mut this.application),
             };
-            // From here on dropping the writer deletes nothing: the root record may name what was written.
+            // From here on a drop deletes nothing: the root record may name the new generation.
             this.state = State::Settled;
             let name = this.name.clone();
             let runtime = this.runtime.clone();
@@ -473,9 +473,9 @@ impl DatasetWriter {
         })
     }
 
-    /// What the commit is to find: what was there when the ingest began, its generation and change as they are now, and
-    /// the indexes that it has now, which what comes is to have as well. Of several homes another may decide by now,
-    /// whose versions are its own; and what was there may lie on other drives by now.
+    /// What the commit expects to replace: the version, the generation and the change number of the current record, and
+    /// its indexes, which the new record keeps. The content must be that of the ingest's start. Another home drive,
+    /// with versions of its own, may decide by now, and a resize may have moved the content.
     async fn expected_now(&self) -> Result<(Expect, Option<(Generation, u64)>, Vec<IndexRecord>)> {
         self.catalog.look_around().await?;
         let (written, now, indexes, expect) = match self.catalog.read_versioned(&self.name).await? {
@@ -485,8 +485,8 @@ impl DatasetWriter {
         if written == self.replaced { Ok((expect, now, indexes)) } else { Err(lost_update(&self.name)) }
     }
 
-    /// Commits `record` in the place of what was there when the ingest began; the generation that it replaced. An error
-    /// comes with whether it is certain that nothing was committed.
+    /// Commits `record` instead of the previous content, and gives the generation that it replaced. An error comes with
+    /// whether it is certain that nothing was committed.
     async fn commit_now(&self, record: &mut RootRecord) -> std::result::Result<Option<Generation>, (Error, bool)> {
         for attempt in 0.. {
             let (expect, now, indexes) = self.expected_now().await.map_err(|e| (e, true))?;
@@ -494,9 +494,9 @@ impl DatasetWriter {
             record.change = self.catalog.next_change(now.map_or(self.change, |(_, change)| change.max(self.change)));
             record.indexes = indexes.into_iter().filter(|index| record.tables.contains_key(&index.table)).collect();
             match self.catalog.commit(record, expect, now.map(|(_, change)| change)).await {
-                // Perhaps it was only moved to other drives just now.
+                // A resize may just have moved the data set.
                 Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS && !is_refusal(&e) => {}
-                // After any other error the drive may have committed all the same.
+                // After any other error the drive may have committed in spite of it.
                 Err(e) => {
                     let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
                     return Err((e, certain));
@@ -507,8 +507,8 @@ impl DatasetWriter {
         Err((lost_update(&self.name), true))
     }
 
-    /// Whether drives that are lost by now have no part that is nowhere else, and no drive was replaced: what it had is
-    /// made anew of what root records name, and of nothing else.
+    /// Checks that no drive with a part of this ingest was replaced: a rebuild restores only what root records name, so
+    /// a replaced drive lacks the part. Also checks that no drive with the only copy of a part is lost.
     fn is_all_there(&self, record: &RootRecord) -> Result<()> {
         let now = self.catalog.health().incarnations();
         let replaced = |id: &Uuid| now.get(id) != self.incarnations.get(id) && record.names(id);
@@ -528,12 +528,13 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// The part of a commit that must not end half-way, as a task of its own.
+    /// The part of a commit that must run to its end: a task of its own.
     async fn settle_commit(self, mut record: RootRecord) -> Result<IngestReport> {
         let replaced = match self.commit_now(&mut record).await {
             Ok(replaced) => replaced,
             Err((e, certain)) => {
-                // Only what no root record names may go; where that is not known, opening the fleet decides.
+                // Only a generation that no root record names may be deleted. Where that is uncertain, the next open
+                // decides.
                 if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
                     tracing::debug!("{left}");
                 }
@@ -541,13 +542,13 @@ impl DatasetWriter {
             }
         };
         if let Err(e) = self.catalog.define_indexes(&record).await {
-            // They are told when the indexes are listed, or the fleet is opened.
+            // The drives learn of the indexes when a client lists them or the fleet is opened.
             tracing::warn!("drives were not told of the indexes of {}: {e}", self.name);
         }
         if let Some(old) = replaced
             && let Err(e) = self.catalog.delete_generation(&self.name, old).await
         {
-            // The data set is replaced all the same; what is left over is collected when the fleet is opened next.
+            // The commit holds. The next open of the fleet deletes what is left of the old generation.
             tracing::warn!("{e}");
         }
         Ok(IngestReport {
@@ -558,10 +559,10 @@ impl DatasetWriter {
         })
     }
 
-    /// Gives up: deletes what was written, and waits for it. Dropping the writer does the same in the background.
+    /// Gives up: deletes what was written, and waits for it. A drop does the same in the background.
     ///
     /// # Errors
-    /// `Unavailable`; what is left then is collected when the fleet is opened next.
+    /// `Unavailable`; the next open of the fleet then deletes the rest.
     pub fn abort(self) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             let mut this = self;
@@ -585,8 +586,8 @@ impl Drop for DatasetWriter {
     }
 }
 
-/// Waits for the lanes; where both failed, the lanes' error is the cause and the encoder's only says
-/// that it could not go on.
+/// Waits for the lanes. Where the encoder failed as well, its error only says that it could not continue; the lanes'
+/// error is the cause.
 async fn settle<T>(writes: WritePipeline, encoded: Result<T>) -> Result<T> {
     let sent = writes.finish().await;
     sent.and(encoded)

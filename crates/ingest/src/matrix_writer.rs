@@ -1,5 +1,4 @@
-//! A matrix on its way into slices: ranges of genes, each read and encoded by one thread, as many at a
-//! time as there are cores.
+//! Writes a matrix as slices. One thread reads and encodes each range of genes; as many threads run as there are cores.
 
 use std::ops::Range;
 
@@ -35,7 +34,7 @@ pub(crate) fn ranges(nnz_per_gene: &[u64], parts: usize) -> Vec<Range<u32>> {
     ranges
 }
 
-/// Where a matrix goes.
+/// The partitions that a matrix goes to.
 pub(crate) struct To<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) writes: &'a WritePipeline,

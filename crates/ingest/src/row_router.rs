@@ -1,4 +1,4 @@
-//! Rows on their way to the partitions of a table: slice by slice in turn, or each to the partition that its keys say.
+//! [`RowRouter`]: distributes the rows of a table over its partitions, round robin by slices, or by key.
 
 use arrow::record_batch::RecordBatch;
 use skytether_common::Result;
@@ -11,8 +11,8 @@ use skytether_catalog::records::partition::PartitionedBy;
 use skytether_catalog::records::root::TableRecord;
 use skytether_catalog::root_store::Catalog;
 
-/// How many times the size of a slice rows may take in memory while they wait, for each partition: all partitions
-/// together hold no more than that, or than one table that is dealt in turn.
+/// Limit of waiting rows, in slice sizes per partition. All partitions together hold no more than that, or than a table
+/// that is distributed round robin holds.
 const WAITING: usize = 2;
 
 /// The partitions of one table while they are written.
@@ -20,13 +20,13 @@ pub(crate) struct RowRouter<'a> {
     placement: Placement,
     partitions: Vec<PartitionWriter<'a>>,
     keys: Vec<Key>,
-    /// One for all partitions, or, by key, one for each.
+    /// One for all partitions; by key, one for each.
     slicers: Vec<TableSlicer>,
     next: usize,
 }
 
 impl<'a> RowRouter<'a> {
-    /// Without `keys`, slices are dealt in turn.
+    /// Without `keys`, slices are distributed round robin.
     pub(crate) fn new(placement: Placement, partitions: Vec<PartitionWriter<'a>>, keys: Vec<Key>, slicer: impl Fn() -> TableSlicer) -> Self {
         let slicers = if keys.is_empty() { 1 } else { partitions.len() };
         Self { placement, partitions, keys, slicers: (0..slicers).map(|_| slicer()).collect(), next: 0 }
@@ -74,8 +74,8 @@ impl<'a> RowRouter<'a> {
         slices.iter().try_for_each(|slice| self.partitions[at].add(slice))
     }
 
-    /// Drives that got no slice hold no partition, but for the first: an empty table has a schema too. Partitions by
-    /// key are there without rows as well: sub-plans that join them with others ask for them.
+    /// A drive without a slice has no partition. There are two exceptions: the first partition, since an empty table
+    /// has a schema too, and partitions by key, which sub-plans of co-located joins name.
     pub(crate) fn finish(mut self, catalog: &Catalog, memory_bytes: u64) -> Result<TableRecord> {
         let by_key = !self.keys.is_empty();
         for (at, slicer) in std::mem::take(&mut self.slicers).into_iter().enumerate() {

@@ -1,10 +1,10 @@
-//! The code groups of a table while it is written: slices wait until a group of them is complete, and its
-//! parities go out with the slices.
+//! [`StripeEncoder`]: forms the code groups of a table while it is written. Slices wait until a group is complete; then
+//! the encoder makes and sends the parities of the group.
 //!
-//! Who cuts rows into slices by one thread has them made by another one ([`StripeEncoder::beside`]).
+//! If one thread cuts rows into slices, another thread makes parities ([`StripeEncoder::beside`]).
 //!
-//! On two levels each slice waits twice: for others of a group across hosts, and for others of a group within its host,
-//! as the parities of the former do.
+//! On two levels each slice waits twice: for a group across nodes, and for a group within its node. Parities across
+//! nodes wait for a group within their node, too.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -24,7 +24,7 @@ use crate::write_pipeline::WritePipeline;
 use skytether_catalog::records::code_map::{Part, RedundancyRecord, StoredMap, StripeLayout, Within, holders, level_holders, parity_of};
 use skytether_catalog::root_store::Catalog;
 
-/// Bytes of slices that wait for others of their group, about: larger windows waste less.
+/// About how many bytes of slices wait for a group. Larger windows waste less space.
 const WINDOW: usize = 96 << 20;
 
 /// Groups that wait for the thread that makes parities.
@@ -62,13 +62,13 @@ struct State {
     former: GroupBuilder,
     /// Bytes that wait; on two levels, bytes that wait twice count twice.
     waiting: usize,
-    /// Groups across drives or hosts, and within hosts: data and parity shards.
+    /// Groups across drives or nodes, and within nodes: data and parity shards.
     groups: [Vec<(Vec<Shard>, Vec<Shard>)>; 2],
-    /// Parities of each drive so far, and their bytes: across drives or hosts, and within hosts.
+    /// The number and bytes of each drive's parities so far: across drives or nodes, and within nodes.
     parities: [Vec<(u32, u64)>; 2],
-    /// Parities across hosts that wait for others of their host, by group and place.
+    /// Parities across nodes that wait for a group within their node, by group and place.
     made: HashMap<(u64, u32), PendingShard>,
-    /// Groups within hosts that have such a parity that is being made by another thread.
+    /// Groups within nodes with such a parity that another thread is making.
     pending: Vec<Inner>,
 }
 
@@ -87,7 +87,7 @@ struct Inner {
     parity: Vec<(u32, u32)>,
 }
 
-/// A group that is to be encoded.
+/// A group to encode.
 enum Work {
     Outer(Outer),
     Inner(Inner),
@@ -98,13 +98,13 @@ fn shard(drive: u32, home: u32, number: u32, bytes: &[u8]) -> Shard {
 }
 
 impl<'a> StripeEncoder<'a> {
-    /// For `table`, in slices of about `slice_bytes`, with the scheme's `code` across drives or hosts.
+    /// An encoder for `table` with slices of about `slice_bytes`, and the scheme's `code` across drives or nodes.
     ///
     /// # Errors
-    /// Invalid where there are fewer than K + M drives, or on two levels too few hosts or drives of one.
+    /// `Invalid` where there are fewer than K + M drives; on two levels, too few nodes or drives of a node.
     pub(crate) fn new(writes: &'a WritePipeline, over: StripeLayout, code: Code, table: PartitionName, slice_bytes: usize) -> Result<Self> {
         let most = WINDOW / slice_bytes.max(1);
-        // Parities of many small tables are to begin on different drives.
+        // Parities of many small tables begin on different drives, to balance them.
         let (seed, drives) = (table.generation.0, over.drives.len());
         let former = match over.scheme {
             Scheme::Levels(outer, inner) => {
@@ -128,12 +128,12 @@ impl<'a> StripeEncoder<'a> {
         self.apart.lock()
     }
 
-    /// Does `work`, which pushes slices, while a thread of its own makes their parities.
+    /// Runs `work`, which pushes slices, while another thread makes their parities.
     ///
     /// # Errors
-    /// Those of `work`, and why parities can't be made.
+    /// Those of `work`, and those of the other thread.
     pub(crate) fn beside<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        /// That no more comes, however `work` ends: the thread would wait for ever.
+        /// Closes the channel however `work` ends; otherwise the other thread would wait for ever.
         struct Last<'c, 'a>(&'c StripeEncoder<'a>);
         impl Drop for Last<'_, '_> {
             fn drop(&mut self) {
@@ -153,27 +153,27 @@ impl<'a> StripeEncoder<'a> {
         })
     }
 
-    /// Slice `number` of partition `slot` goes out. What it completes is encoded by this thread, or by
-    /// that of [`Self::beside`].
+    /// Adds slice `number` of partition `slot`. This thread encodes the groups that it completes, or the thread of
+    /// [`Self::beside`] does.
     ///
     /// # Errors
     /// As [`WritePipeline::put`] and [`Grouper::push`].
     pub(crate) fn push(&self, slot: u32, number: u32, bytes: &Bytes) -> Result<()> {
-        // What waits on both levels is counted twice.
+        // Bytes that wait on both levels count twice.
         let most = if self.over.scheme.inner().is_some() { 4 * WINDOW } else { 2 * WINDOW };
         let work = {
             let mut state = self.state();
             let held = PendingShard { slot, number, bytes: bytes.clone() };
             let mut work = state.push(PlacedShard { drive: slot, id: held, len: bytes.len() as u64 })?;
             if state.waiting > most {
-                // Slices are much longer than they should be: room comes first.
+                // Slices are much longer than expected. Incomplete groups are formed to free memory.
                 work.extend(state.finish()?);
             }
             work
         };
         let apart = self.apart().clone();
         match apart {
-            // What stopped it, it says itself.
+            // The other thread reports its own error.
             Some(apart) => work.into_iter().try_for_each(|work| apart.send(work).map_err(|_| Error::unavailable("no more parities can be made"))),
             None => self.encode_all(work),
         }
@@ -190,7 +190,7 @@ impl<'a> StripeEncoder<'a> {
         }
     }
 
-    /// Makes and sends the parities of a group across drives or hosts, and what waited for them.
+    /// Makes and sends the parities of a group across drives or nodes, and the groups that waited for them.
     fn encode(&self, Outer { number: group, data, parity: places }: Outer) -> Result<()> {
         let bytes: Vec<&[u8]> = data.iter().map(|held| held.bytes.as_ref()).collect();
         let parities = code::encode(self.code, &bytes)?;
@@ -217,8 +217,8 @@ impl<'a> StripeEncoder<'a> {
         ready.into_iter().try_for_each(|inner| self.encode_within(inner))
     }
 
-    /// Makes and sends the parities of a group within a host; one that has a parity that another thread is
-    /// just making is left to that.
+    /// Makes and sends the parities of a group within a node. If another thread is making a parity that is in the
+    /// group, that thread does it.
     fn encode_within(&self, inner: Inner) -> Result<()> {
         let Some(codes) = self.over.scheme.inner() else { return Err(Error::internal("a table on one level has a group within a host")) };
         let drives = self.over.drives.len() as u32;
@@ -256,7 +256,7 @@ impl<'a> StripeEncoder<'a> {
         self.writes.put(*to, part.of(&self.table, slot).slice_key(number)?, bytes)
     }
 
-    /// The drives, of the host's, that have what lies under the key of partition `slot` itself.
+    /// The drives, as numbers of the host's, that hold the metadata slice of partition `slot`.
     pub(crate) fn holders(&self, slot: u32) -> Vec<usize> {
         let places = match self.over.scheme {
             Scheme::Levels(outer, inner) => level_holders(slot, &self.over.hosts, outer, inner),
@@ -265,7 +265,7 @@ impl<'a> StripeEncoder<'a> {
         places.into_iter().filter_map(|at| self.over.drives.get(at).copied()).collect()
     }
 
-    /// Encodes what still waits, and sends the code map; what the root record is to say.
+    /// Encodes the waiting slices and sends the code map. Gives the redundancy of the table for its root record.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -316,7 +316,7 @@ impl State {
         self.named(formed)
     }
 
-    /// Gives the parities of groups their numbers; their slices no longer wait.
+    /// Numbers the parities of groups. Their slices no longer wait.
     fn named(&mut self, formed: Vec<Formed<PendingShard>>) -> Result<Vec<Work>> {
         let two = matches!(self.former, GroupBuilder::Levels(_));
         let mut work = Vec::with_capacity(formed.len());
@@ -361,7 +361,7 @@ impl State {
     }
 }
 
-/// A group across drives, of which there is no other level.
+/// A group across drives, in a scheme with one level.
 fn flat(group: Group<PendingShard>, formed: &mut u64) -> Formed<PendingShard> {
     *formed += 1;
     Formed::Outer { number: *formed - 1, parity_drives: group.parity.clone(), group }

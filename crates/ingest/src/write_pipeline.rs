@@ -1,7 +1,7 @@
-//! Slices on their way to the drives: one lane per drive, each a task that sends what came in as batches.
+//! [`WritePipeline`]: sends slices to the drives. Each drive has one lane, a task that sends values in batches.
 //!
-//! A lane has [two](UNDER_WAY) batches under way: while the drive stores one, the next comes over its link, and where
-//! both have come, both are stored by different cores of the drive.
+//! A lane has [two](UNDER_WAY) batches under way. While the drive stores one, its link carries the next. If both have
+//! arrived, two cores of the drive store them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use skytether_runtime::within;
 /// Bytes that one lane collects before it sends.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Bytes that all lanes together may hold back, but for the last slice of each batch and four more of each lane; of
-/// more than 32 drives a MiB for each batch.
+/// Limit of bytes that all lanes together hold back, besides the last slice of each batch and four more slices of each
+/// lane. With more than 32 drives, each batch may have 1 MiB instead.
 const TOTAL_BYTES: usize = 64 << 20;
 
 /// Batches of a lane that its drive has not answered yet.
 const UNDER_WAY: usize = 2;
 
-/// Changes in one batch at most: many tiny slices are sent in more than one.
+/// Limit of operations in one batch; many tiny slices need several batches.
 const BATCH_OPS: usize = 256;
 
 struct DriveWriter {
@@ -56,10 +56,10 @@ impl WritePipeline {
         Self { lanes }
     }
 
-    /// Hands over one value; blocks the thread while the lane is full, so never call it from a task.
+    /// Queues one value. Blocks the thread while the lane is full, so never call it from a task.
     ///
     /// # Errors
-    /// Only that the lane has failed; [`Self::finish`] tells why.
+    /// Only that the lane has failed; [`Self::finish`] has the reason.
     pub(crate) fn put(&self, drive: usize, key: Key, value: Bytes) -> Result<()> {
         self.lanes[drive].send.blocking_send(Op::Put { key, value, expect: Expect::Absent }).map_err(|_| Error::unavailable("a drive took no more slices"))
     }
@@ -81,8 +81,8 @@ impl WritePipeline {
     }
 }
 
-/// Sends what comes in `ops`, until there is no more or the drive fails. What is under way then is answered before this
-/// ends, or given up at its deadline: whoever cleans up finds what was written until then.
+/// Sends the operations of `ops` until there are no more, or the drive fails. Before it returns, the drive has answered
+/// all batches under way, or their deadline has passed. So a cleanup afterwards finds all that was written.
 async fn run(drive: Arc<dyn Storage>, mut ops: mpsc::Receiver<Op>, batch_bytes: usize, deadline: Duration) -> Result<()> {
     let (mut next, mut under_way) = (Batch::default(), FuturesUnordered::new());
     let (mut more, mut result) = (true, Ok(()));
@@ -112,7 +112,7 @@ async fn send(drive: &dyn Storage, deadline: Duration, batch: Vec<Op>) -> Result
     sent.map(drop).map_err(|e| e.context(format!("{name} could not store slices")))
 }
 
-/// Changes that are sent next.
+/// Operations of the next batch.
 #[derive(Default)]
 struct Batch {
     ops: Vec<Op>,
@@ -120,8 +120,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// The next batch, once it is full or the last one; none where nothing comes any more. What came before it is
-    /// dropped stays for the next call.
+    /// The next batch, once it is full or the last one; empty at the end. A call that is dropped keeps the operations
+    /// so far for the next call.
     async fn fill(&mut self, ops: &mut mpsc::Receiver<Op>, most_bytes: usize) -> Vec<Op> {
         while self.bytes < most_bytes && self.ops.len() < BATCH_OPS {
             let Some(op) = ops.recv().await else { break };

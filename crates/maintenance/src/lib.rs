@@ -1,12 +1,12 @@
-//! Work over the drives of a cluster in the background of queries: scrubs, repairs, and fleets that grow or shrink.
+//! Maintenance of a cluster while queries run: scrubs, repairs, and fleets that grow or shrink.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`scrub`], [`scrub_window`] | every drive verifies what it has; damaged values are reconstructed |
+//! | [`scrub`], [`scrub_window`] | every drive verifies its values; damaged values are reconstructed |
 //! | [`rebuild`], [`rebuild_copies`] | a blank drive gets the content of the lost one that it replaces |
 //! | [`resize`], [`resize_members`], [`resize_nodes`] | drives that join and leave |
-//! | [`rebalance`], [`rebalance_plan`], [`rebalance_parities`], [`two_level_layout`] | what moves then, and to where |
-//! | [`retention`] | old generations, kept while queries read them |
+//! | [`rebalance`], [`rebalance_plan`], [`rebalance_parities`], [`two_level_layout`] | what moves, and where to |
+//! | [`retention`] | replaced generations, which queries may still read |
 //!
 //! Invariants: every step commits by compare-and-set, so that all work can be repeated after a crash. No two shards of
 //! a code group come to be on one drive (I12). What a scheme does not cover is reported by name (I11). Nothing is

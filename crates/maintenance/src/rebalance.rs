@@ -1,9 +1,9 @@
-//! Data sets go to other drives: each becomes a new generation of the same content, of which most is where it was.
+//! Moves data sets to other drives. Each becomes a new generation of the same content; most values stay on their drive.
 //!
-//! Nothing of a new generation is to be seen before its root record is there (compare-and-set), nothing of the old one
-//! is missing before that, and what a crash leaves of either is garbage as that of an ingest. Slices that stay on their
-//! drives are linked there: they get another name and are not copied. Those that move go through this process,
-//! verified, a few at a time.
+//! The root record makes the new generation visible by one compare-and-set. Until then the old generation is whole. A
+//! crash leaves garbage of either generation, which the next open deletes, as it does for an ingest. A drive links a
+//! slice that stays on it under the new key, without a copy. A slice that moves passes through this process, which
+//! verifies it; at most `READS` slices move at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ const LINKS: usize = 2048;
 /// Passes over data sets that change meanwhile.
 const PASSES: usize = 16;
 
-/// Work under way.
+/// A move of data sets that is under way.
 pub(crate) struct Mover<'a> {
     cluster: &'a Cluster,
     leaving: BTreeSet<usize>,
@@ -59,19 +59,19 @@ pub(crate) struct Mover<'a> {
     replaced: Replaced<'a>,
 }
 
-/// What became of a data set.
+/// The outcome for one data set.
 enum MoveOutcome {
     /// All is where it should be.
     Nothing,
     /// It was moved.
     Moved,
-    /// Somebody replaced or dropped it meanwhile.
+    /// Another writer replaced or dropped the data set meanwhile.
     Another,
-    /// It can't be moved.
+    /// The data set can't be moved, and stays where it is.
     Left,
 }
 
-/// A generation that is deleted unless it is settled.
+/// A new generation. Dropped before it is settled, it is deleted again.
 struct PendingGeneration {
     catalog: Catalog,
     name: DatasetName,
@@ -80,7 +80,7 @@ struct PendingGeneration {
 }
 
 impl PendingGeneration {
-    /// Deletes what was written; where a drive does not take that, it is tried once more in the background.
+    /// Deletes what was written. Where a drive rejects the deletion, a background task tries once more.
     async fn undo(mut self) {
         self.settled = self.catalog.delete_generation(&self.name, self.generation).await.is_ok();
     }
@@ -90,7 +90,7 @@ impl Drop for PendingGeneration {
     fn drop(&mut self) {
         if !self.settled {
             let (catalog, name, generation) = (self.catalog.clone(), self.name.clone(), self.generation);
-            // Outside of a runtime nobody can: it goes when the fleet is opened next.
+            // Outside of a runtime no task can be spawned. The next open of the fleet deletes the generation.
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {
                 runtime.spawn(async move {
                     if let Err(e) = catalog.delete_generation(&name, generation).await {
@@ -144,11 +144,11 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Moves what has to move of all data sets. Dropping it stops it; the next one goes on with the data sets that
-    /// this one did not come to.
+    /// Moves what has to move of all data sets. Dropping the future stops it; the next call continues with the data
+    /// sets that this one did not reach.
     ///
     /// # Errors
-    /// `Unavailable`, what the drives say. What can't be moved is no error: the report tells.
+    /// `Unavailable`; errors of the drives. A data set that can't be moved is no error: the report names it.
     pub(crate) async fn all(&mut self) -> Result<()> {
         let catalog = self.cluster.catalog();
         self.loads = self.loads().await?;
@@ -258,12 +258,12 @@ impl<'a> Mover<'a> {
             let table = record.table(&plan.title)?;
             match self.carry_out(table, &plan, record, next).await {
                 Ok(now) => drop(tables.insert(plan.title, now)),
-                // It may have been replaced just now, and its slices deleted.
+                // The data set may have been replaced just now, and its slices deleted.
                 Err(_) if !self.is_still(record).await? => {
                     unsettled.undo().await;
                     return Ok(MoveOutcome::Another);
                 }
-                // A slice that is damaged or missing: the others are moved all the same.
+                // A slice is damaged or missing. The other data sets move all the same.
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) => {
                     unsettled.undo().await;
                     self.report.left.push(e.context(format!("{} could not be moved", record.name)).report());
@@ -287,8 +287,8 @@ impl<'a> Mover<'a> {
                 return Err(e.context(format!("{} could not be moved", record.name)));
             }
         };
-        // From here on the root record may name what was written: an answer may be lost, and whoever waits for this may
-        // leave. What it does not name goes when the fleet is opened next.
+        // From here on the root record may name the new generation: the reply may be lost, and the caller may stop
+        // waiting. If no record names it, the next open deletes it.
         unsettled.settled = true;
         if !self.commit(&now, version, before).await? {
             unsettled.undo().await;
@@ -299,7 +299,7 @@ impl<'a> Mover<'a> {
         self.count(&now, &mut loads, true);
         self.loads = loads;
         if let Err(e) = self.cluster.catalog().define_indexes(&now).await {
-            // They are told when the indexes are listed, or the fleet is opened.
+            // The drives learn of the indexes when a client lists them or the fleet is opened.
             tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
         }
         self.replaced.push(record.name.clone(), record.generation);
@@ -321,7 +321,7 @@ impl<'a> Mover<'a> {
         let mut others = self.loads.clone();
         let mut plans = Vec::with_capacity(record.tables.len());
         for (title, table) in &record.tables {
-            // All else, of which the tables before are where they will be.
+            // Bytes of everything but this table. The tables before it count where they will be.
             self.count_table(table, &mut others, false);
             let plan = planner.table(record, title, table, next, &others).await?;
             for job in &plan.jobs {
@@ -334,11 +334,11 @@ impl<'a> Mover<'a> {
         Ok(plans)
     }
 
-    /// Looks whether `now` may take the place of `before`: the version and change of what is there, if that is `before`
-    /// still. What it says of indexes is as it is now.
+    /// Checks whether `now` may replace `before`. Gives the version and the change number of the stored record, if that
+    /// is still `before`. Copies the indexes of the stored record into `now`.
     ///
     /// # Errors
-    /// Unavailable where a drive that is to have a part does not answer: what is there is whole.
+    /// `Unavailable` where a drive that gets a part does not answer: the old generation stays whole.
     async fn ready(&self, before: &RootRecord, now: &mut RootRecord) -> Result<Option<(Version, u64)>> {
         let catalog = self.cluster.catalog();
         catalog.look_around().await?;
@@ -365,12 +365,12 @@ impl<'a> Mover<'a> {
         Ok(Some((version, found.change)))
     }
 
-    /// Makes `now` the truth, if what is there is of this version still; whether it was.
+    /// Commits `now` by compare-and-set against `version`. Gives whether the commit happened.
     async fn commit(&self, now: &RootRecord, version: Version, before: u64) -> Result<bool> {
         let catalog = self.cluster.catalog();
         let Err(e) = catalog.commit(now, Expect::Version(version), Some(before)).await else { return Ok(true) };
-        // The home that decides may have taken it: then what was there before is not missed when
-        // the others have it, too.
+        // The first home may have taken the record although the reply is lost. Once the others have it too, the old
+        // generation is not needed.
         match catalog.read(&now.name).await {
             Ok((there, _)) if there.generation == now.generation => {
                 let _turn = catalog.health().membership_lock().await;
@@ -438,7 +438,7 @@ impl<'a> Mover<'a> {
         // Each drive by itself, all at the same time.
         let linking: Vec<BoxFuture<'static, Result<(u64, Vec<Job>)>>> =
             stay.into_iter().map(|(at, jobs)| link(self.cluster.clone(), at, jobs).boxed()).collect();
-        // All of them come to their end before one's error counts: what is linked after it was undone would be left.
+        // All links end before the first error counts: a link that is made after the undo would stay.
         for linked in join_all(linking).await {
             let (linked, others) = linked?;
             self.report.linked += linked;
@@ -477,7 +477,7 @@ impl<'a> Mover<'a> {
     }
 }
 
-/// Links values at drive `at`: how many, and those that are to be written instead, because the drive does not link
+/// Links values at drive `at`. Gives the number of links, and the values to write instead: the drive can't link them,
 /// or they are damaged there.
 async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<Job>)> {
     if !cluster.drives()[at].capabilities().link {
@@ -492,7 +492,7 @@ async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<J
         let ops: Vec<Op> = some.iter().map(op).collect::<Result<_>>()?;
         match cluster.catalog().ask(at, "link what stays", cluster.drives()[at].apply(ops)).await {
             Ok(_) => linked += some.len() as u64,
-            // An older program takes it for a wrong call.
+            // An older program rejects a link as an invalid call.
             Err(e) if matches!(e.kind(), Kind::Unsupported | Kind::NotFound | Kind::Conflict | Kind::Corrupt | Kind::Invalid) => {
                 others.extend(some.iter().cloned())
             }
@@ -502,10 +502,10 @@ async fn link(cluster: Cluster, at: usize, jobs: Vec<Job>) -> Result<(u64, Vec<J
     Ok((linked, others))
 }
 
-/// A value that is to go elsewhere, verified.
+/// A value that moves to another drive, verified.
 async fn read(cluster: Cluster, job: Job) -> Result<(Job, Bytes)> {
     let key = job.was.0.slice_key(job.was.1)?;
-    // What the drive can't give comes from the rest of its group, or from copies.
+    // What the drive can't give is reconstructed from the rest of its code group, or read from a copy.
     let value = match cluster.catalog().ask(job.from, "read a slice", cluster.drives()[job.from].get(&key)).await {
         Err(e) if e.kind() == Kind::Unavailable && nobody_is_away(&cluster, job.from, &key).await => {
             return Err(Error::corrupt(format!(
@@ -522,7 +522,7 @@ async fn read(cluster: Cluster, job: Job) -> Result<(Job, Bytes)> {
     Err(Error::corrupt(format!("{} has another value under {key} than it should: scrub {} first", cluster.drives()[job.from].info().name, job.was.0.dataset)))
 }
 
-/// Whether a value that can't be had is not to be had for a drive that does not answer: all do, but for
+/// Whether a missing value is missing for another reason than a drive that does not answer: all drives answer, except
 /// those that leave for good.
 async fn nobody_is_away(cluster: &Cluster, at: usize, key: &Key) -> bool {
     let health = cluster.catalog().health();

@@ -1,5 +1,5 @@
-//! The parities of a table as they are to lie, and the code maps that name them: groups stay as
-//! they are, under other names.
+//! Places the parities of a table on other drives, and writes the code maps that name them. Code groups keep their
+//! members, under new keys.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use skytether_erasure::map::{CodeMap, Shard};
 use crate::rebalance_plan::{Job, Planned};
 use skytether_catalog::records::code_map::{Part, StoredMap, Within};
 
-/// Partition and number of a value: what it becomes, by what it was.
+/// The new partition and number of a value, by the old ones.
 pub(crate) type Named = HashMap<(u32, u32), (u32, u32)>;
 
-/// What becomes of a table's parities.
+/// The new parities of a table.
 pub(crate) struct ParityLayout {
     pub(crate) stored: StoredMap,
-    /// Those across drives or hosts, and those within hosts: how many there are on each drive, and their bytes.
+    /// Parities across drives or nodes, and those within nodes: their number on each drive, and their bytes.
     pub(crate) parities: [Vec<(u32, u64)>; 2],
     pub(crate) jobs: Vec<Job>,
     /// Whether any goes elsewhere.
@@ -25,11 +25,11 @@ pub(crate) struct ParityLayout {
 }
 
 impl Planned<'_> {
-    /// Where parities go that `place` says of, one after the other: those across drives or hosts, and then those within
-    /// hosts. `named` are the slices.
+    /// Places all parities by `place`, one call for each: first those across drives or nodes, then those within nodes.
+    /// `named` gives the new names of the slices.
     ///
     /// # Errors
-    /// Corrupt where groups have what nobody counts.
+    /// `Corrupt` where a code group has a value that no partition counts.
     pub(crate) fn coded(&self, map: &StoredMap, named: &Named, mut place: impl FnMut() -> Result<u32>) -> Result<ParityLayout> {
         let uncounted = || Error::corrupt(format!("a code group of {} {} has a value that no partition counts", self.record.name, self.title));
         let renamed = |of: &Named, home: u32, number: u32| of.get(&(home, number)).copied().ok_or_else(uncounted);
@@ -78,7 +78,7 @@ fn map_of(like: &CodeMap, groups: &[(Vec<Shard>, Vec<Shard>)]) -> Result<CodeMap
     CodeMap::new(like.code(), groups.iter().map(|(data, parity)| (data.as_slice(), parity.as_slice())))
 }
 
-/// Parities that were given their places so far.
+/// Parities that have a place so far.
 struct Moves<'a> {
     of: &'a Planned<'a>,
     parities: [Vec<(u32, u64)>; 2],
@@ -88,7 +88,7 @@ struct Moves<'a> {
 }
 
 impl Moves<'_> {
-    /// A parity that is to lie on the table's drive `to`, under the next number there.
+    /// The new place of a parity: the table's drive `to`, under the next number there.
     fn parity(&mut self, part: Part, shard: &Shard, to: u32) -> Result<Shard> {
         let from = self.of.on(shard)?;
         let at = *self.of.drives.get(to as usize).ok_or_else(|| Error::internal("a parity is to lie on no drive"))?;

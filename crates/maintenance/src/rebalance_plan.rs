@@ -1,4 +1,4 @@
-//! Where the parts of a table are to lie.
+//! Plans the new places of a table's parts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use skytether_catalog::records::failure_domains::FailureDomains;
 use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
 
-/// How far off the mean a drive may be, as a share.
+/// Largest deviation of a drive's load from the mean, as a share.
 pub(crate) const TOLERANCE: f64 = 0.05;
 
-/// A value that a drive is to have.
+/// A value in the new generation, and its source.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     /// The drive that has it.
     pub(crate) from: usize,
-    /// The drive that is to have it.
+    /// The drive that gets it, which may be the same.
     pub(crate) to: usize,
-    /// Under which partition and number it lies.
+    /// Its old partition and number.
     pub(crate) was: (PartitionName, u32),
-    /// And is to lie.
+    /// Its new partition and number.
     pub(crate) becomes: (PartitionName, u32),
     pub(crate) len: u64,
     pub(crate) crc32c: u32,
 }
 
-/// A partition as it is to be.
+/// A partition of the new generation.
 #[derive(Debug)]
 pub(crate) struct Partition {
     /// The drive that manages it.
@@ -42,34 +42,34 @@ pub(crate) struct Partition {
     pub(crate) metadata: Metadata,
 }
 
-/// A table as it is to be.
+/// A table of the new generation.
 #[derive(Debug)]
 pub(crate) struct TablePlan {
     pub(crate) title: String,
-    /// Its drives, in order of their slots; of tables that lie everywhere, those that have them.
+    /// Its drives, in order of their slots. For a table that is everywhere: the drives with a copy.
     pub(crate) drives: Vec<usize>,
     pub(crate) parts: Vec<Partition>,
-    /// Its parities across drives or hosts, and those within hosts: how many there are on each of its
-    /// drives, and their bytes.
+    /// Its parities across drives or nodes, and those within nodes: their number on each of its drives, and their
+    /// bytes.
     pub(crate) parities: [Vec<(u32, u64)>; 2],
     /// Its code map.
     pub(crate) stored: Option<StoredMap>,
     pub(crate) jobs: Vec<Job>,
-    /// Whether anything is to be elsewhere than it is.
+    /// Whether any part changes its place.
     pub(crate) changed: bool,
-    /// The fewest bytes that have to move.
+    /// The least number of bytes that have to move.
     pub(crate) least: u64,
-    /// The longest of what moves together.
+    /// The length of the longest unit that moves whole.
     pub(crate) longest: u64,
 }
 
-/// What plans are made by.
+/// The input of all plans.
 pub(crate) struct Planner<'a> {
     pub(crate) cluster: &'a Cluster,
-    /// The drives that are to have all.
+    /// The drives that get data: members that are up and do not leave.
     pub(crate) targets: &'a [usize],
     pub(crate) leaving: &'a BTreeSet<usize>,
-    /// The hosts that drives are on, where the fleet knows them.
+    /// The nodes of the drives, where the fleet has nodes.
     pub(crate) domains: Option<&'a FailureDomains>,
 }
 
@@ -87,12 +87,12 @@ impl Planner<'_> {
         })
     }
 
-    /// What table `title` of `record` is to be in generation `next`; `others`: bytes of all else on the
-    /// drives, by their places.
+    /// Plans table `title` of `record` in generation `next`. `others` has the bytes of all else on the drives, by their
+    /// places.
     ///
     /// # Errors
-    /// `Exhausted` where too few drives would be left, `Unsupported` where the table can't do without a drive that
-    /// leaves; what the drives say.
+    /// `Exhausted` where too few drives would remain; `Unsupported` where the table needs a leaving drive; errors of
+    /// the drives.
     pub(crate) async fn table(&self, record: &RootRecord, title: &str, table: &TableRecord, next: Generation, others: &[u64]) -> Result<TablePlan> {
         match table.placement {
             Placement::Everywhere => self.everywhere(record, title, table, next).await,
@@ -116,7 +116,7 @@ impl Planner<'_> {
         for to in &drives {
             let own = from.iter().find(|(at, _)| at == to);
             for (n, slice) in metadata.slices.iter().enumerate() {
-                // So that all drives have about as much to read.
+                // All drives with a copy read about equally.
                 let (from, slot) = own.copied().unwrap_or_else(|| from[n % from.len()]);
                 least += if own.is_none() { slice.len } else { 0 };
                 let n = u32::try_from(n).map_err(|_| Error::corrupt("a partition has too many slices"))?;
@@ -181,21 +181,20 @@ impl Planner<'_> {
             (placed.0, Some(placed.1))
         };
         let mut plan = planned.laid_out(&now, by_key || table.matrix.is_some(), by_key)?;
-        // Of tables that are partitioned by key only that moves which must.
+        // Of a table that is partitioned by key, only values on leaving drives move.
         plan.least = least.unwrap_or_else(|| plan.moving());
         Ok(plan)
     }
 
-    /// The drives of a table: those that it has, without those that leave, and all others; on two levels
-    /// all others of its hosts.
+    /// The drives of a table: its drives that stay, and all others; on two levels all others of its nodes.
     fn more(&self, base: &[usize], housing: Option<&Housing>) -> Vec<usize> {
         let mut drives: Vec<usize> = base.iter().copied().filter(|at| !self.leaving.contains(at)).collect();
         drives.extend(self.targets.iter().filter(|at| !base.contains(at) && housing.is_none_or(|housing| housing.number(**at).is_some())));
         drives
     }
 
-    /// The drives of a table that is partitioned by key: others in the places of those that leave, so that rows stay in
-    /// their partitions, and on two levels in their hosts.
+    /// The drives of a table that is partitioned by key. A new drive replaces each leaving one, on the same node on two
+    /// levels. So rows stay in their partitions.
     fn instead(&self, record: &RootRecord, title: &str, base: &[usize], housing: Option<&Housing>) -> Result<Vec<usize>> {
         let mut free: Vec<usize> = self.targets.iter().copied().filter(|at| !base.contains(at)).collect();
         let place = |at: &usize| {
@@ -216,7 +215,7 @@ impl Planner<'_> {
     }
 }
 
-/// A spread table whose places are being decided. Drives are numbered as in `drives`, those that leave behind them.
+/// A spread table that is being planned. Drives have the numbers of `drives`; leaving drives follow.
 pub(crate) struct Planned<'a> {
     pub(crate) record: &'a RootRecord,
     pub(crate) title: &'a str,
@@ -231,7 +230,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) drives: &'a [usize],
     /// Their ids.
     pub(crate) ids: &'a [Uuid],
-    /// On two levels their hosts.
+    /// On two levels, the nodes of `drives`.
     pub(crate) hosts: &'a [u32],
 }
 
@@ -247,13 +246,13 @@ impl Planned<'_> {
         self.drives.iter().copied().chain(self.gone()).collect()
     }
 
-    /// The stripes of all partitions in order, and the parities of all groups, those across drives or hosts before
-    /// those within hosts, with where they are.
+    /// The stripes of all partitions in order, and the parities of all groups, each with its place. Parities across
+    /// drives or nodes come before those within nodes.
     fn pieces(&self) -> Result<Vec<Piece>> {
         let locals = self.locals();
         let local: HashMap<usize, u32> = locals.iter().zip(0..).map(|(at, n)| (*at, n)).collect();
         let at = |drive: usize| local.get(&drive).copied().ok_or_else(|| Error::internal("a drive of a table is not among its drives"));
-        // On two levels all stays on its host, so that only groups within hosts say what may not lie together.
+        // On two levels every part stays on its node, so only groups within nodes restrict places.
         let level = self.map.map(|map| Level::within(map).unwrap_or_else(|| Level::across(map)));
         let group = |part: Part, slot: u32, number: u32| {
             let place = level.as_ref().and_then(|level| level.find(part, slot, number));
@@ -288,7 +287,7 @@ impl Planned<'_> {
         self.base.get(shard.drive as usize).copied().ok_or_else(|| Error::corrupt("a code map names a drive that it does not count"))
     }
 
-    /// All where it is, and what is on a drive that leaves on the one in its place.
+    /// Keeps every part in its place; a part on a leaving drive goes to the replacement.
     fn substituted(&self) -> Vec<u32> {
         let place = |drive: usize| {
             let own = self.drives.iter().position(|at| *at == drive);
@@ -301,12 +300,12 @@ impl Planned<'_> {
         data.chain(parity).collect()
     }
 
-    /// The table with its units at these places. `whole`: partitions stay one after the other, as they are; otherwise
-    /// stripes keep the order of the ingest as far as they can.
+    /// Lays out the table with its units at the places `now`. With `whole`, partitions stay in order, as they are.
+    /// Otherwise stripes keep the order of the ingest as far as possible.
     fn laid_out(&self, now: &[u32], whole: bool, by_key: bool) -> Result<TablePlan> {
         let mut now = now.iter().copied();
         let mut next_place = || now.next().ok_or_else(|| Error::internal("a part of a table has no place"));
-        // What has nothing but a name on a drive that leaves changes, too.
+        // A leaving drive changes the table even if only the code map names it.
         let mut changed = !self.gone().is_empty();
         // By drive: partition and stripe.
         let mut stripes: Vec<Vec<(usize, usize)>> = vec![Vec::new(); self.drives.len()];
@@ -318,14 +317,14 @@ impl Planned<'_> {
             }
         }
         let (mut jobs, mut parts, mut longest) = (Vec::new(), Vec::new(), 0);
-        // What each slice becomes: by partition and number, the slot and number.
+        // The new slot and number of each slice, by the old partition and number.
         let mut named: HashMap<(u32, u32), (u32, u32)> = HashMap::new();
         for (slot, (at, mut stripes)) in self.drives.iter().zip(stripes).enumerate() {
             if !whole {
                 stripes.sort_by_key(|(p, stripe)| (*stripe, *p));
             }
-            // Where nothing is, is no partition, but for the first, which knows the schema; partitions by key
-            // are asked for all the same.
+            // A slot without stripes has no partition. There are two exceptions: the first, which has the schema, and
+            // partitions by key, which sub-plans name.
             if stripes.is_empty() && slot > 0 && !by_key {
                 continue;
             }
@@ -372,7 +371,7 @@ impl TablePlan {
         self.jobs.iter().filter(|job| job.from != job.to).map(|job| job.len).sum()
     }
 
-    /// The drives that have what lies under the key of partition `slot` itself.
+    /// The drives that hold the metadata slice of partition `slot`.
     pub(crate) fn holders(&self, slot: u32) -> Vec<usize> {
         let places = self.stored.as_ref().map_or_else(|| vec![slot as usize], |stored| stored.holders(slot));
         places.into_iter().filter_map(|place| self.drives.get(place).copied()).collect()

@@ -1,14 +1,13 @@
-//! A blank drive in the place of a lost one: all that the lost one had is made anew on it, while queries go on without
-//! it, and then it is taken in.
+//! Rebuilds the content of a lost drive on a blank drive, while queries continue without it. Then the blank drive
+//! joins.
 //!
-//! The blank drive has the lost one's id, so that nothing that names a drive changes: not root records, code maps or
-//! placement. What tells them apart is the member's *incarnation* in the record of the fleet, which grows when a
-//! rebuild begins: a drive whose own record names a smaller one was replaced, and is not used again. A drive without
-//! a record of the fleet is blank, and is not used either until all is on it; then it gets the record, and is taken
-//! in as one that was away.
+//! The blank drive has the id of the lost one, so root records, code maps and placement stay valid. The *incarnation*
+//! of the member in the membership record tells the two apart: it grows when a rebuild begins. A drive whose own record
+//! names a smaller incarnation was replaced, and no host uses it again. A drive without a membership record is blank,
+//! and no host reads from it until its content is complete. Then it gets the record, and joins like a drive that was
+//! away.
 //!
-//! What is on the blank drive already, as the code map names it, is not made again: that is how a
-//! rebuild goes on after a crash.
+//! A rebuild keeps what is on the blank drive already, as the code map names it. So it continues after a crash.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -38,15 +37,14 @@ use skytether_recovery::shard::role;
 /// Groups that are read and decoded at the same time.
 const GROUPS: usize = 8;
 
-/// Bytes of shards that wait for others of their groups at most, unless a quarter of the host's memory is less:
-/// twice what is read for nobody in particular, which is a row or two of each of some drives and as far apart
-/// as shards of a group are.
+/// Limit of bytes of shards that wait for other shards of their groups; a quarter of the host's memory if that is less.
+/// It is twice what drives read along: a row or two of some drives, as far apart as shards of a group are.
 const MOST_WAITING: u64 = 384 << 20;
 
 /// Groups whose shards are read along at a time.
 const ALONG: usize = 1024;
 
-/// Bytes that may be on their way to a drive beside those that wait for more: batches.
+/// Limit of batches that are on their way to one drive, besides the batch that fills.
 const SENDS: usize = 4;
 
 /// Bytes that go to the drive at a time.
@@ -85,14 +83,14 @@ struct Batch {
     bytes: usize,
 }
 
-/// Which shards of a group are read to make others.
+/// The shards of a group that are read to make others.
 #[derive(Clone)]
 enum Making {
-    /// Those that were chosen.
+    /// The shards that the plan chose.
     Planned,
-    /// Any that are to be had.
+    /// Any shards that can be read.
     Unplanned,
-    /// All its data, also those on these drives, which are being rebuilt.
+    /// All data shards, also those on these drives, which are being rebuilt.
     FromData(BTreeSet<usize>),
 }
 
@@ -102,14 +100,14 @@ fn places_of(wanted: &BTreeMap<u32, Vec<usize>>) -> Vec<Place> {
 }
 
 impl Maintenance {
-    /// Makes all anew on blank drives that are in the place of lost ones, and takes them in; `tell` is told how far it
-    /// is. Queries go on without them meanwhile, and so do ingests where enough other drives are here. Dropping it
-    /// stops it, and the next one goes on from there.
+    /// Rebuilds the content of lost drives on the blank drives in their places, and lets them join. `tell` gets the
+    /// progress. Queries continue without these drives, and so do ingests where enough other drives answer. Dropping
+    /// the future stops the rebuild; the next call continues it.
     ///
     /// # Errors
-    /// `Unsupported` in a fleet without redundancy; `Invalid` where a drive that is named is not lost, or what answers
-    /// in its place is not blank; `Conflict` while another repair is under way; `Unavailable` where more drives are
-    /// lost than the fleet survives, or a drive does not answer.
+    /// `Unsupported` in a fleet without redundancy. `Invalid` where a named drive is not lost, or the drive in its
+    /// place is not blank. `Conflict` while another repair runs. `Unavailable` where more drives are lost than the
+    /// scheme covers, or a drive does not answer.
     pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
         Box::pin(async move {
             let started = Instant::now();
@@ -170,8 +168,7 @@ impl Rebuild<'_> {
         let ids: Vec<_> = self.blank.iter().map(|at| catalog.drives()[*at].info().id).collect();
         catalog.fence(&ids).await?;
         let mut done: BTreeMap<DatasetName, Generation> = BTreeMap::new();
-        // What is written meanwhile is written without the blank drive; what was replaced meanwhile may
-        // have to be looked at again.
+        // Ingests write without the blank drive meanwhile. Data sets that they replace may need another pass.
         for pass in 0.. {
             let mut records = Vec::new();
             for name in catalog.names().await? {
@@ -195,7 +192,7 @@ impl Rebuild<'_> {
                     failed => failed,
                 };
                 if let Err(e) = rebuilt {
-                    // What was replaced meanwhile is not to be had any more, and is not missed.
+                    // A generation that was replaced meanwhile is gone, and needs no rebuild.
                     if self.is_still(&record).await? {
                         return Err(e);
                     }
@@ -207,7 +204,8 @@ impl Rebuild<'_> {
             }
         }
         catalog.admit(&ids).await?;
-        // What was replaced since it was rebuilt was deleted everywhere but there.
+        // A generation that was replaced after its rebuild was deleted on all other drives, and is now deleted on the
+        // blank ones.
         for (name, generation) in &done {
             self.tidy_generation(name, *generation).await?;
         }
@@ -215,14 +213,14 @@ impl Rebuild<'_> {
             let why = catalog.health().down_reason(*at).unwrap_or_default();
             return Err(Error::unavailable(format!("all of {} is rebuilt, but it could not be taken in ({why}): try again", self.reconstructor.name(*at))));
         }
-        // Indexes are not rebuilt from anything: the drives that were taken in build theirs.
+        // A rebuild restores no indexes: the drives build them again.
         catalog.define_all_indexes().await?;
         self.progress.done = self.progress.total;
         (self.tell)(&self.progress);
         Ok(())
     }
 
-    /// Bytes that the blank drives are to have of a data set.
+    /// Bytes of a data set that belong on the blank drives.
     fn due(&self, record: &RootRecord) -> u64 {
         let mine = |id: &uuid::Uuid| self.blank.iter().any(|at| self.reconstructor.drives[*at].info().id == *id);
         let parities = record.tables.values().filter_map(|table| table.redundancy.as_ref()).flat_map(|r| r.parity.iter().chain(&r.inner));
@@ -255,7 +253,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// What a blank drive has of a partition already.
+    /// The values of a partition that a blank drive has already.
     pub(crate) async fn there(&self, at: usize, partition: &PartitionName) -> Result<HashSet<(u32, u64, u32)>> {
         let prefix = format!("{};", partition.key()?);
         let (mut there, mut after): (_, Option<Key>) = (HashSet::new(), None);
@@ -270,8 +268,8 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Slices and parities of a table from the rest of their groups, and what its blank drives have
-    /// of metadata and code map.
+    /// Rebuilds slices and parities of a table from the rest of their groups, and the metadata slices and the code map
+    /// of its blank drives.
     async fn coded(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, redundancy: &RedundancyRecord) -> Result<()> {
         let partition = record.partition(title, 0);
         let map =
@@ -286,7 +284,7 @@ impl Rebuild<'_> {
         if !made {
             return Ok(());
         }
-        // What lies under the partitions' own keys comes last: with it a partition is whole.
+        // Metadata slices come last: with its metadata slice a partition counts as whole.
         for p in &table.partitions {
             let key = record.partition(title, p.slot).key()?;
             self.own(record, &key, redundancy.holders(p.slot), &|bytes| Metadata::decode(bytes).map(drop)).await?;
@@ -294,8 +292,8 @@ impl Rebuild<'_> {
         self.own(record, &parity_of(&partition, 0).key()?, redundancy.holders(0), &|bytes| StoredMap::decode(bytes).map(drop)).await
     }
 
-    /// All that is missing on blank drives, from as many others of each group as it has data; whether the
-    /// data set is still there.
+    /// Rebuilds all missing shards of blank drives; each group reads as many shards as it has data shards. Gives
+    /// whether the data set still exists.
     async fn one_level(&mut self, record: &RootRecord, partition: &PartitionName, level: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
         let wanted = self.wanted(partition, level, places).await?;
         let plan = reads(level.map(), states, &places_of(&wanted))?;
@@ -312,8 +310,8 @@ impl Rebuild<'_> {
         self.made(record, partition, level, &wanted, plan.groups, &Making::Planned).await
     }
 
-    /// The same on two levels: within the hosts where that is possible; what is not, slices and parities across hosts
-    /// first, and then the parities within hosts, of what was made.
+    /// The same on two levels. Shards are rebuilt within their node where possible. Of the rest, slices and parities
+    /// across nodes are rebuilt first, and then the parities within nodes, from these.
     async fn two_levels(&mut self, record: &RootRecord, partition: &PartitionName, within: &Level, places: &[Option<usize>], states: &[Drive]) -> Result<bool> {
         let across = Level::across(&within.stored);
         let wanted = self.wanted(partition, within, places).await?;
@@ -339,7 +337,7 @@ impl Rebuild<'_> {
         if !self.made(record, partition, &across, &from_others, plan.groups, &Making::Planned).await? {
             return Ok(false);
         }
-        // Of these groups other hosts have lost shards, too, which are made there first.
+        // In these groups other nodes have lost shards too, which are reconstructed within their nodes first.
         let beyond = plan.beyond.into_iter().map(|group| (group, Vec::new())).collect();
         if !self.made(record, partition, &across, &from_others, beyond, &Making::Unplanned).await? {
             return Ok(false);
@@ -349,7 +347,7 @@ impl Rebuild<'_> {
         self.made(record, partition, within, &inner, groups, &Making::FromData(self.blank.clone())).await
     }
 
-    /// The shards of blank drives, by groups of a level, that are not there yet.
+    /// The missing shards of blank drives, by groups of a level.
     async fn wanted(&mut self, partition: &PartitionName, level: &Level, places: &[Option<usize>]) -> Result<BTreeMap<u32, Vec<usize>>> {
         let mut present: BTreeMap<(Part, u32), HashSet<(u32, u64, u32)>> = BTreeMap::new();
         let mut wanted: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -372,8 +370,8 @@ impl Rebuild<'_> {
         Ok(wanted)
     }
 
-    /// Makes the wanted shards of some groups of a level, each with those of its shards that are to be read; whether
-    /// the data set is still there.
+    /// Makes the wanted shards of some groups of a level. Each group comes with the shards that it reads. Gives whether
+    /// the data set still exists.
     async fn made(
         &mut self,
         record: &RootRecord,
@@ -391,7 +389,7 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// As [`Self::made`], of groups that are not too many for what is read along to be noted.
+    /// As [`Self::made`], for at most [`ALONG`] groups.
     async fn some_made(
         &mut self,
         record: &RootRecord,
@@ -402,7 +400,7 @@ impl Rebuild<'_> {
         how: &Making,
     ) -> Result<bool> {
         let reconstructor = Arc::clone(self.reconstructor);
-        // In tasks of their own, which go on while what was made is written.
+        // In tasks of their own, which continue while shards are written.
         let of = |(group, chosen): (u32, Vec<u32>)| {
             let (reconstructor, level, partition, places) =
                 (Arc::clone(&reconstructor), level.clone(), partition.clone(), wanted.get(&group).cloned().unwrap_or_default());
@@ -415,7 +413,7 @@ impl Rebuild<'_> {
                 (group, places, made)
             }))
         };
-        // What goes as fast as it can is read along as it lies on the drives.
+        // Without a limit of the rate, drives are read in the order of storage.
         let _reading = self.hurries.then(|| reconstructor.read_in_order(self.shards(partition, level, groups), self.room()));
         let mut making = stream::iter(groups.to_vec()).map(of).buffered(GROUPS);
         while let Some(made) = making.next().await {
@@ -423,7 +421,7 @@ impl Rebuild<'_> {
             let Some(members) = level.map().group(group as usize) else { continue };
             let (values, read) = match made {
                 Ok(made) => made,
-                // It may have been replaced just now, or there is damage that nothing covers.
+                // The data set may have been replaced just now, or there is damage beyond repair.
                 Err(e) if self.is_still(record).await? => {
                     for at in shards {
                         let key = members.all().get(at).map(|shard| level.key(partition, shard, role(at, members.data.len()))).transpose()?;
@@ -448,7 +446,7 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// The shards that are to be read for some groups.
+    /// The shards that some groups read.
     fn shards(&self, partition: &PartitionName, level: &Level, groups: &[(u32, Vec<u32>)]) -> Vec<in_order::Shard> {
         let of = |(due, (group, chosen)): (usize, &(u32, Vec<u32>))| {
             let members = level.map().group(*group as usize);
@@ -475,7 +473,7 @@ impl Rebuild<'_> {
         }
     }
 
-    /// A value goes to a blank drive, with others.
+    /// Adds a value to the next batch for a blank drive.
     pub(crate) async fn put(&mut self, at: usize, key: Key, value: Bytes) -> Result<()> {
         let batch = self.batches.entry(at).or_default();
         batch.bytes += value.len();
@@ -484,8 +482,8 @@ impl Rebuild<'_> {
         if batch.bytes >= BATCH || batch.ops.len() >= OPS { self.send(at).await } else { Ok(()) }
     }
 
-    /// Sends what waits for a drive, beside what is made next. Reading it back would ask the drive's memory, not its
-    /// disk: that is for scrubs.
+    /// Sends the batch of a drive, while the next one fills. It does not read the batch back: a read would show the
+    /// drive's memory and not its disk. Scrubs verify the disk.
     async fn send(&mut self, at: usize) -> Result<()> {
         let Some(Batch { ops, bytes }) = self.batches.remove(&at) else { return Ok(()) };
         while self.sending.get(&at).is_some_and(|sending| sending.len() >= SENDS) {
@@ -520,7 +518,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Takes a generation that was replaced meanwhile off the blank drives again.
+    /// Deletes a generation that was replaced meanwhile from the blank drives.
     async fn tidy(&self, record: &RootRecord) -> Result<()> {
         self.tidy_generation(&record.name, record.generation).await
     }

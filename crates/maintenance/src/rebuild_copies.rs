@@ -1,4 +1,4 @@
-//! What blank drives get from copies: metadata and code maps, and tables that lie everywhere.
+//! Copies to blank drives what other drives hold whole: metadata slices, code maps, and tables that are everywhere.
 
 use bytes::Bytes;
 use skytether_common::{Error, Key, Result};
@@ -9,7 +9,7 @@ use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_recovery::repair_io::is;
 
 impl Rebuild<'_> {
-    /// What lies under the key of a partition itself, for those blank drives among the holders that don't have it.
+    /// Copies the value under the key of a partition itself to those blank drives among the holders that lack it.
     pub(crate) async fn own(
         &mut self,
         record: &RootRecord,
@@ -48,7 +48,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// A table that every drive has.
+    /// Copies a table that is everywhere.
     pub(crate) async fn everywhere(&mut self, record: &RootRecord, title: &str, table: &TableRecord) -> Result<()> {
         let holders: Vec<(usize, u32)> = table.partitions.iter().filter_map(|p| Some((self.place(&p.drive)?, p.slot))).collect();
         let to: Vec<(usize, u32)> = holders.iter().copied().filter(|(at, _)| self.blank.contains(at)).collect();
@@ -82,7 +82,7 @@ impl Rebuild<'_> {
                 }
                 let key = partition.slice_key(n)?;
                 let mut found = None;
-                // So that all drives have about as much to read.
+                // All drives with a copy read about equally.
                 for turn in 0..from.len() {
                     let other = from[(turn + n as usize) % from.len()];
                     match self.reconstructor.ask(other, "read a copy", self.reconstructor.drives[other].get(&key)).await {

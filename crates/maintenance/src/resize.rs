@@ -1,17 +1,16 @@
-//! Fleets that grow and shrink while they work: drives that come, drives that leave, and what moves then
-//! (docs/internals/resize.md).
+//! Resizes of a fleet that works meanwhile: drives join, drives leave, and values move (`docs/internals/resize.md`).
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
-//! | [`seats`] | which drives root records lie on |
-//! | `members` | who becomes a member of the fleet, and who ceases to be |
-//! | `plan` | where the parts of a table are to lie |
-//! | `housed` | the same on two levels: every part stays on its host |
-//! | `coded` | what becomes of its parities and code maps |
-//! | `homed` | which host a drive that comes is on, and whether hosts have enough drives without those that leave |
-//! | `mover` | a data set as a new generation of the same content, over other drives |
-//! | `replaced` | the generations before, which queries may read still |
-//! | `report` | what is asked for, and what is told |
+//! | `skytether_catalog::records::home_slots` | which drives are homes of a root record |
+//! | `resize_members` | membership: who joins the fleet, and who leaves it |
+//! | `resize_nodes` | the node of a joining drive, and whether nodes keep enough drives |
+//! | `rebalance_plan` | where the parts of a table will be |
+//! | `two_level_layout` | the same on two levels: every part stays on its node |
+//! | `rebalance_parities` | the parities and code maps of the new generation |
+//! | `rebalance` | writes a data set as a new generation of the same content over other drives |
+//! | `retention` | replaced generations, which queries may still read |
+//! | `skytether_api::resize_report` | options and report |
 
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -29,22 +28,22 @@ use skytether_runtime::within;
 
 use crate::rebalance::Mover;
 
-/// How often it is looked again whether ingests that began before left something on drives that are to leave.
+/// Rounds in which the host checks whether ingests that began before left values on leaving drives.
 const ROUNDS: usize = 16;
 
-/// How long a lost drive has to answer that is to be wiped.
+/// How long a lost drive may take to answer before the host gives up wiping it.
 const ANSWER: Duration = Duration::from_secs(10);
 
 impl Maintenance {
-    /// Takes `new`, blank drives, into the fleet, empties those that are to leave and ends their membership, and moves
-    /// slices so that every drive has as much as the others, to within 5%, and no more than that takes; `tell` is told
-    /// how far it is. Queries and ingests go on meanwhile. Dropping it stops it, and the next one goes on from there.
+    /// Takes the blank drives `new` into the fleet, empties the leaving drives and ends their membership. Then it
+    /// balances: each drive's load ends within 5% of the mean, with no more moves than that takes. `tell` gets the
+    /// progress. Queries and ingests continue. Dropping the future stops the resize; the next call continues it.
     ///
     /// # Errors
-    /// `Invalid` for new drives that are not blank, have another's name, or are of another fleet, for drives that are
-    /// not there, and where too few would be left; `Conflict` while another one or a repair is under way; `Unavailable`
-    /// while drives are lost that are not to leave, and where a drive that is to leave has something that can't be
-    /// moved, which the text names; `Unsupported` for the drives of a branch.
+    /// `Invalid` for new drives that are not blank, have the name of another drive, or are of another fleet; for
+    /// leaving drives that do not exist; and where too few drives would remain. `Conflict` while another resize or a
+    /// repair runs. `Unavailable` while drives are lost that do not leave, and where a leaving drive has a value that
+    /// can't be moved, which the text names. `Unsupported` for the drives of an aggregator.
     pub fn resize<'a>(
         &'a self,
         new: Vec<Arc<dyn Cse>>,
@@ -63,7 +62,7 @@ impl Maintenance {
                 return Err(Error::unsupported("a fleet grows that knows its drives: let the host join them first"));
             }
             catalog.look_around().await?;
-            // What was cut off before.
+            // An earlier resize that was interrupted.
             catalog.tell_all().await?;
             let (leaving, left) = self.places_of(&options.retire)?;
             for at in &left {
@@ -131,7 +130,7 @@ impl Maintenance {
         })
     }
 
-    /// Checks what [`Self::resize`] would refuse of `count` drives that come before anything changes.
+    /// Checks, before anything changes, what [`Self::resize`] would reject of `count` joining drives.
     ///
     /// # Errors
     /// As there.
@@ -162,7 +161,7 @@ impl Maintenance {
             }
             for at in gone {
                 let was_lost = lost.contains(&at);
-                // A blank one on which something was rebuilt may answer, and would be blank no more.
+                // A blank drive with rebuilt content may answer, and would no longer be blank.
                 let deadline = if was_lost { self.0.catalog().deadline().min(ANSWER) } else { self.0.catalog().deadline() };
                 if let Err(e) = skytether_catalog::join::wipe(self.0.reconstructor().drives[at].as_ref(), deadline).await
                     && !was_lost
@@ -179,7 +178,7 @@ impl Maintenance {
         Err(Error::conflict("ingests write to the drives that are to leave all the time: retire them again when these are over"))
     }
 
-    /// Checks what a client asks of a host that is served.
+    /// Checks the request of a client to a host that is served.
     pub fn check_resize_request(&self, options: &ResizeOptions) -> Result<()> {
         if options.count > 0 {
             return Err(Error::invalid(
@@ -194,8 +193,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// The places of the drives of these names or ids: of those of the fleet, and of those that left
-    /// it when that was cut off.
+    /// The places of the drives with these names or ids: members, and drives that left in a resize that was
+    /// interrupted.
     fn places_of(&self, names: &[String]) -> Result<(BTreeSet<usize>, BTreeSet<usize>)> {
         let (members, outside) = (self.0.catalog().health().members(), self.0.catalog().health().outside());
         let (mut leaving, mut left) = (BTreeSet::new(), BTreeSet::new());
@@ -218,7 +217,7 @@ fn no_such(name: &str) -> Error {
     Error::invalid(format!("there is no drive {name:?}: `skytether status` names them"))
 }
 
-/// Drives to which nothing new is written as long as this lives.
+/// Drives that get no new values while this lives.
 struct Closed<'a>(&'a DriveHealth, &'a BTreeSet<usize>);
 
 impl<'a> Closed<'a> {
@@ -234,7 +233,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// By how much the load that is furthest off the mean is, as a share of it.
+/// The largest deviation of a load from the mean, as a share of the mean.
 fn off_mean(loads: impl Iterator<Item = u64>) -> f64 {
     let loads: Vec<u64> = loads.collect();
     let mean = loads.iter().sum::<u64>() as f64 / loads.len().max(1) as f64;

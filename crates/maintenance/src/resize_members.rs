@@ -1,4 +1,4 @@
-//! Drives that become members of the fleet, and members that cease to be.
+//! Membership changes of a resize: drives that join the fleet, and drives that leave it.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ impl Maintenance {
         self.0.catalog().newest_of(&told).cloned().ok_or_else(|| no_record(&told))
     }
 
-    /// Takes a blank drive into the fleet, as one of `host` where drives are on hosts. Nothing lies on it yet, so that
-    /// nothing is to be looked for there. Whether it was not of it before.
+    /// Takes a blank drive into the fleet, on node `host` where the fleet has nodes. It holds nothing yet, so no reader
+    /// needs it. Gives whether it is a new member.
     ///
     /// # Errors
-    /// `Invalid` for a drive that holds data, or is of another fleet, or has the name of another one; `Unsupported`
-    /// for the drives of a branch.
+    /// `Invalid` for a drive that holds data, is of another fleet, or has the name of another drive; `Unsupported` for
+    /// the drives of an aggregator.
     pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
         let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         let (id, name) = (drive.info().id, drive.info().name.clone());
-        // One that came before, of which a note failed, or that has left and is blank again, has its place.
+        // A drive keeps its place if its note failed in an earlier call, or if it left and is blank again.
         let before = self.0.drives().iter().position(|other| other.info().id == id);
         if before.is_some_and(|at| !health.is_outside(at)) {
             return Ok(false);
@@ -40,7 +40,7 @@ impl Maintenance {
         if let Some(branch) = &fleet.branch {
             return Err(Error::unsupported(format!("these drives are those of the branch {branch}, which places slices by their number: it can't grow")));
         }
-        // A coming that was cut off is no reason against another.
+        // A join that was interrupted may be repeated.
         let key = Key::new(MEMBERSHIP_KEY)?;
         let own = match within(catalog.deadline(), &name, "name its fleet", drive.get(&key)).await {
             Ok(bytes) => Some(Membership::decode(&name, &bytes)?),
@@ -65,8 +65,8 @@ impl Maintenance {
             }
             new
         };
-        // It is told first: then whoever finds it named finds that it is no blank one in the place of another that was
-        // lost. What it says by itself counts for nothing.
+        // The drive gets the record first. A host that finds the drive in a newer record then sees that it is no blank
+        // replacement of a lost drive. Its own word alone counts for nothing.
         let mut first = fleet;
         grown(&mut first);
         let newest = std::mem::take(&mut first.change);
@@ -123,11 +123,11 @@ impl Maintenance {
         let ids: Vec<Uuid> = leaving.iter().map(|at| self.0.drives()[*at].info().id).collect();
         catalog.look_around().await?;
         let _turn = health.membership_lock().await;
-        // One that was lost since is not to be taken for one that knows all.
+        // A drive that was lost since must be noted as absent: its records may be old.
         catalog.record_absent().await?;
         // Before nothing may change: making copies alike is a change, too.
         catalog.agree_on_all().await?;
-        // From here on no root record changes, whoever would change it.
+        // From here on no root record changes.
         let _still = health.freeze_records().await;
         let names = catalog.names().await?;
         let mut records: Vec<(DatasetName, Option<Bytes>)> = Vec::new();
@@ -135,8 +135,8 @@ impl Maintenance {
             match catalog.read(name).await {
                 Ok((record, _)) if ids.iter().any(|id| record.names(id)) => return Ok(false),
                 Ok((record, _)) => records.push((name.clone(), Some(record.encode()?))),
-                // A copy where it is not looked for, of what may be dropped by now: another leaving that was cut off
-                // left it, and it must not be there when it is looked for.
+                // An interrupted earlier leave may have left a copy of the record, of a data set that may be dropped by
+                // now. The new home drives must not have it.
                 Err(e) if e.kind() == Kind::NotFound => records.push((name.clone(), None)),
                 Err(e) => return Err(e.context(format!("nobody can tell whether {name} has a part on the drives that are to leave"))),
             }
@@ -149,7 +149,7 @@ impl Maintenance {
             membership.drives = stay;
             membership.absent.retain(|id| !ids.contains(id));
             let gone: Vec<Member> = gone;
-            // Also of those that ceased to be members when that was cut off.
+            // Also for drives whose membership ended in a call that was interrupted.
             ids.iter().for_each(|id| membership.reassign_slots(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.host)));
             membership.format = membership.format.max(GROWN_FORMAT);
             membership.drives.len() < before
@@ -165,9 +165,9 @@ impl Maintenance {
                 self.0.catalog().place_record(at, name, value.as_ref()).await?;
             }
         }
-        // Whoever looks now finds either the old homes or the new ones, all with the same records.
+        // From now on a reader finds the old homes or the new ones, all with the same records.
         if let Err(e) = catalog.change_membership(change).await {
-            // Some may know it, and then it is so.
+            // Some drives may have the new record, and then it counts.
             if let Ok(now) = self.newest_membership().await {
                 catalog.adopt_membership(&now);
             }
@@ -184,7 +184,7 @@ impl Maintenance {
     }
 }
 
-/// Does work that must not end half-way, whether somebody waits for it or not.
+/// Runs work that must not end half-way, whether or not its caller still waits.
 async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     tokio::spawn(work).await.map_err(|e| Error::unavailable("the host is shutting down, or a defect stopped it").with_source(e))?
 }

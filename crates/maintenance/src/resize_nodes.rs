@@ -1,4 +1,4 @@
-//! Which host a drive that comes is on, and whether hosts have enough drives without those that leave.
+//! The node of a joining drive, and whether nodes keep enough drives without those that leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,12 @@ use skytether_catalog::records::failure_domains::FailureDomains;
 const LONGEST: usize = 255;
 
 impl Maintenance {
-    /// The hosts of `count` drives that come while these leave, in order: empty names where the fleet knows none.
+    /// The nodes of `count` drives that join while `leaving` leave, in order. The names are empty where the fleet has
+    /// no nodes.
     ///
     /// # Errors
-    /// `Invalid` for a name that can't be one, or that a fleet without hosts can't use, and where nobody says which
-    /// host the drive at an address is on.
+    /// `Invalid` for a name that can't be a node's, and for a name in a fleet without nodes. `Invalid`, too, where no
+    /// option says which node the drive at an address is on.
     pub(crate) fn hosts_for(&self, count: usize, leaving: &BTreeSet<usize>, options: &ResizeOptions) -> Result<Vec<String>> {
         let Some(domains) = self.0.catalog().health().failure_domains() else {
             return match &options.host {
@@ -40,7 +41,7 @@ impl Maintenance {
         let mut hosts = Vec::with_capacity(count);
         for n in 0..count {
             let host = match options.addresses.get(n) {
-                // What is another box is not to be taken for one that is there.
+                // An unknown address may be another machine, and must not count as a known node.
                 Some(address) if !known.contains_key(host_of(address)) => {
                     let names: Vec<&str> = known.keys().map(String::as_str).collect();
                     return Err(Error::invalid(format!(
@@ -126,8 +127,8 @@ impl Maintenance {
     }
 }
 
-/// Checks that something that is on these hosts in groups of `inner` can stay there, with so many drives left `on`
-/// each, or on others in the places of those of which all drives leave.
+/// Checks that data on the nodes `own`, in groups of `inner`, can stay there. `on` has the number of remaining drives
+/// per node. A node whose drives all leave may be replaced by another one.
 fn stays(own: &BTreeSet<String>, on: &BTreeMap<String, usize>, inner: Code) -> Result<()> {
     let mut spare = on.iter().filter(|(host, drives)| !own.contains(*host) && **drives >= inner.shards()).count();
     for host in own {
@@ -148,7 +149,7 @@ fn stays(own: &BTreeSet<String>, on: &BTreeMap<String, usize>, inner: Code) -> R
     Ok(())
 }
 
-/// The host of an address.
+/// The host part of an address, without scheme and port.
 #[must_use]
 pub fn host_of(address: &str) -> &str {
     let bare = address.rsplit_once("://").map_or(address, |(_, rest)| rest);

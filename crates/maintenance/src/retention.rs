@@ -1,4 +1,4 @@
-//! Generations that others took the place of: they are kept as long as queries read them.
+//! Replaced generations. A host keeps each one while queries read it, and then deletes it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use tokio::runtime::Handle;
 
 use skytether_cluster::cluster::Cluster;
 
-/// How long queries that began before have to end before what they read is deleted. Those that take longer are told
-/// that their data set was replaced.
+/// How long queries that began before the replacement may read the old generation. A longer query fails, as its data
+/// set was replaced.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether they have.
+/// Interval of the checks whether these queries have ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Generations to be deleted, the oldest first. What is left of them when nobody waits any more is deleted in the
-/// background, as long as the host is there.
+/// Generations to delete, the oldest first. When the value is dropped, a background task deletes the rest, while the
+/// cluster is in use.
 pub(crate) struct Replaced<'a> {
     cluster: &'a Cluster,
     old: VecDeque<Old>,
@@ -25,7 +25,7 @@ pub(crate) struct Replaced<'a> {
 
 struct Old {
     until: Instant,
-    /// Held by those who may read it still.
+    /// Held by the queries that may read the generation.
     held: Arc<()>,
     name: DatasetName,
     generation: Generation,
@@ -51,13 +51,14 @@ impl<'a> Replaced<'a> {
         self.old.push_back(Old { until: Instant::now() + GRACE, held: self.cluster.ran(), name, generation });
     }
 
-    /// Deletes what nobody reads any more; waits for it if it is the `last` time.
+    /// Deletes the generations that no query reads any more. With `last` it waits until all are deleted.
     ///
     /// # Errors
-    /// What the drives say; it is tried again in the background.
+    /// Errors of the drives. A background task tries again.
     pub(crate) async fn tidy(&mut self, last: bool) -> Result<()> {
         loop {
-            // In order: who began before one was replaced may read all that were replaced since.
+            // In order: a query that began before one replacement may also read all generations that were replaced
+            // later.
             while let Some(oldest) = self.old.front().filter(|oldest| !oldest.is_read()) {
                 oldest.delete(self.cluster).await?;
                 self.old.pop_front();
@@ -73,7 +74,7 @@ impl<'a> Replaced<'a> {
 impl Drop for Replaced<'_> {
     fn drop(&mut self) {
         let old = std::mem::take(&mut self.old);
-        // Outside of a runtime nobody can: it goes when the fleet is opened next.
+        // Outside of a runtime no task can be spawned. The next open of the fleet deletes the generations.
         let (false, Ok(runtime)) = (old.is_empty(), Handle::try_current()) else { return };
         let cluster = self.cluster.downgrade();
         runtime.spawn(async move {
@@ -81,7 +82,7 @@ impl Drop for Replaced<'_> {
                 while old.is_read() {
                     tokio::time::sleep(LOOK).await;
                 }
-                // It is not kept open for this.
+                // The task does not keep the cluster alive.
                 let Some(cluster) = cluster.upgrade() else { return };
                 if let Err(e) = old.delete(&cluster).await {
                     tracing::debug!("{e}");

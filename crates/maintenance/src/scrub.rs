@@ -1,9 +1,9 @@
-//! Scrubbing: every drive verifies what it has where it lies, and the host judges from what they report;
-//! what is found is mended.
+//! Scrubs: every drive verifies its own values, the host judges by the reports, and repairs what is damaged.
 //!
-//! Slices and parities are verified against the code map, in `window`; those of tables without parities against their
-//! metadata. What has copies (root records, metadata slices, code maps) is compared copy with copy, and where these
-//! differ, the one counts that fits what it belongs to. A drive that is away is left out.
+//! Drives verify slices and parities against the code map (`scrub_window`), and slices of tables without parities
+//! against their metadata slice. The host compares all copies of root records, metadata slices and code maps. Where
+//! copies differ, the copy counts that fits its owner: a code map its table, a metadata slice its slices. A scrub skips
+//! drives that do not answer.
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ use skytether_recovery::reconstruct::Reconstructor;
 /// Root records that are not alike are looked at so often: one may be changing just now.
 const LOOKS: usize = 3;
 
-/// What is told of how far a scrub is.
+/// A callback for the progress of a scrub.
 pub(crate) type Tell<'a> = &'a (dyn Fn(&Progress) + Send + Sync);
 
 /// A scrub under way.
@@ -60,12 +60,12 @@ struct Own {
 }
 
 impl Maintenance {
-    /// Has every drive verify what it has, compares parities with data, and mends what is found; `tell` is told how far
-    /// it is. Queries and ingests go on meanwhile; dropping it stops it.
+    /// Has every drive verify its values, compares parities with data, and repairs damage. `tell` gets the progress.
+    /// Queries and ingests continue. Dropping the future stops the scrub.
     ///
     /// # Errors
-    /// `NotFound` for a data set that is named and is not there; `Unavailable` where more drives are lost than the
-    /// fleet survives. What is damaged is no error: the report tells.
+    /// `NotFound` for a named data set that does not exist; `Unavailable` where more drives are lost than the scheme
+    /// covers. Damage is no error: the report counts it.
     pub fn scrub<'a>(&'a self, options: &'a ScrubOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ScrubReport>> {
         Box::pin(async move {
             let started = Instant::now();
@@ -75,10 +75,10 @@ impl Maintenance {
             let mut progress = Progress::default();
             for name in &names {
                 match catalog.read(name).await {
-                    // What is on two levels is verified on each.
+                    // Data on two levels is verified on each level.
                     Ok((record, _)) => progress.total += record.bytes() * if record.is_on_two_levels() { 2 } else { 1 },
                     Err(e) if e.kind() == Kind::NotFound && !options.datasets.is_empty() => return Err(e),
-                    // What can't be read is told when its turn comes.
+                    // The report names an unreadable root record when its turn comes.
                     Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported | Kind::NotFound) => {}
                     Err(e) => return Err(e),
                 }
@@ -112,14 +112,14 @@ impl Scrub<'_> {
         self.report.skipped.contains_key(self.reconstructor.name(at))
     }
 
-    /// So many more bytes are done.
+    /// Adds `bytes` to the progress.
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.progress.done = self.progress.done.saturating_add(bytes).min(self.progress.total);
         (self.tell)(&self.progress);
     }
 
-    /// Each of these drives verifies what is asked of it; nothing from one that does not answer, which
-    /// is left out from then on.
+    /// Has each of these drives verify the requested values. A drive that does not answer is missing in the result, and
+    /// the scrub skips it from then on.
     pub(crate) async fn verified(&mut self, asked: Vec<(usize, Verify)>) -> BTreeMap<usize, Verified> {
         let moved: u64 = asked.iter().map(|(_, asked)| asked.encode().len() as u64).sum();
         let answers = join_all(asked.into_iter().map(async |(at, asked)| (at, self.reconstructor.verify(at, asked).await))).await;
@@ -152,7 +152,8 @@ impl Scrub<'_> {
         self.report.tell(Finding { dataset: dataset.cloned(), drive, key: key.as_str().to_owned(), what: what.to_owned(), mended, error });
     }
 
-    /// Tells of a value of a data set, unless that was replaced meanwhile, so that nothing could be mended.
+    /// Reports a damaged value of a data set, unless the data set was replaced meanwhile, so that no repair was
+    /// possible.
     pub(crate) async fn found_of(&mut self, record: &RootRecord, at: usize, key: &Key, what: &str, mended: Result<bool>) -> Result<()> {
         if self.options.check || matches!(mended, Ok(true)) || self.still(record).await? {
             self.found(Some(&record.name), at, key, what, mended);
@@ -160,7 +161,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Whether the root record still names the generation of `record`; where not, that is told.
+    /// Whether the root record still names the generation of `record`. If it does not, the report says so.
     pub(crate) async fn still(&mut self, record: &RootRecord) -> Result<bool> {
         let still = match self.cluster.catalog().read(&record.name).await {
             Ok((now, _)) => now.generation == record.generation,
@@ -173,7 +174,7 @@ impl Scrub<'_> {
         Ok(still)
     }
 
-    /// The record of the fleet, which every drive has.
+    /// The membership record, which every drive has.
     async fn membership(&mut self) -> Result<()> {
         let catalog = self.cluster.catalog();
         let key = Key::new(MEMBERSHIP_KEY)?;
@@ -195,7 +196,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// The homes of a root record that is not as the highest one, and in what. Nothing where there is none.
+    /// The home drives with another copy of a root record than the newest, and the difference. Empty where there is no
+    /// record.
     async fn apart(&mut self, name: &DatasetName) -> Result<Vec<(usize, String)>> {
         let catalog = self.cluster.catalog();
         let mut copies = Vec::new();
@@ -220,7 +222,7 @@ impl Scrub<'_> {
                         best = best.filter(|(change, _)| *change >= record.change).or(Some((record.change, bytes)));
                         String::new()
                     }
-                    // Nobody can tell what is wrong with a newer one.
+                    // This program can't judge a record of a newer version.
                     Err(e) if e.kind() == Kind::Unsupported => return Ok(Vec::new()),
                     Err(e) => e.report(),
                 },
@@ -241,7 +243,7 @@ impl Scrub<'_> {
         Ok(judged.into_iter().filter_map(differs).collect())
     }
 
-    /// The root record of a data set: all its copies are to be alike.
+    /// Verifies that all copies of the root record of a data set are equal.
     async fn root(&mut self, name: &DatasetName) -> Result<()> {
         let catalog = self.cluster.catalog();
         let mut apart = self.apart(name).await?;
@@ -284,7 +286,7 @@ impl Scrub<'_> {
                 self.report.changed.insert(name.clone());
                 return Ok(());
             }
-            // What its root record is, was told.
+            // The report already has what is wrong with the root record.
             Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => return Ok(()),
             Err(e) => return Err(e),
         };
@@ -302,7 +304,7 @@ impl Scrub<'_> {
         ids.map(|id| self.reconstructor.drives().find(|at| self.reconstructor.drives[*at].info().id == id)).collect()
     }
 
-    /// A table with parities.
+    /// Verifies a table with parities.
     async fn coded(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, redundancy: &RedundancyRecord) -> Result<()> {
         let partition = record.partition(title, 0);
         let holders = |own: &Self, slot: u32| own.places(redundancy.holders(slot)).into_iter().flatten().collect::<Vec<_>>();
@@ -320,7 +322,7 @@ impl Scrub<'_> {
             .collect();
         let fits = |slot: u32, bytes: &Bytes| fits_map(&Metadata::decode(bytes)?, slot, &map);
         self.copies(record, own?, &fits).await?;
-        // Within hosts first: what can be mended there is not damaged any more when other hosts are looked at.
+        // Within nodes first: values that are repaired there are whole when the groups across nodes are verified.
         for level in Level::all(&map) {
             let (groups, two) = (level.map().len(), level.is_one_of_two());
             let coded = ScrubGroup { level, places: places.clone() };
@@ -338,7 +340,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// A table without parities: copies of one partition, or partitions that are there once.
+    /// Verifies a table without parities: copies of one partition, or partitions without a copy.
     async fn plain(&mut self, record: &Arc<RootRecord>, title: &str, table: &TableRecord, everywhere: bool) -> Result<()> {
         let mut holders: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for p in &table.partitions {
@@ -368,8 +370,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Compares all copies of what lies under some keys, and makes them alike: as one that `fits`. The values that are
-    /// wanted, as far as there is one.
+    /// Compares all copies of what is stored under some keys, and makes them equal to one that `fits`. Gives the wanted
+    /// values, as far as a copy fits.
     async fn copies(
         &mut self,
         record: &Arc<RootRecord>,
@@ -386,8 +388,8 @@ impl Scrub<'_> {
                 }
             }
         }
-        // How long they are nobody knows beforehand, nor how long a drive that keeps to a rate
-        // would take; it is little.
+        // The lengths are unknown before the request, and so is the time of a drive that keeps to a rate. Both are
+        // small.
         let of = |items: &[(usize, Item)]| Verify { bytes_per_s: None, items: items.iter().map(|(_, item)| item.clone()).collect(), ..Verify::default() };
         let requests = asked.iter().map(|(at, items)| (*at, of(items))).collect();
         let answers = self.verified(requests).await;
@@ -423,7 +425,7 @@ impl Scrub<'_> {
         if alike && !own.wanted {
             return Ok(None);
         }
-        // What most have comes first.
+        // The most frequent value comes first.
         let count = |is: &Expected| told.iter().filter(|(_, found)| whole(found) == Some(*is)).count();
         let mut candidates: Vec<(Expected, usize)> = told.iter().filter_map(|(at, found)| Some((whole(found)?, *at))).collect();
         candidates.sort_by_key(|(is, _)| std::cmp::Reverse(count(is)));
@@ -437,7 +439,7 @@ impl Scrub<'_> {
             let read = self.reconstructor.ask(at, "read a value", self.reconstructor.drives[at].get(&own.key)).await;
             self.report.bytes_moved += read.as_ref().map_or(0, |value| value.len() as u64);
             if read.as_ref().is_err_and(|e| e.kind() == Kind::Unavailable) {
-                // Who has the same may answer.
+                // Another drive with an equal copy may answer.
                 continue;
             }
             tried.insert((is.len, is.crc32c));
@@ -453,7 +455,7 @@ impl Scrub<'_> {
             return Ok(right.map(|(_, value)| value));
         }
         if candidates.iter().any(|(is, _)| !tried.contains(&(is.len, is.crc32c))) && right.is_none() {
-            // What nobody could read is not known to be damaged.
+            // A value that no drive could read is not known to be damaged.
             self.report.unverified += told.len() as u64;
             return Ok(None);
         }
@@ -480,7 +482,7 @@ impl Scrub<'_> {
         Ok(right.map(|(_, value)| value))
     }
 
-    /// Writes a value that was made anew, if its generation is still there; whether it is.
+    /// Writes a repaired value if its generation still exists. Gives whether it did.
     pub(crate) async fn write(&mut self, record: &RootRecord, at: usize, key: &Key, value: Bytes) -> Result<bool> {
         if !self.still(record).await? {
             return Ok(false);
@@ -492,7 +494,7 @@ impl Scrub<'_> {
         if self.still(record).await? {
             return Ok(true);
         }
-        // It was replaced just now, and deleted before this was written: nobody would delete it again.
+        // The generation was replaced and deleted just before this write, so no later deletion would remove the value.
         self.reconstructor.take_back(at, key, version).await?;
         Ok(false)
     }

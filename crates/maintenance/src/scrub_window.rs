@@ -1,9 +1,9 @@
-//! Slices and parities that are verified together: each drive reads its own, and sends up what is wrong and, for all
-//! places of groups of one shape, the sum of their digests.
+//! A window of slices and parities that drives verify together. Each drive reads its own values. It reports damaged
+//! ones, and one sum of digests for each place in groups of one shape.
 //!
-//! The sums of the parities' digests must be the parity of the sums of the data's, which compares many groups
-//! at the price of one. What is found damaged is taken out of the sums again; where these do not agree, groups
-//! are looked at one by one.
+//! The sums of the parities' digests must be the parity of the sums of the data's digests. One comparison so covers
+//! many groups. Damaged values are taken out of the sums. Where the sums disagree, the host checks the groups one by
+//! one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use skytether_recovery::degraded_storage::damaged;
 use skytether_recovery::repair_io::is;
 use skytether_recovery::shard::role;
 
-/// Bytes that a drive verifies for one request, at most, about; and for how many seconds.
+/// Limits of one request to a drive: least and most bytes, and the seconds that it takes at a given rate.
 const BYTES: (u64, u64, u64) = (4 << 20, 32 << 20, 4);
 
 /// Values that a drive verifies for one request.
 const ITEMS: usize = 8192;
 
-/// Groups whose digests are asked for one by one at a time.
+/// Groups whose digests are requested one by one at a time.
 const SINGLY: usize = 64;
 
-/// A table of a data set that is looked at.
+/// A table that is scrubbed.
 pub(crate) struct Table {
     pub(crate) record: Arc<RootRecord>,
     /// One of its partitions.
@@ -49,7 +49,7 @@ pub(crate) struct ScrubGroup {
     pub(crate) places: Vec<Option<usize>>,
 }
 
-/// What a drive is asked to verify.
+/// A request to a drive.
 #[derive(Default)]
 struct WindowLane {
     items: Vec<Item>,
@@ -57,7 +57,7 @@ struct WindowLane {
     bytes: u64,
 }
 
-/// What a value is.
+/// What a value is: a shard, or a slice without a group.
 enum Whose {
     /// The shard at a place of a group of the window.
     Shard { group: usize, place: usize },
@@ -69,12 +69,12 @@ enum Whose {
 struct Group {
     table: Arc<Table>,
     number: u32,
-    /// Which sums its digests are in, if all its shards are to be had.
+    /// The sums that have its digests, if all its shards can be read.
     shape: Option<usize>,
     turn: u16,
 }
 
-/// Groups whose digests are added up.
+/// Groups of one shape, whose digests are added up.
 #[derive(Clone, Copy)]
 struct Shape {
     code: Code,
@@ -84,7 +84,7 @@ struct Shape {
     first: u32,
 }
 
-/// Values that are to be verified next.
+/// Values of the next verification.
 pub(crate) struct ScrubBatch {
     lanes: Vec<WindowLane>,
     groups: Vec<Group>,
@@ -107,7 +107,7 @@ impl ScrubBatch {
     }
 
     fn push(&mut self, at: usize, item: Item, whose: Whose) {
-        // Drives come in the middle of it.
+        // Drives may join during a scrub.
         if at >= self.lanes.len() {
             self.lanes.resize_with(at + 1, WindowLane::default);
         }
@@ -118,7 +118,7 @@ impl ScrubBatch {
         }
     }
 
-    /// The sums for groups of this shape; none where they would be too many.
+    /// The sums for groups of this shape; `None` where there would be too many.
     fn shape(&mut self, code: Code, count: usize) -> Option<usize> {
         if let Some(known) = self.shapes.iter().position(|shape| shape.code == code && shape.count == count) {
             return Some(known);
@@ -144,7 +144,7 @@ fn expected(shard: &Shard) -> Expected {
     Expected { len: shard.len, crc32c: shard.crc32c }
 }
 
-/// What is wrong, in words; nothing where nobody said what it should be.
+/// Describes a finding in words.
 fn words(found: &Found) -> String {
     match found {
         Found::Missing => "is missing".to_owned(),
@@ -198,7 +198,7 @@ impl Scrub<'_> {
         Verify { seed: self.seed, bytes_per_s: self.options.bytes_per_s, items }
     }
 
-    /// Has all that is in the window verified, and mends what is found.
+    /// Has drives verify all values of the window, and repairs damage.
     pub(crate) async fn flush(&mut self) -> Result<()> {
         let next = ScrubBatch { turns: self.window.turns, ..ScrubBatch::new(self.window.lanes.len(), self.options.bytes_per_s) };
         let ScrubBatch { lanes, groups, shapes, .. } = std::mem::replace(&mut self.window, next);
@@ -227,7 +227,7 @@ impl Scrub<'_> {
                 }
             }
         }
-        // Without a drive that has just been lost sums say nothing.
+        // Sums are incomplete without a drive that was lost during the request.
         let odd = if heard { self.compare(&groups, &shapes, &bad, answers).await? } else { Vec::new() };
         for (n, bad) in bad {
             if let Some(group) = groups.get(n) {
@@ -247,8 +247,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Compares the sums of digests; groups whose parities are not those of their data, and which of
-    /// their shards may be wrong.
+    /// Compares the sums of digests. Gives the groups whose parities do not match their data, and the shards that may
+    /// be wrong.
     async fn compare(
         &mut self,
         groups: &[Group],
@@ -258,7 +258,7 @@ impl Scrub<'_> {
     ) -> Result<Vec<(usize, Vec<usize>)>> {
         let mut sums = BTreeMap::new();
         answers.into_values().try_for_each(|answer| add(&mut sums, answer))?;
-        // What is whole of groups that are not is in the sums, and taken out.
+        // In groups with damage the whole shards are in the sums too, and are taken out.
         let mut asked: BTreeMap<usize, Vec<Item>> = BTreeMap::new();
         for (n, bad) in bad {
             let Some(group) = groups.get(*n) else { continue };
@@ -290,7 +290,7 @@ impl Scrub<'_> {
         Ok(odd)
     }
 
-    /// Looks at groups one by one.
+    /// Verifies groups one by one.
     async fn check_individually(&mut self, groups: &[Group], shape: Shape, some: &[usize]) -> Result<Vec<(usize, Vec<usize>)>> {
         let shards = shape.count + shape.code.parity();
         let mut asked: BTreeMap<usize, Vec<Item>> = BTreeMap::new();
@@ -307,7 +307,7 @@ impl Scrub<'_> {
             let (_, members) = groups[*group].coded()?;
             let report = |(place, shard): (usize, &Shard)| Some(Report { crc32c: shard.crc32c, digest: sums.get(&((n * shards + place) as u32))?.clone() });
             let reports: Vec<Option<Report>> = members.all().iter().enumerate().map(report).collect();
-            // What has become damaged or is gone since is for the next scrub.
+            // New damage is left to the next scrub.
             if let Verdict::Mismatched(suspects) = judge(shape.code, members, &reports)? {
                 odd.push((*group, suspects));
             }
@@ -315,7 +315,7 @@ impl Scrub<'_> {
         Ok(odd)
     }
 
-    /// Makes shards of a group anew.
+    /// Reconstructs the damaged shards of a group.
     async fn mend_group(&mut self, table: &Arc<Table>, number: u32, bad: &BTreeMap<usize, String>) -> Result<()> {
         let group = Group { table: Arc::clone(table), number, shape: None, turn: 0 };
         let (coded, members) = group.coded()?;
@@ -346,8 +346,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// A group whose shards are all those of the code map, and whose parities are not those of the data: with data that
-    /// their metadata vouch for, map and parities are made anew.
+    /// Repairs a group whose shards all match the code map, but whose parities do not match the data. If the metadata
+    /// slices confirm the data, the parities are encoded again and the code map is written with them.
     async fn mend_parities(&mut self, table: &Arc<Table>, number: u32, suspects: &[usize]) -> Result<()> {
         let group = Group { table: Arc::clone(table), number, shape: None, turn: 0 };
         let (coded, members) = group.coded()?;
@@ -400,7 +400,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// The code map with the checksums of the parities that a group's data have, and which those are.
+    /// The code map with the checksums of the parities that a group's data have, and these parities.
     async fn encoded_anew(&mut self, table: &Table, coded: &ScrubGroup, members: Members<'_>, number: u32) -> Result<(Arc<StoredMap>, Vec<usize>)> {
         let mut data = Vec::with_capacity(members.data.len());
         for shard in members.data {
@@ -441,7 +441,7 @@ impl Scrub<'_> {
         Ok((Arc::new(StoredMap { drives: coded.level.stored.drives.clone(), map, within: None }), changed))
     }
 
-    /// A slice of a table without parities: from a copy, if there is one.
+    /// Repairs a slice of a table without parities from a copy, if there is one.
     async fn mend_slice(&mut self, at: usize, item: &Item, table: &Table, copies: &[usize], what: &str) -> Result<()> {
         if !self.still(&table.record).await? {
             return Ok(());
@@ -479,8 +479,8 @@ fn add(sums: &mut BTreeMap<u32, Digest>, answer: Verified) -> Result<()> {
     Ok(())
 }
 
-/// Whether the sums of groups of a shape fit each other. Their lengths, which are those of the longest, were
-/// compared shard by shard.
+/// Whether the sums of groups of a shape match. Their lengths are those of the longest shards; the lengths of all
+/// shards were compared before.
 fn digests_agree(shape: Shape, digests: Vec<Digest>) -> Result<bool> {
     let longest = digests.iter().map(Digest::shard_len).max().unwrap_or(0).next_multiple_of(BLOCK as u64);
     let digests: Vec<Digest> = digests.into_iter().map(|digest| digest.padded(longest)).collect();
@@ -489,7 +489,7 @@ fn digests_agree(shape: Shape, digests: Vec<Digest>) -> Result<bool> {
     consistent(shape.code, data, parity)
 }
 
-/// All shards of a group, where they are and what their drives are asked; `sum` says into which sum each goes.
+/// All shards of a group, with their drives and requests; `sum` gives the sum of each.
 fn items(group: &Group, sum: impl Fn(usize) -> u32) -> Result<Vec<(usize, usize, Item)>> {
     let (coded, members) = group.coded()?;
     let mut items = Vec::with_capacity(members.all().len());

@@ -1,6 +1,6 @@
-//! Where the parts of a table are to lie whose redundancy is on two levels: every part stays on its host, so that no
-//! group across hosts has two of them on one, and each host's drives are balanced by themselves. Where all drives of a
-//! host leave, another one takes its place whole.
+//! The layout of a table with two levels of redundancy. Every part stays on its node, so no group across nodes has two
+//! shards on one node. The drives of each node are balanced for themselves. Where all drives of a node leave, another
+//! node replaces it whole.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,24 +22,25 @@ pub(crate) struct Piece {
     /// On which drive it is.
     pub(crate) at: u32,
     pub(crate) len: u64,
-    /// The groups of which it has a shard.
+    /// The code groups that have a shard in this piece.
     pub(crate) groups: Vec<u32>,
 }
 
-/// The hosts of a table, and those that it is to have, as the fleet's record has them.
+/// The nodes of a table and those that replace them, by the membership record.
 pub(crate) struct Housing<'a> {
     domains: &'a FailureDomains,
-    /// What the table calls them; of two of one number the one leaves, and the other takes its place.
+    /// The number of each node in the table. Where two nodes have one number, the first leaves and the second replaces
+    /// it.
     numbers: BTreeMap<u32, u32>,
     inner: Code,
 }
 
 impl Planner<'_> {
-    /// The hosts of a table that is on these drives, and those that take the places of hosts of which all drives
-    /// leave, the largest first.
+    /// The nodes of a table on the drives `base`. A free node replaces each node whose drives all leave, the one with
+    /// the most drives first.
     ///
     /// # Errors
-    /// Unsupported where the fleet's record says otherwise, or nothing.
+    /// `Unsupported` where the membership record names other nodes, or none.
     pub(crate) fn housing(&self, record: &RootRecord, base: &[usize], within: &Within) -> Result<Housing<'_>> {
         let other = || Error::unsupported(format!("{} was written over other hosts than the fleet's record names: ingest it again", record.name));
         let domains = self.domains.ok_or_else(other)?;
@@ -92,9 +93,8 @@ impl Housing<'_> {
     }
 }
 
-/// The drive of each piece, such that the first `stay` drives have as much as the others of their hosts, and
-/// the rest nothing; and the fewest bytes that have to move for it. `on` has the host of each drive, and
-/// `others` what else is on it.
+/// The drive of each piece. The first `stay` drives get equal loads within each node, the others nothing. Also gives
+/// the least number of bytes that have to move. `on` has the node of each drive, `others` the bytes of all else on it.
 ///
 /// # Errors
 /// As [`Units::balance`].
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn layout_keeps_nodes_separates_groups_and_balances_each_node() {
-        // Two hosts of three drives, of which the second of the first leaves, and one more for each.
+        // Two nodes of three drives. The second drive of the first node leaves, and one drive joins each node.
         let on = [0, 1, 0, 1, 1, 0, 1, 0];
         let leaves = 7;
         let mut pieces = Vec::new();

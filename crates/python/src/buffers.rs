@@ -1,17 +1,17 @@
-//! numpy arrays as slices, without copying.
+//! numpy arrays as Rust slices, without a copy.
 
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::prelude::*;
 use skytether_common::{Error, Result};
 
-/// A contiguous array that Python lent; it stays lent for as long as this lives.
+/// A contiguous array that Python lends while this lives.
 pub(crate) struct Lent<T: Element>(PyBuffer<T>);
 
 impl<T: Element> Lent<T> {
-    /// Borrows `array` if it is contiguous and of type `T`; the argument is called `what` in errors.
+    /// Borrows `array`; errors call it `what`.
     ///
     /// # Errors
-    /// Invalid where it is not.
+    /// `Invalid` where it is not contiguous or not of type `T`.
     pub(crate) fn new(array: &Bound<'_, PyAny>, what: &str) -> Result<Self> {
         let buffer = PyBuffer::get(array).map_err(|e| Error::invalid(format!("{what} is no array of {}", std::any::type_name::<T>())).with_source(e))?;
         if buffer.as_slice_ptr().is_none() {

@@ -1,4 +1,4 @@
-//! What a `pyarrow` expression consists of, from the form in which it is pickled.
+//! The parts of a `pyarrow` expression, from its pickled form.
 
 use arrow::ipc::reader::read_footer_length;
 use arrow::ipc::root_as_footer;
@@ -7,11 +7,11 @@ use skytether_common::{Error, Result};
 
 use crate::errors::OrRaise;
 
-/// The steps of a serialised expression, in order: kinds (`call`, `field_ref`, `literal`, `options`, `end`,
-/// ...) and what they name.
+/// The steps of a serialised expression, in order: kinds (`call`, `field_ref`, `literal`, `options`, `end`, ...) and
+/// their arguments.
 ///
-/// They are the metadata of an Arrow IPC file's schema (`arrow::compute::Serialize`), in which keys repeat, so that
-/// Arrow's readers lose all but one of a key.
+/// They are the metadata of an Arrow IPC file's schema (`arrow::compute::Serialize`). Keys repeat there, and Arrow's
+/// readers keep only one value of a key; hence this reader.
 #[pyfunction]
 pub(crate) fn expression_steps(file: &[u8]) -> PyResult<Vec<(String, String)>> {
     steps(file).or_raise()

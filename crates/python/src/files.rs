@@ -1,4 +1,4 @@
-//! Matrix Market and the lists of genes and cells beside it.
+//! Matrix Market files, and the lists of genes and cells that come with them.
 
 use std::path::PathBuf;
 

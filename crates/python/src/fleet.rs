@@ -1,4 +1,4 @@
-//! A fleet: opening, queries, the catalog, ingest of plain tables.
+//! [`PyFleet`]: opening a fleet, queries, the catalog, and ingest of plain tables.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,18 +25,18 @@ use crate::runtime::block;
 use crate::slot::Slot;
 use crate::writer::PyWriter;
 
-/// Drives and a host over them, in this process or behind a connection.
+/// A fleet, embedded or behind a connection.
 #[pyclass(name = "Fleet", module = "skytether._internal", frozen)]
 pub struct PyFleet(Arc<Slot>);
 
-/// A query as Python has it.
+/// A query of a Python caller: SQL or a Substrait plan.
 #[derive(FromPyObject)]
 enum Written {
     Sql(String),
     Substrait(Vec<u8>),
 }
 
-/// A function that is told how many rows are done, and says whether to go on.
+/// A callback that gets the rows or bytes done, and may end the work.
 type Progress = Option<Py<PyAny>>;
 
 impl PyFleet {
@@ -44,7 +44,7 @@ impl PyFleet {
         Self(Arc::new(Slot::new(fleet)))
     }
 
-    /// Where the fleet is found until it is closed.
+    /// The slot with the fleet, until it is closed.
     pub(crate) fn slot(&self) -> Arc<Slot> {
         Arc::clone(&self.0)
     }
@@ -66,7 +66,7 @@ fn kind(text: &str) -> Result<DatasetKind> {
     }
 }
 
-/// `batches`, telling `progress` of the rows after each.
+/// `batches`; `progress` gets the rows after each.
 fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: Progress) -> impl Iterator<Item = Result<RecordBatch>> + Send {
     let mut rows = 0;
     batches.map(move |batch| {
@@ -80,7 +80,8 @@ fn counted(batches: impl Iterator<Item = Result<RecordBatch>> + Send, progress: 
     })
 }
 
-/// Tells a function of long work: the bytes done, and those that there are. The work ends when that fails.
+/// Reports the progress of long work to a callback: the bytes done and the total. The work ends when the callback
+/// fails.
 struct Told {
     progress: Progress,
     failed: Notify,
@@ -100,13 +101,13 @@ impl Told {
         }
     }
 
-    /// How the function has failed, if it has.
+    /// The error of the callback, if it failed.
     fn failure(&self) -> Option<Error> {
         let cause = self.failure.lock().take()?;
         Some(Error::invalid("the progress function failed").with_source(cause))
     }
 
-    /// What `work` gives, unless the function fails before its end.
+    /// The result of `work`, or the error of the callback if that fails first.
     async fn until<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let done = tokio::select! {
             biased;
@@ -121,7 +122,7 @@ impl Told {
     }
 }
 
-/// What tells `progress` how many bytes are done, and of how many.
+/// A function that reports bytes done and the total to `progress`.
 fn told(progress: Progress) -> impl FnMut(u64, u64) -> Result<()> + Send {
     move |done, total| match &progress {
         Some(progress) => {
@@ -140,7 +141,7 @@ enum Given {
     Some(BTreeMap<usize, String>),
 }
 
-/// Measures whether a drive like the device that `profile` means works as that; the figures as JSON.
+/// Measures whether a drive under the device profile `profile` works as that device would. Gives the figures as JSON.
 #[pyfunction]
 pub(crate) fn calibrate(py: Python<'_>, profile: String, dir: Option<PathBuf>, served: bool) -> PyResult<String> {
     block(py, async move { json(&skytether::calibrate(&profile, dir.as_deref(), served, |_| ()).await?) })
@@ -148,7 +149,7 @@ pub(crate) fn calibrate(py: Python<'_>, profile: String, dir: Option<PathBuf>, s
 
 #[pymethods]
 impl PyFleet {
-    /// Opens an embedded fleet, and makes it where `create` says so.
+    /// Opens an embedded fleet; creates it if `create` is set.
     #[staticmethod]
     #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None, hosts = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
@@ -180,7 +181,7 @@ impl PyFleet {
         block(py, async move { Fleet::open_with(&path, &options, host).await }).map(Self::new)
     }
 
-    /// Connects to a host. What is not given comes from the environment.
+    /// Connects to a host. Missing credentials come from environment variables.
     #[staticmethod]
     #[pyo3(signature = (url, token=None, tls_ca=None))]
     fn connect(py: Python<'_>, url: String, token: Option<String>, tls_ca: Option<PathBuf>) -> PyResult<Self> {
@@ -196,8 +197,7 @@ impl PyFleet {
         PyResultSet::plan(py, Arc::clone(&self.0), Asked::substrait(plan), options(cut)?)
     }
 
-    /// Plans a scan of a table: of `columns`, or of what the Substrait `expressions` say, or (`count`)
-    /// how many rows there are.
+    /// Plans a scan of a table: of `columns`, of the Substrait `expressions`, or of the number of rows (`count`).
     #[pyo3(signature = (table, columns, expressions, filter, limit, count, batch_rows, cut))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn scan(
@@ -271,7 +271,7 @@ impl PyFleet {
         block(py, async move { json(&fleet.status().await?) })
     }
 
-    /// Has the drives build an index; what it is called.
+    /// Has the drives build an index, and gives its name.
     #[pyo3(signature = (dataset, table, columns, include, name = None))]
     fn create_index(
         &self,
@@ -286,7 +286,7 @@ impl PyFleet {
         block(py, async move { fleet.create_index(&NewIndex { dataset, table, name, columns, include }).await })
     }
 
-    /// Waits until an index is built; what it is then as JSON.
+    /// Waits until an index is built, and gives its state as JSON.
     fn wait_for_index(&self, py: Python<'_>, dataset: String, name: String, progress: Progress) -> PyResult<String> {
         let (fleet, dataset) = (self.fleet()?, dataset.parse().or_raise()?);
         block(py, async move {
@@ -311,7 +311,7 @@ impl PyFleet {
         block(py, async move { fleet.drop_index(&OldIndex { dataset, name }).await })
     }
 
-    /// Has the drives verify what they hold; the report as JSON.
+    /// Has the drives verify their values; the report as JSON.
     fn scrub(&self, py: Python<'_>, datasets: Vec<String>, bytes_per_s: Option<u64>, check: bool, progress: Progress) -> PyResult<String> {
         let datasets = datasets.iter().map(|name| name.parse()).collect::<Result<_>>().or_raise()?;
         let (fleet, options) = (self.fleet()?, ScrubOptions { datasets, bytes_per_s, check });
@@ -332,7 +332,7 @@ impl PyFleet {
         })
     }
 
-    /// Takes drives in, lets drives go, and moves what that takes; the report as JSON.
+    /// Adds and retires drives, and moves the values; the report as JSON.
     #[pyo3(signature = (count, addresses, retire, bytes_per_s, progress, host = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn resize(
@@ -355,8 +355,7 @@ impl PyFleet {
 
     #[pyo3(signature = (source, name, replace, partition_by, redundancy, progress, format = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
-    /// Stores the files that `source` means as a plain table; what seems to be wrong with them
-    /// nevertheless, for people.
+    /// Stores the files of `source` as a plain table. Gives warnings about the files, for people.
     fn ingest_files(
         &self,
         py: Python<'_>,
@@ -408,7 +407,7 @@ impl PyFleet {
         block(py, async move { json(&fleet.export(&table, &to, replace, told(progress)).await?) })
     }
 
-    /// A table as a file that is read where it is.
+    /// A table as a file that is read without a copy on disk.
     fn plain_file(&self, py: Python<'_>, table: String) -> PyResult<PyPlainFile> {
         let (slot, fleet) = (Arc::clone(&self.0), self.fleet()?);
         block(py, async move { PyPlainFile::open(slot, fleet, &table).await })

@@ -1,9 +1,9 @@
-//! The Python module `skytether._internal`: Skytether's Rust side for `python/skytether` and `python/msgexpress`.
+//! The Python module `skytether._internal`: the Rust side of `python/skytether` and `python/msgexpress`.
 //!
-//! Thin by intent: it converts arguments, releases Python's lock while Rust works, lets ctrl-C interrupt, and turns
-//! errors into the exceptions of `skytether.errors`. What it offers is described in `python/skytether/_internal.pyi`.
+//! It holds no logic: it converts arguments, releases Python's lock while Rust works, lets Ctrl-C interrupt, and raises
+//! the exceptions of `skytether.errors`. `python/skytether/_internal.pyi` describes its functions.
 //!
-//! | room | subject |
+//! | module | subject |
 //! |---|---|
 //! | [`errors`] | error kinds to exceptions |
 //! | [`runtime`] | the process's threads, and waiting on them interruptibly |
@@ -12,9 +12,9 @@
 //! | [`result`] | a query's rows and receipt |
 //! | [`plain`] | tables as plain Parquet files |
 //! | [`writer`] | writing an expression data set, table by table and matrix by matrix |
-//! | [`buffers`] | numpy arrays as slices |
-//! | [`files`] | Matrix Market and the lists beside it |
-//! | [`expression`] | what a pyarrow expression consists of |
+//! | [`buffers`] | numpy arrays as Rust slices |
+//! | [`files`] | Matrix Market files and the lists that come with them |
+//! | [`expression`] | the parts of a pyarrow expression |
 //! | [`rank`] | specs of grouped moments, and genes ranked from them |
 //!
 //! See also `docs/biologists.md` and `docs/arrow.md`, which show the packages from outside.
@@ -51,7 +51,7 @@ fn cli_main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     skytether_common::memory::tune_allocator();
-    // Whoever imports it has a log of their own; ours is for who asks for it.
+    // The importing program has a log of its own. Ours is written only if the variable asks for it.
     if std::env::var_os("SKYTETHER_LOG").is_some() {
         skytether_cli::log_to_stderr();
     }

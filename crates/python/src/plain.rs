@@ -1,4 +1,4 @@
-//! Tables as plain Parquet files, and files of made-up particles.
+//! Tables as plain Parquet files, and files of synthetic particles.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::errors::OrRaise;
 use crate::runtime::block;
 use crate::slot::Slot;
 
-/// A table as a Parquet file that is read where it is. It keeps no fleet open.
+/// A table as a Parquet file that is read without a copy on disk. It keeps no fleet open.
 #[pyclass(name = "PlainFile", module = "skytether._internal", frozen)]
 pub struct PyPlainFile {
     slot: Arc<Slot>,
     file: Arc<VirtualFile>,
-    /// Of a fleet behind a connection, so that the host need not be asked for its drives each time.
+    /// The view of a fleet behind a connection, kept so that the host is not asked for its drives each time.
     door: Option<ParquetView>,
 }
 
-/// Where a table of a fleet is read from.
+/// The view through which tables of a fleet are read.
 async fn door(slot: &Slot, kept: Option<ParquetView>) -> Result<ParquetView> {
     let fleet = slot.fleet()?;
     match kept {
@@ -51,19 +51,18 @@ impl PyPlainFile {
         self.file.rows()
     }
 
-    /// The version of the data set's content.
+    /// The generation of the data set.
     fn generation(&self) -> u64 {
         self.file.generation().0
     }
 
-    /// Whether the table still is what it was when the file was opened.
+    /// Whether the table still has the generation that the file was opened with.
     fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
         let (slot, file, kept) = (Arc::clone(&self.slot), Arc::clone(&self.file), self.door.clone());
         block(py, async move { door(&slot, kept).await?.is_current(&file).await })
     }
 
-    /// The same file, read through another object for the same fleet: its connection, and the drives
-    /// as they are behind that.
+    /// The same file through another object for the same fleet, with its connection and its current drives.
     fn of(&self, py: Python<'_>, fleet: &crate::fleet::PyFleet) -> PyResult<Self> {
         let slot = fleet.slot();
         let door = if Arc::ptr_eq(&slot, &self.slot) {
@@ -78,7 +77,7 @@ impl PyPlainFile {
         Ok(Self { slot, file: Arc::clone(&self.file), door })
     }
 
-    /// Bytes from `start` to before `end`.
+    /// Bytes from `start` (included) to `end` (excluded).
     fn read<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
         let (slot, file, kept) = (Arc::clone(&self.slot), Arc::clone(&self.file), self.door.clone());
         let bytes = block(py, async move { door(&slot, kept).await?.read(&file, start..end).await })?;
@@ -86,7 +85,7 @@ impl PyPlainFile {
     }
 }
 
-/// Writes made-up particles to a file; its bytes.
+/// Writes synthetic particles to a file, and gives its bytes.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
 pub(crate) fn generate_particles(
@@ -103,8 +102,7 @@ pub(crate) fn generate_particles(
     let format = format.map_or_else(|| Format::of(&to), |text| text.parse()).or_raise()?;
     block(py, async move {
         let mut done = 0;
-        // Whoever interrupts this lets go of the one, and the thread, which nothing can end from outside,
-        // sees it with the next rows.
+        // An interrupt drops `wanted`. The thread, which can't be ended from outside, sees that with its next rows.
         let wanted = Arc::new(());
         let still = Arc::downgrade(&wanted);
         let written = tokio::task::spawn_blocking(move || {

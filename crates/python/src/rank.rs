@@ -43,18 +43,18 @@ pub fn moments_spec(
         .or_raise()
 }
 
-/// What `rank_genes` is told, as JSON.
+/// The options of `rank_genes`, as JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
     groups: Option<Vec<String>>,
-    /// None: the rest.
+    /// None: all other cells.
     reference: Option<String>,
     method: String,
     correction: String,
     log_base: Option<f64>,
-    /// The groups of the query are: cells in the first set alone, in the second alone, in both; and
-    /// these are the sets' names.
+    /// If set, the groups of the query are three: cells in the first set alone, in the second alone, and in both. The
+    /// value has the names of the two sets.
     overlap: Option<(String, String)>,
 }
 
@@ -87,7 +87,7 @@ fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<Vec<RecordBatch>> {
     }
 }
 
-/// `genes` with the moments of the two sets instead of those of the first alone, the second alone, and both.
+/// `genes` with the moments of the two sets, instead of those of the first alone, the second alone, and both.
 fn with_both(genes: &RecordBatch, names: &Arc<[String]>) -> Result<RecordBatch> {
     let failed = |e| Error::internal("cannot rebuild the moments").with_source(e);
     let Ok(at) = genes.schema().index_of("moments") else { return Err(Error::invalid("ranking genes needs a column \"moments\"")) };

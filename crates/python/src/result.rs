@@ -1,4 +1,4 @@
-//! A query's rows and receipt.
+//! [`PyResultSet`]: a query's rows and receipt.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -24,7 +24,7 @@ use crate::errors::OrRaise;
 use crate::runtime::{NOTICE, block, runtime, stopped};
 use crate::slot::Slot;
 
-/// What a result is the answer to.
+/// The request that a result answers.
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
     /// A text of SQL, or a Substrait plan.
@@ -43,14 +43,14 @@ impl Asked {
     }
 }
 
-/// A query that is planned. It runs when its rows are asked for, and once more each time they are asked for again.
+/// A planned query. It runs when its rows are first read, and again for each further reading.
 #[pyclass(name = "Result", module = "skytether._internal", frozen)]
 pub struct PyResultSet {
     slot: Arc<Slot>,
     asked: Asked,
     options: QueryOptions,
     schema: SchemaRef,
-    /// The number of the query that is planned and not begun.
+    /// The number of the query that is planned and has not run.
     planned: u64,
     receipt: Mutex<Option<ReceiptHandle>>,
 }
@@ -60,7 +60,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PyResultSet {
-    /// Plans what is `asked`.
+    /// Plans the request `asked`.
     pub(crate) fn plan(py: Python<'_>, slot: Arc<Slot>, asked: Asked, options: QueryOptions) -> PyResult<Self> {
         let fleet = slot.fleet().or_raise()?;
         let query = block(py, plan(fleet, asked.clone(), options.clone()))?;
@@ -69,7 +69,7 @@ impl PyResultSet {
         Ok(Self { slot, asked, options, schema, planned, receipt: Mutex::new(None) })
     }
 
-    /// The query to run now, the one that is planned or a new one, and the fleet that it keeps open.
+    /// The query to run now (the planned one, or a new one), and the fleet that it keeps open.
     fn take(&self, py: Python<'_>) -> PyResult<(Query, Arc<Fleet>)> {
         let fleet = self.slot.fleet().or_raise()?;
         let query = match self.slot.take(self.planned) {
@@ -138,17 +138,17 @@ impl PyResultSet {
     }
 }
 
-/// Batches that wait for whoever reads a stream.
+/// Limit of batches that wait for the reader of a stream.
 const BACKLOG: usize = 2;
 
-/// The rows as whoever takes the Arrow stream pulls them.
+/// The rows of an Arrow stream, which its reader pulls.
 struct Rows {
     schema: SchemaRef,
     state: StreamState,
     of: ThreadId,
 }
 
-/// How far a stream is.
+/// The state of a stream.
 enum StreamState {
     /// With the fleet that it keeps open.
     Planned(Query, Arc<Fleet>),
@@ -156,8 +156,8 @@ enum StreamState {
     Over,
 }
 
-/// A query that runs on the runtime, whatever its reader does meanwhile: the host's part of the work is done where it
-/// is polled, and a reader that polls is deaf to ctrl-C until that is over.
+/// A query that runs on the runtime, independent of its reader. The host's part of a query runs where it is polled, and
+/// a reader that polled itself would notice Ctrl-C only after it.
 struct Running {
     batches: mpsc::Receiver<Result<RecordBatch>>,
     task: AbortOnDropHandle<()>,
@@ -170,7 +170,7 @@ impl Running {
             let _open = fleet;
             while let Some(batch) = query.stream.next().await {
                 let failed = batch.is_err();
-                // Nobody to send to: the reader has left.
+                // The reader has left.
                 if send.send(batch).await.is_err() || failed {
                     return;
                 }
@@ -198,7 +198,7 @@ impl Iterator for Rows {
             Ok(runtime) => runtime,
             Err(e) => return Some(Err(ArrowError::ExternalError(Box::new(e)))),
         };
-        // Not before the first row is asked for: a query that nobody reads must not hold the drives' turns.
+        // Starts at the first row: a query without a reader must not occupy the drives.
         if let StreamState::Planned(..) = self.state
             && let StreamState::Planned(query, fleet) = std::mem::replace(&mut self.state, StreamState::Over)
         {
@@ -206,14 +206,14 @@ impl Iterator for Rows {
         }
         let StreamState::Begun(running) = &mut self.state else { return None };
         loop {
-            // What pulls may hold Python's lock (the runtime's threads never need it) or not.
+            // The reader may hold Python's lock or not: the runtime's threads never need it.
             if let Ok(next) = runtime.block_on(async { tokio::time::timeout(NOTICE, running.next()).await }) {
                 if !matches!(next, Some(Ok(_))) {
                     self.state = StreamState::Over;
                 }
                 return next.map(|batch| batch.map_err(|e| ArrowError::ExternalError(Box::new(e))));
             }
-            // Another thread than the one that asked could wait for a lock whose holder waits for it.
+            // On another thread, this could wait for a lock whose holder waits for this thread.
             if std::thread::current().id() == self.of
                 && let Err(interrupt) = Python::attach(interrupted)
             {
@@ -224,11 +224,12 @@ impl Iterator for Rows {
     }
 }
 
-/// What a signal raises, if one came, as a text. An Arrow stream turns any error into one of its reader's own kinds, so
-/// that ctrl-C would get lost in it: Python is told once more, and raises `KeyboardInterrupt` when the reader is back.
+/// The exception of a pending signal, as an error. An Arrow stream turns any error into one of its reader's kinds, so
+/// Ctrl-C would be lost. So this sets the interrupt again, and Python raises `KeyboardInterrupt` when the reader
+/// returns.
 fn interrupted(py: Python<'_>) -> Result<()> {
     let Err(interrupt) = py.check_signals() else { return Ok(()) };
-    // Before Python is told: making a text of an exception looks for signals too.
+    // Before the interrupt is set again: formatting an exception checks for signals too.
     let told = Error::unavailable(format!("the query was interrupted: {interrupt}"));
     if interrupt.is_instance_of::<PyKeyboardInterrupt>(py) {
         // SAFETY: takes nothing and may be called at any time.
@@ -243,7 +244,7 @@ impl RecordBatchReader for Rows {
     }
 }
 
-/// A cut by its name.
+/// Query options with the pushdown policy of this name.
 pub(crate) fn options(cut: &str) -> PyResult<QueryOptions> {
     let cut = cut.parse().or_raise()?;
     Ok(QueryOptions { cut, ..QueryOptions::default() })

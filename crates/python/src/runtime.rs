@@ -1,4 +1,4 @@
-//! The process's threads.
+//! The process's threads, and waiting on them so that Ctrl-C interrupts.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::errors::{OrRaise, to_py};
 
-/// How long ctrl-C may go unnoticed.
+/// Longest time until Ctrl-C is noticed.
 pub(crate) const NOTICE: Duration = Duration::from_millis(50);
 
 /// The runtime and the process that it belongs to: threads do not survive a fork.
@@ -68,7 +68,7 @@ where
     }
 }
 
-/// Waits for `task` for as long as ctrl-C may go unnoticed; `None` if it is not finished then.
+/// Waits for `task`, at most [`NOTICE`]; `None` if it is not finished by then.
 fn poll<T>(runtime: &Handle, task: &mut JoinHandle<Result<T>>) -> Option<std::result::Result<Result<T>, JoinError>> {
     runtime.block_on(async { tokio::time::timeout(NOTICE, task).await.ok() })
 }

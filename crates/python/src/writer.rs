@@ -1,4 +1,4 @@
-//! Writing a data set table by table and matrix by matrix.
+//! [`PyWriter`] and [`PyMatrixWriter`]: write a data set table by table and matrix by matrix.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl PyWriter {
         })
     }
 
-    /// A matrix of `n_cells` x `n_genes` that takes its values in parts; it is written when it is finished.
+    /// A matrix of `n_cells` x `n_genes` that takes its values in parts; `finish` writes it.
     fn matrix(&self, name: String, n_cells: u64, n_genes: u64) -> PyResult<PyMatrixWriter> {
         let size = |n: u64, what: &str| u32::try_from(n).map_err(|_| Error::invalid(format!("{n} {what} are more than the supported {}", u32::MAX)));
         let (cells, genes) = (size(n_cells, "cells").or_raise()?, size(n_genes, "genes").or_raise()?);
@@ -64,7 +64,7 @@ impl PyWriter {
         Ok(PyMatrixWriter { shared: Arc::clone(&self.0), name, n_genes, transposer: Mutex::new(Some(transposer)) })
     }
 
-    /// Keeps a text with the data set.
+    /// Keeps a text in the root record.
     fn application(&self, py: Python<'_>, key: String, value: String) -> PyResult<()> {
         let shared = Arc::clone(&self.0);
         block(py, async move {
@@ -145,7 +145,7 @@ impl PyMatrixWriter {
         loop {
             let mut done = 0;
             self.push(py, |t| {
-                // Some parts at a time, so that Python is not asked too often.
+                // Several parts at a time, so that Python's lock is not taken too often.
                 for _ in 0..16 {
                     genes.clear();
                     cells.clear();

@@ -1,15 +1,15 @@
-//! What each slice of a query takes, by where its code and its data are: Figure 6 of the Skytether paper, through the
-//! engine that drives and hosts use.
+//! Seconds per slice of a query, by the places of its code and its data: Figure 6 of the Skytether paper. It uses the
+//! engine of drives and hosts.
 //!
 //! `slice_times FLEET PROFILE PLACE QUERY` runs the sub-plan of QUERY in one lane over the slices of the fleet's only
-//! drive, in storage order, and prints CSV: the slice's number, its rows, the seconds of processor time on the
-//! processor of that place, and the seconds until the next slice was done, its reading included. `PLACE` is one of
+//! drive, in storage order. It prints CSV. Columns are the slice's number, its rows, the seconds of processor time at
+//! that place, and the seconds until the next slice was done, with reading. `PLACE` is one of
 //!
 //! | place | code | data |
 //! |---|---|---|
 //! | `host` | in this process, at this machine's speed | on a disk of this machine |
 //! | `served` | the same | at a drive that is served over loopback |
-//! | `handed` | the same | at a drive that is like PROFILE: its disk, its link, the time that it takes to hand slices out |
+//! | `handed` | the same | at a drive like PROFILE, with its disk, its link, and its time to send slices raw |
 //! | `drive` | on that drive's processor | on its disk |
 
 use std::collections::VecDeque;
@@ -94,7 +94,7 @@ async fn run(fleet: &Path, profile: &str, place: &str, query: &str) -> Result<Ve
         Taken::Split(divided) => divided,
         Taken::Whole(_) => return Err(Error::invalid("the query has nothing that is done slice by slice: ask for more of a table of several slices")),
     };
-    // A core that is so many times slower takes so many times as long.
+    // A core takes as many times longer as it is slower.
     let speed = if place == "drive" { profile.map_or(1.0, |profile| profile.speed_per_core) } else { 1.0 };
     let timed = Arc::new(Timed::new(&divided, speed)?);
     let mut lane = divided.lane(PushdownLevel::Full, Arc::new(Clock(Arc::clone(&timed))), Arc::clone(&timed.meter))?;

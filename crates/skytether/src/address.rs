@@ -1,11 +1,11 @@
-//! Hosts by their addresses, told apart from directories: one rule for the command line and for both Python packages.
+//! Tells addresses of hosts from directories: one rule for the command line and both Python packages.
 
 use std::path::Path;
 
 use skytether_transport::Endpoint;
 pub use skytether_transport::endpoint::is_host_and_port;
 
-/// Whether `text` is the address of a host and no directory: a URL, or `HOST:PORT` where no directory is called so.
+/// Whether `text` is a host's address: a URL, or `HOST:PORT` where no directory has that name.
 #[must_use]
 pub fn is_host(text: &str) -> bool {
     is_url(text) || (is_host_and_port(text) && !Path::new(text).is_dir())
@@ -16,8 +16,8 @@ fn is_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')))
 }
 
-/// The URL of the host at `address`, which may leave the scheme out or have another name for it; what is
-/// no address stays as it is.
+/// The URL of the host at `address`, which may lack the scheme or have an alias of it. A text that is no address stays
+/// as it is.
 pub(crate) fn url(address: &str) -> String {
     address.parse::<Endpoint>().ok().filter(|endpoint| endpoint.socket().is_ok()).map_or_else(|| address.to_owned(), |endpoint| endpoint.to_string())
 }

@@ -1,4 +1,4 @@
-//! A fleet in one process: a directory with `fleet.json`, `LOCK`, `drives/0..` and `spill/` for what queries put aside.
+//! An embedded fleet: a directory with `fleet.json`, `LOCK`, `drives/0..` and `spill/` for queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
@@ -17,38 +17,35 @@ use uuid::Uuid;
 
 use crate::profiles::Profiles;
 
-/// The newest format of a fleet's directory that this version reads and the one that it writes.
+/// The newest format of a fleet's directory: what this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 2;
 
-/// The one that it writes where each drive lies below the directory of its number in the list, so that
-/// versions before read it.
+/// The format that it writes while each drive is in the directory of its number in the list, for older versions.
 const DENSE_FORMAT: u32 = 1;
 
-/// Drives that a new fleet gets if nobody says how many.
+/// Drives of a new fleet if the options give no number.
 const DEFAULT_DRIVES: usize = 4;
 
 /// The most drives in one process: each costs file descriptors and a few threads.
 pub(crate) const MAX_DRIVES: usize = 256;
 
-/// How an embedded fleet is opened or made.
+/// Options for opening or creating an embedded fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// How many drives it has; `None` takes what is there, or four for a new one.
+    /// Number of drives. `None`: the drives that exist, or four for a new fleet.
     pub drives: Option<usize>,
-    /// How data sets survive the loss of drives in a fleet that is made now, unless their ingest says
-    /// otherwise: `none`, `replicas:R`, `ec:K+M` or `ec:K+M/k+m`. A fleet that is there has its own, with which
-    /// anything but `none` must agree.
+    /// Redundancy of a new fleet, for data sets whose ingest names none: `none`, `replicas:R`, `ec:K+M` or
+    /// `ec:K+M/k+m`. An existing fleet keeps its own; anything but `none` must equal it.
     pub redundancy: String,
-    /// On how many hosts the drives of a fleet that is made now are taken to be, as many on each, in order: those that
-    /// may be lost together. `None` for none, or for those that a fleet has that is there. What is on two levels
-    /// (`ec:K+M/k+m`) needs them.
+    /// Number of nodes (failure domains) of a new fleet. Each gets the same number of drives, in order. `None`: no
+    /// nodes, or those of an existing fleet. Two levels (`ec:K+M/k+m`) need nodes.
     pub hosts: Option<usize>,
-    /// Which devices the drives are to be like; by default each is as fast as the machine.
+    /// Device profiles that the drives emulate. By default each drive is as fast as the machine.
     pub profile: Profiles,
-    /// Whether to make the fleet where there is none.
+    /// Whether to create a fleet that does not exist.
     pub create: bool,
-    /// Bytes that each drive's engine may use; by default what its device has, or 512 MiB without one. No drive uses
-    /// more than its device has.
+    /// Limit of bytes of each drive's engine; by default the memory of its device profile, or 512 MiB without one. No
+    /// drive uses more than its profile has.
     pub memory_per_drive: Option<u64>,
 }
 
@@ -58,20 +55,20 @@ impl Default for OpenOptions {
     }
 }
 
-/// Where the host puts aside what its memory can't hold.
+/// The directory in which the host spills what its memory can't hold.
 const SPILL: &str = "spill";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FleetFile {
     format: u32,
     pub(crate) drives: Vec<Uuid>,
-    /// The numbers of their directories, where these are not their places in the list: drives have left.
+    /// The numbers of the drives' directories, where drives have left and numbers differ from places in the list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     places: Vec<usize>,
 }
 
 impl FleetFile {
-    /// Of these drives, each with the number of its directory.
+    /// A list of these drives, each with the number of its directory.
     pub(crate) fn new(drives: Vec<(Uuid, usize)>) -> Self {
         let dense = drives.iter().enumerate().all(|(at, (_, place))| at == *place);
         let places = if dense { Vec::new() } else { drives.iter().map(|(_, place)| *place).collect() };
@@ -90,9 +87,9 @@ pub(crate) struct Embedded {
     path: PathBuf,
     // Dropped before the lock.
     host: Host,
-    /// What drives may use, drive by drive.
+    /// The options of each drive.
     pub(crate) like: Vec<DriveOptions>,
-    /// Held while drives come and go.
+    /// Held during a resize.
     pub(crate) resizing: tokio::sync::Mutex<()>,
     _lock: Lock,
 }
@@ -119,8 +116,8 @@ impl Embedded {
                 let each = drives.len() / hosts.max(1);
                 host.hosts = drives.iter().enumerate().map(|(at, drive)| (drive.info().id, format!("host-{}", at / each.max(1)))).collect();
             }
-            // The lock says that nobody else writes here, so what no root record names is garbage; `fleet.json` says
-            // that these are all drives.
+            // The lock excludes other writers, so values that no root record names are garbage. `fleet.json` names all
+            // drives.
             let (host, deleted) = Host::join_without(drives.into_iter().map(|drive| linked(drive)).collect(), lost, host, Founding::KnownList).await?;
             let own = host.redundancy();
             if scheme != Scheme::None && scheme != own {
@@ -145,7 +142,7 @@ impl Embedded {
         })
     }
 
-    /// Makes a blank drive in the place of each of these, by names or ids, that are gone.
+    /// Creates a blank drive in the place of each of these missing drives, by names or ids.
     pub(crate) async fn replace(&self, drives: &[String]) -> Result<()> {
         for (id, name) in self.host.gone() {
             if !drives.iter().any(|given| *given == name || *given == id.to_string()) {
@@ -156,7 +153,7 @@ impl Embedded {
                 let fleet = read(&path.join("fleet.json"))?;
                 let n = fleet.drives.iter().position(|other| *other == id).ok_or_else(|| Error::internal(format!("drive {id} is not in fleet.json")))?;
                 let dir = drive_dir(&path, fleet.place(n));
-                // One that was named again after a crash is like the last of those that were.
+                // A drive that was listed again after a crash gets the options of the last one.
                 let options = options.get(n).or(options.last()).cloned().unwrap_or_default();
                 let occupied = || {
                     let dir = dir.display();
@@ -165,7 +162,7 @@ impl Embedded {
                 if dir.join("drive.json").exists() {
                     return Err(occupied());
                 }
-                // What the making of a drive left that was cut off is no obstacle.
+                // An interrupted creation of a drive may have left files; they do not matter.
                 Drive::open(&dir, Some(DriveIdentity { id, name: name.clone() }), options).map_err(|e| match e.kind() {
                     Kind::Invalid | Kind::Corrupt => occupied().with_source(e),
                     _ => e,
@@ -199,7 +196,7 @@ fn wanted(options: &OpenOptions, scheme: Scheme) -> usize {
     options.drives.or(options.profile.drives()).unwrap_or(DEFAULT_DRIVES.max(scheme.least_drives()))
 }
 
-/// Checks that so many drives are enough for a scheme, can be on so many hosts, and that these are enough for it.
+/// Checks that the number of drives, and the number of nodes if given, is enough for the scheme.
 fn check_hosts(drives: usize, hosts: Option<usize>, scheme: Scheme) -> Result<()> {
     if drives < scheme.least_drives() {
         return Err(Error::invalid(format!("redundancy {scheme} needs {} drives or more, but {drives} are to be made", scheme.least_drives())));
@@ -228,8 +225,7 @@ fn check_hosts(drives: usize, hosts: Option<usize>, scheme: Scheme) -> Result<()
     }
 }
 
-/// Refuses what is a host's address: whoever gives one here means the fleet there, and not a new one in
-/// a directory of that name.
+/// Rejects the address of a host: the caller means the fleet there, and not a new fleet in a directory of that name.
 fn refuse_address(path: &Path) -> Result<()> {
     let Some(text) = path.to_str() else { return Ok(()) };
     if crate::address::is_host(text) {
@@ -240,19 +236,19 @@ fn refuse_address(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Drives that are open, before they are a fleet.
+/// Open drives that are not joined to a fleet yet.
 struct OpenedDrives {
     lock: Lock,
     drives: Vec<Arc<Drive>>,
-    /// Those that the fleet has and that are not there, in order.
+    /// The missing drives of the fleet, in order.
     lost: Vec<UnavailableDrive>,
-    /// What each may use, those that are lost as well.
+    /// The options of each drive, missing ones included.
     like: Vec<DriveOptions>,
-    /// Whether `fleet.json` is still to be written.
+    /// Whether `fleet.json` must still be written.
     new: bool,
 }
 
-/// Makes a fleet of `drives`: writes `fleet.json`, last, so that a fleet is there with all its drives or not at all.
+/// Founds a fleet of `drives`. It writes `fleet.json` last, so a fleet exists with all its drives or not at all.
 async fn found(path: &Path, drives: &[Arc<Drive>]) -> Result<()> {
     for drive in drives {
         // An attempt that was interrupted has stored nothing yet.
@@ -263,12 +259,12 @@ async fn found(path: &Path, drives: &[Arc<Drive>]) -> Result<()> {
     write(path, &FleetFile::new(drives.iter().map(|d| d.info().id).zip(0..).collect()))
 }
 
-/// `fleet.json` is gone, and `sign` shows that there was a fleet.
+/// The error where `fleet.json` is gone, and `sign` shows that there was a fleet.
 fn lost(path: &Path, sign: &str) -> Error {
     Error::corrupt(format!("{} is missing although {sign}: {}", path.join("fleet.json").display(), anew(path)))
 }
 
-/// What to do where `fleet.json` is gone or can't be read.
+/// Advice where `fleet.json` is gone or unreadable.
 fn anew(path: &Path) -> String {
     let begun = begun(path).unwrap_or_default();
     let dense = begun.iter().enumerate().all(|(at, n)| at == *n);
@@ -304,15 +300,14 @@ pub(crate) fn begun(path: &Path) -> Result<Vec<usize>> {
     Ok(numbers)
 }
 
-/// Who the drive in `dir` says it is, if it can be read; the drive is not opened.
+/// The identity in the directory of a drive, if it is readable. Does not open the drive.
 pub(crate) fn identity_of(dir: &Path) -> Option<DriveIdentity> {
     serde_json::from_slice(&fs::read(dir.join("drive.json")).ok()?).ok()
 }
 
-/// The numbers of the directories in which the drives of `fleet` are, in its order. A drive is known by its id, in
-/// whichever directory below `drives/` it was put, if it was moved out of its own: an empty directory may be a
-/// disk that is not mounted, of which an old copy lies elsewhere. One that is in none keeps its number, unless
-/// another one is there now.
+/// The directory numbers of the drives of `fleet`, in order. The id identifies a drive, so its directory may have moved
+/// below `drives/`. An empty directory may be a disk that is not mounted, and an old copy of that drive may be in
+/// another directory. A drive that is in no directory keeps its number, unless another drive has it now.
 pub(crate) fn places(path: &Path, fleet: &FleetFile) -> Result<Vec<usize>> {
     let holds = |n: usize, id: &Uuid| identity_of(&drive_dir(path, n)).is_some_and(|found| found.id == *id);
     let known: Vec<usize> = (0..fleet.drives.len()).map(|at| fleet.place(at)).collect();
@@ -325,8 +320,8 @@ pub(crate) fn places(path: &Path, fleet: &FleetFile) -> Result<Vec<usize>> {
             there.entry(found.id).or_default().push(n);
         }
     }
-    // What is left in its own directory can't be read or is not mounted; of two copies nobody
-    // knows which one is the newer.
+    // A drive counts as moved only if its own directory is gone or has another drive. Otherwise that directory is
+    // unreadable or not mounted. Of two copies the newer one is unknown.
     let moved = |n: usize| matches!(drive_dir(path, n).try_exists(), Ok(false)) || identity_of(&drive_dir(path, n)).is_some();
     let elsewhere = |id: &Uuid| match there.get(id).map(Vec::as_slice) {
         Some([n]) => Some(*n),
@@ -345,7 +340,7 @@ pub(crate) fn places(path: &Path, fleet: &FleetFile) -> Result<Vec<usize>> {
     Ok(places)
 }
 
-/// `fleet`, whose drives are in the directories of these numbers now; kept where that is news.
+/// `fleet` with the directory numbers `places`; written if that is a change.
 fn placed(path: &Path, fleet: FleetFile, places: Vec<usize>) -> Result<FleetFile> {
     if (0..fleet.drives.len()).all(|at| fleet.place(at) == places[at]) {
         return Ok(fleet);
@@ -357,7 +352,7 @@ fn placed(path: &Path, fleet: FleetFile, places: Vec<usize>) -> Result<FleetFile
 }
 
 fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<OpenedDrives> {
-    // First, so that a wrong one leaves nothing behind.
+    // First, so that a wrong profile leaves nothing behind.
     let devices = options.profile.read()?;
     let file = path.join("fleet.json");
     let there = file.try_exists().map_err(|e| Error::io("look for", &file, e))?;
@@ -373,7 +368,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
         fs::create_dir_all(path.join("drives")).map_err(|e| Error::io("create", path.join("drives"), e))?;
     }
     let lock = Lock::take(path)?;
-    // Only now: somebody else may have made it just before.
+    // Only under the lock: another process may have created it just before.
     let known = if file.try_exists().map_err(|e| Error::io("look for", &file, e))? { Some(read(&file)?) } else { None };
     let like = |device| DriveOptions::like(device, options.memory_per_drive);
     let new = known.is_none();
@@ -398,8 +393,8 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             for (place, (id, device)) in fleet.drives.iter().zip(devices).enumerate() {
                 match open_known(path, fleet.place(place), *id, like(device)) {
                     Ok(drive) => drives.push(drive),
-                    // Whether the fleet survives that the others know. What says that it is of a newer version may be
-                    // damaged, and is left as it is either way.
+                    // Whether the fleet survives the loss is the other drives' knowledge. A drive that claims a newer
+                    // version may be damaged; it stays as it is in either case.
                     Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound | Kind::Unsupported) => {
                         missing.push(UnavailableDrive { id: *id, place, error })
                     }
@@ -424,7 +419,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
     Ok(OpenedDrives { lock, drives, lost: missing, like: used, new })
 }
 
-/// Whether `path` may become a fleet: empty, absent, or begun and not finished before.
+/// Whether `path` may become a fleet: empty, absent, or a founding that was interrupted.
 fn check_empty(path: &Path) -> Result<()> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
@@ -433,7 +428,7 @@ fn check_empty(path: &Path) -> Result<()> {
     };
     for entry in entries {
         let name = entry.map_err(|e| Error::io("read", path, e))?.file_name();
-        // `lost+found` is what a disk has that was mounted here just now.
+        // `lost+found` is in a file system that was mounted here just now.
         if !["drives", "LOCK", "fleet.json.new", SPILL, "lost+found"].iter().any(|own| name == *own) {
             return Err(Error::invalid(format!(
                 "{} is no fleet and holds other things ({}): choose an empty directory",
@@ -449,11 +444,10 @@ pub(crate) fn drive_dir(path: &Path, n: usize) -> PathBuf {
     path.join("drives").join(n.to_string())
 }
 
-/// The drive with this id, which is in the directory of number `n`, if it is anywhere.
+/// The drive with this id, from the directory of number `n`.
 ///
 /// # Errors
-/// `Unavailable` where it is missing, whether nothing or another drive is there, which is left
-/// alone; as [`Drive::open`].
+/// `Unavailable` where the drive is missing, or another drive is there, which stays as it is; as [`Drive::open`].
 pub(crate) fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions) -> Result<Arc<Drive>> {
     let dir = drive_dir(path, n);
     if !dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))? {
@@ -472,7 +466,7 @@ pub(crate) fn open_known(path: &Path, n: usize, id: Uuid, options: DriveOptions)
 
 fn make(path: &Path, n: usize, options: DriveOptions) -> Result<Arc<Drive>> {
     let dir = drive_dir(path, n);
-    // A drive of an attempt that was interrupted is as good as a new one.
+    // A drive of an interrupted founding is as good as a new one.
     let begun = dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", &dir, e))?;
     let identity = (!begun).then(|| DriveIdentity { id: Uuid::new_v4(), name: format!("drive-{n}") });
     Drive::open(&dir, identity, options)
@@ -523,7 +517,7 @@ pub(crate) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Explicitly: a process forked meanwhile has the same lock, which closing would leave with it.
+        // Unlocks explicitly: a process that was forked meanwhile shares the lock, and would keep it after a close.
         if let Err(e) = self.file.unlock() {
             tracing::warn!("cannot unlock a fleet: {e}");
         }

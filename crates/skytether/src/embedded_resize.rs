@@ -1,7 +1,7 @@
-//! Embedded fleets that drives come to and leave: their directories, and `fleet.json`.
+//! Resizes of an embedded fleet: the directories of its drives, and `fleet.json`.
 //!
-//! A drive that comes is in `fleet.json` before it is a member of the fleet, and one that leaves is there after it has
-//! ceased to be one: whoever opens the fleet leaves out those that are no members, and puts the list right.
+//! `fleet.json` names a joining drive before it is a member, and a leaving drive until it is none. The next open leaves
+//! out drives that are no members, and corrects the list.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use uuid::Uuid;
 use crate::embedded::{Embedded, FleetFile, MAX_DRIVES, begun, drive_dir, identity_of, read, write};
 
 impl Embedded {
-    /// Makes drives and takes them in, and lets drives go; see [`skytether_host::Host::resize`].
+    /// Creates drives and takes them in, and lets drives leave; see [`skytether_host::Host::resize`].
     pub(crate) async fn grow(&self, options: &ResizeOptions, tell: OnProgress<'_>) -> Result<ResizeReport> {
         if !options.addresses.is_empty() {
             return Err(Error::invalid("a fleet in a directory has all its drives below it: say how many are to come, not addresses"));
         }
-        // Of two at a time the second would put a list right that the first has not ended with.
+        // One resize at a time: a second one would correct the list of the first.
         let _only = self
             .resizing
             .try_lock()
@@ -33,12 +33,12 @@ impl Embedded {
             }
         }
         let done = self.host().resize(new, options, tell).await;
-        // Also where it failed: what came has come, and what has left is gone.
+        // After a failure as well: some drives may have joined or left.
         let kept = self.keep_list().await;
         done.and_then(|report| kept.map(|()| report))
     }
 
-    /// `fleet.json` names the drives of the fleet and no others. None goes that any drive takes for one of them:
+    /// Makes `fleet.json` name the members and no other drives. A drive that any drive takes for a member stays:
     /// without it the fleet could not be opened.
     pub(crate) async fn keep_list(&self) -> Result<()> {
         let fleet = read(&self.path().join("fleet.json"))?;
@@ -56,8 +56,8 @@ impl Embedded {
         if drives == before { Ok(()) } else { write(self.path(), &FleetFile::new(drives)) }
     }
 
-    /// Puts a drive of the fleet into the list that does not name it, since a disk or somebody changed it: in the place
-    /// of what is none of its drives and nowhere, or else where the drive lies.
+    /// Adds a member to a list that lacks it, since a disk or a person changed the list. It replaces an entry that is
+    /// no member and has no directory, or gets the number of its own directory.
     fn name_again(&self, id: Uuid, members: &[Uuid], drives: &mut Vec<(Uuid, usize)>) -> Result<()> {
         let there = |place: usize| identity_of(&drive_dir(self.path(), place)).map(|found| found.id);
         let own = begun(self.path())?.into_iter().find(|place| there(*place) == Some(id));
@@ -76,7 +76,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// So many blank drives, which `fleet.json` names.
+    /// Creates `count` blank drives, which `fleet.json` names.
     async fn make(&self, count: usize) -> Result<Vec<Arc<Drive>>> {
         let ids: Vec<Uuid> = self.host().drives().iter().map(|drive| drive.info().id).collect();
         let names: Vec<String> = self.host().drives().iter().map(|drive| drive.info().name.clone()).collect();
@@ -99,7 +99,7 @@ impl Embedded {
             let opened =
                 tokio::task::spawn_blocking(move || open(&dir, name, like)).await.map_err(|e| Error::internal("making a drive stopped").with_source(e))??;
             let Some(drive) = opened else { continue };
-            // One that was to come when a crash came first, or left and was emptied, is as good as a new one.
+            // A drive of an interrupted resize, or one that left and was emptied, is as good as a new one.
             if ids.contains(&drive.info().id) || drive.usage().await?.keys > 1 {
                 continue;
             }
@@ -111,14 +111,14 @@ impl Embedded {
     }
 }
 
-/// The drive in a directory, made where there is none; nothing where there is something else,
-/// or one that somebody uses.
+/// Opens the drive in a directory, or creates it. `None` where the directory has something else, or another process
+/// uses the drive.
 fn open(dir: &Path, name: String, like: DriveOptions) -> Result<Option<Arc<Drive>>> {
     let begun = dir.join("drive.json").try_exists().map_err(|e| Error::io("look for", dir, e))?;
     match Drive::open(dir, (!begun).then(|| DriveIdentity { id: Uuid::new_v4(), name }), like) {
         Ok(drive) => Ok(Some(drive)),
         Err(e) if begun && matches!(e.kind(), Kind::Conflict | Kind::Corrupt | Kind::Unsupported) => Ok(None),
-        // What the making of a drive left that was cut off is no obstacle, anything else is.
+        // An interrupted creation may have left files, which do not matter; anything else does.
         Err(e) if !begun && matches!(e.kind(), Kind::Invalid | Kind::Corrupt) => Ok(None),
         Err(e) => Err(e),
     }

@@ -1,4 +1,4 @@
-//! A table as one Parquet file on disk: its slices as they are stored.
+//! Exports a table as one Parquet file on disk, made of its stored slices.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use skytether_host::{Exported, ParquetView, Sink, ViewParts};
 use crate::fleet::Fleet;
 use skytether_formats::atomic_file::AtomicFile;
 
-/// What an export was of, and how long it took.
+/// What an export wrote, and the time it took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExportReport {
     /// Rows.
@@ -27,10 +27,10 @@ pub struct ExportReport {
     pub seconds: f64,
 }
 
-/// A function that is given the bytes done and the bytes in all, and may end the export by an error.
+/// A callback with the bytes done and the total; its error ends the export.
 type ExportProgress<'a> = Box<dyn FnMut(u64, u64) -> Result<()> + Send + 'a>;
 
-/// A file that is written while slices come, on a thread that may wait for the disk.
+/// A file that a blocking thread writes while slices arrive.
 struct Writing<'a> {
     /// Lent to that thread while it writes.
     file: Option<AtomicFile>,
@@ -55,10 +55,10 @@ impl Sink for Writing<'_> {
 }
 
 impl Fleet {
-    /// What reads tables of this fleet as plain files.
+    /// The Parquet view of this fleet.
     ///
     /// # Errors
-    /// `Unavailable`, where a remote host does not answer.
+    /// `Unavailable` where a remote host does not answer.
     pub fn door(&self) -> BoxFuture<'_, Result<ParquetView>> {
         Box::pin(async move {
             let ViewParts { catalog, records } = self.service().view_parts().await?;
@@ -66,14 +66,14 @@ impl Fleet {
         })
     }
 
-    /// Writes the table `domain.dataset`, or `domain.dataset.table` of an expression data set, to the file `to`: one
-    /// Parquet file of its slices as they are stored. The file is there whole or not at all. `progress` is told the
-    /// bytes that are done and how many there will be (but for the footer), and may end it by an error.
+    /// Exports the table `domain.dataset`, or `domain.dataset.table` of an expression data set, to the Parquet file
+    /// `to`. The file is there whole or not at all. `progress` gets the bytes done and the total without the footer;
+    /// its error ends the export.
     ///
     /// # Errors
-    /// `Conflict` where the file exists and `replace` is false, or the data set is replaced meanwhile; `NotFound` for a
-    /// table that there is not; `Unsupported` for the dense view of a matrix; `Corrupt` for damage that nothing covers;
-    /// `Exhausted` for a full disk; `Unavailable`.
+    /// `Conflict` where the file exists and `replace` is false, or the data set is replaced meanwhile; `NotFound` for
+    /// an unknown table; `Unsupported` for the dense view of a matrix; `Corrupt` for damage beyond repair; `Exhausted`
+    /// for a full disk; `Unavailable`.
     pub fn export<'a>(
         &'a self,
         table: &'a str,

@@ -1,7 +1,7 @@
-//! [`Fleet`]: one set of calls, whether the fleet is in this process or behind a host elsewhere.
+//! [`Fleet`]: one set of calls, for an embedded fleet or a connection to a host.
 //!
-//! The calls return boxed futures: a crate that awaits the future of an `async fn` compiles it,
-//! with all of the host's code within. A boxed one is compiled here, once.
+//! The calls return boxed futures. A crate that awaits an `async fn` compiles its future, with all of the host's code
+//! in it. A boxed future is compiled here, once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use skytether_formats::{self as files, storage_schema};
 
 use crate::address;
 
-/// A fleet of drives with a host before them. Cheap to clone; an embedded fleet is closed with its last clone.
+/// A fleet and its host. Cheap to clone; the last clone of an embedded fleet closes it.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     service: Arc<dyn FleetService>,
     place: Place,
 }
 
-/// Where a fleet is.
+/// The location of a fleet.
 #[derive(Debug, Clone)]
 enum Place {
     Directory(Arc<Embedded>),
@@ -40,20 +40,20 @@ enum Place {
 }
 
 impl Fleet {
-    /// Opens the embedded fleet at `path`, or makes it where there is none and `options.create` says so. Partitions
-    /// that a crash left behind are deleted.
+    /// Opens the embedded fleet at `path`, or creates it if `options.create` is set. Deletes partitions that a crash
+    /// left behind.
     ///
     /// # Errors
-    /// `Conflict` while another process has it open (its number is in the text); `NotFound` where there is no fleet;
-    /// `Invalid` for another number of drives than it has, for what is no device profile, and for what is a host's
-    /// address; `Corrupt` where `fleet.json` is damaged or gone; `Unsupported` for a newer format and for what this
-    /// version does not have; `Unavailable`, naming them all, where more drives are missing than the fleet survives:
-    /// [`Fleet::offline_status`] shows which are there.
+    /// `Conflict` while another process has it open (the text has its number); `NotFound` where there is no fleet;
+    /// `Invalid` for a wrong number of drives, a wrong device profile, or the address of a host; `Corrupt` where
+    /// `fleet.json` is damaged or gone; `Unsupported` for a newer format or feature; `Unavailable`, naming all missing
+    /// drives, where more are missing than the scheme covers. Then [`Fleet::offline_status`] shows which drives are
+    /// there.
     pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_with(path, options, HostOptions::default()).await
     }
 
-    /// As [`Fleet::open`], with a say in how the host works.
+    /// As [`Fleet::open`], with options for the host.
     ///
     /// # Errors
     /// As [`Fleet::open`].
@@ -63,8 +63,8 @@ impl Fleet {
         Ok(Self { service: Arc::clone(&embedded) as _, place: Place::Directory(embedded) })
     }
 
-    /// The status of the drives of the embedded fleet at `path`, also where too many are missing to open it: present
-    /// drives with their contents, absent ones with the reason.
+    /// The status of the drives of the embedded fleet at `path`, also where too many are missing to open it. Present
+    /// drives come with their usage, missing ones with the reason.
     ///
     /// # Errors
     /// `Conflict` while another process has it open; `NotFound`, `Corrupt` and `Unsupported` where `fleet.json` can't
@@ -81,7 +81,8 @@ impl Fleet {
         Box::pin(async move { Self::connect_with(url, &Credentials::default()).await })
     }
 
-    /// Connects to a host with a token, or over TLS (`grpc+tls://host:port`) with an authority of one's own.
+    /// Connects to a host with a token, or over TLS (`grpc+tls://host:port`) with a certificate authority of the
+    /// caller's.
     ///
     /// # Errors
     /// As [`RemoteHost::connect_with`].
@@ -99,7 +100,7 @@ impl Fleet {
         matches!(self.place, Place::Url(_))
     }
 
-    /// The host of an embedded fleet, to be served or looked into.
+    /// The host of an embedded fleet, for servers and inspection.
     #[must_use]
     pub fn host(&self) -> Option<&Host> {
         match &self.place {
@@ -108,7 +109,7 @@ impl Fleet {
         }
     }
 
-    /// What the fleet does, whichever it is: for faces that serve it.
+    /// The fleet as a service, embedded or remote, for north doors.
     #[must_use]
     pub fn service(&self) -> &Arc<dyn FleetService> {
         &self.service
@@ -187,7 +188,7 @@ impl Fleet {
         Box::pin(async move { self.service.explanation(&asked, analyze, options).await })
     }
 
-    /// The data sets, in order of their names; one whose root record can't be read comes with its error.
+    /// The data sets, in order of their names. A data set with an unreadable root record comes with its error.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -203,10 +204,10 @@ impl Fleet {
         self.service.listing()
     }
 
-    /// A data set's root record.
+    /// The root record of a data set.
     ///
     /// # Errors
-    /// `NotFound`, with names that there are.
+    /// `NotFound`, with the names of existing data sets.
     pub fn describe<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<RootRecord>> {
         self.service.describe(name)
     }
@@ -214,20 +215,20 @@ impl Fleet {
     /// Removes a data set.
     ///
     /// # Errors
-    /// `NotFound`; `Conflict` when it is replaced at the same moment.
+    /// `NotFound`; `Conflict` where another writer replaces it at the same moment.
     pub fn drop_dataset<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<()>> {
         self.service.drop_dataset(name)
     }
 
-    /// How the drives are.
+    /// The status of all drives.
     ///
     /// # Errors
-    /// `Unavailable`, where a remote host does not answer.
+    /// `Unavailable` where a remote host does not answer.
     pub fn status(&self) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
         self.service.status()
     }
 
-    /// Has every drive verify what it holds, and mends what is damaged; see [`Host::scrub`].
+    /// Has every drive verify its values, and repairs damage; see [`Host::scrub`].
     ///
     /// # Errors
     /// As there.
@@ -235,22 +236,20 @@ impl Fleet {
         self.service.scrub(options, tell)
     }
 
-    /// Rebuilds on blank drives what was on the lost ones in whose place they are; see [`Host::repair`]. In an embedded
-    /// fleet those that are named get a blank one first, where their directory is gone or empty.
+    /// Rebuilds lost drives on the blank drives in their places; see [`Host::repair`]. An embedded fleet first creates
+    /// a blank drive for each named drive whose directory is gone or empty.
     ///
     /// # Errors
-    /// As there; `Invalid` where there is something else in a drive's directory, and for an address where the fleet is
-    /// in a directory.
+    /// As there; `Invalid` where a drive's directory has other content, and for an address where the fleet is embedded.
     pub fn repair<'a>(&'a self, options: &'a RepairOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<RepairReport>> {
         self.service.repair(options, tell)
     }
 
-    /// Takes blank drives into the fleet, empties those that are to leave it, and moves slices so that every drive has
-    /// as much as the others; see [`Host::resize`]. An embedded fleet gets `options.count` new drives, a fleet behind a
-    /// host those at `options.addresses`.
+    /// Takes blank drives into the fleet, empties leaving drives, and balances all drives; see [`Host::resize`]. An
+    /// embedded fleet creates `options.count` drives; a host connects to those at `options.addresses`.
     ///
     /// # Errors
-    /// As there; `Invalid` for addresses where the fleet is embedded, and a number of drives where it is not.
+    /// As there; `Invalid` for addresses where the fleet is embedded, and for a number of drives where it is not.
     pub fn resize<'a>(&'a self, options: &'a ResizeOptions, tell: &'a (dyn Fn(&Progress) + Send + Sync)) -> BoxFuture<'a, Result<ResizeReport>> {
         self.service.resize(options, tell)
     }
@@ -267,12 +266,12 @@ impl Fleet {
     }
 
     /// Stores `batches` as the plain table `name`, in the storable form of their schema (see
-    /// [`skytether_formats::storage_schema`]). Needs a runtime with more than one thread. `options` may be just whether
+    /// [`skytether_formats::storage_schema`]). Needs a runtime with several threads. `options` may be a bool: whether
     /// to replace a data set of that name.
     ///
     /// # Errors
-    /// The iterator's; `Conflict` where the data set exists and is not to be replaced; `Invalid` for columns to
-    /// partition by that are not there or can't be keys; what the drives say. Nothing is left behind then.
+    /// The iterator's; `Conflict` where the data set exists and may not be replaced; `Invalid` for partition columns
+    /// that are missing or can't be keys; errors of the drives. After an error nothing is left behind.
     pub fn ingest_table<'a>(
         &'a self,
         name: &'a DatasetName,
@@ -314,25 +313,25 @@ impl Fleet {
         })
     }
 
-    /// Stores the rows of some files of the same columns as the plain table `name`; see [`skytether_formats`] for the
+    /// Stores the rows of files with equal columns as the plain table `name`; see [`skytether_formats`] for the
     /// formats.
     ///
     /// # Errors
-    /// As [`Fleet::ingest_table`]; errors in a file name it.
+    /// As [`Fleet::ingest_table`]; an error in a file names it.
     pub async fn ingest_files<P: AsRef<Path>>(&self, name: &DatasetName, paths: &[P], options: impl Into<IngestOptions>) -> Result<IngestReport> {
         let table = files::open(paths)?;
         self.ingest_table(name, table.schema, table.batches, options).await
     }
 }
 
-/// How a plain table is stored.
+/// Options for storing a plain table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IngestOptions {
-    /// Whether it takes the place of a data set of its name.
+    /// Whether to replace a data set of the same name.
     pub replace: bool,
     /// The columns whose values determine the drive of a row, in order; empty: slices are distributed round robin.
     pub partition_by: Vec<String>,
-    /// How it is kept from loss; as the fleet usually does if `None`.
+    /// Redundancy of the data set; `None`: the fleet's.
     pub redundancy: Option<Scheme>,
 }
 

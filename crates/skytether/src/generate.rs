@@ -1,4 +1,4 @@
-//! Files of made-up particles ([`skytether_vpic::generate`]).
+//! Files of synthetic particles ([`skytether_vpic::generate`]).
 
 use std::io::BufWriter;
 use std::path::Path;
@@ -15,16 +15,15 @@ use skytether_formats::atomic_file::AtomicFile;
 /// Rows that are made at once.
 const BATCH: usize = 1 << 16;
 
-/// Rows of a row group of Parquet: what one takes in memory while it is written, some 25 MB, bounds what writing takes.
+/// Rows of a Parquet row group. One takes some 25 MB while it is written, which bounds the memory.
 const GROUP: usize = 1 << 20;
 
-/// Writes `particles` to the file `to`, as Parquet or as raw VPIC records; the file is there whole or not at
-/// all. `progress` is told the rows that were made since it was told last, and may end it by an error. Gives the
-/// bytes of the file. Blocks.
+/// Writes `particles` to the file `to`, as Parquet or as raw VPIC records. The file is there whole or not at all.
+/// `progress` gets the rows since its last call; its error ends the work. Gives the bytes of the file. Blocks.
 ///
 /// # Errors
 /// `Unsupported` for other formats; `Conflict` where the file exists and `replace` is false; `Exhausted` for a full
-/// disk, and what else the system says.
+/// disk; other errors of the system.
 pub fn particles(particles: &Particles, to: &Path, format: Format, replace: bool, mut progress: impl FnMut(u64) -> Result<()>) -> Result<u64> {
     let raw = match format {
         Format::Vpic => true,
@@ -46,7 +45,7 @@ pub fn particles(particles: &Particles, to: &Path, format: Format, replace: bool
             progress(rows)?;
         }
     } else {
-        // Numbers that have no pattern: neither dictionaries nor compression make them smaller.
+        // The numbers have no pattern, so dictionaries and compression would not make them smaller.
         let properties = WriterProperties::builder()
             .set_compression(Compression::UNCOMPRESSED)
             .set_dictionary_enabled(false)

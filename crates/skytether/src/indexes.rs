@@ -1,4 +1,4 @@
-//! Indexes that the drives build: asked for, listed, dropped, and waited for.
+//! Indexes of a fleet: create, list, drop, and wait for them.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use skytether_host::{IndexInfo, ListIndexes, NewIndex, OldIndex};
 
 use crate::fleet::Fleet;
 
-/// How often it is looked how far an index is: at first, and later.
+/// Interval between two looks at the progress of an index: the first, and the longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// How long an index may make no progress before nobody waits for it any longer.
+/// How long an index may make no progress before [`Fleet::wait_for_index`] gives up.
 const STUCK: Duration = Duration::from_secs(300);
 
 impl Fleet {
-    /// Has the drives build an index in the background; what it is called. See
+    /// Has the drives build an index in the background, and gives its name. See
     /// [`skytether_host::Catalog::create_index`].
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Fleet {
         self.service().create_index(asked)
     }
 
-    /// The indexes, and how far they are; see [`skytether_host::Catalog::indexes`].
+    /// The indexes and their progress; see [`skytether_host::Catalog::indexes`].
     ///
     /// # Errors
     /// As there.
@@ -40,11 +40,11 @@ impl Fleet {
         self.service().drop_index(old)
     }
 
-    /// Waits until an index is built; `tell` is told how far it is.
+    /// Waits until an index is built. `tell` gets the progress; its error ends the wait.
     ///
     /// # Errors
-    /// NotFound where it was dropped; Exhausted where drives dropped it for want of space, Invalid where it can't be
-    /// built; Unavailable where drives don't answer, or it gets no further; what `tell` says.
+    /// `NotFound` where the index was dropped; `Exhausted` where drives dropped it for lack of space; `Invalid` where
+    /// it can't be built; `Unavailable` where drives do not answer, or it makes no progress; errors of `tell`.
     pub async fn wait_for_index(&self, index: &OldIndex, mut tell: impl FnMut(&IndexInfo) -> Result<()>) -> Result<IndexInfo> {
         let asked = ListIndexes { dataset: Some(index.dataset.clone()) };
         let (mut pause, mut seen, mut moved) = (LOOKS.0, None, Instant::now());

@@ -1,4 +1,4 @@
-//! The drives of an embedded fleet without a host over them: what can be told where too many are lost for one.
+//! The status of an embedded fleet's drives without a host, where too many are missing to open the fleet.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,8 +21,7 @@ struct Found {
     drive: Result<Arc<Drive>>,
 }
 
-/// The drives of the embedded fleet at `path`, those that are there and those that are not; see
-/// [`crate::Fleet::offline_status`].
+/// The present and the missing drives of the embedded fleet at `path`; see [`crate::Fleet::offline_status`].
 pub(crate) fn offline_status(path: &Path) -> BoxFuture<'_, Result<Vec<DriveStatus>>> {
     Box::pin(async move {
         let dir = path.to_path_buf();
@@ -53,10 +52,10 @@ pub(crate) fn offline_status(path: &Path) -> BoxFuture<'_, Result<Vec<DriveStatu
     })
 }
 
-/// The drives of the fleet, as far as they can be opened, and the lock without which they may not be.
+/// Opens the drives of the fleet, as far as possible, and takes the lock, without which they must not be opened.
 fn open_all(path: &Path) -> Result<(Lock, Vec<Found>)> {
     let file = path.join("fleet.json");
-    // First: where there is no fleet no lock is left behind.
+    // First: where there is no fleet, no lock is left behind.
     read(&file)?;
     let lock = Lock::take(path)?;
     let fleet = read(&file)?;

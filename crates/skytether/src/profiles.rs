@@ -1,4 +1,4 @@
-//! Which devices the drives of an embedded fleet are to be like.
+//! Device profiles that the drives of an embedded fleet emulate.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl From<&str> for Profiles {
 }
 
 impl Profiles {
-    /// How many drives they are for, where they tell.
+    /// The number of drives, where it is given.
     pub(crate) fn drives(&self) -> Option<usize> {
         match self {
             Self::Each(given) => Some(given.len()),
@@ -37,10 +37,10 @@ impl Profiles {
         }
     }
 
-    /// The devices that they mean.
+    /// Reads the device profiles.
     ///
     /// # Errors
-    /// As [`Device::enforced`]; which drive it is for is in the text, where that is not every one.
+    /// As [`Device::enforced`]; the text names the drive, unless the profile is for all.
     pub(crate) fn read(&self) -> Result<Devices> {
         let of = |n: usize, given: &String| Device::enforced(given).map_err(|e| e.context(format!("drive {n}")));
         Ok(match self {
@@ -60,10 +60,10 @@ pub(crate) enum Devices {
 }
 
 impl Devices {
-    /// One for each of `drives` drives, in order.
+    /// The device profile of each of `drives` drives, in order.
     ///
     /// # Errors
-    /// Invalid where they are for another number of drives.
+    /// `Invalid` where the profiles are for another number of drives.
     pub(crate) fn of(self, drives: usize) -> Result<Vec<Option<Device>>> {
         match self {
             Self::Every(device) => Ok(vec![device; drives]),

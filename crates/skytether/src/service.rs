@@ -1,4 +1,4 @@
-//! An embedded fleet as a [`FleetService`]: its host, and what only a fleet in a directory does.
+//! An embedded fleet as a [`FleetService`]: its host, and the operations on its directory.
 
 use arrow::datatypes::SchemaRef;
 use futures::future::BoxFuture;
@@ -77,7 +77,7 @@ impl FleetService for Embedded {
         self.of_host().scrub(options, tell)
     }
 
-    /// The lost drives that are named get a blank one first, where their directory is gone or empty.
+    /// Creates a blank drive for each named lost drive whose directory is gone or empty.
     fn repair<'a>(&'a self, options: &'a RepairOptions, tell: OnProgress<'a>) -> BoxFuture<'a, Result<RepairReport>> {
         Box::pin(async move {
             if let Some(address) = &options.address {

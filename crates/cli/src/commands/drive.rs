@@ -29,17 +29,17 @@ pub(crate) struct DriveServe {
     /// The drive's name in receipts and errors (default: its directory's name).
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// Make a new, blank drive of this id, in the place of a lost one of that id: `skytether repair` rebuilds what was
-    /// on that. The directory must be empty, or hold that drive.
+    /// Make a new, blank drive with this id, in the place of a lost drive; `skytether repair` then rebuilds its
+    /// content. The directory must be empty, or hold that drive.
     #[arg(long, value_name = "ID")]
     replace: Option<uuid::Uuid>,
-    /// The device that the drive is to be like: its processor, memory, disk and link bound what the drive does. A
-    /// shipped profile (envoy, newport, server, unlimited) or a TOML file of your own; `skytether calibrate` measures
-    /// whether it is kept to.
+    /// The device that the drive emulates: its processor, memory, disk and link bound the drive. A shipped profile
+    /// (envoy, newport, server, unlimited) or a TOML file of your own; `skytether calibrate` measures whether the drive
+    /// keeps to it.
     #[arg(long, value_name = "NAME|FILE", default_value = "unlimited", value_parser = device(Device::enforced))]
     profile: Profile,
-    /// How many times their processor time slices may take before the drive takes on no more, and gives back what it
-    /// has not begun: whoever asked reads them and works them off instead.
+    /// How many times their processor time slices may take before the drive takes no more, and gives back slices that
+    /// it has not begun. The host then processes them instead.
     #[arg(long, value_name = "TIMES", default_value_t = 32.0, value_parser = times)]
     max_load: f64,
     /// Memory that queries may use on this drive, in MiB (default: what its profile says, at most; 512 without one).
@@ -47,7 +47,7 @@ pub(crate) struct DriveServe {
     memory: Option<u64>,
 }
 
-/// A load is 1 at least.
+/// Parses a load, which is 1 at least.
 fn times(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(times) if times > 1.0 => Ok(times),
@@ -55,7 +55,7 @@ fn times(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Carries out a command of drives.
+/// Runs a command about drives.
 pub(crate) async fn run(command: DriveCommand) -> Result<(), Failure> {
     match command {
         DriveCommand::Serve(args) => serve(*args).await,

@@ -1,4 +1,4 @@
-//! `skytether generate`: data to try things with.
+//! `skytether generate`: synthetic data.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -16,8 +16,8 @@ use crate::progress::Rows;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Generate {
-    /// Particles as plasma simulations dump them (ID, x, y, z, ke), of which as many are energetic as C2's authors
-    /// published.
+    /// Particles as plasma simulations write them (ID, x, y, z, ke). The share of energetic ones is the one that C2's
+    /// authors published.
     Particles(GenerateParticles),
 }
 
@@ -29,10 +29,10 @@ Raw records (.vpic) have 48 bytes, little endian: u64 ID, 8 bytes of padding, f3
 Examples:\n  skytether generate particles --rows 50M --seed 1 --out particles.parquet\n  skytether generate particles --rows 1M --seed 1 --out dump.vpic\n  skytether ingest dump.vpic --to physics.run1 --fleet fleet"
 )]
 pub(crate) struct GenerateParticles {
-    /// How many; k, M and G stand for thousands, millions and billions.
+    /// The number of particles; k, M and G mean thousands, millions and billions.
     #[arg(long, value_name = "N", value_parser = count)]
     rows: u64,
-    /// What all numbers follow from: the same ones make the same file, on any machine.
+    /// The seed of all numbers: equal seeds make equal files, on any machine.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// The file; it is there whole or not at all. Its ending says what it is: .parquet, or .vpic for raw records.
@@ -42,7 +42,7 @@ pub(crate) struct GenerateParticles {
     #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(["parquet", "vpic"]).try_map(|word| word.parse::<Format>()))]
     output_format: Option<Format>,
     /// The share of the energetic particles (ke > 0.3) that is in every 16th brick, as where field lines reconnect; the
-    /// others are anywhere. How many are above which energy stays the same.
+    /// others are anywhere. The number of particles above each energy stays the same.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     gathered: f64,
     /// Replace the file if there is one.
@@ -53,7 +53,7 @@ pub(crate) struct GenerateParticles {
     format: ListFormat,
 }
 
-/// A number of things.
+/// Parses a count.
 fn count(text: &str) -> Result<u64, String> {
     let wrong = || "a whole number is wanted, such as 1000000, 250k, 50M or 1G".to_owned();
     let times = match text.chars().last() {
@@ -63,7 +63,7 @@ fn count(text: &str) -> Result<u64, String> {
         _ => 1,
     };
     let digits = if times == 1 { text } else { text.get(..text.len() - 1).unwrap_or_default() };
-    // More than this no table can have, and no file could hold.
+    // No table and no file can hold more.
     digits.replace('_', "").parse::<u64>().ok().and_then(|n| n.checked_mul(times)).filter(|n| *n <= 1 << 40).ok_or_else(wrong)
 }
 

@@ -1,4 +1,4 @@
-//! `skytether host serve`: a host, or a branch that is one drive of another host.
+//! `skytether host serve`: a host, or an aggregator that is one drive of another host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,40 +36,40 @@ pub(crate) struct HostServe {
     /// An embedded fleet's directory.
     #[arg(long, value_name = "DIR")]
     fleet: Option<PathBuf>,
-    /// The devices that the embedded drives are to be like: a profile for all, or one for each in order. Served drives
-    /// have profiles of their own (`drive serve --profile`).
+    /// The devices that the embedded drives emulate: one profile for all, or one for each in order. Served drives have
+    /// profiles of their own (`drive serve --profile`).
     #[arg(long, value_name = "NAME|FILE,...", value_delimiter = ',', value_parser = device(Device::enforced), conflicts_with = "drives")]
     profile: Vec<Profile>,
-    /// Addresses of served drives; semicolons between those that are on different hosts ("a:1,a:2;b:1,b:2"), where the
-    /// drives become a fleet now that is to know its hosts, as `ec:K+M/k+m` needs it.
+    /// Addresses of served drives. Semicolons separate the drives of different nodes ("a:1,a:2;b:1,b:2"), for a new
+    /// fleet that needs nodes, as with `ec:K+M/k+m`.
     #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',')]
     drives: Vec<String>,
-    /// How data sets survive the loss of drives, unless their ingest says otherwise, if the served drives are empty and
-    /// become a fleet now: `none`, `replicas:R`, `ec:K+M`, or `ec:K+M/k+m` across hosts (those that semicolons in
-    /// --drives say, or else those of the addresses) and across the drives of each. A fleet that is there keeps its
-    /// own: any other one but `none` is refused.
+    /// The redundancy of a new fleet, for data sets whose ingest names none: `none`, `replicas:R`, `ec:K+M`, or
+    /// `ec:K+M/k+m` across nodes and across the drives of each. Served drives become a new fleet if they are empty. Its
+    /// nodes are those of the semicolons in --drives, or those of the addresses. An existing fleet keeps its redundancy
+    /// and rejects any other but `none`.
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme, conflicts_with_all = ["fleet", "aggregator"])]
     redundancy: Scheme,
-    /// Be one drive of another host, under this name, instead of a host of queries: name the address that is printed
-    /// among the --drives of that host. It must have drives of its own (--drives), which are nobody else's; it sends up
-    /// what they make of its slices, put together.
+    /// Be one drive of another host, under this name, instead of a host for queries. Name the printed address among the
+    /// --drives of that host. It needs drives of its own (--drives), which no other host uses. It merges their results
+    /// before it sends them to the other host.
     #[arg(long, alias = "as-drive", value_name = "NAME", conflicts_with_all = ["fleet", "slice_rows"])]
     aggregator: Option<String>,
-    /// The link to the host above, in Gbit/s, by which that plans (default: what the links of the drives are together,
-    /// where they have profiles).
+    /// The link to the other host, in Gbit/s, by which that host plans (default: the sum of the drives' links, where
+    /// they have profiles).
     #[arg(long, alias = "link", value_name = "GBIT", requires = "aggregator", value_parser = rate)]
     uplink_gbit: Option<f64>,
-    /// Seconds without a sign of life after which a served drive counts as dead. One that works is never silent for so
+    /// Seconds without a heartbeat after which a served drive counts as dead. A working drive is never silent for this
     /// long.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     drive_timeout: u64,
     /// Memory that all queries together may use for sorting, joining and merging, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
     memory: u64,
-    /// Disk that queries may use for what the host's memory can't hold, in MiB.
+    /// Disk that queries may use to spill what the host's memory can't hold, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 10 << 10)]
     spill_limit: u64,
-    /// Rows that a slice of what is ingested holds at most. By default only a slice's size counts.
+    /// Limit of rows in a slice of ingested data. By default only a slice's size counts.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     slice_rows: Option<u64>,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub(crate) struct HostServe {
     client: ClientArgs,
 }
 
-/// A rate that links have.
+/// Parses the rate of a link.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),
@@ -87,15 +87,15 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Carries out a command of hosts.
+/// Runs a command about hosts.
 pub(crate) async fn run(command: HostCommand) -> Result<(), Failure> {
     match command {
         HostCommand::Serve(args) => serve(*args).await,
     }
 }
 
-/// The addresses of drives, each with the name of its host (failure domain). Semicolons separate hosts. Without
-/// semicolons and with a scheme across hosts, the hosts are those of the addresses; otherwise they are unknown.
+/// The addresses of drives, each with the name of its node. Semicolons separate nodes. Without semicolons and with a
+/// scheme across nodes, the nodes are the hosts of the addresses; otherwise they are unknown.
 fn hosts(given: &[String], redundancy: Scheme) -> Result<Vec<(String, Option<String>)>> {
     let (mut drives, mut host) = (Vec::new(), 0);
     let grouped = given.iter().any(|part| part.contains(';'));
@@ -150,7 +150,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
                     }
                     drives.push(drive);
                 }
-                // A fleet with redundancy does without it: the others know.
+                // A fleet with redundancy may open without it; the other drives know.
                 Err(e) if e.kind() == Kind::Unavailable && args.aggregator.is_none() && hosts.len() > 1 => {
                     eprintln!("skytether: {e}");
                     options.silent.push(at.clone());
@@ -160,7 +160,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             }
         }
         if let Some(name) = &args.aggregator {
-            // First, so that a port that is taken leaves no new branch behind.
+            // First, so that a taken port leaves no new aggregator behind.
             let doors = skytether_flight_drive::drive_doors();
             let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
             let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
@@ -168,9 +168,9 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             let who = format!("{name} serves {} as one", counted(hosts.len() as u64, "drive"));
             return bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context))).await;
         }
-        // First, so that where the port is taken, by another host of the same drives perhaps, that one keeps them.
+        // First: if another host of the same drives has the port, that host keeps the drives.
         let bound = args.serve.bind(&faces(), None).await?;
-        // The list was typed in: only empty drives become a fleet, and only exactly one fleet's drives are served.
+        // The list was typed in. Only empty drives become a fleet, and only the drives of exactly one fleet are served.
         options.redundancy = args.redundancy;
         let host = match all_of(silent) {
             None => Host::join(drives, options, Founding::EmptyDrives).await?.0,
@@ -196,7 +196,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     }
 }
 
-/// The faces of a host, by scheme. Flight and Flight SQL are one.
+/// The north doors of a host, by scheme. Flight and Flight SQL are one.
 fn faces() -> Registry<Security> {
     let mut faces = Registry::new("a host");
     faces.register(DEFAULT_SCHEME, Security::Plain);

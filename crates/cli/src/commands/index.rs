@@ -13,7 +13,7 @@ use crate::listing;
 pub(crate) enum Index {
     /// Have the drives build an index of a table, in the background.
     Create(Create),
-    /// List the indexes, and how far they are.
+    /// List the indexes and their progress.
     #[command(visible_alias = "ls")]
     List(List),
     /// Remove an index.
@@ -34,13 +34,13 @@ pub(crate) struct Create {
     table: String,
     #[command(flatten)]
     fleet: FleetArg,
-    /// The columns by whose ranges rows are to be found, at most 8.
+    /// The columns by whose ranges the index finds rows, at most 8.
     #[arg(long, value_name = "COLUMN,...", required = true, value_delimiter = ',')]
     columns: Vec<String>,
-    /// Columns whose values the index is to have beside them.
+    /// Columns whose values the index includes, besides its own.
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     include: Vec<String>,
-    /// What it is called (default: its columns).
+    /// The name of the index (default: its columns).
     #[arg(long)]
     name: Option<String>,
     /// Wait until it is built.

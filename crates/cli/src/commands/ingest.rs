@@ -30,12 +30,12 @@ pub(crate) struct Ingest {
     /// Replace the data set if there is one; readers see the old or the new one, never a mixture.
     #[arg(long)]
     replace: bool,
-    /// Columns whose values say on which drive a row lies, so that equal ones are together: joins, windows and
-    /// aggregates by them run whole on the drives.
+    /// Columns whose values determine the drive of a row, so that equal values are together: joins, windows and
+    /// aggregates by these columns run whole on the drives.
     #[arg(long, value_name = "COLUMN,COLUMN,...", value_delimiter = ',')]
     partition_by: Vec<String>,
-    /// How the data set survives the loss of drives, if not as the fleet usually does: `none`, `replicas:R`, `ec:K+M`,
-    /// or, in a fleet that knows its hosts, `ec:K+M/k+m`.
+    /// The redundancy of the data set, instead of the fleet's: `none`, `replicas:R`, `ec:K+M`, or, in a fleet with
+    /// nodes, `ec:K+M/k+m`.
     #[arg(long, value_name = "SCHEME", value_parser = scheme)]
     redundancy: Option<Scheme>,
     #[command(flatten)]

@@ -18,9 +18,9 @@ pub(crate) struct Init {
     /// How many drives.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     drives: u16,
-    /// How data sets survive the loss of drives, unless their ingest says otherwise: `none`, `replicas:R` (R copies),
-    /// `ec:K+M` (any M drives may be lost; takes M/K more room), or, with --nodes, `ec:K+M/k+m` (any M nodes may be
-    /// lost, and m drives of each other one at the same time).
+    /// The redundancy of data sets whose ingest names none: `none`, `replicas:R` (R copies), `ec:K+M` (any M drives may
+    /// be lost; takes M/K more space), or, with --nodes, `ec:K+M/k+m` (any M nodes may be lost, and m drives of each
+    /// other one at the same time).
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme)]
     redundancy: Scheme,
     /// How many nodes (failure domains) the drives are divided among, in order and as many to each: the drives of a

@@ -10,7 +10,7 @@ use crate::listing;
 pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
     let found = fleet(&args.fleet).await?.listing().await?;
     let text = match args.format {
-        // "no data sets" would be too much said where not every drive was heard.
+        // "no data sets" would be wrong where a drive did not answer.
         ListFormat::Table if found.datasets.is_empty() && !found.silent.is_empty() && !found.whole => String::new(),
         ListFormat::Table => listing::datasets(&found.datasets),
         ListFormat::Json => listing::json(&found.datasets)?,

@@ -43,11 +43,10 @@ Exit status 1 if something could not be rebuilt, or drives are lost still.\n\nEx
 pub(crate) struct Repair {
     #[command(flatten)]
     fleet: FleetArg,
-    /// The lost drives to replace, by name or id (default: those in whose place a blank one is already).
+    /// The lost drives to replace, by name or id (default: those with a blank drive in their place).
     #[arg(long, value_name = "DRIVE,DRIVE,...", value_delimiter = ',')]
     replace: Vec<String>,
-    /// The address of the blank drive that takes the place of the one that --replace names, where the host does not
-    /// reach it yet.
+    /// The address of the blank drive that replaces the one of --replace, if the host does not reach it yet.
     #[arg(long, alias = "with", value_name = "ADDR", requires = "replace")]
     replacement: Option<String>,
     /// How fast the other drives may read for it together, in MB/s (default: as fast as it goes).

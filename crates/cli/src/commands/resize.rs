@@ -13,7 +13,7 @@ use crate::progress::Bytes;
 pub(crate) enum FleetCommand {
     /// Take blank drives into the fleet, and give them their share.
     Add(Add),
-    /// Empty drives, also lost ones, and go on without them.
+    /// Empty drives, also lost ones, and end their membership.
     Retire(Retire),
     /// Move slices so that every drive has as much as the others.
     Balance(Balance),
@@ -47,8 +47,8 @@ pub(crate) struct Add {
     /// How many drives to make, of a fleet in a directory (default: 1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     count: Option<u16>,
-    /// The host that the new drives are on, in a fleet that knows its hosts (default: that of their addresses, if the
-    /// fleet has drives there; in a directory the one with the fewest drives).
+    /// The node of the new drives, in a fleet with nodes (default: the host of their addresses, if the fleet has drives
+    /// there; in a directory the node with the fewest drives).
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     #[command(flatten)]
@@ -63,7 +63,7 @@ A table that is partitioned by key needs a drive on which it is not yet for each
 Example:\n  skytether fleet retire drive-2 --fleet fleet"
 )]
 pub(crate) struct Retire {
-    /// The drives, by names or ids (`skytether status` tells them).
+    /// The drives, by names or ids (`skytether status` lists them).
     #[arg(required = true, value_name = "DRIVE")]
     drives: Vec<String>,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use crate::common_args::{FleetArg, ListArgs, ListFormat};
 use crate::context::{Failure, fleet, print_line};
 use crate::listing;
 
-/// How the drives are; where too many are lost for the fleet in a directory to be opened, with the error that says so.
+/// The status of the drives. If too many are lost to open the fleet of a directory, it comes with the error.
 async fn drives_of(at: &FleetArg) -> Result<(Vec<DriveStatus>, Option<Error>)> {
     let error = match fleet(at).await {
         Ok(fleet) => return Ok((fleet.status().await?, None)),

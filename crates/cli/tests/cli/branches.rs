@@ -1,4 +1,4 @@
-//! A tree of processes: drives, a branch over them that is one drive to the host above, and that host.
+//! A tree of processes: drives, an aggregator over them that is one drive to its host, and that host.
 
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ fn aggregator_is_one_drive_of_its_host_and_shows_its_children() {
     let lines = |name: &str| whole.err.lines().position(|line| line.contains(&format!("{name}: "))).unwrap();
     assert!(lines("middle") < lines("drive-0") && lines("middle") < lines("drive-1"), "{}", whole.err);
 
-    // The host knows of one drive, and its drives belong to the branch.
+    // The host sees one drive, and its drives belong to the aggregator.
     let status: Vec<Value> = serde_json::from_str(&run(&["status", "--fleet", &host.url, "--format", "json"]).code(0).out).unwrap();
     assert!(status.len() == 1 && status[0]["info"]["name"] == "middle" && status[0]["error"].is_null(), "{status:?}");
     let said = run(&["host", "serve", "--drives", &addresses, "--listen", "127.0.0.1:0"]).fails(1);

@@ -391,7 +391,7 @@ fn patterns_name_files_and_a_wrong_separator_is_noticed() {
     let done = run(&["ingest", &pattern, "--to", "d.t", "--fleet", &at]).code(0);
     assert!(done.out.starts_with("d.t: 2 rows in 1 slice, ") && done.err.is_empty(), "{done:?}");
     assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &at, "--format", "csv"]).code(0).out, "s\n3\n");
-    // Hidden files are nobody's, whether a pattern or a directory is named.
+    // Hidden files are skipped in a pattern and in a directory.
     let parts = dir.path().join("parts");
     std::fs::create_dir(&parts).unwrap();
     for (name, value) in [("a.csv", 1), ("b.csv", 2), (".c.csv", 4), ("_d.csv", 8)] {

@@ -82,7 +82,7 @@ fn served_fleet_answers_as_embedded_and_names_a_dead_drive() {
     assert_eq!(run(all).code(0).out, before.out);
     run(&["status", "--fleet", &host.url]).code(0);
 
-    // Asked to end, each ends well: the host first, and the drives as well with nobody connected.
+    // Each process ends well on request: the host first, then the drives without a connection.
     for (n, served) in std::iter::once(host).chain(drives).enumerate() {
         let done = served.stop().code(0);
         if n == 0 {

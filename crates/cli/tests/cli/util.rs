@@ -77,7 +77,7 @@ pub(crate) fn run(args: &[&str]) -> Done {
     run_with(args, &[])
 }
 
-/// [`run`] with so many files open at once at most.
+/// As [`run`], with at most `most` open files.
 #[track_caller]
 pub(crate) fn run_with_files(most: usize, args: &[&str]) -> Done {
     let mut shell = Command::new("sh");
@@ -101,7 +101,7 @@ fn finish(mut command: Command, args: &[&str]) -> Done {
     ended(child, &out, &err, args)
 }
 
-/// What became of a command of which this is all that it prints.
+/// Waits for a command that prints nothing but `out` and `err`, and collects its result.
 #[track_caller]
 fn ended(mut child: Killed, out: &Receiver<Vec<u8>>, err: &Receiver<Vec<u8>>, args: &[&str]) -> Done {
     // Its outputs are closed when it ends; they are what can be waited for with a bound.
@@ -239,7 +239,7 @@ impl Served {
         send(&self.child.0, signal);
     }
 
-    /// Holds it where it is: its sockets stay open, and nobody answers on them.
+    /// Stops the process: its sockets stay open, and no request is answered.
     #[track_caller]
     pub(crate) fn freeze(&self) {
         self.signal(libc::SIGSTOP);

@@ -1,4 +1,4 @@
-//! What a drive's disk gives: reading on, and reading here and there.
+//! Measures a drive's disk: sequential and scattered reads.
 
 use std::time::Instant;
 
@@ -8,18 +8,18 @@ use skytether_common::{DatasetName, Key, PartitionName, Result};
 use skytether_scheduler::profile::Profile;
 use skytether_store::{Expect, Op, SliceStore};
 
-/// Slices, and how long each is.
+/// The number of slices, and their length in bytes.
 const SLICES: u32 = 32;
 const SLICE: usize = 1 << 20;
 
-/// Reading on stops after so long, but not before the third slice.
+/// Sequential reads stop after this many seconds, but not before the third slice.
 const SECONDS: f64 = 0.5;
 
-/// Reads here and there, each of so many bytes.
+/// The number of scattered reads, and the bytes of each.
 const JUMPS: u32 = 24;
 const PIECE: u64 = 4 << 10;
 
-/// What was measured.
+/// The measured figures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Disk {
     pub(super) bytes_per_s: f64,
@@ -30,12 +30,12 @@ pub(super) struct Disk {
 pub(super) fn measure(store: &dyn SliceStore, profile: &Profile) -> Result<Disk> {
     let partition = PartitionName { dataset: DatasetName::new("calibration", "disk")?, generation: Generation(1), table: "data".into(), slot: 0 };
     let keys = (0..SLICES).map(|n| partition.slice_key(n)).collect::<Result<Vec<Key>>>()?;
-    // What a store may not take for the same bytes again.
+    // Values differ, so that the store can't recognise equal bytes.
     let value = |n: u32| Bytes::from((0..SLICE).map(|i| (i as u32).wrapping_mul(n * 2 + 1).to_le_bytes()[1]).collect::<Vec<u8>>());
     for (n, key) in (0..).zip(&keys) {
         store.apply(vec![Op::Put { key: key.clone(), value: value(n), expect: Expect::Any }])?;
     }
-    // The head goes to the beginning.
+    // Moves the emulated head to the beginning.
     store.get(&keys[0])?;
     let (start, mut bytes) = (Instant::now(), 0);
     for (n, key) in keys.iter().enumerate().skip(1) {
@@ -48,7 +48,7 @@ pub(super) fn measure(store: &dyn SliceStore, profile: &Profile) -> Result<Disk>
     let start = Instant::now();
     let piece = 0..PIECE;
     for jump in 0..JUMPS {
-        // 13 has no factor in common with their number.
+        // 13 has no factor in common with the number of slices, so the reads reach all of them.
         store.get_ranges_unverified(&keys[(jump * 13 % SLICES) as usize], std::slice::from_ref(&piece))?;
     }
     let each = start.elapsed().as_secs_f64() / f64::from(JUMPS);

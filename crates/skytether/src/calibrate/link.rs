@@ -1,5 +1,4 @@
-//! What a link gives, measured with a source of rows at its other end that costs next to nothing,
-//! in process or over Flight.
+//! Measures a link, in process or over Flight, with a source of rows at its other end that costs almost nothing.
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -18,20 +17,20 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-/// Bytes of a batch: what the link moves in this part of a second, within bounds.
+/// The bytes of a batch are what the link moves in this part of a second, within bounds.
 const BATCH_SECONDS: f64 = 0.01;
 const BATCH: std::ops::Range<f64> = 4096.0..1048576.0;
 
-/// Batches that are sent.
+/// The number of batches.
 const BATCHES: usize = 50;
 
-/// Round trips of which the middle one counts.
+/// The number of round trips; their median counts.
 const TRIPS: usize = 41;
 
 /// Ends when dropped.
 type Server = AbortOnDropHandle<Result<()>>;
 
-/// Two sources: one behind the device's link, one behind none, each reached in the same way.
+/// Two sources of rows, one behind the device's link and one without it. Both are reached in the same way.
 pub(super) struct Ends {
     device: Arc<dyn Cse>,
     plain: Arc<dyn Cse>,
@@ -53,7 +52,7 @@ impl Ends {
         Ok(Self { device, plain, _servers: vec![first, second] })
     }
 
-    /// Bytes per second from the first batch to the last, where `expected` is about what they will be.
+    /// Bytes per second from the first batch to the last; `expected` is the approximate result.
     pub(super) async fn bytes_per_s(&self, expected: f64) -> Result<f64> {
         let values = (expected * BATCH_SECONDS).clamp(BATCH.start, BATCH.end) as usize / 8;
         let plan = SubPlan {
@@ -82,7 +81,7 @@ impl Ends {
         Ok(bytes as f64 / seconds)
     }
 
-    /// Half of what a round trip takes longer than without the device's link.
+    /// Half of the difference between round trips with and without the device's link.
     pub(super) async fn latency_s(&self) -> Result<f64> {
         let (with, without) = (round_trip(self.device.as_ref()).await?, round_trip(self.plain.as_ref()).await?);
         Ok(((with - without) / 2.0).max(0.0))
@@ -97,7 +96,7 @@ async fn serve(cse: Arc<dyn Cse>) -> Result<(Arc<dyn Cse>, Server)> {
     Ok((FlightCse::connect(&address, ConnectOptions::default()).await?, server))
 }
 
-/// Seconds for a question and its answer.
+/// Seconds of one round trip.
 async fn round_trip(cse: &dyn Cse) -> Result<f64> {
     let key = Key::new("calibration")?;
     let mut took = Vec::with_capacity(TRIPS);
@@ -110,7 +109,7 @@ async fn round_trip(cse: &dyn Cse) -> Result<f64> {
     Ok(took[TRIPS / 2])
 }
 
-/// Holds nothing; every sub-plan gives the same rows.
+/// A CSE without storage that answers every sub-plan with the same rows.
 #[derive(Debug)]
 struct RowSource {
     info: CseInfo,
@@ -143,7 +142,7 @@ impl Storage for RowSource {
 }
 
 impl Cse for RowSource {
-    /// [`BATCHES`] batches of as many rows as are wanted, 8 bytes each.
+    /// [`BATCHES`] batches with the requested number of rows, 8 bytes each.
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
             let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0; plan.batch_rows as usize]));

@@ -1,9 +1,9 @@
-//! Calibration: does a drive that is to be like a device really work as that would?
+//! Calibration: does a drive with a device profile work as that device would?
 //!
-//! Each part is measured by itself, through the very objects that drives use: a query over an embedded fleet for the
-//! processor, reads from a drive's store for its disk, messages of a source of rows behind its link, in process or over
-//! Flight on loopback, and its memory pool. What is asked is the profile; what is got is measured on the clock, so that
-//! a machine which is slower than the device, or busy with something else, shows.
+//! Each part is measured alone, through the objects that drives use: a query over an embedded fleet for the processor,
+//! reads of a drive's store for its disk, and its memory pool. For the link a source of rows sends messages, in process
+//! or over Flight on loopback. `asked` is the profile's figure, and `got` is measured on the clock. So a machine that
+//! is slower than the device, or busy, shows.
 
 mod disk;
 mod link;
@@ -22,10 +22,10 @@ use skytether_scheduler::profile::Profile;
 use skytether_store::disk::DriveIdentity;
 use uuid::Uuid;
 
-/// How far what is got may be from what is asked.
+/// Largest relative difference between a measured figure and the profile's.
 pub const TOLERANCE: f64 = 0.2;
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -44,7 +44,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// `value` for people.
+    /// `value` with its unit, for people.
     #[must_use]
     pub fn show(self, value: f64) -> String {
         match self {
@@ -63,13 +63,13 @@ impl Unit {
 pub struct Measured {
     /// Its key in the profile.
     pub key: &'static str,
-    /// In what both are counted.
+    /// The unit of both figures.
     pub unit: Unit,
-    /// What the profile says; `None` where it bounds nothing.
+    /// The profile's figure; `None` where it has no bound.
     pub asked: Option<f64>,
     /// What was measured.
     pub got: f64,
-    /// Got by asked; `None` where nothing, or 0, was asked.
+    /// `got` divided by `asked`; `None` where nothing, or 0, was asked.
     pub ratio: Option<f64>,
     /// Whether the ratio is within the tolerance of 1, or there is none.
     pub within: bool,
@@ -82,31 +82,31 @@ impl Measured {
     }
 }
 
-/// What a profile asks for, and what a drive under it gets.
+/// The figures of a profile and of a drive under it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Calibration {
     /// The profile's name.
     pub profile: String,
     /// Whether the link was Flight on loopback.
     pub served: bool,
-    /// How far from 1 a ratio may be.
+    /// Largest difference of a ratio from 1.
     pub tolerance: f64,
-    /// Whether all are.
+    /// Whether all ratios are within the tolerance.
     pub within: bool,
     /// The figures, in the profile's order.
     pub measured: Vec<Measured>,
 }
 
-/// Parts that are measured one after the other, for who shows progress.
+/// The number of parts that are measured one after the other, for progress displays.
 pub const STEPS: u64 = 5;
 
-/// Measures a drive like the device that `given` means ([`Device::given`]), in a directory of its own below `dir`
-/// (by default the system's for temporary files) that is removed afterwards. With `served` the link is that of a
-/// drive on loopback. `step` is called with the name of each of the [`STEPS`] as it begins. Takes some seconds, and
-/// longer for slow devices.
+/// Measures a drive under the device profile `given` ([`Device::given`]). It works in a new directory below `dir` (by
+/// default the system's for temporary files) and removes it afterwards. With `served` the link is a drive's on
+/// loopback. `step` is called with the name of each of the [`STEPS`] as it begins. Takes some seconds, and longer for
+/// slow devices.
 ///
 /// # Errors
-/// As [`Device::given`]; what opening and using a fleet there gives.
+/// As [`Device::given`]; errors of opening and using a fleet there.
 pub fn calibrate<'a>(given: &'a str, dir: Option<&'a Path>, served: bool, step: impl FnMut(&'static str) + Send + 'a) -> BoxFuture<'a, Result<Calibration>> {
     measure(given, dir, served, Box::new(step))
 }
@@ -163,7 +163,7 @@ fn measure<'a>(given: &'a str, dir: Option<&'a Path>, served: bool, mut step: Bo
     })
 }
 
-/// The most that `pool` hands out at once, in bytes.
+/// The most bytes that `pool` grants at once.
 fn memory(pool: &Arc<dyn MemoryPool>) -> u64 {
     let (mut had, mut refused) = (0usize, usize::MAX);
     while refused - had > 1 {

@@ -1,4 +1,4 @@
-//! What a drive's cores give: the same query with and without them, alone and several at once.
+//! Measures a drive's cores: the same query with and without emulation, alone and several at once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::embedded::OpenOptions;
 use crate::fleet::Fleet;
 use crate::profiles::Profiles;
 
-/// Rows of the table: decoding and aggregating them takes this machine a few milliseconds, so that one or another run
-/// is not interrupted also where others are at work. They are packed well, so that reading them takes no time.
+/// Rows of the table. This machine decodes and aggregates them in a few milliseconds, so some runs are not interrupted
+/// even on a busy machine. They compress well, so that reading takes no time.
 const ROWS: i64 = 600_000;
 const BATCH: i64 = 100_000;
 
 const QUERY: &str = "SELECT k, sum(a) AS a, sum(b) AS b, max(a) AS most, count(*) AS n FROM calibration.work GROUP BY k";
 
-/// How often the query, or several at once, are run at least and at most; the quickest counts, since whatever else the
-/// machine does only adds. After so many seconds the least is enough.
+/// The least and the greatest number of runs. The quickest run counts, since other work of the machine only adds time.
+/// After `SECONDS` the least number is enough.
 const RUNS: (usize, usize) = (3, 100);
 const SECONDS: f64 = 1.5;
 
-/// The most queries at once.
+/// Limit of queries at once.
 const AT_ONCE: u32 = 16;
 
-/// A fleet of one drive that is like the device, but for its disk and link, and has something to do.
+/// A fleet of one drive with the device's processor, but without its disk and link, and a table to query.
 pub(super) struct Workload {
     fleet: Fleet,
     unbounded: f64,
@@ -59,7 +59,7 @@ impl Workload {
             Some(device) => {
                 let unlimited = |e| Error::internal("the shipped device profiles can't be read").with_source(e);
                 let all = Profile::shipped("unlimited").map_err(unlimited)?;
-                // A drive is never made faster than the machine; that it was asked for is told with what is got.
+                // A drive is never faster than the machine. If the profile asks for more, the measured figure shows it.
                 let speed_per_core = device.profile.speed_per_core.min(1.0);
                 let own = Profile { speed_per_core, cores: device.profile.cores, memory_bytes: device.profile.memory_bytes, ..all };
                 Profiles::Every(own.print().map_err(unlimited)?)
@@ -75,13 +75,13 @@ impl Workload {
 
     /// Seconds that the drive works on the query.
     pub(super) async fn one(&self) -> Result<f64> {
-        // Metadata and plans of a first run are not those of a second.
+        // The first run also pays for metadata and planning.
         self.run().await?;
         quickest(|| self.run()).await
     }
 
-    /// How many cores it has, if one query takes one of them `alone` seconds: from how long twice as many queries as
-    /// `expected` take together.
+    /// The number of cores, if one query takes one core `alone` seconds: from the time that twice `expected` queries
+    /// take together.
     pub(super) async fn cores(&self, alone: f64, expected: u32) -> Result<f64> {
         let queries = expected.saturating_mul(2).clamp(2, AT_ONCE);
         let best = quickest(|| async {

@@ -23,20 +23,20 @@ use skytether_store::disk::DriveIdentity;
 
 use crate::util::{batches, lines, name};
 
-/// What befalls the messages of a drive.
+/// Faults of the messages of a drive.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fate {
-    /// The connection breaks after so many messages of a session, so many times.
+    /// The connection breaks after this many messages of a session, this many times.
     breaks: Option<(usize, usize)>,
-    /// Nothing comes any more after so many messages of the first session.
+    /// No message comes after this many messages of the first session.
     hangs: Option<usize>,
-    /// One in so many messages comes twice.
+    /// Every `twice`th message comes twice.
     twice: Option<usize>,
-    /// One in so many messages comes after the next one.
+    /// Every `late`th message comes after the next one.
     late: Option<usize>,
-    /// Epoch number so-and-so names a slice that it was not given.
+    /// The epoch of this number names a slice that it was not given.
     garbled: Option<usize>,
-    /// The first so many epochs are refused in their middle.
+    /// This many first epochs are rejected in their middle.
     refuses: usize,
 }
 
@@ -103,7 +103,7 @@ fn reordered(messages: Messages, n: usize) -> impl Stream<Item = Result<Message>
         }
         let first = messages.next().await?;
         if at % n == 0 && !matches!(first, Ok(Message::Done(_)) | Err(_)) {
-            // What comes next may be long in coming: signs of life are sent every 50 ms.
+            // The next message may take long: heartbeats are sent every 50 ms.
             match tokio::time::timeout(std::time::Duration::from_millis(200), messages.next()).await {
                 Ok(Some(second)) if !matches!(second, Ok(Message::Done(_)) | Err(_)) => {
                     ready.push_back(first);
@@ -144,7 +144,7 @@ impl Unsteady {
 
 const DRIVES: usize = 3;
 
-/// Drive `n` below `dir`, with this fate.
+/// Drive `n` below `dir`, with these faults.
 fn unsteady(dir: &Path, n: usize, fate: Fate) -> Arc<dyn Cse> {
     let dir = dir.join(n.to_string());
     let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
@@ -158,13 +158,13 @@ fn options(policy: Policy, limits: Limits) -> HostOptions {
     options
 }
 
-/// A host over drives with these fates.
+/// A host over drives with these faults.
 async fn host(dir: &Path, fates: [Fate; DRIVES], policy: Policy, limits: Limits) -> Host {
     let drives = fates.into_iter().enumerate().map(|(n, fate)| unsteady(dir, n, fate)).collect();
     Host::join(drives, options(policy, limits), Founding::EmptyDrives).await.unwrap().0
 }
 
-/// A host over a branch of all but the last drive, and that one.
+/// A host over the last drive, and an aggregator of all others.
 async fn host_of_branch(dir: &Path, fates: [Fate; DRIVES], above: Policy, below: Policy, limits: Limits) -> Host {
     let mut drives: Vec<_> = fates.into_iter().enumerate().map(|(n, fate)| unsteady(dir, n, fate)).collect();
     let alone = drives.pop().unwrap();
@@ -265,7 +265,7 @@ async fn faults_below_an_aggregator_change_no_answer() {
             }
         }
     }
-    // One that always breaks is named, two levels above.
+    // The error names a drive that always breaks, also two levels below the host.
     let fates = [none, Fate { breaks: Some((1, usize::MAX)), ..none }, none];
     let host = host_of_branch(dir.path(), fates, full, full, limits).await;
     let error = answer(&host, QUERIES[0]).await.unwrap_err();
@@ -286,7 +286,7 @@ async fn hanging_drive_is_retried_and_then_named() {
         let host = host(dir.path(), fates, Policy::Static(PushdownLevel::Full), limits).await;
         assert_eq!(answer(&host, QUERIES[0]).await.unwrap(), expected, "after {after} messages");
     }
-    // One that always breaks is named in the end.
+    // In the end the error names a drive that always breaks.
     let fates = [Fate::default(), Fate { breaks: Some((1, usize::MAX)), ..Fate::default() }, Fate::default()];
     let host = host(dir.path(), fates, Policy::Static(PushdownLevel::Full), limits).await;
     let error = answer(&host, QUERIES[0]).await.unwrap_err();
@@ -294,7 +294,7 @@ async fn hanging_drive_is_retried_and_then_named() {
     assert!(error.to_string().contains("drive-1") && error.report().contains("the connection broke"), "{}", error.report());
 }
 
-/// Says that a process runs one test only, so that its threads are that test's.
+/// Set in a process that runs one test only, so that all of its threads are that test's.
 const ALONE: &str = "SKYTETHER_TEST_ALONE";
 
 #[test]
@@ -307,14 +307,14 @@ fn failed_and_dropped_queries_leak_nothing() {
     assert!(ran.status.success() && String::from_utf8_lossy(&ran.stdout).contains("1 passed"), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// Threads of this process that work off what drives hand out.
+/// Threads of this process that process slices which drives send raw.
 fn lanes_above() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.trim_end() == "skytether-above").count()
 }
 
-/// Not a test by itself: what the process above does.
+/// Not a test by itself: the work of the process that the test above starts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leak_check_child() {
     if std::env::var_os(ALONE).is_none() {

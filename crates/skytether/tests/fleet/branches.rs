@@ -39,7 +39,8 @@ async fn branch(name: &str, drives: Vec<Arc<dyn Cse>>, moving: AdaptiveMode) -> 
     Ok(Aggregator::open(name, drives, options(moving), Founding::EmptyDrives, None).await? as Arc<dyn Cse>)
 }
 
-/// Three levels: a host over a branch of three drives, a branch of a branch of two and a drive, and a drive.
+/// Three levels. The host is over three members: an aggregator of three drives, an aggregator of an aggregator of two
+/// and a drive, and a drive.
 async fn tree(dir: &Path, above: AdaptiveMode, below: AdaptiveMode) -> Host {
     let left = branch("left", ["a", "b", "c"].map(|name| drive(dir, name, None)).to_vec(), below).await.unwrap();
     let inner = branch("inner", vec![drive(dir, "d", None), drive(dir, "e", None)], below).await.unwrap();
@@ -100,7 +101,7 @@ async fn aggregators_merge_states_and_receipts_show_every_level() {
     // Each of its drives has states of about all groups, and what goes up has each group once.
     let came: u64 = left.below.iter().map(|drive| drive.rows_out).sum();
     assert!(left.rows_out <= groups && came > 2 * left.rows_out, "{} of {came} states went up for {groups} groups", left.rows_out);
-    // What a branch says of slices is the sum of what its drives did, and no slice was read twice.
+    // An aggregator's figures are the sums of its drives', and no slice was read twice.
     for drive in [left, right] {
         assert!(drive.slices > 0 && drive.slices == drive.below.iter().map(|below| below.slices).sum::<u64>(), "{drive:?}");
         assert_eq!(drive.bytes_read, drive.below.iter().map(|below| below.bytes_read).sum::<u64>());
@@ -185,7 +186,7 @@ async fn drives_of_an_aggregator_belong_to_it_alone() {
     assert!(error.to_string().contains("the branch left, not of other"), "{error}");
     let error = branch("left", drives().split_off(1), AdaptiveMode::AsNeeded).await.unwrap_err();
     assert!(error.to_string().contains("missing: a"), "{error}");
-    // In whatever order they are named, it is the same branch with the same content.
+    // In any order of its drives it is the same aggregator with the same content.
     let mut turned = drives();
     turned.reverse();
     let left = branch("left", turned, AdaptiveMode::AsNeeded).await.unwrap();
@@ -222,7 +223,7 @@ async fn expression_queries_work_over_a_tree() {
         rows.sort();
         expected.push(rows);
     }
-    // One slice per branch, and several.
+    // One slice per aggregator, and several.
     for max_rows in [SliceOptions::default().max_rows, 4] {
         for moving in [
             AdaptiveMode::Never,

@@ -25,21 +25,21 @@ use crate::util::{batches, lines, name, small_drive};
 pub(crate) enum Garbage {
     /// Rows with a column too many.
     OtherColumns,
-    /// As many columns as there should be, and in none of them what should be there.
+    /// The right number of columns, with wrong types and values.
     OtherValues,
     /// States without their last part.
     CutStates,
-    /// Bytes of which nobody can make a message.
+    /// Bytes that decode to no message.
     Undecodable,
-    /// An epoch ends that names a slice that it was not given; of a sub-plan that runs as a
-    /// whole, one that never began.
+    /// An epoch's end that names a slice which the epoch was not given. For a sub-plan that runs whole: the end of an
+    /// epoch that never began.
     NotAsked,
-    /// Nothing comes any more, and nothing says that this was all.
+    /// No further message, and no end of the stream.
     CutOff,
 }
 
 impl Garbage {
-    /// What is said of it.
+    /// Text that the reason for the failover contains.
     pub(crate) fn says(self) -> &'static str {
         match self {
             Self::OtherColumns => "columns where",
@@ -50,7 +50,7 @@ impl Garbage {
         }
     }
 
-    /// Rows, as they come: `None` where they come as they are.
+    /// The rows as this garbage; `None` where the garbage leaves rows as they are.
     pub(crate) fn of(self, rows: &RecordBatch) -> Option<RecordBatch> {
         let schema = rows.schema();
         let mut columns: Vec<(&str, ArrayRef)> = schema.fields().iter().map(|field| field.name().as_str()).zip(rows.columns().iter().cloned()).collect();
@@ -84,14 +84,14 @@ fn cut(column: &ArrayRef) -> ArrayRef {
     Arc::new(StructArray::new(fields.iter().take(left).cloned().collect(), states.columns()[..left].to_vec(), states.nulls().cloned()))
 }
 
-/// What becomes of a message.
+/// What happens to a message.
 enum Fate<M> {
     Comes(M),
     Undecodable,
     Nothing,
 }
 
-/// A drive that gives garbage of this kind, so often.
+/// A drive that sends garbage of this kind, a given number of times.
 #[derive(Debug)]
 struct Garbling {
     drive: Arc<Drive>,
@@ -101,14 +101,14 @@ struct Garbling {
 }
 
 impl Garbling {
-    /// Whether it is to give garbage once more.
+    /// Whether to send garbage once more.
     fn more(left: &AtomicUsize, given: &AtomicUsize) -> bool {
         let more = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
         given.fetch_add(usize::from(more), Ordering::SeqCst);
         more
     }
 
-    /// Rows, and with them all that can befall these; `made` makes a message of them.
+    /// Rows, with the garbage that applies to rows; `made` makes the message.
     fn rows<M>(garbage: Garbage, more: impl FnOnce() -> bool, rows: RecordBatch, made: impl FnOnce(RecordBatch) -> M) -> Fate<M> {
         let spoilt = garbage.of(&rows);
         let ends = matches!(garbage, Garbage::Undecodable | Garbage::CutOff);
@@ -123,7 +123,7 @@ impl Garbling {
     }
 }
 
-/// Messages, each with its fate; what is broken says nothing more.
+/// Messages, each with its fate. A broken stream sends no further message.
 fn fated<M: Send + 'static>(
     messages: impl Stream<Item = Result<M>> + Send + 'static,
     mut fate: impl FnMut(M) -> Fate<M> + Send + 'static,
@@ -197,7 +197,7 @@ impl Layer for Garbling {
 
 const DRIVES: usize = 4;
 
-/// The one that gives garbage.
+/// The drive that sends garbage.
 const AT: usize = 1;
 
 struct Fleet {
@@ -206,7 +206,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet with `lab.t`, and what it answers.
+    /// A fleet with `lab.t`, and its answers.
     async fn filled(redundancy: &'static str) -> (Self, Vec<Vec<String>>) {
         let fleet = Self { stores: (0..DRIVES).map(|_| Arc::default()).collect(), redundancy };
         let host = fleet.host(AdaptiveMode::AsNeeded, None).await;
@@ -222,7 +222,7 @@ impl Fleet {
         (fleet, whole)
     }
 
-    /// A host over these drives, of which one gives garbage so often.
+    /// A host over these drives. With `garbage`, drive `AT` sends that kind, as often as the counter says.
     async fn host(&self, moving: AdaptiveMode, garbage: Option<(Garbage, &Arc<AtomicUsize>, &Arc<AtomicUsize>)>) -> Host {
         let drives = self.stores.iter().enumerate().map(|(n, store)| {
             let drive = small_drive(n, Arc::clone(store) as _);
@@ -255,7 +255,7 @@ async fn answer(host: &Host, sql: &str) -> Result<(Vec<String>, Receipt)> {
 
 const ALL: [Garbage; 6] = [Garbage::OtherColumns, Garbage::OtherValues, Garbage::CutStates, Garbage::Undecodable, Garbage::NotAsked, Garbage::CutOff];
 
-/// Each kind of garbage that such a query can give, with the query and what it answers.
+/// Each kind of garbage that applies to such a query, with the query and its answer.
 fn cases<'a>(states: bool, whole: &'a [Vec<String>]) -> impl Iterator<Item = (Garbage, &'static str, &'a Vec<String>)> {
     let queries = QUERIES.into_iter().zip(whole).enumerate();
     let cases = queries.flat_map(|(at, (sql, whole))| ALL.into_iter().map(move |garbage| (at, garbage, sql, whole)));
@@ -315,7 +315,7 @@ async fn corrupt_reply_without_redundancy_is_retried_then_named() {
             let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!((&rows, given.load(Ordering::SeqCst)), (whole, 1), "{what}");
             assert!(receipt.drives.iter().all(|drive| drive.served_by_fallback.is_none()), "{what}: {receipt}");
-            // And for ever.
+            // And without end.
             left.store(usize::MAX, Ordering::SeqCst);
             let error = answer(&host, sql).await.unwrap_err();
             let kind = if garbage == Garbage::CutOff { Kind::Unavailable } else { Kind::Corrupt };

@@ -20,7 +20,7 @@ use skytether_store::disk::DriveIdentity;
 
 use crate::util::{CUTS, batches, lines, name};
 
-/// A drive that answers so many times, counting what it says in the middle of sub-plans, and then never again.
+/// A drive that answers `left` times, messages of sub-plans included, and then never again.
 #[derive(Debug)]
 struct Mortal {
     drive: Arc<Drive>,
@@ -28,7 +28,7 @@ struct Mortal {
 }
 
 impl Mortal {
-    /// One breath less.
+    /// Takes one of the remaining answers.
     fn breathe(left: &AtomicUsize) -> Result<()> {
         match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
             Ok(_) => Ok(()),
@@ -40,7 +40,7 @@ impl Mortal {
 impl Mortal {
     fn stream(&self, stream: DeliveryStream) -> DeliveryStream {
         let left = Arc::clone(&self.left);
-        // A broken connection says nothing more.
+        // A broken connection sends no further message.
         let messages = stream.messages.scan(false, move |broken, message: Result<ResultMessage>| {
             let next = (!*broken).then(|| Self::breathe(&left).and(message));
             *broken = matches!(next, Some(Err(_)));
@@ -50,7 +50,7 @@ impl Mortal {
     }
 }
 
-/// Each call that goes on costs a breath.
+/// Each call takes an answer.
 impl Layer for Mortal {
     fn info(&self) -> &CseInfo {
         self.drive.info()
@@ -61,7 +61,7 @@ impl Layer for Mortal {
         Ok(self.drive.as_ref())
     }
 
-    /// Without heartbeats, and each value that is verified costs a breath, too.
+    /// Without heartbeats. A verification of values takes an answer for each value.
     fn capabilities(&self) -> Capabilities {
         Capabilities { verify: false, indexes: false, ..Capabilities::default() }
     }
@@ -93,12 +93,12 @@ impl Layer for Mortal {
 
 const DRIVES: usize = 4;
 
-/// A host over the drives below `dir`, each with so many breaths.
+/// A host over the drives below `dir`, each with its number of remaining answers.
 async fn host(dir: &Path, breaths: BTreeMap<usize, Arc<AtomicUsize>>, moving: AdaptiveMode) -> Result<Host> {
     host_over(dir, (DRIVES, None), "ec:2+1", breaths, moving).await
 }
 
-/// A host over so many drives below `dir`, so many of them in a row on each host if anything is said of that.
+/// A host over `count` drives below `dir`. With `each`, every node has this many drives in a row.
 pub(crate) async fn host_over(
     dir: &Path,
     (count, each): (usize, Option<usize>),
@@ -150,7 +150,7 @@ pub(crate) async fn answer(host: &Host, sql: &str, cut: Pushdown) -> Result<(Vec
     Ok((rows, receipt.receipt()))
 }
 
-/// Fills the fleet of `host`; what each query answers there, with all drives.
+/// Fills the fleet of `host`, and gives the answer to each query while all drives are up.
 pub(crate) async fn filled(host: Host) -> Vec<Vec<String>> {
     fill(&host).await;
     let mut whole = Vec::new();
@@ -160,7 +160,7 @@ pub(crate) async fn filled(host: Host) -> Vec<Vec<String>> {
     whole
 }
 
-/// Queries over fleets of which drives die after so many of their breaths, `lost` of each round.
+/// Runs queries while the drives `lost` of each round die after a number of answers from `breaths`.
 async fn die_in_the_middle(redundancy: &str, breaths: &[usize], lost: impl Fn(usize) -> Vec<usize>) {
     let dir = tempfile::tempdir().unwrap();
     let fleet = async |breaths, moving| host_over(dir.path(), (DRIVES, None), redundancy, breaths, moving).await.unwrap();
@@ -182,7 +182,7 @@ async fn die_in_the_middle(redundancy: &str, breaths: &[usize], lost: impl Fn(us
             let names: Vec<String> = lost.iter().map(|n| format!("drive-{n}")).collect();
             served_by_fallback +=
                 receipt.drives.iter().filter(|d| d.served_by_fallback.is_some()).inspect(|d| assert!(names.contains(&d.name), "{d:?}")).count();
-            // And they stay away.
+            // They stay down.
             lives.values().for_each(|left| left.store(0, Ordering::SeqCst));
             assert_eq!(&answer(&host, sql, Pushdown::Full).await.unwrap().0, whole, "{what}");
         }
@@ -223,7 +223,7 @@ async fn ingest_that_loses_a_drive_fails_and_the_next_succeeds() {
         }
     };
     let count = async |title: &str| answer(&host, &format!("SELECT count(*) FROM {title}"), Pushdown::Full).await.map(|(rows, _)| rows);
-    // Whatever it dies of, the data set is as before or as after.
+    // Wherever it dies, the data set is old or new.
     for breath in 0..14 {
         left.store(usize::MAX, Ordering::SeqCst);
         write("lab.u", true, 100).await.unwrap();
@@ -245,7 +245,7 @@ async fn ingest_that_loses_a_drive_fails_and_the_next_succeeds() {
     }
     left.store(usize::MAX, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_millis(2100)).await;
-    // Whoever asks lets it be looked for.
+    // A query makes the host look for the drive.
     for _ in 0..50 {
         assert_eq!(count("lab.u").await.unwrap(), ["2400"]);
         if host.status().await.iter().all(|d| d.error.is_none()) {

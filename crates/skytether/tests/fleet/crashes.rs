@@ -25,8 +25,8 @@ fn homes(redundancy: &str) -> usize {
     redundancy.parse::<Scheme>().unwrap().tolerates() + 1
 }
 
-/// A closed fleet with a data set that nobody touches, and one of so many rows for the jobs, if any; what
-/// the first one takes alone.
+/// A closed fleet with a data set that no job changes, and, with `rows`, one of that many rows for the jobs. Also gives
+/// keys and bytes of the first one alone.
 async fn begun(redundancy: &str, rows: Option<usize>) -> (tempfile::TempDir, (u64, u64)) {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), DRIVES, redundancy).await.unwrap();
@@ -46,13 +46,13 @@ async fn keys_on_disk(dir: &Path) -> u64 {
     keys
 }
 
-/// How many rows the data set of the jobs has, if it is there.
+/// The number of rows in the data set of the jobs, if it exists.
 async fn rows(fleet: &Fleet) -> Option<usize> {
     let there = fleet.list().await.unwrap().iter().any(|d| d.name == name(VICTIM));
     if there { Some(value(fleet, &format!("SELECT count(*) FROM {VICTIM}")).await.unwrap().parse().unwrap()) } else { None }
 }
 
-/// With the data set of the jobs gone, there is what there was before, and that is whole.
+/// Without the data set of the jobs, the fleet has what it had before, and that is whole.
 async fn alone_again(dir: &Path, fleet: Fleet, redundancy: &str, alone: (u64, u64), what: &str) {
     assert_eq!(usage(&fleet).await, alone, "{what}");
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.bystander").await.unwrap(), "600", "{what}");
@@ -61,20 +61,20 @@ async fn alone_again(dir: &Path, fleet: Fleet, redundancy: &str, alone: (u64, u6
     no_leaks(dir, homes(redundancy), what);
 }
 
-/// Kills an ingest before each of its changes. `old` is how many rows there are before, if any.
+/// Kills an ingest before each of its changes. `old` is the previous number of rows, if any.
 async fn killed_ingest(redundancy: &str, old: Option<usize>) {
     let (first, alone) = begun(redundancy, old).await;
     let mut collected = 0;
     let look = async |dir: &Path, _: usize, at: &str, what: &str| {
         let left = keys_on_disk(dir).await;
         let fleet = reopen(dir).await;
-        // A root record that one of its homes did not get is brought there.
+        // The open copies a root record to a home drive that did not get it.
         let deleted = left.saturating_sub(usage(&fleet).await.0);
         collected += deleted;
         let new = Some(BATCHES * ROWS);
         let due = match at {
             "deletion" | "end" => vec![new],
-            // The first home decides, and the others follow.
+            // The first home drive decides, and the others follow.
             "commit" if homes(redundancy) > 1 => vec![old, new],
             _ => vec![old],
         };
@@ -128,7 +128,7 @@ async fn killed_drop(redundancy: &str) {
         collected += left.saturating_sub(usage(&fleet).await.0);
         let now = rows(&fleet).await;
         match at {
-            // Where one of several homes has the root record still, it counts.
+            // If one of several home drives still has the root record, it counts.
             "drop" if stop == 0 || homes(redundancy) > 1 => assert!(now == Some(1500) || (now.is_none() && stop > 0), "{what}: {now:?}"),
             _ => assert_eq!(now, None, "{what}"),
         }
@@ -137,7 +137,7 @@ async fn killed_drop(redundancy: &str) {
         }
         assert_eq!(rows(&fleet).await, None, "{what}");
         alone_again(dir, fleet, redundancy, alone, what).await;
-        // It may be written anew under its name.
+        // Its name is free for a new ingest.
         let fleet = reopen(dir).await;
         ingest(&fleet, VICTIM, &batches(1, 70), false).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
         assert_eq!(rows(&fleet).await, Some(70), "{what}");
@@ -198,7 +198,7 @@ async fn killed_scrub_loses_nothing_and_the_next_one_repairs() {
     let look = async |dir: &Path, stop: usize, _: &str, what: &str| {
         let fleet = reopen(dir).await;
         assert_eq!(query(&fleet, SQL, Pushdown::Full).await.unwrap_or_else(|e| panic!("{what}: {}", e.report())), whole, "{what}");
-        // What was mended before stays mended.
+        // Values that were repaired before stay repaired.
         let report = mended(&fleet, what).await;
         assert_eq!(report.damaged as usize, damaged - stop, "{what}: {report}");
         assert_eq!(query(&fleet, SQL, Pushdown::Full).await.unwrap(), whole, "{what}");

@@ -90,7 +90,7 @@ async fn drive_with_damaged_own_files_is_lost_and_rebuilt() {
         let told = lost(&fleet).await;
         assert!(told.len() == 1 && told[0].0 == 1 && told[0].1.contains(says), "{what}: {told:?}");
         assert_eq!(answers(&fleet, &what).await, whole, "{what}");
-        // What is left of it is not overwritten, nor taken for a blank drive.
+        // The rest of its content is not overwritten, and it does not count as blank.
         let report = repair(&fleet, RepairOptions::default()).await;
         assert!(report.drives.is_empty() && report.lost.keys().eq(["drive-1"]), "{what}: {report}");
         let error = fleet.repair(&replacing(&[1]), &|_| ()).await.unwrap_err();
@@ -238,7 +238,7 @@ async fn flipped_bit_in_the_fleet_file_is_reported_or_corrected() {
     assert_eq!(answers(&fleet, "at last").await, whole);
     clean(&fleet, "at last").await;
     drop(fleet);
-    // A list that names one drive less, of which the directory is gone as well.
+    // The list lacks one drive, whose directory is gone as well.
     fs::write(&file, serde_json::json!({"format": 2, "drives": [ids[0], ids[1], ids[3]], "places": [0, 1, 3]}).to_string()).unwrap();
     lose(dir.path(), &[2]);
     let fleet = reopen(dir.path()).await;

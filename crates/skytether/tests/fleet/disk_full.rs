@@ -10,14 +10,14 @@ use skytether_host::{Founding, Host};
 use crate::indexes::{drives_of, new, old};
 use crate::util::{batches, lines, name};
 
-/// A host over two drives, of which each may be full at some bytes.
+/// A host over two drives, each with an optional capacity in bytes.
 async fn begin(dir: &Path, capacities: [Option<u64>; 2]) -> Host {
     let mut options = HostOptions::default();
     options.slices.target_bytes = 8 << 10;
     Host::join(drives_of(dir, capacities), options, Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.report())).0
 }
 
-/// Writes so many batches of a thousand rows.
+/// Writes `count` batches of a thousand rows.
 async fn write(host: &Host, dataset: &str, count: usize) -> Result<()> {
     let rows = batches(count, 1000);
     let mut writer = host.writer(&name(dataset), DatasetKind::Table, false).await?;
@@ -43,7 +43,7 @@ async fn listed(host: &Host) -> IndexInfo {
     host.catalog().indexes(&ListIndexes::default()).await.unwrap().remove(0)
 }
 
-/// The only index, when it is in this state.
+/// Waits until the only index has this state.
 async fn until(host: &Host, state: &str) -> IndexInfo {
     for _ in 0..1200 {
         let info = listed(host).await;
@@ -55,7 +55,7 @@ async fn until(host: &Host, state: &str) -> IndexInfo {
     panic!("it is not {state}: {}", listed(host).await)
 }
 
-/// Rows, and how many drives used an index for them.
+/// The rows, and the number of drives that used an index for them.
 async fn asked(host: &Host, sql: &str) -> (Vec<String>, usize) {
     let query = host.sql(sql, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await.unwrap_or_else(|e| panic!("{}", e.report()));
     let handle = query.receipt.clone();
@@ -73,7 +73,7 @@ async fn write_evicts_a_ready_index_and_free_space_rebuilds_it() {
     write(&host, "lab.t", 40).await.unwrap();
     let (due, none) = asked(&host, SQL).await;
     assert!(!due.is_empty() && none == 0);
-    // What another data set takes, and the index.
+    // Bytes of the other data set and of the index.
     let before = used(&host).await;
     write(&host, "lab.more", 10).await.unwrap();
     let with_more = used(&host).await;
@@ -84,7 +84,7 @@ async fn write_evicts_a_ready_index_and_free_space_rebuilds_it() {
     let capacities = [0, 1].map(|n| {
         let (more, index) = (with_more[n] - before[n], indexed[n] - before[n]);
         assert!(more > 32 << 10 && index > more, "{more} bytes more, and {index} of the index");
-        // It does not fit beside the index, and does in its place.
+        // It fits only without the index.
         Some(indexed[n] + more / 2)
     });
     drop(host);
@@ -98,14 +98,14 @@ async fn write_evicts_a_ready_index_and_free_space_rebuilds_it() {
     assert!(info.drives.len() == 2 && info.drives.values().all(|says| says.starts_with("dropped: ")), "{info}");
     assert_eq!(asked(&host, SQL).await, (due.clone(), 0));
     assert_eq!(asked(&host, "SELECT count(*) FROM lab.more").await.0, ["10000"]);
-    // What would take more than there is without any index is refused, and nothing of it is left.
+    // A data set that exceeds the capacity without any index is rejected, and leaves nothing.
     let held = used(&host).await;
     let error = write(&host, "lab.far", 400).await.unwrap_err();
     assert!(error.kind() == Kind::Exhausted && error.report().contains("drive-"), "{}", error.report());
     assert_eq!(used(&host).await, held);
     drop(host);
 
-    // As full as before, the drives say so again.
+    // After a restart the drives are as full and report it again.
     let host = begin(dir.path(), capacities).await;
     let info = until(&host, "dropped").await;
     assert!(info.to_string().contains("\n  drive-"), "{info}");

@@ -6,7 +6,7 @@ use skytether_common::Kind;
 use crate::served::{ids, serve, serve_drive_at, serve_host};
 use crate::util::{batches, ingest, name, query, value};
 
-/// The drives' status once it `fits`. Whoever asks first after a server went may still find the broken connection.
+/// The drives' status once it `fits`. The first request after a server ended may still find the broken connection.
 async fn status(fleet: &Fleet, fits: impl Fn(&[DriveStatus]) -> bool) -> Vec<DriveStatus> {
     let mut last = None;
     for _ in 0..20 {
@@ -61,7 +61,7 @@ async fn foreign_drive_at_a_known_address_is_not_used() {
     assert_eq!(foreign.store().usage().unwrap().keys, 0, "nothing came to the foreign drive");
     drop(foreign);
 
-    // The right one comes back, and a host that begins anew collects nothing that is needed.
+    // The right drive comes back. A new host deletes no value that is needed.
     drives[home] = serve_drive_at(&address, dir.path(), home);
     self::status(&fleet, all_up).await;
     assert_eq!(query(&fleet, sum, Pushdown::Full).await.unwrap(), before);

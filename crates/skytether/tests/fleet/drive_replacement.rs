@@ -187,7 +187,7 @@ async fn interrupted_repair_resumes_where_it_was() {
         assert!(if round == 1 { keys > seen } else { keys >= seen }, "{round}: {keys} after {seen}");
         seen = keys;
         drop(own);
-        // What is begun is not taken for whole.
+        // A rebuild that was begun does not count as whole.
         let fleet = open(dir.path(), 4, "none").await.unwrap();
         let status = fleet.status().await.unwrap();
         assert!(status[2].error.as_ref().is_some_and(|e| e.contains("it is blank")) && status[2].usage.is_some(), "{status:?}");

@@ -52,8 +52,7 @@ const FLEET: &str = "skytether-fleet";
 /// Steps of a simulation.
 const STEPS: usize = 6;
 
-/// Of what fleets are made: their redundancy, how many drives and hosts they begin with, and how
-/// many drives may be lost.
+/// The fleets: redundancy, number of drives and nodes at the start, and how many drives may be lost.
 const FLEETS: [(&str, usize, usize, u64); 5] = [("none", 3, 0, 0), ("replicas:2", 3, 0, 1), ("ec:2+1", 4, 0, 1), ("ec:2+2", 4, 0, 2), ("ec:2+1/2+1", 9, 3, 3)];
 
 /// The kinds of work that faults hit.
@@ -72,8 +71,8 @@ struct Living {
 }
 
 impl Living {
-    /// Does `work` for as long as it lives. What it is told of its death is the same whether its work or the
-    /// simulation heard of it first.
+    /// Runs `work` while the host lives. Its error at death is the same, whether the work or the simulation notices the
+    /// death first.
     async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let done = tokio::select! {
             biased;
@@ -90,7 +89,7 @@ impl Drop for Living {
     }
 }
 
-/// What a data set holds: rows that count, and all say, `version`.
+/// The content of a data set: rows with numbers, all with the value `version`.
 fn rows(version: usize) -> RecordBatch {
     let n = 150 + version % 7 * 40;
     let random = &mut Random(version as u64);
@@ -102,7 +101,7 @@ fn rows(version: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// What [`Simulation::holds`] tells of it.
+/// The result of [`Simulation::holds`] for this version.
 fn told(version: usize) -> String {
     let rows = rows(version);
     let noise: i64 = rows.column(2).as_any().downcast_ref::<Int64Array>().unwrap().values().iter().sum();
@@ -114,24 +113,24 @@ struct Simulation {
     seed: u64,
     random: Random,
     redundancy: &'static str,
-    /// The drives with which it was founded, and spare ones behind them.
+    /// The drives of the founding, and the spare ones after them.
     stores: Vec<Arc<SimulatedStore>>,
     drives: Vec<Arc<Drive>>,
     founders: usize,
-    /// How many hosts they are on, if it is known.
+    /// The number of nodes, if the fleet has any.
     hosts: usize,
-    /// A drive that has something damaged, until that is mended.
+    /// A drive with damage that no scrub has repaired yet.
     damaged: Option<usize>,
     tally: Tally,
     /// A drive that was lost for good, and is blank until it is rebuilt.
     blank: Option<usize>,
     faults: Arc<FaultPlan>,
-    /// How many hosts have begun, of which each draws ids of its own.
+    /// The number of hosts that have begun; each draws ids of its own.
     begun: AtomicU64,
-    /// The version that each data set has, as far as it has one.
+    /// The version of each data set that exists.
     known: BTreeMap<&'static str, usize>,
-    /// What else a data set may turn out to be once all drives are back: of a change whose outcome nobody knew a drive
-    /// that is away may have the record.
+    /// Other contents that a data set may have once all drives are back. A drive that is down may have the record of a
+    /// change with an unknown outcome.
     pending: BTreeMap<&'static str, Vec<Option<usize>>>,
     versions: usize,
     log: Vec<String>,
@@ -172,15 +171,14 @@ impl Simulation {
         Drive::new(Arc::clone(store) as _, info, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() }).unwrap()
     }
 
-    /// Another drive in the place of drive `at`, with nothing on it; what is on its way to the
-    /// old one is lost with that.
+    /// Puts a blank drive in the place of drive `at`. Requests on their way to the old drive are lost.
     fn put_blank(&mut self, at: usize) {
         self.stores[at].gone.store(true, Ordering::SeqCst);
         self.stores[at] = SimulatedStore::new(format!("drive-{at}"));
         self.drives[at] = Self::drive(self.seed, at, &self.stores[at]);
     }
 
-    /// The drives of the fleet, as those say that somebody can ask.
+    /// The members by the records of the drives that answer.
     fn members(&self) -> BTreeSet<usize> {
         let there = self.stores.iter().filter(|store| !store.gone.load(Ordering::SeqCst));
         let records = there.filter_map(|store| serde_json::from_slice::<Membership>(&store.has(FLEET)?).ok());
@@ -188,7 +186,7 @@ impl Simulation {
         (0..self.drives.len()).filter(|at| newest.drives.iter().any(|member| member.id == self.drives[*at].info().id)).collect()
     }
 
-    /// The host of a drive; spare ones come to the first.
+    /// The node of a drive; spare drives go to the first node.
     fn box_of(&self, at: usize) -> String {
         let each = self.founders / self.hosts.max(1);
         format!("host-{}", if at < self.founders { at / each } else { 0 })
@@ -219,8 +217,8 @@ impl Simulation {
         Ok(Living { host, lifetime })
     }
 
-    /// As [`Self::host`], begun once more where it says so, or with other drives: what is late may change which drives
-    /// are of the fleet until the host has them.
+    /// As [`Self::host`], with another try where the host asks for a restart, or opens with other drives: a late change
+    /// may alter the membership until the host has the drives.
     async fn started(&self) -> Result<Living> {
         let mut tries = 0;
         loop {
@@ -256,8 +254,8 @@ impl Simulation {
         *self.faults.planned.lock() = all;
     }
 
-    /// Ends the faults and logs those that occurred. Drives come back, but for those that the fleet does without,
-    /// if they are to stay away.
+    /// Ends the faults and logs those that occurred. Drives come back, unless `back` is false and the fleet survives
+    /// without them.
     fn calm(&mut self, back: bool, work: &'static str) {
         self.faults.planned.lock().clear();
         self.stores.iter().for_each(|store| store.flaps.store(0, Ordering::SeqCst));
@@ -279,7 +277,7 @@ impl Simulation {
 
     fn note(&mut self, told: impl std::fmt::Display) {
         let mut told = told.to_string();
-        // How long ago another host began is nothing that follows from a seed.
+        // The time since another host began does not follow from a seed.
         while let Some(at) = told.find(", begun ") {
             let end = told[at..].find(" ago").map_or(told.len(), |end| at + end + " ago".len());
             told.replace_range(at..end, "");
@@ -291,7 +289,7 @@ impl Simulation {
         (0..self.stores.len()).filter(|at| self.stores[*at].gone.load(Ordering::SeqCst)).collect()
     }
 
-    /// What a data set holds; nothing where there is none.
+    /// The content of a data set; `None` where it does not exist.
     async fn holds(host: &Host, name: &str) -> Result<Option<String>> {
         let sql = format!("SELECT count(*), min(version), max(version), sum(id), sum(noise) FROM {name}");
         let asked = async { host.sql(&sql, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?.collect().await };
@@ -318,11 +316,11 @@ impl Simulation {
         host.while_alive(work).await
     }
 
-    /// That `name` is as one of `may` says, which it is taken for from now on.
+    /// Checks that `name` has one of the contents `may`, which is its known content from now on.
     async fn settle(&mut self, host: &Host, name: &'static str, may: &[Option<usize>]) {
         let holds = Self::holds(host, name).await.unwrap_or_else(|e| panic!("{}\n{name}: {}", self.log.join("\n"), e.report()));
         if may.len() == 1 && may[0] != self.known.get(name).copied() {
-            // A change that was acknowledged, which drives that are away have missed.
+            // The change was acknowledged; drives that are away have missed it.
             self.pending.remove(name);
         }
         let mut all = may.to_vec();
@@ -341,7 +339,7 @@ impl Simulation {
         }
     }
 
-    /// That nothing is stored but what root records name.
+    /// Checks that every stored value is named by a root record.
     async fn nothing_leaks(&self, host: &Host) {
         let mut generations = BTreeMap::new();
         for name in host.catalog().names().await.unwrap() {
@@ -367,7 +365,7 @@ impl Simulation {
             self.known.insert(name, self.versions);
         }
         for step in 0..STEPS {
-            // Of its own: what became of the steps before changes nothing of what is drawn in this one.
+            // Each step has a generator of its own, so that outcomes of earlier steps do not change its draws.
             self.random = Random((self.seed << 20) | (step as u64 + 1));
             self.faults.draw_from((self.seed << 20) | (step as u64 + 1));
             self.step().await;
@@ -458,7 +456,7 @@ const MAY_DIFFER: usize = 1;
 fn seed_repeats_its_log() {
     let given = std::env::var("SKYTETHER_STORMS").is_ok();
     let seeds = if given { seeds() } else { 0..TWICE };
-    // A user who gives the seeds sees each simulation that differs.
+    // With given seeds, each simulation that differs is reported.
     let tries = if given { 1 } else { TRIES };
     // How many pairs of each differed before one was the same.
     let differed = all_rage(seeds, |seed| {

@@ -59,32 +59,33 @@ fn stripes(slice: u32) -> Range<u32> {
     first..first + (slice >> 24) + 1
 }
 
-/// What passed between a drive and its host. Slices are stripes.
+/// Messages between a drive and its host. Slices are stripes.
 #[derive(Debug, Default)]
 struct Told {
     sessions: usize,
     slice_manifest: BTreeSet<u32>,
-    /// Epochs that were complete before it failed, and what they cover.
+    /// Epochs that were complete before the failure, and their slices.
     complete: BTreeSet<EpochId>,
     covered: BTreeSet<u32>,
-    /// Slices that were done before it failed, whether or not what came of them arrived; and after it.
+    /// Slices that were done before the failure, whether or not their results arrived, and slices that were done after
+    /// it.
     done: BTreeSet<u32>,
     again: Vec<u32>,
 }
 
-/// What befalls a drive.
+/// The failure of a drive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     /// Its connection breaks.
     Breaks,
-    /// Nothing is heard of it any more, although its connection stands.
+    /// The drive falls silent, while its connection stays open.
     Silent,
-    /// It gives this once, where it can, and goes on as if nothing had happened.
+    /// It sends this garbage once, where a message allows it, and continues as if nothing had happened.
     Gives(Garbage),
 }
 
 impl Fate {
-    /// What is said of it where others stand for the drive.
+    /// Text that the reason for the failover contains.
     fn says(self) -> &'static str {
         match self {
             Self::Breaks => "the connection broke",
@@ -94,7 +95,7 @@ impl Fate {
     }
 }
 
-/// `message` as garbage of this kind; `None` where it can't be that.
+/// `message` as garbage of this kind; `None` where the message does not allow it.
 fn spoilt(garbage: Garbage, message: &Message) -> Option<Result<Message>> {
     match message {
         Message::Batch { .. } if garbage == Garbage::Undecodable => Some(Err(Error::corrupt("a message can't be decoded"))),
@@ -110,7 +111,7 @@ fn spoilt(garbage: Garbage, message: &Message) -> Option<Result<Message>> {
     }
 }
 
-/// A drive that this befalls once so many epochs are complete.
+/// A drive that fails once `after` epochs are complete.
 #[derive(Debug)]
 struct Failing {
     drive: Arc<Drive>,
@@ -120,17 +121,17 @@ struct Failing {
     told: Arc<Mutex<Told>>,
 }
 
-/// How far it has come with a session.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stage {
     Well,
-    /// So many epochs are complete.
+    /// The given number of epochs is complete.
     Due,
     /// It has failed.
     Over,
 }
 
-/// Listens to a session, and lets it fail if it is the first.
+/// Follows a session, and makes the first one fail.
 struct Listening {
     told: Arc<Mutex<Told>>,
     store: Arc<Noting>,
@@ -138,20 +139,20 @@ struct Listening {
     after: usize,
     first: bool,
     stage: Stage,
-    /// Batches of each epoch that came, and ends of epochs whose batches did not.
+    /// Batches of each epoch that arrived, and ends of epochs whose batches did not.
     came: BTreeMap<EpochId, u32>,
     ends: Vec<Completed>,
 }
 
 impl Listening {
-    /// From now on it counts what is read.
+    /// From now on the store notes reads.
     fn fails(&mut self) {
         self.stage = Stage::Over;
         *self.store.read.lock() = Some(BTreeSet::new());
     }
 
-    /// The next message, the end of an epoch when all of its rows are there: what is said goes before rows, and where
-    /// these wait for long, all epochs may end before one of them is complete.
+    /// The next message; the end of an epoch comes once all of its rows are there. Ends precede rows on the wire, and
+    /// where rows wait for long, all epochs may end before one of them is complete.
     async fn in_order(&mut self, messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Option<Result<Message>> {
         loop {
             if let Some(at) = self.ends.iter().position(|end| self.came.get(&end.epoch).copied().unwrap_or(0) == end.batches) {
@@ -169,7 +170,7 @@ impl Listening {
         }
     }
 
-    /// What comes of the next message.
+    /// Handles the next message.
     async fn next(&mut self, messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Option<Result<Message>> {
         match (self.fate, self.stage) {
             (Fate::Breaks, Stage::Due) => {
@@ -196,7 +197,7 @@ impl Listening {
         let told = Arc::clone(&self.told);
         let mut told = told.lock();
         match &message {
-            // What it says after garbage is not listened to.
+            // Messages after garbage do not count.
             message if self.first && self.stage != Stage::Over => {
                 let due = told.first(message, self.after);
                 self.stage = if due { Stage::Due } else { self.stage };
@@ -209,7 +210,8 @@ impl Listening {
 }
 
 impl Told {
-    /// A message of the first session, in which epochs end when they are complete; whether as many are as are to be.
+    /// Handles a message of the first session, where epochs end when they are complete. Gives whether `after` epochs
+    /// are complete.
     fn first(&mut self, message: &Message, after: usize) -> bool {
         match message {
             Message::Up(Up::EpochDone(end)) => {
@@ -257,13 +259,13 @@ const DRIVES: usize = 4;
 /// The drive that fails.
 const AT: usize = 1;
 
-/// How long a drive may be silent: as long as on a busy machine one that is well never is.
+/// How long a drive may be silent: longer than a healthy one is on a busy machine.
 const SILENCE: f64 = 2.0;
 
-/// A host over drives on these stores, one of which this befalls after so many epochs.
+/// A host over drives on these stores. With `fails`, one drive fails after that many epochs.
 async fn host(stores: &[Arc<Noting>], policy: Policy, redundancy: &str, fails: Option<(Fate, usize, &Arc<Mutex<Told>>)>) -> Host {
     let drives = stores.iter().enumerate().map(|(n, store)| {
-        // However busy the machine is, it works at the rung that it is asked for.
+        // It works at the requested pushdown level, however busy the machine is.
         let drive = drive_over(n, Arc::clone(store) as _, DriveOptions { memory_limit: 64 << 20, max_load: f64::INFINITY, ..DriveOptions::default() });
         match fails {
             Some((fate, after, told)) if n == AT => Arc::new(Failing { drive, store: Arc::clone(store), fate, after, told: Arc::clone(told) }) as Arc<dyn Cse>,
@@ -271,7 +273,7 @@ async fn host(stores: &[Arc<Noting>], policy: Policy, redundancy: &str, fails: O
         }
     });
     let silence = if matches!(fails, Some((Fate::Silent, ..))) { SILENCE } else { Limits::default().silence };
-    // Without room for what waits each epoch is a slice, whatever its rows are expected to be.
+    // Without memory for waiting results each epoch is one slice, whatever size its rows are expected to have.
     let limits = Limits { pause: 0.01, memory: 1, silence, ..Limits::default() };
     let mut options =
         HostOptions { moving: AdaptiveMode::Always(policy), redundancy: redundancy.parse().unwrap(), limits, threads: 2, ..HostOptions::default() };
@@ -287,13 +289,13 @@ async fn answer(host: &Host, sql: &str) -> Result<(Vec<String>, Receipt)> {
     Ok((rows, receipt.receipt()))
 }
 
-/// Rows that drives give as they are, and such as are aggregated above.
+/// A query whose drives send rows as they are, and one whose rows are aggregated above.
 const QUERIES: [(&str, PushdownLevel); 2] = [
     ("SELECT id, name FROM lab.t WHERE n % 5 = 3", PushdownLevel::Full),
     ("SELECT grp, count(*), sum(n), round(avg(x), 6), min(name) FROM lab.t WHERE n > -50 GROUP BY grp", PushdownLevel::Filter),
 ];
 
-/// Lets this befall a drive after each of so many epochs, in fleets with and without redundancy.
+/// Lets a drive fail after each number of epochs in `afters`, in fleets with and without redundancy.
 async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
     for redundancy in ["none", "ec:2+1"] {
         let stores: Vec<Arc<Noting>> = (0..DRIVES).map(|_| Arc::default()).collect();
@@ -316,7 +318,7 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
             let (rows, receipt) = answer(&host, sql).await.unwrap_or_else(|e| panic!("{what}: {}", e.report()));
             assert_eq!(rows, expected, "{what}");
             let told = told.lock();
-            // Garbage waits for a message that it can be.
+            // Garbage waits for a message that allows it.
             let complete = told.complete.len();
             assert!(if matches!(fate, Fate::Gives(_)) { complete >= after } else { complete == after }, "{what}: {told:?}");
             let unfinished: BTreeSet<u32> = told.slice_manifest.difference(&told.covered).copied().collect();
@@ -325,15 +327,15 @@ async fn costs_what_is_unfinished(fates: &[Fate], afters: &[usize]) {
             let drive = &receipt.drives[AT];
             assert_eq!(drive.slices_total, Some(drive.slices + drive.slices_pruned + drive.slices_told), "{what}: {drive:?}");
             if redundancy == "none" {
-                // The drive itself has done the rest, each slice of it once; also those that it had done of
-                // epochs that were not complete.
+                // The drive itself has done the rest, each slice once. That includes slices of incomplete epochs.
                 assert_eq!((told.sessions, drive.served_by_fallback.is_none()), (2, true), "{what}: {drive:?}");
                 assert!(read.is_subset(&unfinished), "{what}: {read:?} was read after it failed, when {:?} was covered", told.covered);
                 let again: BTreeSet<u32> = told.again.iter().copied().collect();
                 assert_eq!((&again, told.again.len()), (&unfinished, unfinished.len()), "{what}: {told:?}");
                 assert!(told.done.intersection(&again).all(|slice| !told.covered.contains(slice)), "{what}: {told:?}");
             } else {
-                // Who stands for it has; it reads in rows, and so perhaps some that are covered as well.
+                // The fallback executor has. It reads whole rows of slices, and so perhaps some that are covered as
+                // well.
                 assert!(!read.is_empty() && drive.slices_decoded as usize <= unfinished.len(), "{what}: {drive:?}");
                 assert_eq!(told.sessions, 1, "{what}: {told:?}");
                 assert!(drive.served_by_fallback.as_ref().is_some_and(|why| why.contains(fate.says())), "{what}: {drive:?}");

@@ -110,7 +110,7 @@ async fn grouped_moments_equal_plain_arithmetic_at_every_level() {
     write(&fleet, "blood.tiny").await;
     for cut in CUTS {
         let mut given = query(&fleet, sql, cut).await.unwrap_or_else(|e| panic!("{cut}: {e}"));
-        // The last entry of each gene is for cells in no group, of which there are none.
+        // The last entry of each gene is for cells in no group, and all cells are in one.
         given.retain(|line| !line.contains(" | - | "));
         given.sort();
         assert_eq!(given.len(), expected.len(), "{cut}");

@@ -1,9 +1,9 @@
 //! A drive fails or is full at any operation of a change. The change is made, or an error names the drive. Every data
 //! set is old or new and whole. Once the drive is well, a scrub repairs the rest and nothing leaks.
 //!
-//! Drives are real ones, within the process, over stores in memory that fail as they are told. A change is tried
-//! without a fault first, which shows what a drive is asked for; then once for each of these operations, or for some of
-//! them where there are many (`SKYTETHER_FAULTS=all` tries each).
+//! Drives are real ones, in this process, over stores in memory with injected faults. A change first runs without a
+//! fault, which lists its operations. Then it runs once with a fault at each operation, or at some of them where there
+//! are many (`SKYTETHER_FAULTS=all` tries each).
 
 mod lost_writes;
 
@@ -37,7 +37,7 @@ const OLD: usize = 400;
 const NEW: usize = 150;
 const OTHER: usize = 300;
 
-/// Of each fault at most so many operations are tried, from the first to the last, unless all are to be.
+/// Limit of operations tried for each fault, spread from the first to the last.
 const MOST: u64 = 5;
 
 fn most() -> u64 {

@@ -90,7 +90,7 @@ async fn older_host_is_fenced_and_the_newer_one_writes() {
         let index = NewIndex { dataset: name("lab.t"), table: "data".into(), name: None, columns: vec!["x".into()], include: Vec::new() };
         fenced(&older.catalog().create_index(&index).await.unwrap_err());
         assert_eq!(stored(&drives).await, before, "{redundancy}");
-        // It says so to whoever asks how it is.
+        // Its status says so.
         let taken = older.status().await;
         assert!(
             taken.iter().all(|drive| drive.error.is_none() && drive.fenced.as_ref().is_some_and(|who| who.contains("another host (process "))),
@@ -244,7 +244,7 @@ async fn aggregators_and_their_parents_are_fenced_separately() {
     let newer = above(&left).await;
     fenced(&store(&older, "lab.t", 100).await.unwrap_err());
     store(&newer, "lab.t", 200).await.unwrap();
-    // Another process of the branch: the one before changes nothing below it, whoever stands above.
+    // Another process of the same aggregator: the former one changes nothing below it, whichever host it serves.
     let again = branch().await;
     fenced(&store(&newer, "lab.t", 100).await.unwrap_err());
     let last = above(&again).await;

@@ -85,8 +85,8 @@ fn holders(redundancy: &RedundancyRecord, slot: usize) -> Vec<uuid::Uuid> {
     (0..=outer.parity() as u32).flat_map(of).map(|at| drives[at]).collect()
 }
 
-/// Every value on the drives of a closed fleet is one that a root record names there, all that these name is there,
-/// root records lie on so many drives each, and all other drives are empty.
+/// Checks a closed fleet. A root record names every value on its drives, and every named value exists. Each root record
+/// is on `homes` drives, and all other drives are empty.
 pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
     let mut found: Vec<(uuid::Uuid, PartitionName, Option<u32>)> = Vec::new();
     let mut records: BTreeMap<String, (RootRecord, usize)> = BTreeMap::new();
@@ -342,7 +342,8 @@ async fn queries_and_ingests_continue_during_a_resize() {
     let ((grown, shrunk), rounds, second) = tokio::join!(work, asking, writing);
     assert!(second.is_ok() || second == Err(Kind::Conflict));
     assert!(rounds > 0 && grown.left.is_empty() && shrunk.left.is_empty(), "{grown}\n{shrunk}");
-    // Of what it replaces only the places have changed. It names the drive that has left: that is told.
+    // A resize has only moved the replaced data set. The new one has a part on the drive that left, which the error
+    // names.
     let late = writer.commit().await.unwrap_err();
     assert!(late.kind() == Kind::Conflict && late.to_string().contains("drive-1 left the fleet"), "{}", late.report());
     let mut writer = fleet.writer(&name("lab.t2"), skytether::DatasetKind::Table, true).await.unwrap();
@@ -422,7 +423,7 @@ async fn resize_and_repair_keep_a_rate_limit() {
     clean(&fleet, "at a rate").await;
 }
 
-/// Kills a growth or a retirement before every so many of its changes, and does it again.
+/// Kills a growth or a retirement before every `every`th of its changes, and repeats it.
 async fn killed_everywhere(redundancy: &str, job: Job, every: usize) {
     let first = tempfile::tempdir().unwrap();
     let scheme = redundancy.parse::<Scheme>().unwrap();
@@ -523,7 +524,7 @@ async fn served_fleets_grow_and_shrink() {
     writer.write_table("data", skytether::Placement::Spread, rows[0].schema(), batches(2, 400).into_iter().map(Ok)).await.unwrap();
     let report = fleet.resize(&retiring(&[0]), &|_| ()).await.unwrap_or_else(|e| panic!("{}", e.report()));
     balanced(&report, 2);
-    // Where its root record would have lain on the drive that left, that one is not to be had any more.
+    // The home drive of the root record left meanwhile, and is no longer there.
     let error = writer.commit().await.unwrap_err();
     assert!(matches!(error.kind(), Kind::Conflict | Kind::Unavailable), "{}", error.report());
     assert_eq!(query(&fleet, sql, Pushdown::Adaptive).await.unwrap(), whole);

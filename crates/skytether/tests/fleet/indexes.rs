@@ -151,7 +151,7 @@ async fn queries_by_any_range_are_equal_with_and_without_indexes() {
             uses += used(&receipt);
         }
     }
-    // Not `raw`, where slices are handed out, and not where most rows match.
+    // Not with `raw`, where drives send slices raw, and not where most rows match.
     assert!(uses > 200, "{uses}");
     let (_, receipt) = asked(&fleet, "SELECT id, f, i, s FROM lab.a WHERE i = 7", Pushdown::Adaptive).await;
     assert!(receipt.drives.iter().all(|d| d.slices == 0 && d.indexes.iter().all(|index| index.covers && index.name == "values")), "{receipt}");
@@ -258,7 +258,7 @@ async fn damaged_indexes_are_not_used_and_are_rebuilt() {
         }
         let fleet = open(dir.path(), 2).await.unwrap();
         assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), due, "heads {heads}");
-        // Found damaged, it is made anew, by itself.
+        // The drive finds the damage, and builds the index again by itself.
         let mut whole = false;
         for _ in 0..600 {
             let (rows, receipt) = asked(&fleet, sql, Pushdown::Full).await;
@@ -287,7 +287,7 @@ async fn index_not_built_at_close_is_built_after_reopening() {
         due
     };
     let fleet = open(dir.path(), 2).await.unwrap();
-    // Queries and ingests go on beside the build.
+    // Queries and ingests continue during the build.
     for at in 0..5 {
         assert_eq!(query(&fleet, sql, CUTS[at % 4]).await.unwrap(), due);
         ingest(&fleet, "lab.other", &rows[..3], at > 0).await.unwrap();
@@ -339,7 +339,7 @@ async fn degraded_reads_need_no_index_and_repair_rebuilds_them() {
     assert!((0..5).all(|drive| index_files(dir.path(), drive).iter().all(|file| !fs::read(file).unwrap().starts_with(b"SKYINDX"))));
 }
 
-/// Two drives over directories, of which each may be full at some bytes.
+/// Two drives over directories, each with an optional capacity in bytes.
 pub(crate) fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn Cse>> {
     let drive = |n: usize| {
         let create = Some(DriveIdentity { id: Uuid::from_u128(n as u128 + 1), name: format!("drive-{n}") });
@@ -350,7 +350,7 @@ pub(crate) fn drives_of(dir: &Path, capacities: [Option<u64>; 2]) -> Vec<Arc<dyn
     (0..2).map(drive).collect()
 }
 
-/// A full drive has no room for the definition of an index. The fleet opens, so that something can be dropped.
+/// A full drive has no space for the definition of an index. The fleet opens, so that a client can drop something.
 #[tokio::test(flavor = "multi_thread")]
 async fn fleet_opens_although_a_full_drive_lacks_a_definition() {
     let dir = tempfile::tempdir().unwrap();
@@ -371,13 +371,13 @@ async fn fleet_opens_although_a_full_drive_lacks_a_definition() {
         }
         (used, host.drives()[host.catalog().home(&name("lab.t"))].info().id)
     };
-    // Where the root record is there is room.
+    // The drive of the root record has space.
     used[home.as_u128() as usize - 1] = None;
     let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap().0;
     let error = host.catalog().create_index(&new("lab.t", &["x"], &[])).await.unwrap_err();
     assert!(error.kind() == Kind::Exhausted && error.report().contains("is noted, but not all drives could be told"), "{}", error.report());
     drop(host);
-    // The fleet opens, with the index where there is room, so that something can be dropped.
+    // The fleet opens, with the index on drives with space, so that a client can drop something.
     let host = Host::join(drives_of(dir.path(), used), small(), Founding::EmptyDrives).await.unwrap_or_else(|e| panic!("{}", e.report())).0;
     let listed = host.catalog().indexes(&ListIndexes::default()).await.unwrap();
     assert!(listed[0].state != "ready" && listed[0].drives.len() == 2, "{listed:?}");
@@ -456,7 +456,7 @@ async fn drives_learn_their_indexes_although_another_one_is_lost() {
         index(&fleet, new("lab.t", &["x"], &["id"])).await;
         query(&fleet, sql, Pushdown::Full).await.unwrap()
     };
-    // A crash came before one was told, and what another was told is damaged.
+    // A crash came before one drive got the definition, and another drive's definition is damaged.
     for (n, damaged) in [(0, false), (2, true)] {
         let store = DiskStore::open(&dir_of(dir.path(), n), skytether_store::disk::OpenOptions::default()).unwrap();
         let all = store
@@ -567,7 +567,7 @@ async fn index_dropped_before_drives_learn_it_stays_dropped() {
     interrupt(Some(by("n")));
     host.catalog().create_index(&by("x")).await.unwrap();
     let listed = host.catalog().indexes(&ListIndexes::default()).await.unwrap();
-    // On a busy machine a drive may take a moment to look at what it was told.
+    // On a busy machine a drive may take a moment to see the definition.
     let mut told = 0;
     for _ in 0..200 {
         for drive in host.drives() {

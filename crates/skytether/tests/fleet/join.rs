@@ -23,7 +23,7 @@ use crate::util::{name, small_drive};
 /// Where somebody waits, who says so, and goes on when told.
 type Stop = Mutex<Option<(Sender<()>, Receiver<()>)>>;
 
-/// A way to a drive on which whoever next reads what it knows of its fleet, or writes that, can be stopped.
+/// A connection to a drive that can stop the next read or write of the membership record.
 #[derive(Debug)]
 struct Way {
     drive: Arc<Drive>,

@@ -43,7 +43,7 @@ pub(crate) enum Job {
     Ingest,
     /// Drops it.
     Drop,
-    /// Mends what is damaged.
+    /// Repairs damage.
     Scrub,
     /// Rebuilds what was on drives that are blank, or gone.
     Repair,

@@ -82,7 +82,7 @@ async fn all_missing_drives_are_named_and_the_others_listed() {
         bring_back(dir.path(), &[1, 3]);
         let fleet = open(dir.path(), 4, "none").await.unwrap();
         assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
-        // Nobody looks into a fleet that somebody has open.
+        // The status needs the lock, which the open fleet has.
         assert_eq!(Fleet::offline_status(dir.path()).await.unwrap_err().kind(), Kind::Conflict);
     }
     let nothing = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ async fn drive_in_the_directory_of_a_missing_one_is_used() {
     let status = fleet.status().await.unwrap();
     assert!(lost(&status) == [0] && why(&status[0]).contains("drives/1"), "{status:?}");
     assert_eq!(value(&fleet, COUNT).await.unwrap(), "6000");
-    // A blank one is made where there is room.
+    // The repair makes a blank drive in an empty directory.
     let report = crate::drive_replacement::repair(&fleet, crate::drive_replacement::replacing(&[0])).await;
     assert!(report.left.is_empty() && report.lost.is_empty() && report.drives == ["drive-0"], "{report}");
     drop(fleet);

@@ -21,7 +21,7 @@ use skytether_store::memory::MemoryStore;
 use crate::repair::{options, store};
 use crate::util::{lines, small_drive};
 
-/// A way to a drive that notes which slices are asked for, and after so many of them does not answer any more.
+/// A connection to a drive that notes the requested slices, and answers no request after `left` of them.
 #[derive(Debug)]
 struct Noting {
     drive: Arc<Drive>,

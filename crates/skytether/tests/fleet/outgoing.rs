@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::repair::{holds, options, rows, store};
 use crate::util::small_drive;
 
-/// Values that only batches of slices write so many of.
+/// Only batches of slices have this many operations.
 const MANY: usize = 100;
 
 /// How long a batch waits for the next one.

@@ -260,7 +260,7 @@ async fn unsupported_exports_are_refused_by_name() {
     assert_eq!(fs::read(&to).unwrap(), before);
     fleet.export("lab.wide", &to, true, |_, _| Ok(())).await.unwrap();
     assert_eq!(read(&fs::read(&to).unwrap().into()), wide());
-    // No leftovers beside it.
+    // No temporary files are left next to it.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 

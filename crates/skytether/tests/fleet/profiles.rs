@@ -1,4 +1,4 @@
-//! Fleets whose drives are to be like devices.
+//! Fleets whose drives emulate devices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -120,7 +120,7 @@ async fn receipts_show_learnt_costs_of_drives_next_to_expected_ones() {
     // One ten times as fast as the other, behind links through which no slice had better go.
     let far = TARDY.replace("8e9", "4e4");
     let fleet = open(each(&[&far.replace("0.4", "0.5"), &far.replace("0.4", "0.05")])).await;
-    // The same operators over the same columns, of which the prior says the same; what they compute is another thing.
+    // The same operators over the same columns, so the prior costs are equal. Their real costs differ.
     let digest = |text: &str| (0..6).fold(text.to_owned(), |text, _| format!("md5({text})"));
     let light = "SELECT count(*) FROM lab.t WHERE name <> 'a' AND name <> 'b'".to_owned();
     let heavy = format!("SELECT count(*) FROM lab.t WHERE {} <> 'a' AND {} <> 'b'", digest("name"), digest("name || 'b'"));
@@ -194,8 +194,8 @@ async fn calibration_reports_asked_and_measured_and_leaves_no_file() {
         assert!(found.measured.iter().all(|m| m.got > 0.0 && (m.ratio.unwrap() * m.asked.unwrap() - m.got).abs() <= 1e-6 * m.got), "{found:?}");
         let (speed, memory) = (&found.measured[0], &found.measured[2]);
         assert!(!speed.within && memory.within && memory.got == 67_108_864.0, "{found:?}");
-        // Whatever else the machine does, nothing is quicker than the device; through sockets that is what two
-        // measurements differ by, of which the machine may hold up the one.
+        // No measurement is faster than the device, however busy the machine is. Through sockets a figure is the
+        // difference of two measurements, and the machine may delay either one.
         let told = if served { 2 } else { 4 };
         for (at, faster) in [(3, true), (4, false), (5, true), (6, false)].into_iter().take(told) {
             let ratio = found.measured[at].ratio.unwrap();
@@ -215,8 +215,8 @@ async fn slow_device_is_never_faster_than_its_profile() {
     let ratio = |key: &str| {
         found.measured.iter().find(|measured| measured.key == key).and_then(|measured| measured.ratio).unwrap_or_else(|| panic!("{key}: {found:?}"))
     };
-    // Whatever else the machine does makes reads and messages later; that it may hold the first message up is little
-    // beside the two seconds that all of them take.
+    // A busy machine delays reads and messages. A delay of the first message is small compared with the two seconds of
+    // all.
     for key in ["disk_bytes_per_s", "link_bits_per_s"] {
         assert!(ratio(key) < 1.1, "{key}: {found:?}");
     }

@@ -21,7 +21,7 @@ use crate::receipts::assert_each_once;
 use crate::tables::assert_as_reference;
 use crate::util::{batches, drive_over, lines, name};
 
-/// Notes at which rungs a drive ends epochs.
+/// Notes the pushdown levels at which a drive ends epochs.
 #[derive(Debug)]
 struct Overheard {
     drive: Arc<Drive>,
@@ -108,7 +108,7 @@ async fn full_filter_and_raw_results_meet_in_one_merge() {
         assert!(raw.slices == 0 && raw.above.slices > 2 && raw.above.rows_read > 0, "{raw:?}");
         assert!(raw.reason.as_ref().is_some_and(|reason| reason.contains("slices were handed to the host")), "{raw:?}");
         if rungs.contains(&PushdownLevel::Filter) {
-            // Its rows were aggregated above, beside the first one's states and the third one's slices.
+            // The host aggregated its rows, and took the states of the first drive and the slices of the third.
             assert!(filter.above.seconds > 0.0 && filter.rows_out > full.rows_out, "{filter:?}");
             assert!(filter.reason.as_ref().is_some_and(|reason| reason.contains("slices were filtered here")), "{filter:?}");
         }

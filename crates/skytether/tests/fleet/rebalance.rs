@@ -182,7 +182,7 @@ impl WatchedDrives {
         self.drives.stores[at].list("", None, 100_000).unwrap().into_iter().map(|entry| entry.key).collect()
     }
 
-    /// The generations of a data set of which a drive has something.
+    /// The generations of a data set with values on a drive.
     fn generations(&self, at: usize, dataset: &str) -> BTreeSet<Generation> {
         let parts = self.keys(at).into_iter().filter_map(|key| PartitionName::parse(&key));
         parts.filter(|(partition, _)| partition.dataset == name(dataset)).map(|(partition, _)| partition.generation).collect()
@@ -413,7 +413,7 @@ async fn ingest_during_which_a_drive_leaves_leaks_nothing() {
         assert!((0..4).all(|at| watched.generations(at, dataset).is_empty()), "{dataset}");
     }
     assert!(watched.drives.is_blank(3));
-    // What is asked of the host as it is now is taken.
+    // A request to the current host is accepted.
     let mut again = client.writer(&name("lab.far"), DatasetKind::Table, false).await.unwrap();
     write(&mut again, "data", 300).await.unwrap();
     again.commit().await.unwrap_or_else(|e| panic!("{}", e.report()));
@@ -516,7 +516,7 @@ async fn ingest_with_slices_on_a_replaced_drive_is_not_committed() {
         let writer = begun(&host, "lab.new", 300, redundancy).await.unwrap();
         watched.replace(3);
         let options = RepairOptions { drives: vec!["drive-3".into()], ..RepairOptions::default() };
-        // That it is blank is noticed by whoever looks.
+        // The next operation notices that the drive is blank.
         store(&host, "lab.b", 10).await.unwrap();
         host.repair(&options, &|_| {}).await.unwrap_or_else(|e| panic!("{}", e.report()));
         let e = writer.commit().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Receipts tell what happened.
+//! Receipts report what happened.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ async fn statistics_save_reading_and_the_receipt_counts_it() {
 async fn drives_without_possible_matches_are_not_asked() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 3).await.unwrap();
-    // Slices are dealt out in turn: each drive has other ids.
+    // Slices are distributed round robin, so each drive has other ids.
     ingest(&fleet, "lab.t", &batches(6, 1000), false).await.unwrap();
     let nans = RecordBatch::try_from_iter([("x", Arc::new(Float64Array::from(vec![1.0, f64::NAN, 3.0])) as ArrayRef)]).unwrap();
     ingest(&fleet, "lab.nan", &[nans], false).await.unwrap();
@@ -211,8 +211,8 @@ pub(crate) fn assert_adds_up(receipt: &Receipt, slices: u64, what: &str) {
     assert_eq!(receipt.host.iter().find(|o| !o.plumbing && o.note.rows_out.is_some()).unwrap().note.rows_out, Some(receipt.rows), "{what}");
 }
 
-/// That each slice of a finished query over `slices` of them was worked off in one place, and that bytes of slices that
-/// drives handed out are among those that they read.
+/// Checks that each of the `slices` slices of a finished query was processed in one place. Drives that sent slices raw
+/// must count their bytes as read.
 pub(crate) fn assert_each_once(receipt: &Receipt, slices: u64, what: &str) {
     assert!(receipt.finished, "{what}");
     for drive in &receipt.drives {
@@ -260,7 +260,7 @@ async fn the_parts_of_a_receipt_add_up() {
             assert_adds_up(&receipt(&fleet, sql, cut).await, tables[0] * reads[0] + tables[1] * reads[1], &format!("{sql} ({cut})"));
         }
     }
-    // What is sent beside a sub-plan, and what metadata tell, is among these queries.
+    // These queries include one with a broadcast table, and one that metadata answer.
     let joined = receipt(&fleet, ADDED[2].0, Pushdown::Full).await;
     let beside: Vec<_> = joined.scans.iter().flat_map(|scan| &scan.beside).map(|table| (table.name.as_str(), table.rows)).collect();
     assert_eq!(beside, [("__shipped_0", 600)]);

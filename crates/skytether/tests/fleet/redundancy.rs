@@ -13,7 +13,7 @@ pub(crate) async fn open(path: &Path, drives: usize, redundancy: &str) -> Result
     open_with_memory(path, drives, redundancy, HostOptions::default().memory_limit).await
 }
 
-/// The same, by a host with so many bytes of memory.
+/// The same, with a host of `memory_limit` bytes.
 async fn open_with_memory(path: &Path, drives: usize, redundancy: &str, memory_limit: usize) -> Result<Fleet> {
     let mut host = HostOptions { threads: 2, memory_limit, ..HostOptions::default() };
     host.slices.target_bytes = 8 << 10;
@@ -322,7 +322,7 @@ async fn returning_drive_catches_up_and_nothing_leaks() {
         check(&fleet).await;
         drop(fleet);
         bring_back(dir.path(), &[n]);
-        // It is back, and another one that knows what changed is not: nobody could tell what is true.
+        // It is back, and a drive that knows the changes is not: no drive knows the current records.
         lose(dir.path(), &[(n + 1) % 4]);
         let error = open(dir.path(), 4, "none").await.unwrap_err();
         let text = error.report();
@@ -473,8 +473,8 @@ async fn one_of_two_writers_wins_on_all_homes() {
     assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
 }
 
-/// Waits until the host that was begun anew at the address of the one before answers: the connection to that one
-/// is broken, and made again.
+/// Waits until the restarted host answers at the address of the former one. The connection to the former one is broken,
+/// and a new one is made.
 pub(crate) async fn reached(fleet: &Fleet) {
     let mut last = None;
     for _ in 0..100 {
@@ -496,7 +496,7 @@ async fn dead_served_drive_fails_over_and_rejoins() {
     let store = async |title: &str, rows: &[arrow::record_batch::RecordBatch]| {
         fleet.ingest_table(&name(title), rows[0].schema(), rows.iter().cloned().map(Ok), with("ec:2+1")).await.map(drop)
     };
-    // The host learns of the fleet's first data set with redundancy from whoever ingests through it.
+    // The host learns of the fleet's first data set with redundancy when a client ingests through it.
     store("lab.t", &rows).await.unwrap();
     let sql = "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t GROUP BY grp ORDER BY grp";
     let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
@@ -509,7 +509,7 @@ async fn dead_served_drive_fails_over_and_rejoins() {
         }
         store("lab.meanwhile", &rows[n..=n]).await.unwrap_or_else(|e| panic!("without {n}: {}", e.report()));
         assert_eq!(value(&fleet, "SELECT count(*) FROM lab.meanwhile").await.unwrap(), "1000");
-        // The host begins anew without it.
+        // The host restarts without the drive.
         if n % 2 == 0 {
             let at = host.address.clone();
             host.kill();
@@ -524,7 +524,7 @@ async fn dead_served_drive_fails_over_and_rejoins() {
             reached(&fleet).await;
         } else {
             drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
-            // It is looked for every 2 seconds.
+            // The host looks for it every 2 seconds.
             tokio::time::sleep(std::time::Duration::from_millis(2200)).await;
         }
         assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);

@@ -29,7 +29,7 @@ struct Fails {
     made: bool,
 }
 
-/// A way to a drive that fails once it is told to.
+/// A connection to a drive that fails on demand.
 #[derive(Debug)]
 struct Way {
     drive: Arc<Drive>,
@@ -120,7 +120,7 @@ pub(crate) async fn rows(host: &Host, dataset: &str) -> Result<String> {
     Ok(lines(&query.collect().await?).remove(0))
 }
 
-/// What [`rows`] tells of it.
+/// The result of [`rows`] for this number.
 pub(crate) fn holds(rows: usize) -> String {
     use arrow::array::AsArray;
     use arrow::datatypes::Int32Type;
@@ -227,7 +227,7 @@ async fn dropped_data_set_stays_dropped_after_a_retried_retirement() {
         for name in &names {
             store(&host, name, 30).await.unwrap();
         }
-        // Root records lie where their homes are to be; that this is so nobody hears.
+        // The root records are on their new home drives. The membership record that names these is not written.
         drives.fail(0, FLEET, false);
         retire(&host, 3).await.unwrap_err();
         assert!(drives.failed());
@@ -314,8 +314,8 @@ async fn drive_that_missed_a_takeover_is_not_trusted() {
     }
 }
 
-/// A note that came late is known to nobody but the drive that it is about: that one is taken in as if all knew, and
-/// all know the same afterwards (seed 5277 of `dst`).
+/// A note that came late is only on the drive that it names. That drive is taken in as if all drives had the note, and
+/// afterwards all have the same record (seed 5277 of `dst`).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drive_that_alone_records_its_absence_is_taken_in() {
     let drives = Drives::new(4);

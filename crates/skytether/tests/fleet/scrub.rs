@@ -51,7 +51,7 @@ pub(crate) fn put(fleet: &Path, drive: usize, key: &Key, value: Option<Bytes>) {
     drive.store().apply(vec![op]).unwrap();
 }
 
-/// That all is mended, that a second scrub finds nothing, and that all values are what they were.
+/// Checks that a scrub repairs all damage, that a second one finds none, and that all values are what they were.
 pub(crate) async fn mended(fleet: &Fleet, what: &str) -> ScrubReport {
     let report = all(fleet).await;
     assert!(report.left() == 0 && report.skipped.is_empty() && report.unverified == 0, "{what}: {report}");
@@ -166,7 +166,7 @@ async fn scrub_repairs_any_kind_of_damage_on_one_drive() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 4, "ec:2+1").await.unwrap();
     fill(&fleet).await;
-    // An older generation, of which a stale slice may come.
+    // An older generation, from which a stale slice may come.
     ingest(&fleet, "lab.old", &batches(3, 900), false).await.unwrap();
     let whole = answers(&fleet, Pushdown::Full).await;
     drop(fleet);
@@ -343,7 +343,7 @@ async fn unrepairable_damage_is_named_and_nothing_gets_worse() {
         assert!(found.mended || found.error.as_ref().unwrap().contains("are whole, and "), "{found:?}");
     }
     assert!(report.to_string().contains("could not be mended"), "{report}");
-    // What was whole is what it was, and what was damaged and is not mended, too.
+    // Whole values are unchanged, and so are damaged ones that were not repaired.
     let after = disk(dir.path());
     let gone: Vec<_> = before.iter().filter(|file| !after.contains(file)).collect();
     assert!(gone.len() == report.mended as usize && gone.iter().all(|(_, file)| lost.contains(file)));
@@ -425,7 +425,7 @@ async fn absent_drive_is_skipped_and_reported() {
     let fleet = open(dir.path(), 4, "none").await.unwrap();
     let report = all(&fleet).await;
     assert!(report.skipped.keys().eq(["drive-3"]) && report.unverified > 10 && report.damaged == 1, "{report}");
-    // Its group may have had another shard at the drive that is away: then it can't be mended now.
+    // Its group may have another shard on the drive that is down: then no repair is possible now.
     let left = report.left();
     drop(fleet);
     bring_back(dir.path(), &[3]);
@@ -463,7 +463,7 @@ async fn queries_ingests_and_drops_continue_during_a_scrub() {
     let (changed, ()) = tokio::join!(scrubs, others);
     assert!(!changed.contains(&name("lab.t5")));
     assert_eq!(mended(&fleet, "at last").await.damaged, 0);
-    // Nothing was left behind by mending what was no more.
+    // The repair of values that were deleted meanwhile leaves nothing behind.
     for set in fleet.list().await.unwrap() {
         fleet.drop_dataset(&set.name).await.unwrap();
     }
@@ -485,7 +485,7 @@ async fn scrub_obeys_rate_limit_selection_and_cancellation() {
     let slow = ScrubOptions { bytes_per_s: Some(report.bytes_verified / 4), ..one.clone() };
     let report = scrub(&fleet, slow).await;
     assert!(report.seconds > 0.5, "{report}");
-    // One that would take for ever ends when nobody waits for it.
+    // A scrub without a waiting caller ends, however long it would take.
     let never = ScrubOptions { bytes_per_s: Some(1), ..one };
     let stopped = tokio::time::timeout(std::time::Duration::from_millis(300), fleet.scrub(&never, &|_| ())).await;
     assert!(stopped.is_err());
@@ -517,7 +517,7 @@ async fn served_drives_are_scrubbed_through_their_host() {
         bytes[at] ^= 0x11;
         fs::write(file, bytes).unwrap();
     }
-    // A query decodes around what it meets, and the status tells of it.
+    // A query reconstructs damaged values that it reads, and the status reports them.
     assert_eq!(query(&fleet, sql, Pushdown::Full).await.unwrap(), whole);
     let status = fleet.status().await.unwrap();
     assert!(status.iter().enumerate().all(|(n, drive)| (drive.damaged > 0) == (n == 2)), "{status:?}");

@@ -259,7 +259,7 @@ async fn a_served_drive_that_works_for_long_is_not_dead() {
 
     let query = host.sql("SELECT count(*) FROM lab.t", &QueryOptions::default()).await.unwrap();
     let mut answer = Box::pin(query.collect());
-    // Several times the deadlines pass; signs of life say that the drive works.
+    // The deadlines pass several times; heartbeats show that the drive works.
     if let Ok(ended) = tokio::time::timeout(2 * short, &mut answer).await {
         panic!("the query ended although its drive still works on it: {ended:?}");
     }

@@ -17,8 +17,8 @@ use skytether_store::memory::MemoryStore;
 
 use crate::util::{batches, lines, name, small_drive};
 
-/// A store of which the first slice that is read once it is armed never comes, however often it is asked
-/// for, until it is let go.
+/// A store that hangs. Once it is armed, the first slice that is read never comes, at this and later requests, until it
+/// is released.
 #[derive(Debug, Default)]
 struct Hanging {
     store: MemoryStore,
@@ -144,8 +144,8 @@ async fn stalled_drive_fails_over_with_redundancy() {
         let (rows, receipt) = answer(&host).await.unwrap_or_else(|e| panic!("{policy:?}: {}", e.report()));
         assert_eq!(rows, whole, "{policy:?}");
         let why = receipt.drives.iter().find(|drive| drive.name == "drive-1").and_then(|drive| drive.served_by_fallback.clone());
-        // What was to be handed out as it is stored is waited for by the storage's own clock; all else
-        // was found to stand still.
+        // For slices to be sent raw, the host's own deadline of a storage operation applies. For all other work the
+        // host notices that the drive makes no progress.
         if policy != Policy::Adaptive {
             let why = format!("{:?}", why.unwrap_or_else(|| panic!("{policy:?}: nobody stood for it: {receipt:?}")));
             assert!(why.contains("has done nothing for"), "{policy:?}: {why}");
@@ -193,7 +193,7 @@ async fn stalled_drive_of_an_aggregator_is_named() {
     stores.0[1].arm();
     let error = answer(&host).await.unwrap_err();
     let text = error.report();
-    // The branch has time to find that out by itself, and says so.
+    // The aggregator has the time to notice that by itself, and reports it.
     assert!(error.kind() == Kind::Unavailable && text.contains("drive-1") && text.contains("has done nothing for"), "{text}");
     assert!(stores.0[1].release() >= 3);
 }

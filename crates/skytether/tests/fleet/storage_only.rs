@@ -13,7 +13,7 @@ use skytether_store::memory::MemoryStore;
 use crate::repair::{holds, options, rows, store};
 use crate::util::{batches, lines, name, small_drive};
 
-/// A drive of which only the storage is offered.
+/// A drive that offers only its storage.
 #[derive(Debug)]
 struct StorageOnly {
     drive: Arc<Drive>,

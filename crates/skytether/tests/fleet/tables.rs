@@ -206,6 +206,6 @@ async fn spilled_sort_obeys_the_disk_limit_and_leaves_no_file() {
     let error = query(&fleet, sql, Pushdown::Filter).await.unwrap_err();
     assert!(error.kind() == Kind::Exhausted && error.to_string().contains("1.00 MiB") && error.to_string().contains("spill limit"), "{error}");
     assert_eq!(error.detail(), Some(&Detail::SpillExhausted { limit: 1 << 20 }));
-    // The room is given back: what fits is answered.
+    // The memory is released: a query that fits is answered.
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.many").await.unwrap(), "200000");
 }

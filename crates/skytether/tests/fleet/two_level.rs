@@ -115,7 +115,7 @@ async fn lost_drive_is_reconstructed_within_its_node() {
             seen.push(set);
         }
     }
-    // The bytes on all other hosts are gone, and nobody noticed.
+    // The files on all other nodes are gone, and no drive has noticed it.
     for n in [0, 1, 2, 6, 7, 8] {
         std::fs::rename(dir_of(dir.path(), n).join("slices"), dir_of(dir.path(), n).join("gone")).unwrap();
     }
@@ -201,7 +201,7 @@ async fn losses_beyond_redundancy_name_the_drives() {
     bring_back(dir.path(), &[5]);
     let fleet = open(dir.path()).await.unwrap();
     assert_eq!(value(&fleet, "SELECT count(*) FROM lab.t").await.unwrap(), "6000");
-    // What one level alone protects is told by name, where its drives are lost.
+    // A value that only one level protects is reported by name when its drives are lost.
     drop(fleet);
     bring_back(dir.path(), &[0, 2, 4]);
     let fleet = open(dir.path()).await.unwrap();

@@ -59,7 +59,7 @@ async fn growth_and_retirement_keep_shards_on_their_node() {
     ingest(&fleet, "lab.large", &batches(24, 1500), false).await.unwrap();
     let (whole, before) = (answers(&fleet, Pushdown::Full).await, shares(&fleet).await);
     assert!(before.len() > 9, "{before:?}");
-    // One for each host, as nobody says which.
+    // No node is given, so each node gets one drive.
     let report = resize(&fleet, &adding(3)).await;
     balanced(&report, 9);
     assert!(report.bytes_moved > 0 && report.linked > 0 && report.notes.iter().any(|note| note.contains("drive-9 on host-0, drive-10 on host-1")), "{report}");
@@ -152,7 +152,7 @@ async fn new_node_is_used_once_it_has_enough_drives() {
     assert_eq!(shares(&fleet).await, before);
     assert_eq!(used("lab.three").await, DRIVES + 3);
     assert_eq!(hosts(&fleet).await["drive-11"], "host-3");
-    // What was there before is on its three hosts still, of which none can go.
+    // The earlier data set is still on its three nodes, and none of them can lose a drive.
     refused(retiring(&[3]), Kind::Invalid, "host-1 would have 2, of 3 drives or more").await;
     // Of those hosts none can do with fewer, but another may take the place of one, also of one that is lost.
     let report = resize(&fleet, &retiring(&[3, 4, 5])).await;
@@ -192,7 +192,7 @@ async fn nodes_founded_with_one_drive_suffice_once_they_grow() {
     let sum = "SELECT count(*), sum(n) FROM lab.t";
     let whole = query(&fleet, sum, Pushdown::Full).await.unwrap();
     drop(fleet);
-    // Copies where nobody looks any more go when the fleet is opened.
+    // The next open deletes copies at former homes.
     drop(reopen(dir.path()).await);
     no_leaks(dir.path(), HOMES, "grown");
     // drive-3 to drive-5 came to the three hosts, and so did the others.

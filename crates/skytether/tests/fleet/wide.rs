@@ -71,7 +71,7 @@ async fn queries_over_few_of_many_columns_answer_as_one_engine() {
         "SELECT word, count(*), max(c299) FROM lab.wide GROUP BY word HAVING count(*) > 1 ORDER BY word",
         "SELECT id FROM lab.wide WHERE c5 > 20 UNION SELECT c6 FROM lab.other WHERE c6 < 3 ORDER BY 1",
         "SELECT id, rank() OVER (PARTITION BY word ORDER BY c8, id) AS r FROM lab.wide WHERE id < 40 ORDER BY id",
-        // Columns that no name in the text stands for.
+        // Columns that the text selects without naming them.
         "SELECT * FROM lab.wide WHERE c5 > 21 ORDER BY id",
         "SELECT count(*) FROM lab.wide a NATURAL JOIN lab.other b",
         "SELECT k, v FROM (SELECT id, word FROM lab.wide) AS t(k, v) ORDER BY k LIMIT 3",

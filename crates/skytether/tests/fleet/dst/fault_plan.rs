@@ -1,4 +1,4 @@
-//! The faults of a simulation, and at which requests they occur.
+//! [`FaultPlan`]: the faults of a simulation, and the requests at which they occur.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,29 +24,29 @@ use crate::util::Random;
 pub(super) enum Fault {
     /// The host dies, before or after the change is made.
     Host { after: bool },
-    /// The drive is gone until it is brought back, before or after the change is made.
+    /// The drive goes down before or after the change, until the simulation brings it back.
     Drive { after: bool },
-    /// The change is made, and the answer lost.
+    /// The change happens, and the answer is lost.
     Answer,
-    /// As that, but the change is still on its way: it is made when so many more requests have come, to whichever
-    /// hosts, and whether the one that wanted it lives or not.
+    /// The answer is lost, and the change happens this many requests of any host later, whether or not its own host
+    /// still lives.
     Late(u64),
     /// The disk is full.
     Full,
     /// The drive fails this once.
     Once,
-    /// The drive fails so many more times, and is back then by itself.
+    /// The drive fails this many more times, and then works again.
     Flaps(u64),
-    /// The drive takes its time.
+    /// The drive is slow.
     Slow,
 }
 
 impl Fault {
-    /// All names, in the order of the table that is printed at the end.
+    /// All names, in the order of the table at the end.
     pub(super) const NAMES: [&'static str; 8] =
         ["host dies", "drive is gone", "answer is lost", "change is late", "disk is full", "fails once", "flaps", "is slow"];
 
-    /// What it is called there.
+    /// Its name in that table.
     pub(super) fn name(self) -> &'static str {
         Self::NAMES[match self {
             Fault::Host { .. } => 0,
@@ -61,14 +61,14 @@ impl Fault {
     }
 }
 
-/// How long a drive takes then: many times what it takes otherwise, and far from any deadline.
+/// How long a slow drive takes: many times the usual, and far from any deadline.
 const SLOW: Duration = Duration::from_millis(40);
 
-/// Who asks what of whom: the host, as the simulation counts them, the drive, and what. What waits at the same time is
-/// in this order, whichever thread came first.
+/// A request: the number of the host, the drive, and the operation. Requests that wait at the same time have this
+/// order, whichever thread came first.
 type Asked = (u64, String, String);
 
-/// What a request has while it is carried out; the next one waits until it is dropped.
+/// Held while a request is executed; the next request waits until it is dropped.
 type Turn = oneshot::Sender<()>;
 
 /// A request that waits for its turn.
@@ -77,7 +77,7 @@ struct Waiting {
     go: oneshot::Sender<Turn>,
 }
 
-/// What is carried out late.
+/// A late change.
 type Late = BoxFuture<'static, ()>;
 
 /// The faults by number of the request, counted over all hosts and drives, and the order of requests.
@@ -86,14 +86,14 @@ pub(super) struct FaultPlan {
     pub(super) asked: AtomicU64,
     pub(super) planned: Mutex<BTreeMap<u64, Fault>>,
     pub(super) injected: Mutex<Vec<Fault>>,
-    /// How many drives may be gone at a time.
+    /// How many drives may be down at a time.
     pub(super) most: AtomicU64,
     pub(super) gone: AtomicU64,
     waiting: Mutex<Vec<Waiting>>,
     arrived: Notify,
-    /// Which of those that wait comes next.
+    /// Draws which waiting request comes next.
     draws: Mutex<Option<Random>>,
-    /// What is carried out late, and at which request.
+    /// Late changes, each with the request at which it happens.
     late: Mutex<Vec<(u64, Late)>>,
 }
 
@@ -108,7 +108,7 @@ impl FaultPlan {
         Self { most: AtomicU64::new(most), ..Self::default() }
     }
 
-    /// From now on `seed` says which of several requests comes first.
+    /// From now on `seed` determines the order of requests.
     pub(super) fn draw_from(&self, seed: u64) {
         *self.draws.lock() = Some(Random(seed));
     }
@@ -121,8 +121,8 @@ impl FaultPlan {
         turn
     }
 
-    /// Gives requests their turns, one after the other, for as long as the simulation lasts: otherwise threads would
-    /// decide which of them a fault hits.
+    /// Gives requests their turns, one after the other, while the simulation lasts. Otherwise threads would decide
+    /// which request a fault hits.
     pub(super) async fn give_turns(self: Arc<Self>) {
         loop {
             if self.waiting.lock().is_empty() {
@@ -139,14 +139,14 @@ impl FaultPlan {
                 waiting.remove(at)
             };
             let (turn, over) = oneshot::channel();
-            // Nobody waits any more where the simulation is over.
+            // After the end of the simulation no request waits.
             if next.go.send(turn).is_ok() {
                 let _ = over.await;
             }
         }
     }
 
-    /// Lets all come to where they wait who are on their way there.
+    /// Lets all tasks run until each waits for its turn.
     async fn settle(&self) {
         let (mut known, mut still) = (0, 0);
         while still < 4 {
@@ -154,8 +154,8 @@ impl FaultPlan {
             let now = self.waiting.lock().len();
             (still, known) = (if now == known { still + 1 } else { 0 }, now);
         }
-        // Whoever has just cut rows into slices is no task of the runtime for a moment. That is the one thing here that
-        // is a matter of time: it takes some microseconds.
+        // A thread that cuts rows into slices is no task of the runtime for some microseconds. This is the only place
+        // where time matters.
         let writes = |waiting: &Waiting| waiting.asked.2.starts_with("apply") && waiting.asked.2.contains("data.");
         if self.waiting.lock().iter().any(writes) {
             std::thread::sleep(Duration::from_micros(200));
@@ -165,7 +165,7 @@ impl FaultPlan {
         }
     }
 
-    /// Carries out what is late and was due at request `by`.
+    /// Executes late changes that were due at request `by`.
     pub(super) async fn catch_up(&self, by: u64) {
         let due: Vec<Late> = {
             let mut late = self.late.lock();
@@ -178,21 +178,21 @@ impl FaultPlan {
         }
     }
 
-    /// What befalls the request whose turn it is, and whether that `changes` anything.
+    /// The fault of the request whose turn it is; `changes` says whether the request is a change.
     fn next_fault(&self, changes: bool) -> Option<Fault> {
         let at = self.asked.fetch_add(1, Ordering::SeqCst);
         let mut planned = self.planned.lock();
         let fault = planned.remove(&at)?;
         if matches!(fault, Fault::Late(_)) && !changes {
-            // A read that is late is one that was lost: it waits for a change.
+            // A late read is a lost one, so the fault moves to the next request.
             let free = (at + 1..).find(|at| !planned.contains_key(at))?;
             planned.insert(free, fault);
             return None;
         }
         drop(planned);
-        // No more than the fleet survives; but where it survives none, one that is back for the next step. One that
-        // fails once, in a fleet that goes on without it, is away until it is taken in again: what changes meanwhile it
-        // misses as one that is gone.
+        // No more drives than the fleet survives; where it survives none, one that is back for the next step. In a
+        // fleet with redundancy, a drive that fails once is down until it is taken in again, and misses changes as a
+        // lost drive does.
         let most = self.most.load(Ordering::SeqCst);
         let counts = match fault {
             Fault::Drive { .. } => true,
@@ -215,7 +215,7 @@ pub(super) struct SimulatedStore {
     pub(super) gone: AtomicBool,
     /// How many more requests fail.
     pub(super) flaps: AtomicU64,
-    /// What its disk can't read, until it is written anew.
+    /// Keys that its disk can't read until they are written again.
     damaged: Mutex<BTreeSet<String>>,
 }
 
@@ -224,7 +224,7 @@ impl SimulatedStore {
         Arc::new(Self { name, memory: MemoryStore::new(), gone: AtomicBool::new(false), flaps: AtomicU64::new(0), damaged: Mutex::default() })
     }
 
-    /// Damages what lies under `key`: its bytes are not what they were, or it is no longer there.
+    /// Damages the value of `key`: other bytes, or (`lost`) none.
     pub(super) fn damage(&self, key: &Key, lost: bool) {
         if lost {
             self.memory.apply(vec![Op::Delete { key: key.clone(), expect: Expect::Any }]).unwrap();
@@ -233,7 +233,7 @@ impl SimulatedStore {
         }
     }
 
-    /// What it has under `key`, whether it is gone or not.
+    /// The value of `key`, also while the drive is down.
     pub(super) fn has(&self, key: &str) -> Option<Bytes> {
         self.memory.get(&Key::new(key).unwrap()).ok()
     }
@@ -264,7 +264,7 @@ impl StoreLayer for SimulatedStore {
 /// Whether a host is alive. Its end is the end of its [`Link`]s.
 #[derive(Debug, Default)]
 pub(super) struct HostLifetime {
-    /// Which host of the simulation it is.
+    /// The number of the host in the simulation.
     number: u64,
     pub(super) over: AtomicBool,
     ended: Notify,
@@ -288,7 +288,7 @@ impl HostLifetime {
     }
 }
 
-/// A host's way to a drive.
+/// The connection of a host to a drive.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) drive: Arc<Drive>,
@@ -302,14 +302,14 @@ impl Link {
         if self.lifetime.over.load(Ordering::SeqCst) { Err(Error::unavailable("the host is dead")) } else { Ok(()) }
     }
 
-    /// Has the drive carry `work` out, which `changes` something or not, or what befalls it instead.
+    /// Has the drive execute `work`, or the fault that hits it instead. `changes`: whether `work` is a change.
     async fn asked<T: Send + 'static>(&self, what: String, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         self.living()?;
         let asked = (self.lifetime.number, self.store.name.clone(), what);
         let turn = self.faults.wait(asked.clone());
         let own = self.clone();
-        // On its own: who asked may not listen while others ask, and what a drive has begun it ends, also when
-        // nobody listens any more.
+        // In a task of its own: the caller may not poll while other requests run, and a drive ends what it has begun,
+        // also after the caller left.
         let done = tokio::spawn(async move { own.in_turn(turn, asked, Box::pin(work)).await }).await.expect("no request to a drive panics");
         match done {
             Some(done) => done,
@@ -317,7 +317,7 @@ impl Link {
         }
     }
 
-    /// As [`Self::asked`]; nothing where the host died of it.
+    /// As [`Self::asked`]; `None` where the host died of it.
     async fn in_turn<T: Send + 'static>(self, turn: oneshot::Receiver<Turn>, asked: Asked, work: BoxFuture<'static, Result<T>>) -> Option<Result<T>> {
         let lost = || Some(Err(Error::unavailable(format!("{} was lost", self.store.name))));
         let turn = turn.await.ok()?;
@@ -368,7 +368,7 @@ impl Link {
     }
 }
 
-/// What is asked, with the key of which it is, and how many more.
+/// An operation as text: its name, the number of keys, and the first key.
 fn told<'k>(what: &str, keys: impl IntoIterator<Item = &'k str>) -> String {
     let mut keys: Vec<&str> = keys.into_iter().collect();
     keys.sort_unstable();
@@ -380,7 +380,7 @@ impl Storage for Link {
         self.drive.info()
     }
 
-    /// As over a connection: it can be lost, and several hosts can reach it.
+    /// As a remote drive: its connection can break, and several hosts can reach it.
     fn capabilities(&self) -> Capabilities {
         Capabilities { remote: true, indexes: false, ..self.drive.capabilities() }
     }

@@ -9,7 +9,7 @@ use skytether_store::SliceStore;
 use super::{FLEET, Living, NAMES, Simulation, WORK};
 
 impl Simulation {
-    /// One work, under faults; what is there is looked at afterwards.
+    /// One work under faults; then the content of the fleet is checked.
     pub(super) async fn step(&mut self) {
         let name = NAMES[self.random.below(NAMES.len())];
         let before = self.known.get(name).copied();

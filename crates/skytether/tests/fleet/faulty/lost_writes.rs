@@ -30,7 +30,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// With what lay there first, and then so many batches.
+    /// A disk with the values `first`, and then these batches.
     fn new(first: Values, batches: Vec<Vec<Op>>) -> Arc<Self> {
         let now = MemoryStore::new();
         let put = |(key, value): &(Key, Bytes)| Op::Put { key: key.clone(), value: value.clone(), expect: skytether_store::Expect::Any };
@@ -41,7 +41,7 @@ impl Disk {
         Arc::new(Self { first, batches: Mutex::new(batches), now })
     }
 
-    /// As it was so many batches before, versions and all.
+    /// The disk as it was `batches` batches before, versions included.
     fn before(&self, batches: usize) -> Arc<Self> {
         let all = self.batches.lock();
         Self::new(self.first.clone(), all[..all.len().saturating_sub(batches)].to_vec())
@@ -84,7 +84,7 @@ impl Layer for Way {
     }
 }
 
-/// Drives of which one forgets.
+/// A fleet; one of its drives loses writes.
 struct Fleet {
     redundancy: &'static str,
     disks: Vec<Arc<Disk>>,
@@ -126,11 +126,11 @@ async fn founded(redundancy: &'static str, datasets: &[(&str, usize)]) -> Vec<Va
     fleet.disks.iter().map(|disk| values(&disk.now)).collect()
 }
 
-/// What a data set holds, as it is told.
+/// The content of a data set.
 async fn held(host: &Host, dataset: &str) -> Result<Option<String>> {
     match rows(host, dataset).await {
         Ok(held) => Ok(Some(held)),
-        // A part that is missing is told by the drive that has it no more.
+        // A missing part is an error that names the drive without it.
         Err(e) if e.kind() == Kind::NotFound && !e.report().contains("drive-") => Ok(None),
         Err(e) => Err(e),
     }
@@ -150,8 +150,8 @@ impl Scene {
         Self { redundancy, change, fleet }
     }
 
-    /// After the change was acknowledged, drive `at` forgets so many batches; then a host, the same one or
-    /// another, looks at what is there.
+    /// After the change was acknowledged, drive `at` loses `batches` batches. Then a host, the same one or another,
+    /// opens the data sets.
     async fn after(&self, at: usize, batches: usize, same: bool) -> (String, Fleet, Host) {
         let host = if same { "the same host" } else { "another host" };
         let what = format!("{}, {:?}, drive-{at} forgets {batches} batches, {host}", self.redundancy, self.change);
@@ -163,15 +163,15 @@ impl Scene {
         (what, fleet, host)
     }
 
-    /// That all which was acknowledged is there, and a scrub mends the drive; otherwise what is not so. A host that was
-    /// there before asks the drive that forgot first, and a scrub tells it otherwise; one that begins compares.
+    /// Checks that all acknowledged changes are there and that a scrub repairs the drive, or says what is wrong. A host
+    /// that ran before asks the drive first, and a scrub shows it the loss. A new host compares the records.
     async fn is_whole(&self, host: &Host, same: bool) -> Result<Became> {
         let (_, after) = self.change.between();
         let wrong = |text: String| Err(Error::internal(text));
         let mut became = Became::Whole;
         for round in 0..3 {
-            // Nobody keeps that there was a data set: one that a home has again is one again, of which the others
-            // have deleted what they had.
+            // No record says that a data set was dropped. A home drive that lost the drop still has the root record, so
+            // the data set exists again. The other drives have deleted their parts.
             if let (Change::Drop, Err(e)) = (self.change, held(host, VICTIM).await) {
                 if e.kind() != Kind::Corrupt || !e.report().contains(&format!("drop {VICTIM}")) || became == Became::DroppedAgain {
                     return Err(e);
@@ -197,7 +197,7 @@ impl Scene {
     }
 }
 
-/// What became of a fleet of which a drive forgot something.
+/// The outcome for a fleet with a drive that lost writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Became {
     Whole,
@@ -216,7 +216,7 @@ async fn survives(redundancy: &'static str, change: Change, forgotten: &[(usize,
                 let (what, fleet, host) = scene.after(at, batches, same).await;
                 let whole = scene.is_whole(&host, same).await.map_err(|e| format!("{what}: {}", e.report()))?;
                 drop(host);
-                // Whoever opens it next collects what the drive has again of what was deleted.
+                // The next open deletes the values that the drive has again.
                 let host = fleet.host(&what).await;
                 let left = leaks(&host, &fleet).await;
                 if left.is_empty() { Ok(whole) } else { Err(format!("{what}: there are still {left:?}")) }
