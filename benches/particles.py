@@ -75,7 +75,7 @@ TAIL = 2048
 
 
 class Drive:
-    """A disk and a link behind it; each serves one request after the other. As in `pace::booking`, a request reserves
+    """A disk and a link behind it; each serves one request after the other. As in `emulation::booking`, a request reserves
     its time, and its caller waits until the end of that."""
 
     def __init__(self) -> None:

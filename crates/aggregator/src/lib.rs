@@ -14,8 +14,8 @@
 //! `skytether host serve --aggregator NAME` starts one. `crates/skytether/tests/fleet/branches.rs` shows whole trees.
 //! See also `docs/internals/aggregators.md`.
 
-pub mod branch;
+pub mod aggregator;
 pub mod striped_storage;
 pub mod worker;
 
-pub use branch::Aggregator;
+pub use aggregator::Aggregator;

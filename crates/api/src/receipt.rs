@@ -51,7 +51,7 @@ pub struct DriveReceipt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// Why its sub-plans were run in its place, over what other drives have of it; `None` where it ran them itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "stood_for", default, skip_serializing_if = "Option::is_none")]
     pub served_by_fallback: Option<String>,
     /// Slices of it that were decoded from slices of other drives, or came from copies there.
     #[serde(default)]
@@ -405,5 +405,19 @@ impl ReceiptHandle {
     #[must_use]
     pub fn receipt(&self) -> Receipt {
         self.0.receipt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fallback_reason_keeps_its_name_in_json() {
+        let drive = DriveReceipt { served_by_fallback: Some("drive-1 is down".to_owned()), ..DriveReceipt::default() };
+        let receipt = Receipt { drives: vec![drive], ..Receipt::default() };
+        let json = receipt.to_json();
+        assert_eq!(json["drives"][0]["stood_for"], "drive-1 is down");
+        assert_eq!(serde_json::from_value::<Receipt>(json).unwrap(), receipt);
     }
 }

@@ -24,7 +24,8 @@ pub fn shipped_table(n: usize) -> String {
 #[must_use]
 pub fn is_plumbing(name: &str, fetch: bool) -> bool {
     match name {
-        "YieldingJoinExec" | "CooperativeExec" | "CoalesceBatchesExec" | "RepartitionExec" | "OutputRequirementExec" | "BufferExec" => true,
+        // `TurnsExec` is what older hosts call it.
+        "YieldingJoinExec" | "TurnsExec" | "CooperativeExec" | "CoalesceBatchesExec" | "RepartitionExec" | "OutputRequirementExec" | "BufferExec" => true,
         "CoalescePartitionsExec" => !fetch,
         _ => false,
     }

@@ -6,8 +6,13 @@ use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::unsync;
 
-/// Values that are expected.
-const ITEMS: usize = 64;
+/// Bytes of a value, as far as the number of values is estimated from the limit. The estimate bounds how many keys of
+/// evicted values the cache remembers. It must be at least as many as fit, or values of a new generation that are read
+/// again and again never displace those of an old one.
+const VALUE: usize = 16 << 10;
+
+/// Bounds of the estimate: each of the remembered keys takes some 50 bytes.
+const ITEMS: (usize, usize) = (64, 1 << 16);
 
 /// See the module's text. Values are cheap to clone (`Arc`s).
 ///
@@ -29,7 +34,7 @@ impl<K, V> Weighter<K, (V, usize)> for ByWeight {
 impl<K: Hash + Eq, V: Clone> Cache<K, V> {
     /// A cache of at most `limit` (bytes, as the callers of [`Cache::put`] weigh them).
     pub(crate) fn new(limit: usize) -> Self {
-        Self(Mutex::new(unsync::Cache::with_weighter(ITEMS, limit as u64, ByWeight)))
+        Self(Mutex::new(unsync::Cache::with_weighter((limit / VALUE).clamp(ITEMS.0, ITEMS.1), limit as u64, ByWeight)))
     }
 
     /// The value of `key`.
@@ -75,6 +80,26 @@ mod tests {
             assert!(cache.weight() <= 10, "{n}: {}", cache.weight());
         }
         assert_eq!(cache.get(&98), None);
+    }
+
+    #[test]
+    fn new_generation_displaces_the_old_one_within_ten_reads() {
+        let (limit, weight) = (64 << 20, 200 << 10);
+        let cache = Cache::new(limit);
+        let hits = |generation: u32| {
+            let mut found = 0;
+            for key in (0..300).map(|n| (generation, n)) {
+                match cache.get(&key) {
+                    Some(()) => found += 1,
+                    None => cache.put(key, (), weight),
+                }
+            }
+            found
+        };
+        for generation in [1, 2] {
+            let passes: Vec<usize> = (0..10).map(|_| hits(generation)).collect();
+            assert_eq!(passes.last(), Some(&300), "generation {generation}: {passes:?}");
+        }
     }
 
     #[test]

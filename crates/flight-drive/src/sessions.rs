@@ -12,7 +12,7 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightData;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use skytether_common::{Detail, Error, Kind, Result};
 use skytether_device::annotation::Annotation;
 use skytether_device::delivery::ResultMessage;
@@ -66,6 +66,7 @@ enum Note {
     #[serde(rename = "trouble")]
     EpochError {
         epoch: EpochId,
+        #[serde(serialize_with = "underscored")]
         kind: Kind,
         text: String,
         #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "details::lenient")]
@@ -73,6 +74,11 @@ enum Note {
     },
     Done(Box<Annotation>),
     Alive,
+}
+
+/// The kind as sessions have always named it: `not_found`. Older readers know no other word; the present one takes both.
+fn underscored<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&kind.as_str().replace(' ', "_"))
 }
 
 /// A message of a session, read.
@@ -369,9 +375,9 @@ mod tests {
         let error = Error::not_found("it is gone").with_detail(Detail::MissingKey { key: key.clone() }).context("slice 3");
         let note = noted(&Note::EpochError { epoch: EpochId(1), kind: error.kind(), text: error.report(), detail: details::short(&error) }).unwrap();
         let json = String::from_utf8(note.app_metadata.to_vec()).unwrap();
-        assert!(json.contains(r#""kind":"not found""#), "{json}");
+        assert!(json.contains(r#""kind":"not_found""#), "{json}");
         assert_eq!(read(&json), (Kind::NotFound, "slice 3: it is gone".into(), Some(Detail::MissingKey { key: key.clone() })));
-        assert_eq!(read(&json.replace("not found", "not_found")).2, Some(Detail::MissingKey { key }));
+        assert_eq!(read(&json.replace("not_found", "not found")).2, Some(Detail::MissingKey { key }));
         for detail in [r#"{"type":"of_a_newer_version"}"#, "null", "7", r#"{"type":"missing_key","key":""}"#] {
             let json = format!(r#"{{"trouble":{{"epoch":1,"kind":"corrupt","text":"x","detail":{detail}}}}}"#);
             assert_eq!(read(&json), (Kind::Corrupt, "x".into(), None));

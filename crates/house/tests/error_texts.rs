@@ -95,6 +95,8 @@ fn rust_findings(source: &str) -> Vec<usize> {
         let gives = calls(&tokens, at, GIVE) || (calls(&tokens, at, &["to_string"]) && at > 0 && ERRORS.contains(&tokens[at - 1].text));
         let end = if gives {
             Some(behind(&tokens, at + 2))
+        } else if text(&tokens, at) == "format" && text(&tokens, at + 1) == "!" && formats_an_error(&tokens[at + 2..behind(&tokens, at + 2)]) {
+            Some(behind(&tokens, at + 2))
         } else if texts.get(tokens[at].text).is_some_and(|until| at < *until) && text(&tokens, at.wrapping_sub(1)) != "." && text(&tokens, at + 1) != ":" {
             Some(at + 1)
         } else {
@@ -121,6 +123,14 @@ fn rust_findings(source: &str) -> Vec<usize> {
         }
     }
     found
+}
+
+/// Whether the arguments of `format!` are an error: `"{e}"`, `"{e:?}"`, or `"{}", e`.
+fn formats_an_error(arguments: &[Token<'_>]) -> bool {
+    arguments.iter().any(|token| {
+        let inner = token.text.trim_matches('"');
+        ERRORS.contains(&token.text) || ERRORS.iter().any(|error| inner == format!("{{{error}}}") || inner == format!("{{{error}:?}}"))
+    })
 }
 
 /// Where the expression begins whose method is called at `at`, or whose only word is there.
@@ -241,6 +251,8 @@ fn decisions_by_text_are_found_in_rust() {
         r#"fn f() { match x { Err(DataFusionError::Plan(text)) if text.starts_with("x") => 1 } }"#,
         r#"fn f() { let text = error.strip_backtrace(); LIST.iter().find_map(|x| text.strip_prefix(x)) }"#,
         r#"fn f() { if self.mentions("x") {} }"#,
+        r#"fn f() { if format!("{e}").contains("x") {} }"#,
+        r#"fn f() { let text = format!("{}", error); text.starts_with("x") }"#,
         "fn f() {\n    e\n        .message()\n        .split_once(\":\")\n}",
     ] {
         assert_eq!(rust_findings(code).len(), 1, "{code}");
@@ -254,6 +266,7 @@ fn code_that_passes_texts_on_is_not_found_in_rust() {
         r#"fn f() { let text = e.report(); Error::corrupt(text) }"#,
         r#"fn f() { let text: String = e.report().chars().take(9).collect(); Note { epoch, text: text } }"#,
         r#"fn f() { name.to_string().contains("x") }"#,
+        r#"fn f() { format!("{name}").contains("x") }"#,
         r#"fn f() { assert!(e.to_string().contains("x"), "{e}"); assert_eq!(e.message(), "x") }"#,
         r#"#[cfg(test)] mod tests { fn f() { e.message().contains("x") } }"#,
         "// e.message().contains(\"x\")\nfn f() { \"e.message().contains(x)\" }",

@@ -1,6 +1,6 @@
 //! The crates that store and move bytes build without a query engine.
 
-use crate::workspace::cargo;
+use crate::workspace::{cargo, members};
 
 const STORAGE: &[&str] = &[
     "common",
@@ -28,6 +28,26 @@ const STORAGE: &[&str] = &[
     "maintenance",
     "flight-sql",
 ];
+
+/// Crates that may link the query engine, and tools. Each crate of the workspace is here or above.
+const ENGINE: &[&str] = &[
+    "expression",
+    "plan",
+    "engine",
+    "drive",
+    "exec",
+    "query",
+    "host",
+    "flight",
+    "aggregator",
+    "skytether",
+    "cli",
+    "python",
+    "features",
+    "sim",
+    "fuzz",
+    "house",
+];
 const FORBIDDEN: &[&str] = &["datafusion", "substrait"];
 
 /// The forbidden packages that the output of `cargo tree --prefix none` names.
@@ -53,6 +73,14 @@ fn storage_crates_build_without_datafusion() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_crate_says_whether_it_may_link_the_query_engine() {
+    let mut named: Vec<&str> = STORAGE.iter().chain(ENGINE).copied().collect();
+    named.sort_unstable();
+    let members: Vec<String> = members().into_iter().map(|member| member.name).collect();
+    assert_eq!(named, members, "name a new crate in STORAGE, or in ENGINE if it needs DataFusion");
 }
 
 #[test]

@@ -187,10 +187,4 @@ impl<B> Ledger<B> {
     pub fn covering(&self, slice: SliceId) -> Option<EpochId> {
         self.wanted.get(&slice).copied().flatten()
     }
-
-    /// Whether something of `epoch` may still count.
-    #[must_use]
-    pub fn is_open(&self, epoch: EpochId) -> bool {
-        matches!(self.epochs.get(&epoch), Some(State::Open(_)))
-    }
 }

@@ -1,7 +1,7 @@
 //! The `skytether` command as its users meet it: a process with arguments, two outputs and an exit status.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod branches;
+mod aggregators;
 mod commands;
 mod index;
 mod parquet_view;

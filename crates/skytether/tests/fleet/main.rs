@@ -3,7 +3,7 @@
 
 mod adaptive;
 mod adaptive_faults;
-mod branches;
+mod aggregators;
 mod commits;
 mod corrupt_reply;
 mod crash_mid_query;

@@ -100,7 +100,7 @@ impl Drop for Lock {
 }
 
 /// Between the first two looks at a lock, and between later ones at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(10));
 
 /// How long opening waits for a drive that this very process still has open. A process may close a fleet and open it
 /// again at once, while the last reads of an abandoned query hold the drive for some milliseconds.
@@ -128,7 +128,7 @@ pub(super) fn lock(dir: &Path) -> Result<Lock> {
             }
         })
     };
-    let pauses = ExponentialBuilder::new().with_min_delay(PAUSES.0).with_max_delay(PAUSES.1).with_total_delay(Some(CLOSING)).without_max_times().with_jitter();
+    let pauses = ExponentialBuilder::new().with_min_delay(PAUSES.0).with_max_delay(PAUSES.1).with_total_delay(Some(CLOSING)).without_max_times();
     take.retry(pauses).when(|refused| matches!(refused, Refused::Taken(pid) if *pid == own)).call().map_err(|refused| {
         let holder = match refused {
             Refused::Failed(e) => return Error::io("lock", &path, e),
