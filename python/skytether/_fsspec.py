@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from . import _internal
-from ._fleet import give_back
+from ._fleet import _credentials, give_back
 from .errors import ConflictError, CorruptError, InvalidError, NotFoundError, SkytetherError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ class SkytetherFileSystem(AbstractFileSystem):
             return "", path.strip("/")
         first, _, rest = path.partition("/")
         if _internal.is_host(first) and first:
-            return f"grpc://{first}", rest.strip("/")
+            # A process that has connected to this address with TLS means that host.
+            tls = f"grpc+tls://{first}"
+            return tls if tls in _credentials else f"grpc://{first}", rest.strip("/")
         path = path.rstrip("/")
         if os.path.isfile(os.path.join(path, "fleet.json")):
             return os.path.realpath(path), ""

@@ -15,6 +15,7 @@ import adbc_driver_flightsql.dbapi as flight_sql
 import adbc_driver_manager
 import pyarrow as pa
 import pyarrow.flight
+import pyarrow.parquet
 import pytest
 from conftest import command, rich
 from fleets import PROGRAM
@@ -74,6 +75,13 @@ def total(connection: flight_sql.Connection) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT sum(v) AS s FROM d.t")
         return cursor.fetchone()[0]
+
+
+def test_fsspec_reads_over_the_tls_connection(secure: Secure) -> None:
+    with skytether.connect(secure.url, token=secure.token, tls_ca=secure.ca) as fleet:
+        address = secure.url.removeprefix("grpc+tls://")
+        assert pyarrow.parquet.read_table(f"skytether://{address}/d.t.parquet").num_rows == 100
+        assert fleet.list()
 
 
 def test_adbc_asks_with_tls_and_a_token(secure: Secure) -> None:

@@ -21,20 +21,21 @@ pub(crate) struct FleetArg {
 // command.
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
-    /// The token for the other side (`skytether token create` makes one). In the variable, other users of this machine
-    /// can't see it.
-    #[arg(long, value_name = "TOKEN", env = Credentials::TOKEN_VARIABLE, hide_env_values = true, value_parser = secret)]
+    /// The token for the other side (`skytether token create` makes one). Default: the variable SKYTETHER_TOKEN, where
+    /// other users of this machine can't see it.
+    // Not `env =`: a variable that is set and empty means no token.
+    #[arg(long, value_name = "TOKEN", value_parser = secret)]
     pub(crate) token: Option<Secret>,
     /// The authorities whose certificates are trusted, a PEM file such as the ca.pem of `skytether pki init`
-    /// (default: those that the system trusts).
-    #[arg(long, value_name = "FILE", env = Credentials::CA_VARIABLE)]
+    /// (default: the variable SKYTETHER_TLS_CA, or those that the system trusts).
+    #[arg(long, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
 }
 
 impl ClientArgs {
     /// The credentials for connections.
     pub(crate) fn credentials(&self) -> Credentials {
-        Credentials { tls_ca: self.tls_ca.clone(), identity: None, token: self.token.clone() }
+        Credentials { tls_ca: self.tls_ca.clone(), identity: None, token: self.token.clone() }.or_environment()
     }
 }
 

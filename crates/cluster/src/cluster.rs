@@ -245,6 +245,17 @@ impl Cluster {
         gone.ok_or_else(|| self.nobodys(&drive.info().name))?.succeed(drive)
     }
 
+    /// Checks that a drive at `address` may replace one, before a connection to that address is made.
+    ///
+    /// # Errors
+    /// `Invalid` where no drive is missing, and where the fleet makes its blank drives itself.
+    pub fn check_replacement(&self, address: &str) -> Result<()> {
+        if self.is_kept() {
+            return Err(Error::invalid(format!("{address}: a fleet in a directory makes its blank drives itself; leave the address out")));
+        }
+        if self.gone().is_empty() { Err(self.nobodys(address)) } else { Ok(()) }
+    }
+
     /// The error for a drive that replaces no missing drive.
     fn nobodys(&self, name: &str) -> Error {
         let gone: Vec<_> = self.gone().into_iter().map(|(id, name)| format!("{name} ({id})")).collect();

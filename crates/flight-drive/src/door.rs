@@ -10,15 +10,24 @@ use skytether_transport::endpoint::{DEFAULT_SCHEME, TLS_SCHEME};
 use skytether_transport::{Endpoint, Listener, Registry, Security, ServeContext};
 
 use crate::client::FlightCse;
-use crate::server::serve_on;
+use crate::server::{SharedLimits, serve_on};
 
 /// Arrow Flight, plain or over TLS.
-#[derive(Debug, Clone, Copy)]
-pub struct Flight(pub Security);
+#[derive(Debug, Clone)]
+pub struct Flight {
+    security: Security,
+    shared: SharedLimits,
+}
 
 impl Flight {
-    fn name(self) -> &'static str {
-        match self.0 {
+    /// A door or connector; doors with the same `shared` limit each drive once for all its ports.
+    #[must_use]
+    pub fn new(security: Security, shared: SharedLimits) -> Self {
+        Self { security, shared }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.security {
             Security::Plain => DEFAULT_SCHEME,
             Security::Tls => TLS_SCHEME,
         }
@@ -31,11 +40,11 @@ impl DriveDoor for Flight {
     }
 
     fn security(&self) -> Security {
-        self.0
+        self.security
     }
 
     fn serve(self: Arc<Self>, drive: Arc<dyn Cse>, at: Listener, context: ServeContext) -> BoxFuture<'static, Result<()>> {
-        serve_on(drive, at, context)
+        serve_on(drive, at, context, &self.shared)
     }
 }
 
@@ -56,8 +65,9 @@ impl Connector for Flight {
 #[must_use]
 pub fn drive_doors() -> DriveDoors {
     let mut doors = Registry::new("a drive");
+    let shared = SharedLimits::default();
     for security in [Security::Plain, Security::Tls] {
-        let door: Arc<dyn DriveDoor> = Arc::new(Flight(security));
+        let door: Arc<dyn DriveDoor> = Arc::new(Flight::new(security, shared.clone()));
         doors.register(door.scheme(), door);
     }
     doors
@@ -68,7 +78,7 @@ pub fn drive_doors() -> DriveDoors {
 pub fn connectors() -> Connectors {
     let mut connectors = Registry::new("an address of a drive");
     for security in [Security::Plain, Security::Tls] {
-        let connector: Arc<dyn Connector> = Arc::new(Flight(security));
+        let connector: Arc<dyn Connector> = Arc::new(Flight::new(security, SharedLimits::default()));
         connectors.register(connector.scheme(), connector);
     }
     connectors

@@ -34,8 +34,8 @@ pub(crate) struct Bounded<S> {
 }
 
 impl<S> Bounded<S> {
-    pub(crate) fn new(inner: S, bytes: usize) -> Self {
-        Self { inner, budget: Arc::new(Semaphore::new(bytes)) }
+    pub(crate) fn new(inner: S, budget: Arc<Semaphore>) -> Self {
+        Self { inner, budget }
     }
 }
 

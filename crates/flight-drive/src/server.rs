@@ -1,6 +1,6 @@
 //! Any CSE as a Flight service.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
+use parking_lot::Mutex;
 use skytether_common::{Context, Error, Result};
 use skytether_device::annotation::Annotation;
 use skytether_device::cse::{Cse, CseInfo};
@@ -26,10 +27,11 @@ use skytether_emulation::{Direction, Link};
 use skytether_scheduler::message::Down;
 use skytether_transport::{Listener, ServeContext, grpc as transport};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tonic::metadata::MetadataValue;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
+use uuid::Uuid;
 
 use crate::actions::{DriveAction, unknown};
 use crate::consts::{ANSWER_ALIVE, ANSWER_VALUE, DEFAULT_HEARTBEAT, DRIVE_KEY, HEARTBEAT_KEY, MAX_MESSAGE};
@@ -62,24 +64,44 @@ fn serve_until(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: BoxFuture<'st
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = serve_on(cse, Listener::plain(listener)?, context) => ended,
+            ended = serve_on(cse, Listener::plain(listener)?, context, &SharedLimits::default()) => ended,
             () = stopping => Ok(()),
         }
     })
 }
 
+/// What the ports of each CSE share: its emulated link, and the bytes of its large requests. With one per port, a device
+/// with two ports would have twice its link.
+#[derive(Debug, Clone, Default)]
+pub struct SharedLimits(Arc<Mutex<HashMap<Uuid, PerCse>>>);
+
+#[derive(Debug, Clone)]
+struct PerCse {
+    link: Option<Arc<Link>>,
+    requests: Arc<Semaphore>,
+}
+
+impl SharedLimits {
+    fn of(&self, cse: &dyn Cse) -> PerCse {
+        let new =
+            || PerCse { link: cse.info().profile.map(|profile| Arc::new(Link::new(&profile))), requests: Arc::new(Semaphore::new(limits::MAX_REQUEST_BYTES)) };
+        self.0.lock().entry(cse.info().id).or_insert_with(new).clone()
+    }
+}
+
 /// Serves `cse` on `listener` until the context's shutdown. Calls that run then end with `Unavailable`.
 ///
 /// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on. Large requests
-/// hold at most 256 MiB together, and what is above that is refused as `Exhausted`.
+/// hold at most 256 MiB together, on all ports with the same `shared`, and what is above that is refused as `Exhausted`.
 ///
 /// # Errors
 /// Unavailable where the listener fails.
-pub fn serve_on(cse: Arc<dyn Cse>, listener: Listener, context: ServeContext) -> BoxFuture<'static, Result<()>> {
+pub fn serve_on(cse: Arc<dyn Cse>, listener: Listener, context: ServeContext, shared: &SharedLimits) -> BoxFuture<'static, Result<()>> {
+    let PerCse { link, requests } = shared.of(cse.as_ref());
     Box::pin(async move {
         let name = cse.info().name.clone();
         let (stop, stopping) = watch::channel(false);
-        let routes = Routes::new(Bounded::new(service(cse, stopping), limits::MAX_REQUEST_BYTES));
+        let routes = Routes::new(Bounded::new(service_over(cse, stopping, link), requests));
         let shutdown = context.shutdown.clone();
         let telling = async move {
             shutdown.cancelled().await;
@@ -99,6 +121,10 @@ pub fn serve_on(cse: Arc<dyn Cse>, listener: Listener, context: ServeContext) ->
 #[must_use]
 pub fn service(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>) -> FlightServiceServer<CseService> {
     let link = cse.info().profile.map(|profile| Arc::new(Link::new(&profile)));
+    service_over(cse, stopping, link)
+}
+
+fn service_over(cse: Arc<dyn Cse>, stopping: watch::Receiver<bool>, link: Option<Arc<Link>>) -> FlightServiceServer<CseService> {
     FlightServiceServer::new(CseService { cse, stopping, link }).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
 }
 
@@ -461,5 +487,20 @@ impl FlightService for CseService {
 impl CseService {
     fn absent(&self, call: &str) -> Status {
         to_status(&Error::unsupported(format!("{}: a drive does not offer {call}: send sub-plans to DoGet, or connect to a host", self.cse.info().name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_device::StorageOnly;
+
+    use super::*;
+
+    #[test]
+    fn ports_of_one_drive_share_its_request_budget() {
+        let shared = SharedLimits::default();
+        let (one, two) = (StorageOnly::in_memory(Uuid::from_u128(1), "drive-0"), StorageOnly::in_memory(Uuid::from_u128(2), "drive-1"));
+        let budget = |cse: &StorageOnly| shared.clone().of(cse).requests;
+        assert!(Arc::ptr_eq(&budget(&one), &budget(&one)) && !Arc::ptr_eq(&budget(&one), &budget(&two)));
     }
 }

@@ -22,4 +22,4 @@ pub mod protocol;
 pub mod server;
 
 pub use client::RemoteHost;
-pub use server::{Face, serve, serve_on};
+pub use server::{Face, HostService, serve, serve_on, service};

@@ -23,6 +23,7 @@ use skytether_flight_drive::frames;
 use skytether_flight_drive::status::to_status;
 use skytether_flight_drive::{ConnectOptions, MAX_MESSAGE};
 use skytether_store::Op;
+use skytether_transport::endpoint::TLS_SCHEME;
 use skytether_transport::grpc as transport;
 use skytether_transport::{Endpoint, Identity, Listener, Peer, ServeContext, TokenStore};
 use tokio::net::TcpListener;
@@ -43,9 +44,6 @@ use skytether_runtime::within;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;
-
-/// Connections that a host holds at the same time.
-const MAX_CONNECTIONS: usize = 1024;
 
 /// What the Flight faces of a host need in addition to the host.
 #[derive(Debug, Clone)]
@@ -78,28 +76,27 @@ pub async fn serve(host: Host, listener: TcpListener, stop: impl Future<Output =
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        ended = serve_on(host, Face::default(), Listener::plain(listener)?, context) => ended,
+        ended = serve_on(service(host, Face::default()), Listener::plain(listener)?, context) => ended,
         () = stopping => Ok(()),
     }
 }
 
-/// Serves `host` on `listener` until the context's shutdown. Calls that run then have a few seconds to end.
+/// Serves a host on `listener` until the context's shutdown. Calls that run then have a few seconds to end. Ports with
+/// the same `service` share prepared statements and running queries.
 ///
 /// # Errors
 /// `Unavailable` if the listener fails.
-pub fn serve_on(host: Host, face: Face, listener: Listener, mut context: ServeContext) -> BoxFuture<'static, Result<()>> {
-    context.limits.connections = MAX_CONNECTIONS;
-    Box::pin(async move { transport::serve(listener, Routes::new(service(host, face)), context).await.context(|| "the host's port failed") })
+pub fn serve_on(service: Arc<HostService>, listener: Listener, context: ServeContext) -> BoxFuture<'static, Result<()>> {
+    let flight = FlightServiceServer::from_arc(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+    Box::pin(async move { transport::serve(listener, Routes::new(flight), context).await.context(|| "the host's port failed") })
 }
 
 /// The Flight service of `host`.
 #[must_use]
-pub fn service(host: Host, face: Face) -> FlightServiceServer<HostService> {
+pub fn service(host: Host, face: Face) -> Arc<HostService> {
     let host = host.reaching(Arc::new(face.clone()));
     let fleet: Arc<dyn FleetService> = Arc::new(host.clone());
-    FlightServiceServer::new(HostService { flight_sql: FlightSqlHost::new(Arc::clone(&fleet)), fleet, host, face })
-        .max_decoding_message_size(MAX_MESSAGE)
-        .max_encoding_message_size(MAX_MESSAGE)
+    Arc::new(HostService { flight_sql: FlightSqlHost::new(Arc::clone(&fleet)), fleet, host, face })
 }
 
 /// A host behind Flight.
@@ -138,6 +135,13 @@ impl Reach for Face {
     fn reach<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Arc<dyn Cse>>> {
         Box::pin(async move {
             let at: Endpoint = address.parse()?;
+            let credentials = &self.drives.credentials;
+            if credentials.token.is_some() && (at.scheme() != TLS_SCHEME || credentials.tls_ca.is_none()) {
+                // A caller could otherwise name an address of its own and get the drives' token.
+                return Err(Error::invalid(format!(
+                    "{at}: this host shows its drives a token, so drives that a request names need TLS; write grpc+tls://, and start the host with --tls-ca FILE"
+                )));
+            }
             self.connectors.get(&at)?.connect(&at, &self.drives).await
         })
     }
@@ -402,5 +406,25 @@ impl HostService {
 
     fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoExchangeStream>, Status>> {
         Box::pin(async move { not_offered("DoExchange") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_common::Kind;
+    use skytether_transport::{Credentials, Secret};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn drives_token_goes_to_no_named_address_without_tls() {
+        let credentials = Credentials { token: Some(Secret::new("sky_of_drives")), ..Credentials::default() };
+        let face = Face { drives: ConnectOptions { credentials, ..ConnectOptions::default() }, ..Face::default() };
+        // Nothing listens there: a connection would be `Unavailable`.
+        for address in ["127.0.0.1:1", "grpc+tls://127.0.0.1:1"] {
+            let refused = face.reach(address).await.unwrap_err();
+            assert!(refused.kind() == Kind::Invalid && refused.to_string().contains("--tls-ca"), "{refused}");
+        }
+        assert_eq!(Face::default().reach("127.0.0.1:1").await.unwrap_err().kind(), Kind::Unavailable);
     }
 }

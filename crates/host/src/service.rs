@@ -42,6 +42,8 @@ impl Host {
 
     /// Puts the drive at `address` in the place of the lost one that `options` names.
     async fn put_at(&self, address: &str, options: &RepairOptions) -> Result<()> {
+        // The address comes with a request: the host connects to it only where a drive can be replaced.
+        self.cluster().check_replacement(address)?;
         let drive = self.drive_at(address).await?;
         // An earlier repair that did not end may have put the drive there. This one continues it.
         let put = self.put_in_place(drive).or_else(|e| if e.kind() == Kind::Conflict { Ok(()) } else { Err(e) });

@@ -21,6 +21,9 @@ use crate::common_args::{ClientArgs, Profile, device, scheme};
 use crate::context::{Failure, open};
 use crate::serving::ServeArgs;
 
+/// Connections that each port of a host holds at the same time.
+const MAX_CONNECTIONS: usize = 1024;
+
 /// How often an idle host checks its drives.
 const WATCH: Duration = Duration::from_secs(5);
 
@@ -189,7 +192,11 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     };
     let face = Face { connectors, drives: ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection }, tokens: bound.tokens.clone() };
     let (watching, who) = (host.clone(), format!("host serves {what}"));
-    let serving = bound.serve(&who, move |listener, context| Ok(skytether_flight::serve_on(host.clone(), face.clone(), listener, context)));
+    let service = skytether_flight::service(host, face);
+    let serving = bound.serve(&who, move |listener, mut context| {
+        context.limits.connections = MAX_CONNECTIONS;
+        Ok(skytether_flight::serve_on(Arc::clone(&service), listener, context))
+    });
     tokio::select! {
         served = serving => served,
         never = watching.watch(WATCH) => match never {},

@@ -231,3 +231,29 @@ fn renewed_certificates_are_used_without_a_restart() {
     ls(&pki.ca).code(0);
     assert!(host.stop().code(0).err.contains("kept the former TLS certificate"));
 }
+
+#[test]
+fn empty_variables_mean_no_token_and_no_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(&fleet(dir.path(), "1"), &[]);
+    let empty = [("SKYTETHER_TOKEN", ""), ("SKYTETHER_TLS_CA", "")];
+    run_with(&["ls", "--fleet", &host.url], &empty).code(0);
+    host.stop().code(0);
+}
+
+#[test]
+fn replacement_address_is_refused_before_it_is_connected_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(&fleet(dir.path(), "1"), &[]);
+    // Nothing listens there: a connection would be the failure.
+    let said = run(&["repair", "--replace", "drive-0", "--replacement", "127.0.0.1:1", "--fleet", &host.url]).fails(1);
+    assert!(said.contains("makes its blank drives itself"), "{said}");
+    host.stop().code(0);
+    let data = dir.path().join("drive");
+    let drive = Served::start(&["drive", "serve", "--data", text(&data)]);
+    let host = Served::start(&["host", "serve", "--drives", &drive.url]);
+    let said = run(&["repair", "--replace", "drive-0", "--replacement", "127.0.0.1:1", "--fleet", &host.url]).fails(1);
+    assert!(said.contains("no drive is missing"), "{said}");
+    host.stop().code(0);
+    drive.stop().code(0);
+}
