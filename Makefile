@@ -60,9 +60,10 @@ fuzz: setup ## the parsers of bytes from outside, FUZZ_SECONDS each, with libFuz
 	  tail -n 1 $(FUZZ_DIR)/$$target/log; \
 	done
 
-lint: setup ## format, clippy, line widths and plain words
+lint: setup ## format, clippy, links in documentation, line widths and plain words
 	$(BIN)/python tools/lint_words.py
 	cargo fmt --all --check
+	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" cargo doc --workspace --no-deps --document-private-items
 	cargo clippy --workspace -- -D warnings
 	cargo clippy --workspace --all-targets -- -D warnings -A clippy::unwrap_used -A clippy::expect_used -A clippy::panic
 

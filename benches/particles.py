@@ -75,8 +75,8 @@ TAIL = 2048
 
 
 class Drive:
-    """A disk and a link behind it; each serves one request after the other. As in `emulation::booking`, a request reserves
-    its time, and its caller waits until the end of that."""
+    """A disk and a link behind it; each serves one request after the other. As in `emulation::booking`, a request
+    reserves its time, and its caller waits until the end of that."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -70,8 +70,8 @@ fn serve_until(cse: Arc<dyn Cse>, listener: TcpListener, shutdown: BoxFuture<'st
     })
 }
 
-/// What the ports of each CSE share: its emulated link, and the bytes of its large requests. With one per port, a device
-/// with two ports would have twice its link.
+/// What the ports of each CSE share: its emulated link, and the bytes of its large requests. With one per port, a
+/// device with two ports would have twice its link.
 #[derive(Debug, Clone, Default)]
 pub struct SharedLimits(Arc<Mutex<HashMap<Uuid, PerCse>>>);
 
@@ -92,7 +92,8 @@ impl SharedLimits {
 /// Serves `cse` on `listener` until the context's shutdown. Calls that run then end with `Unavailable`.
 ///
 /// Whatever bytes come in, they end in an error status or a closed connection, and the server goes on. Large requests
-/// hold at most 256 MiB together, on all ports with the same `shared`, and what is above that is refused as `Exhausted`.
+/// hold at most 256 MiB together, on all ports with the same `shared`, and what is above that
+/// is refused as `Exhausted`.
 ///
 /// # Errors
 /// Unavailable where the listener fails.

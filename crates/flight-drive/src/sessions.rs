@@ -76,7 +76,8 @@ enum Note {
     Alive,
 }
 
-/// The kind as sessions have always named it: `not_found`. Older readers know no other word; the present one takes both.
+/// The kind as sessions have always named it: `not_found`. Older readers know no other word;
+/// the present one takes both.
 fn underscored<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&kind.as_str().replace(' ', "_"))
 }

@@ -1,4 +1,4 @@
-//! Actions that clients ask of a host, as types: see [`skytether_flight_drive::actions`].
+//! Actions that clients ask of a host, as types: see [`actions`](macro@skytether_flight_drive::actions).
 //!
 //! An action is the host's own ([`HostAction`]), or concerns the storage of one of its drives (`drive/<n>/...`, a
 //! [`StorageAction`]). Flight SQL has its own actions, in `flight-sql`.

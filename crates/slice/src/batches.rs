@@ -17,7 +17,7 @@ use crate::pieces::Pieces;
 /// terabytes. [`crate::TableSlicer`] closes a slice at 32 times its target in memory, apart from a single larger row.
 pub const MAX_DECODED: usize = 4 << 30;
 
-/// The batches of a Parquet file in memory, decoded by Arrow's reader; see [`crate::decode`].
+/// The batches of a Parquet file in memory, decoded by Arrow's reader; see [`crate::decode()`].
 #[derive(Debug)]
 pub struct TableBatches {
     schema: SchemaRef,

@@ -67,7 +67,7 @@ fn check(mut bytes: &[u8], accepted: Option<Accepted>) -> Result<()> {
 /// Refuses a message that would take more memory than the bytes that came, before any of it is decoded: compressed
 /// batches (unpacking them, the decoder would make room for what their bytes claim, terabytes perhaps, and where there
 /// is none the whole process ends), pieces of dictionaries (each makes a copy of all before it), and parts that several
-/// others share. [`write`] makes none of these. Gives the length of the body that follows, at most `there`.
+/// others share. [`write()`] makes none of these. Gives the length of the body that follows, at most `there`.
 ///
 /// # Errors
 /// Corrupt for a header that is none or has such a part, and for what is not accepted.
@@ -140,7 +140,7 @@ fn check_schema(schema: &arrow::ipc::Schema<'_>, mut left: usize) -> Result<()> 
     Ok(())
 }
 
-/// Reads the bytes of [`write`]. Arrays use the bytes in place, or are copies of them: nothing is decompressed.
+/// Reads the bytes of [`write()`]. Arrays use the bytes in place, or are copies of them: nothing is decompressed.
 ///
 /// # Errors
 /// Corrupt for bytes that are no such stream.
@@ -148,7 +148,7 @@ pub fn read(bytes: &[u8]) -> Result<(SchemaRef, Option<RecordBatch>)> {
     checked(bytes, None)
 }
 
-/// Reads what [`write`] wrote, if it is no more than what is `accepted`.
+/// Reads what [`write()`] wrote, if it is no more than what is `accepted`.
 ///
 /// # Errors
 /// Corrupt for bytes that are no such stream, and for what is not accepted.

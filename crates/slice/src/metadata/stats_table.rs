@@ -73,7 +73,7 @@ impl StatsTable {
         self.columns.get(*self.places.get(column)?)?.as_ref().map(|b| b.nulls.clone())
     }
 
-    /// The stored bounds of column `column` in stripe `stripe`, in arrays of one value of [`stats_type`], and its null
+    /// The stored bounds of column `column` in stripe `stripe`, in arrays of one value of [`stats_type`](crate::stats::stats_type), and its null
     /// count.
     pub(crate) fn of(&self, column: usize, stripe: usize) -> Option<(ArrayRef, ArrayRef, u64)> {
         let bounds = self.columns.get(column)?.as_ref().filter(|bounds| stripe < bounds.min.len())?;
