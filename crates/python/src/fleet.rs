@@ -185,7 +185,7 @@ impl PyFleet {
     #[staticmethod]
     #[pyo3(signature = (url, token=None, tls_ca=None))]
     fn connect(py: Python<'_>, url: String, token: Option<String>, tls_ca: Option<PathBuf>) -> PyResult<Self> {
-        let credentials = Credentials { token: token.map(Secret::from), tls_ca, identity: None }.or_environment();
+        let credentials = Credentials { token: token.map(Secret::from), tls_ca, ..Credentials::default() }.or_environment();
         block(py, async move { Fleet::connect_with(&url, &credentials).await }).map(Self::new)
     }
 

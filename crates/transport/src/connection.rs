@@ -1,14 +1,18 @@
 //! An accepted connection: plain or TLS, with its place among all.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
 use crate::identity::Identity;
@@ -38,9 +42,26 @@ impl Peer {
 pub struct Connection {
     io: Io,
     peer: Peer,
+    called: Arc<AtomicBool>,
+    /// Ready where the first call comes too late. `None` after that call, and where the protocol has no calls.
+    first_call: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
     // After the place, so that a connection that counts as closed has given it back.
-    _closed: Closed,
+    closed: Closed,
+}
+
+/// What gRPC doors learn of a connection with each request.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    pub(crate) peer: Peer,
+    called: Arc<AtomicBool>,
+}
+
+impl Arrival {
+    /// Notes an admitted call: from now on the connection may be idle.
+    pub(crate) fn admitted(&self) {
+        self.called.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Counts the end of a connection.
@@ -54,9 +75,29 @@ pub(crate) enum Io {
 }
 
 impl Connection {
-    pub(crate) fn new(io: Io, peer: Peer, place: OwnedSemaphorePermit, metrics: Arc<Metrics>) -> Self {
+    /// With `first_call`, it fails where no call is admitted for that long.
+    pub(crate) fn new(io: Io, peer: Peer, place: OwnedSemaphorePermit, metrics: Arc<Metrics>, first_call: Option<Duration>) -> Self {
         Metrics::add(&metrics.accepted);
-        Self { io, peer, _place: place, _closed: Closed(metrics) }
+        let first_call = first_call.map(|time| Box::pin(tokio::time::sleep(time)));
+        Self { io, peer, called: Arc::default(), first_call, _place: place, closed: Closed(metrics) }
+    }
+
+    /// Fails where the first call has not come in time. Each way to use the connection asks this, as a client may make
+    /// any of them wait.
+    fn check_first_call(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let Some(deadline) = &mut self.first_call else { return Ok(()) };
+        if self.called.load(Ordering::Relaxed) {
+            self.first_call = None;
+            return Ok(());
+        }
+        if deadline.as_mut().poll(cx).is_pending() {
+            return Ok(());
+        }
+        // What fails once is not used again, but a closing that is tried must not poll the deadline after its end.
+        self.first_call = None;
+        Metrics::add(&self.closed.0.failed_greetings);
+        tracing::warn!(peer = %self.peer.address, "ended a connection: it made no admitted call in time");
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the first call did not come in time"))
     }
 
     /// The caller at the other end.
@@ -73,10 +114,10 @@ impl Drop for Closed {
 }
 
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = Peer;
+    type ConnectInfo = Arrival;
 
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
+    fn connect_info(&self) -> Arrival {
+        Arrival { peer: self.peer.clone(), called: Arc::clone(&self.called) }
     }
 }
 
@@ -97,17 +138,20 @@ macro_rules! either {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.check_first_call(cx)?;
         either!(self, io => io.poll_read(cx, buf))
     }
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check_first_call(cx)?;
         either!(self, io => io.poll_write(cx, buf))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check_first_call(cx)?;
         either!(self, io => io.poll_flush(cx))
     }
 
@@ -115,7 +159,8 @@ impl AsyncWrite for Connection {
         either!(self, io => io.poll_shutdown(cx))
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.check_first_call(cx)?;
         either!(self, io => io.poll_write_vectored(cx, bufs))
     }
 

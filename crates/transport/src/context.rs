@@ -18,10 +18,14 @@ pub struct Limits {
     /// Connections at the same time; further ones are closed.
     pub connections: usize,
     /// Connections at the same time that have not said anything yet, or are in the middle of a TLS handshake. A further
-    /// one ends the oldest of them: an honest one takes milliseconds, so the oldest is the least likely to be one.
+    /// one waits until one of them is done. It ends the oldest of them once that is 0.5 s old: an honest one takes
+    /// milliseconds, so the oldest is the least likely to be one.
     pub greetings: usize,
     /// How long the first byte, and a TLS handshake, may take together.
     pub greeting_time: Duration,
+    /// How long a connection of a door with calls may take after that until its first admitted call. Later it may be
+    /// idle as long as it answers probes.
+    pub first_call_time: Duration,
     /// Calls that one connection may have under way at once.
     pub streams: u32,
     /// Bytes of a message.
@@ -32,7 +36,15 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 256, greetings: 64, greeting_time: Duration::from_secs(10), streams: 256, message: MAX_MESSAGE, grace: Duration::from_secs(5) }
+        Self {
+            connections: 256,
+            greetings: 64,
+            greeting_time: Duration::from_secs(10),
+            first_call_time: Duration::from_secs(30),
+            streams: 256,
+            message: MAX_MESSAGE,
+            grace: Duration::from_secs(5),
+        }
     }
 }
 
@@ -68,10 +80,16 @@ impl Default for ServeContext {
 }
 
 impl ServeContext {
+    /// Whether its doors with TLS keep out all clients without a certificate, and nothing but the certificate does.
+    pub(crate) fn admits_by_certificate_alone(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.asks_for_certificates()) && !self.auth.is_required()
+    }
+
     /// TLS and authentication in words, for the line that a server prints at its start.
     #[must_use]
     pub fn security_text(&self, tls: bool) -> String {
         let transport = match (&self.tls, tls) {
+            (Some(with), true) if with.asks_for_certificates() && with.files().client_cert_optional => "TLS with optional client certificates",
             (Some(with), true) if with.asks_for_certificates() => "mutual TLS",
             (Some(_), true) => "TLS",
             _ => "no TLS",

@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connection::{Connection, Io, Peer};
@@ -33,6 +34,10 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// How long accepting rests after the system refused a connection: it is short of files then.
 const REST: Duration = Duration::from_millis(50);
+
+/// How old a greeting is before a further one may end it. A burst of honest clients finishes sooner: each needs a few
+/// round trips and milliseconds of a processor.
+const YOUNG: Duration = Duration::from_millis(500);
 
 /// Whether a door speaks TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,12 +60,20 @@ impl Listener {
     /// Binds `at`. Port 0 picks a free one.
     ///
     /// # Errors
-    /// `Invalid` where `at` is no `host:port`, where a door with TLS has no certificate, and where a door without TLS
-    /// would listen beyond loopback and `context` does not allow it; `Unavailable` where the port is taken.
+    /// `Unavailable` where the port is taken. `Invalid` where `at` is no `host:port`, where a door with TLS has no
+    /// certificate, and where `context` does not allow a door without TLS: beyond loopback, or next to doors that demand
+    /// certificates of their clients.
     pub async fn bind(at: &Endpoint, security: Security, context: &ServeContext) -> Result<Self> {
         let (host, port) = at.socket()?;
         if security == Security::Tls && context.tls.is_none() {
             return Err(Error::invalid(format!("{at}: TLS needs a certificate: give --tls-cert and --tls-key (`skytether pki init DIR` makes them)")));
+        }
+        if security == Security::Plain && context.admits_by_certificate_alone() && !context.insecure {
+            return Err(Error::invalid(format!(
+                "{at}: refused to listen without TLS, as --tls-client-ca admits only clients with a certificate: \
+                 use an address with TLS, such as grpc+tls://{}, give --require-auth, or allow it with --insecure",
+                at.authority()
+            )));
         }
         let failed = |e: io::Error| {
             let hint = if e.kind() == io::ErrorKind::AddrInUse { " (another process does: choose another port)" } else { "" };
@@ -109,6 +122,8 @@ impl Listener {
     }
 
     /// The connections that come, within the limits of `context`. Accepting stops when this is dropped.
+    ///
+    /// With [`Alpn::Http2`], a connection without an admitted call in [`Limits::first_call_time`] ends.
     #[must_use]
     pub fn incoming(self, alpn: Alpn, context: &ServeContext) -> Incoming {
         // A connection waits here for a door that is slow to take it: few, because they are in the limit already.
@@ -117,7 +132,9 @@ impl Listener {
             Security::Plain => None,
             Security::Tls => context.tls.clone(),
         };
-        let greeter = Arc::new(Greeter { tls, alpn, metrics: Arc::clone(&context.metrics), time: context.limits.greeting_time, url: self.url(), ready });
+        let (metrics, time) = (Arc::clone(&context.metrics), context.limits.greeting_time);
+        let first_call = (alpn == Alpn::Http2).then_some(context.limits.first_call_time);
+        let greeter = Arc::new(Greeter { tls, alpn, metrics, time, first_call, url: self.url(), ready });
         let accepting = tokio::spawn(accept(self.tcp, greeter, context.limits.clone()));
         Incoming { ready: receive, _accepting: AbortOnDropHandle::new(accepting) }
     }
@@ -152,6 +169,8 @@ struct Greeter {
     alpn: Alpn,
     metrics: Arc<Metrics>,
     time: Duration,
+    /// How long a connection may take until its first call, where the protocol has calls.
+    first_call: Option<Duration>,
     url: String,
     ready: mpsc::Sender<Connection>,
 }
@@ -160,7 +179,7 @@ async fn accept(tcp: TcpListener, greeter: Arc<Greeter>, limits: Limits) {
     let places = Arc::new(Semaphore::new(limits.connections));
     // Connections in their greeting end with this function.
     let mut greeting = JoinSet::new();
-    let mut order: VecDeque<AbortHandle> = VecDeque::new();
+    let mut order: VecDeque<(Instant, AbortHandle)> = VecDeque::new();
     loop {
         let accepted = tokio::select! {
             accepted = tcp.accept() => accepted,
@@ -179,16 +198,32 @@ async fn accept(tcp: TcpListener, greeter: Arc<Greeter>, limits: Limits) {
             tracing::warn!(peer = %address, "refused a connection: there are too many");
             continue;
         };
-        order.retain(|handle| !handle.is_finished());
-        if order.len() >= limits.greetings
-            && let Some(oldest) = order.pop_front()
-        {
-            tracing::debug!(url = greeter.url, "ended the oldest unfinished handshake: there are too many");
-            Metrics::add(&greeter.metrics.failed_greetings);
-            oldest.abort();
-        }
+        make_room(&mut greeting, &mut order, limits.greetings, &greeter).await;
         let greeter = Arc::clone(&greeter);
-        order.push_back(greeting.spawn(async move { greeter.greet(stream, address, place).await }));
+        order.push_back((Instant::now(), greeting.spawn(async move { greeter.greet(stream, address, place).await })));
+    }
+}
+
+/// Waits until there are less than `limit` greetings. Where they do not end by themselves, the oldest is ended, but none
+/// that is [`YOUNG`].
+async fn make_room(greeting: &mut JoinSet<()>, order: &mut VecDeque<(Instant, AbortHandle)>, limit: usize, greeter: &Greeter) {
+    order.retain(|(_, handle)| !handle.is_finished());
+    while order.len() >= limit
+        && let Some((began, oldest)) = order.front()
+    {
+        // Greetings whose bytes are here only wait for their turn.
+        tokio::task::yield_now().await;
+        tokio::select! {
+            biased;
+            Some(_) = greeting.join_next() => {}
+            () = tokio::time::sleep_until(*began + YOUNG) => {
+                tracing::debug!(url = greeter.url, "ended the oldest unfinished handshake: there are too many");
+                Metrics::add(&greeter.metrics.failed_greetings);
+                oldest.abort();
+                order.pop_front();
+            }
+        }
+        order.retain(|(_, handle)| !handle.is_finished());
     }
 }
 
@@ -199,7 +234,7 @@ impl Greeter {
             Ok(Ok(None)) => {}
             Ok(Ok(Some((io, peer)))) => {
                 // It fails where the door is closing.
-                let _ = self.ready.send(Connection::new(io, peer, place, Arc::clone(&self.metrics))).await;
+                let _ = self.ready.send(Connection::new(io, peer, place, Arc::clone(&self.metrics), self.first_call)).await;
             }
             Ok(Err(error)) => {
                 Metrics::add(&self.metrics.failed_greetings);

@@ -23,7 +23,7 @@ pub struct Counts {
     /// Connections closed because there were too many.
     pub over_limit: u64,
     /// Connections closed before a door got them: silent or slow ones, failed TLS handshakes, TLS where none is spoken
-    /// and the reverse.
+    /// and the reverse. Connections without a call in time count here as well.
     pub failed_greetings: u64,
     /// Calls that the authenticator let through.
     pub admitted: u64,

@@ -8,10 +8,10 @@
 //! The file is replaced as a whole, under a lock next to it, and read again when it has changed.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use skytether_common::{Context, Error, Kind, Result};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::files::{Access, Stamp, replace};
+use crate::files::{Access, Stamp, blocking, open_lock, replace, resolved};
 use crate::identity::{Denied, Identity};
 
 /// What tokens begin with, so that scanners for leaked secrets find them.
@@ -32,6 +32,12 @@ const FORMAT: u32 = 1;
 
 /// The file's name in the directory of an embedded fleet.
 pub const FILE_NAME: &str = "tokens.json";
+
+/// How long a change waits for another process that changes the file.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it asks meanwhile.
+const ASK: Duration = Duration::from_millis(20);
 
 /// Text that is not to be printed. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
@@ -100,11 +106,12 @@ struct Content {
     tokens: Vec<Entry>,
 }
 
-/// A file of tokens. An absent file holds none.
+/// A file of tokens. An absent file holds none. Where its path is a symbolic link, the file is what that names.
 #[derive(Debug)]
 pub struct TokenStore {
     path: PathBuf,
     cache: Mutex<Option<(Stamp, Arc<Checked>)>>,
+    patience: Duration,
 }
 
 /// What verifying needs.
@@ -155,7 +162,7 @@ impl TokenStore {
     /// The tokens in the file at `path`.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), cache: Mutex::new(None) }
+        Self { path: path.into(), cache: Mutex::new(None), patience: PATIENCE }
     }
 
     /// The file.
@@ -168,7 +175,7 @@ impl TokenStore {
     ///
     /// # Errors
     /// `Conflict` where there is a token of that name; `Invalid` for a name or a grant that can't be one, and for a
-    /// file that can't be written.
+    /// file that can't be written; `Unavailable` where another process has it locked for 10 s.
     pub fn create(&self, name: &str, grants: &[String], lifetime: Option<Duration>) -> Result<Secret> {
         check_name(name)?;
         grants.iter().try_for_each(|grant| check_grant(grant))?;
@@ -193,7 +200,7 @@ impl TokenStore {
     /// # Errors
     /// `Corrupt` for a damaged file, `Unsupported` for one of a newer version.
     pub fn list(&self) -> Result<Vec<TokenInfo>> {
-        let mut tokens: Vec<_> = self.read()?.tokens.into_iter().map(|entry| entry.info).collect();
+        let mut tokens: Vec<_> = blocking(|| self.read(&self.path))?.tokens.into_iter().map(|entry| entry.info).collect();
         tokens.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(tokens)
     }
@@ -201,7 +208,7 @@ impl TokenStore {
     /// Takes a token back: calls with it fail from now on.
     ///
     /// # Errors
-    /// `NotFound` where there is none of that name.
+    /// `NotFound` where there is none of that name; otherwise as [`TokenStore::create`].
     pub fn revoke(&self, name: &str) -> Result<()> {
         self.change(|content| {
             let before = content.tokens.len();
@@ -248,7 +255,7 @@ impl TokenStore {
         }
         // A file that can't be read admits no one: which tokens were revoked in it is not known.
         *cache = None;
-        let content = self.read()?;
+        let content = self.read(&self.path)?;
         let entries = content.tokens.into_iter().map(|entry| unhex(&entry.sha256).map(|hash| (entry.info, hash)));
         let checked = entries.collect::<Option<Vec<_>>>().ok_or_else(|| self.damaged("a hash is not 64 hexadecimal digits"))?;
         let checked = Arc::new(Checked(checked));
@@ -260,11 +267,11 @@ impl TokenStore {
         Error::corrupt(format!("{}: it is no file of tokens ({why}); remove it, and make the tokens again", self.path.display()))
     }
 
-    fn read(&self) -> Result<Content> {
-        let bytes = match std::fs::read(&self.path) {
+    fn read(&self, path: &Path) -> Result<Content> {
+        let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Content::default()),
-            Err(e) => return Err(Error::io("read", &self.path, e)),
+            Err(e) => return Err(Error::io("read", path, e)),
         };
         let content: Content = serde_json::from_slice(&bytes).map_err(|e| self.damaged("it is no JSON of tokens").with_source(e))?;
         if content.format > FORMAT {
@@ -275,30 +282,41 @@ impl TokenStore {
 
     /// Replaces the file by what `change` makes of it, with no other process doing so at the same time.
     fn change(&self, change: impl FnOnce(&mut Content) -> Result<()>) -> Result<()> {
-        let _lock = self.lock().context(|| format!("cannot change {}", self.path.display()))?;
-        let mut content = self.read()?;
-        change(&mut content)?;
-        content.format = FORMAT;
-        let text = serde_json::to_vec_pretty(&content).map_err(|e| Error::internal("cannot write JSON").with_source(e))?;
-        replace(&self.path, &text, Access::Owner)
+        blocking(|| {
+            // All processes must lock and replace the same file, by whatever links they come to it.
+            let path = resolved(&self.path)?;
+            let _lock = self.lock(&path).context(|| format!("cannot change {}", self.path.display()))?;
+            let mut content = self.read(&path)?;
+            change(&mut content)?;
+            content.format = FORMAT;
+            let text = serde_json::to_vec_pretty(&content).map_err(|e| Error::internal("cannot write JSON").with_source(e))?;
+            replace(&path, &text, Access::Kept)
+        })
     }
 
-    /// Locks the tokens while the returned file is open. The lock is a file of its own, because the token file is
-    /// replaced.
-    fn lock(&self) -> Result<File> {
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+    /// Locks the tokens in `file` while the returned file is open. The lock is a file of its own, because the token file
+    /// is replaced.
+    fn lock(&self, file: &Path) -> Result<File> {
+        let mut name = file.file_name().unwrap_or_default().to_owned();
         name.push(".lock");
-        let path = self.path.with_file_name(name);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::OpenOptionsExt;
-            options.mode(0o600);
+        let path = file.with_file_name(name);
+        let lock = open_lock(&path, file).map_err(|e| Error::io("open", &path, e))?;
+        let until = Instant::now() + self.patience;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(lock),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(ASK),
+                Err(TryLockError::WouldBlock) => {
+                    let text = format!(
+                        "{}: another process has held this lock for {:.0} s; end that process, or try again",
+                        path.display(),
+                        self.patience.as_secs_f64()
+                    );
+                    return Err(Error::unavailable(text));
+                }
+                Err(TryLockError::Error(e)) => return Err(Error::new(Kind::Unavailable, format!("cannot lock {}", path.display())).with_source(e)),
+            }
         }
-        let file = options.open(&path).map_err(|e| Error::io("open", &path, e))?;
-        file.lock().map_err(|e| Error::new(Kind::Unavailable, format!("cannot lock {}", path.display())).with_source(e))?;
-        Ok(file)
     }
 }
 
@@ -413,6 +431,74 @@ mod tests {
             }
         });
         assert_eq!(store.list().unwrap().len(), 8);
+    }
+
+    /// Holds the lock of `store` as another process does.
+    fn held(store: &TokenStore) -> File {
+        let lock = File::create(store.path().with_file_name(format!("{FILE_NAME}.lock"))).unwrap();
+        lock.lock().unwrap();
+        lock
+    }
+
+    #[test]
+    fn held_lock_ends_a_change_as_unavailable() {
+        let (_dir, mut store) = store();
+        store.patience = Duration::from_millis(100);
+        let lock = held(&store);
+        let error = store.create("one", &[], None).unwrap_err();
+        assert!(error.kind() == Kind::Unavailable && error.report().contains("tokens.json.lock"), "{error:?}");
+        drop(lock);
+        store.create("one", &[], None).unwrap();
+    }
+
+    /// The one worker must not wait for the lock: all calls of a host would.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn waiting_for_the_lock_holds_up_no_other_task() {
+        let (_dir, store) = store();
+        let lock = held(&store);
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let creating = tokio::spawn(async move {
+            begun.send(()).unwrap();
+            store.create("one", &[], None)
+        });
+        begins.await.unwrap();
+        let other = tokio::spawn(async { tokio::task::yield_now().await });
+        tokio::time::timeout(Duration::from_secs(5), other).await.expect("another task runs meanwhile").unwrap();
+        assert!(!creating.is_finished());
+        drop(lock);
+        creating.await.unwrap().unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn change_through_a_link_reaches_the_file_behind_it() {
+        let (dir, store) = store();
+        let link = dir.path().join("link.json");
+        std::os::unix::fs::symlink(FILE_NAME, &link).unwrap();
+        // The file behind it is not there yet.
+        let linked = TokenStore::new(&link);
+        let token = linked.create("one", &[], None).unwrap();
+        assert!(store.verify(None, &token).is_ok() && linked.verify(None, &token).is_ok());
+        linked.revoke("one").unwrap();
+        assert!(store.verify(None, &token).is_err() && linked.verify(None, &token).is_err());
+        assert!(link.is_symlink() && !dir.path().join("link.json.lock").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn changed_file_and_its_lock_keep_owner_and_mode() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+        let (dir, store) = store();
+        std::fs::write(store.path(), r#"{"format":1,"tokens":[]}"#).unwrap();
+        std::fs::set_permissions(store.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
+        // Only root can give files away; other users' files are their own before and after.
+        let _ = chown(store.path(), Some(1234), Some(4321));
+        let before = std::fs::metadata(store.path()).unwrap();
+        store.create("one", &[], None).unwrap();
+        for name in [FILE_NAME, "tokens.json.lock"] {
+            let after = std::fs::metadata(dir.path().join(name)).unwrap();
+            assert_eq!((after.uid(), after.gid(), after.mode()), (before.uid(), before.gid(), before.mode()), "{name}");
+        }
     }
 
     #[test]

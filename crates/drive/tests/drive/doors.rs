@@ -125,13 +125,13 @@ fn host_identity(dir: &Path) -> Option<(PathBuf, PathBuf)> {
 async fn mutual_tls_drive_admits_hosts_of_its_authority_only() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
-    pki::init(&ours, &[], false).unwrap();
-    pki::init(&theirs, &[], false).unwrap();
+    pki::init(&ours, &[], &[], false).unwrap();
+    pki::init(&theirs, &[], &[], false).unwrap();
     let files = TlsFiles { cert: ours.join("drive.pem"), key: ours.join("drive.key"), client_ca: Some(ours.join("ca.pem")), client_cert_optional: false };
     let context =
         ServeContext { tls: Some(Arc::new(ServerTls::load(files).unwrap())), auth: Arc::new(Gate { tokens: None, required: true }), ..ServeContext::default() };
     let at = open(&drive(dir.path()), &context, &["grpc+tls://127.0.0.1:0"]).await.remove(0);
-    let with = |identity| Credentials { tls_ca: Some(ours.join("ca.pem")), identity, token: None };
+    let with = |identity| Credentials { tls_ca: Some(ours.join("ca.pem")), identity, ..Credentials::default() };
     let drive = connect(&at, with(host_identity(&ours))).await.unwrap();
     drive.apply(vec![Op::Put { key: key("a"), value: "one".into(), expect: Expect::Absent }]).await.unwrap();
     assert_eq!(drive.get(&key("a")).await.unwrap(), "one");

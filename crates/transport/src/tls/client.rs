@@ -1,7 +1,9 @@
 //! TLS on the client's side.
 
 use std::error::Error as StdError;
+use std::ffi::OsString;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub struct Credentials {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// A bearer token.
     pub token: Option<Secret>,
+    /// Whether the token may go to another machine without TLS. All machines between the two can read it then.
+    pub allow_plain_token: bool,
 }
 
 impl Credentials {
@@ -37,13 +41,34 @@ impl Credentials {
     /// The variable of the environment that names the file of authorities.
     pub const CA_VARIABLE: &str = "SKYTETHER_TLS_CA";
 
+    /// The variable of the environment whose value `1` lets the token go to another machine without TLS.
+    pub const PLAIN_TOKEN_VARIABLE: &str = "SKYTETHER_ALLOW_PLAIN_TOKEN";
+
     /// Fills what is not set from the environment.
     #[must_use]
-    pub fn or_environment(mut self) -> Self {
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    pub fn or_environment(self) -> Self {
+        self.or_variables(|name| std::env::var_os(name))
+    }
+
+    fn or_variables(mut self, value_of: impl Fn(&str) -> Option<OsString>) -> Self {
+        let variable = |name: &str| value_of(name).filter(|value| !value.is_empty());
+        self.allow_plain_token |= variable(Self::PLAIN_TOKEN_VARIABLE).is_some_and(|value| value == "1");
         self.tls_ca = self.tls_ca.or_else(|| variable(Self::CA_VARIABLE).map(PathBuf::from));
         self.token = self.token.or_else(|| variable(Self::TOKEN_VARIABLE).and_then(|token| token.into_string().ok()).map(Secret::new));
         self
+    }
+
+    /// Whether they may go to `addresses`, those of `at`.
+    fn check_route(&self, at: &Endpoint, addresses: &[SocketAddr]) -> Result<()> {
+        let remote = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
+        if self.token.is_none() || self.allow_plain_token || at.scheme() == TLS_SCHEME || !remote {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "it is on another machine, and the token would go there unencrypted; write {TLS_SCHEME}://{}, or allow it with {}=1",
+            at.authority(),
+            Self::PLAIN_TOKEN_VARIABLE
+        )))
     }
 
     fn config(&self) -> Result<ClientConfig> {
@@ -92,7 +117,8 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The alert that ended the newest connection of a channel; none once a connection has given bytes.
+/// The alert that ended the newest connection of a channel; none once a connection has given bytes, or could not be
+/// made.
 ///
 /// With TLS 1.3 a server refuses a client's certificate after the client's handshake is over, so that no handshake
 /// fails. HTTP/2 then cancels calls that it has not sent yet, and their errors don't have the alert as their cause.
@@ -103,6 +129,11 @@ impl LastAlert {
     /// What the alert means, if there was one.
     pub(crate) fn explained(&self) -> Option<Error> {
         self.0.lock().map(refused)
+    }
+
+    /// Forgets the alert: the newest connection failed for another reason.
+    fn forget(&self) {
+        *self.0.lock() = None;
     }
 }
 
@@ -162,9 +193,16 @@ impl Connector {
     }
 
     pub(crate) async fn connect(self) -> Result<Box<dyn Stream>> {
+        let alert = self.alert.clone();
+        self.connect_newly().await.inspect_err(|_| alert.forget())
+    }
+
+    async fn connect_newly(self) -> Result<Box<dyn Stream>> {
         let (host, port) = self.endpoint.socket()?;
         let failed = |e: io::Error| Error::unavailable(format!("{e}")).with_source(e);
-        let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(failed)?.collect();
+        self.credentials.check_route(&self.endpoint, &addresses)?;
+        let stream = TcpStream::connect(addresses.as_slice()).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         if self.endpoint.scheme() != TLS_SCHEME {
             return Ok(Box::new(stream));
@@ -190,7 +228,7 @@ fn of_certificate(why: &CertificateError) -> &'static str {
             "its certificate is not valid yet; set the clock of this machine, or of the one that made it, right"
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "its certificate is for other names than this address; connect by one of them, or make it with `skytether pki init DIR --name HOST`"
+            "its certificate is for other names than this address; connect by one of them, or make it with `skytether pki init DIR --name HOST` (a drive's: --drive-name)"
         }
         _ => "its certificate can't be verified",
     }
@@ -208,7 +246,11 @@ fn of_handshake(error: io::Error) -> Error {
         }
         _ => "the TLS handshake failed",
     };
-    Error::invalid(text).with_source(error)
+    match cause {
+        Some(_) => Error::invalid(text).with_source(error),
+        // Not a word of TLS: it is gone, or going. Others may stand in for it.
+        None => Error::unavailable(text).with_source(error),
+    }
 }
 
 /// Alerts with which a server refuses a client's certificate, or asks for one.
@@ -235,4 +277,38 @@ fn refused(alert: AlertDescription) -> Error {
 /// The error of ours among the causes of `error`: what a connector said.
 pub(crate) fn explain(error: &(dyn StdError + 'static)) -> Option<Error> {
     Error::find(error).map(|ours| Error::new(ours.kind(), ours.message()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_token_is_allowed_by_the_value_1_only() {
+        for (value, allowed) in [(None, false), (Some(""), false), (Some("0"), false), (Some("false"), false), (Some("1"), true)] {
+            let read = |name: &str| value.filter(|_| name == "SKYTETHER_ALLOW_PLAIN_TOKEN").map(OsString::from);
+            assert_eq!(Credentials::default().or_variables(read).allow_plain_token, allowed, "{value:?}");
+        }
+        assert!(Credentials { allow_plain_token: true, ..Credentials::default() }.or_variables(|_| None).allow_plain_token);
+    }
+
+    #[test]
+    fn token_goes_in_plain_to_loopback_addresses_only() {
+        let credentials = Credentials { token: Some(Secret::new("sky_x")), ..Credentials::default() };
+        let check = |credentials: &Credentials, scheme: &str, to: &[&str]| {
+            let addresses: Vec<SocketAddr> = to.iter().map(|address| address.parse().unwrap()).collect();
+            credentials.check_route(&Endpoint::new(scheme, "box:1"), &addresses)
+        };
+        for to in [&["127.0.0.1:1"][..], &["[::1]:1", "127.8.9.1:1"], &["[::ffff:127.0.0.1]:1"]] {
+            check(&credentials, "grpc", to).unwrap();
+        }
+        // A name that means both would be tried at either.
+        for to in [&["192.0.2.1:1"][..], &["[2001:db8::1]:1"], &["127.0.0.1:1", "192.0.2.1:1"], &["[::ffff:192.0.2.1]:1"], &["0.0.0.0:1"]] {
+            let error = check(&credentials, "grpc", to).unwrap_err();
+            assert!(error.message().contains("grpc+tls://box:1") && error.message().contains("SKYTETHER_ALLOW_PLAIN_TOKEN=1"), "{error}");
+            check(&credentials, TLS_SCHEME, to).unwrap();
+            check(&Credentials { allow_plain_token: true, ..credentials.clone() }, "grpc", to).unwrap();
+            check(&Credentials::default(), "grpc", to).unwrap();
+        }
+    }
 }

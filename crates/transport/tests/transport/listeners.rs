@@ -1,37 +1,26 @@
 //! Binding, limits, and slow or wrong clients.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use skytether_common::Kind;
-use skytether_transport::{Limits, Listener, Security, ServeContext};
+use skytether_transport::{Gate, Limits, Listener, Security, ServeContext, TlsFiles};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::util::{Authority, ask, client, context, echo, files};
-
-/// Waits until `is` holds. A counter may move only after the client has seen the connection close.
-async fn until(is: impl Fn() -> bool) {
-    while !is() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-/// That the other side closes the connection.
-async fn is_closed(stream: &mut TcpStream) -> bool {
-    let mut rest = Vec::new();
-    tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await.is_ok()
-}
+use crate::util::{Authority, ask, client, context, echo, files, is_closed, until};
 
 #[tokio::test]
 async fn plain_listener_beyond_loopback_is_refused_by_name() {
     let context = ServeContext::default();
-    for at in ["0.0.0.0:0", "[::]:0", "grpc://0.0.0.0:0"] {
+    for at in ["0.0.0.0:0", "[::]:0", "grpc://0.0.0.0:0", "[::ffff:0.0.0.0]:0", "[::ffff:192.0.2.1]:0", "[fe80::1%1]:0", "192.0.2.1:0"] {
         let error = Listener::bind(&at.parse().unwrap(), Security::Plain, &context).await.unwrap_err();
         let text = error.message();
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(text.contains(at.trim_start_matches("grpc://")) && text.contains("--insecure") && text.contains("--tls-cert"), "{text}");
     }
-    for at in ["127.0.0.1:0", "localhost:0", "127.8.9.1:0"] {
+    // A name counts by its addresses.
+    for at in ["127.0.0.1:0", "localhost:0", "127.8.9.1:0", "[::ffff:127.0.0.1]:0"] {
         Listener::bind(&at.parse().unwrap(), Security::Plain, &context).await.unwrap();
     }
     let insecure = ServeContext { insecure: true, ..ServeContext::default() };
@@ -100,6 +89,65 @@ async fn slow_handshakes_are_bounded_and_block_no_other_client() {
         assert!(is_closed(stream).await);
     }
     until(|| context.metrics.counts().failed_greetings >= 6).await;
+}
+
+/// They connect while the server does not look, so that it finds all of them at once, each with its bytes.
+#[tokio::test]
+async fn burst_of_honest_clients_outlives_the_greeting_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new(dir.path(), "a");
+    let mut context = context(files(authority.issue("host", -1, 1)));
+    context.limits = Limits { greetings: 8, ..Limits::default() };
+    let at = echo(&context, Security::Plain).await;
+    let clients: Vec<_> = (0..200)
+        .map(|_| {
+            let mut stream = std::net::TcpStream::connect(at.authority()).unwrap();
+            std::io::Write::write_all(&mut stream, b"?").unwrap();
+            stream
+        })
+        .collect();
+    for stream in clients {
+        stream.set_nonblocking(true).unwrap();
+        let mut answer = [0; 2];
+        TcpStream::from_std(stream).unwrap().read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"-\n");
+    }
+    let at = echo(&context, Security::Tls).await;
+    let ca = dir.path().join("a-ca.pem");
+    let clients = (0..100).map(|_| async { ask(&mut client(&at, &ca, None).await?).await });
+    for answer in futures::future::join_all(clients).await {
+        assert_eq!(answer.unwrap(), "-");
+    }
+    assert_eq!(context.metrics.counts().failed_greetings, 0);
+}
+
+#[tokio::test]
+async fn plain_port_next_to_demanded_certificates_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TlsFiles { client_ca: Some(dir.path().join("a-ca.pem")), ..files(Authority::new(dir.path(), "a").issue("host", -1, 1)) };
+    let mutual = context(server.clone());
+    let at = "127.0.0.1:0".parse().unwrap();
+    let error = Listener::bind(&at, Security::Plain, &mutual).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.message().contains("--tls-client-ca") && error.message().contains("--require-auth"), "{error}");
+    Listener::bind(&at, Security::Tls, &mutual).await.unwrap();
+    // Where a token is asked for on each port, or the operator says so, or no certificate is asked for at all.
+    let required = Arc::new(Gate { tokens: None, required: true });
+    let without = context(TlsFiles { client_ca: None, ..server });
+    for context in [ServeContext { auth: required, ..mutual.clone() }, ServeContext { insecure: true, ..mutual }, without] {
+        Listener::bind(&at, Security::Plain, &context).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn security_text_says_whether_a_certificate_is_demanded() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = files(Authority::new(dir.path(), "a").issue("host", -1, 1));
+    let mutual = TlsFiles { client_ca: Some(dir.path().join("a-ca.pem")), ..server.clone() };
+    let optional = TlsFiles { client_cert_optional: true, ..mutual.clone() };
+    for (files, text) in [(server, "TLS"), (mutual, "mutual TLS"), (optional, "TLS with optional client certificates")] {
+        assert_eq!(context(files.clone()).security_text(true), format!("{text}, no authentication"));
+        assert_eq!(context(files).security_text(false), "no TLS, no authentication");
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use skytether_common::Kind;
 use skytether_transport::grpc::{ChannelOptions, connect};
 use skytether_transport::{Credentials, Endpoint, Security, ServeContext, ServerTls, TlsFiles};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 use crate::util::{Authority, ask, client, context, echo, files, shown};
@@ -118,7 +119,30 @@ async fn tls_channel_to_a_plain_port_says_so() {
     let dir = tempfile::tempdir().unwrap();
     Authority::new(dir.path(), "a");
     let plain = echo(&ServeContext::default(), Security::Plain).await;
-    assert!(refusal(&plain, &trusting(&dir.path().join("a-ca.pem"))).await.contains("grpc://"));
+    let error = connect(&plain, &trusting(&dir.path().join("a-ca.pem")), &OPTIONS).await.unwrap_err();
+    assert!(error.kind() == Kind::Unavailable && error.message().contains("grpc://"), "{error}");
+}
+
+/// What accepts and closes is as dead as what does not accept: a proxy without its server, a server over its limit.
+#[tokio::test]
+async fn end_of_a_handshake_without_an_alert_is_unavailable() {
+    let dir = tempfile::tempdir().unwrap();
+    Authority::new(dir.path(), "a");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = Endpoint::new("grpc+tls", listener.local_addr().unwrap().to_string());
+    tokio::spawn(async move {
+        for n in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if n % 2 == 0 {
+                // With the client's hello read, the end is no reset.
+                stream.read(&mut [0; 4096]).await.unwrap();
+            }
+        }
+    });
+    for _ in 0..4 {
+        let error = connect(&at, &trusting(&dir.path().join("a-ca.pem")), &OPTIONS).await.unwrap_err();
+        assert!(error.kind() == Kind::Unavailable && error.message().contains("handshake"), "{error}");
+    }
 }
 
 #[tokio::test]

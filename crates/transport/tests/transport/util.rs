@@ -118,3 +118,16 @@ pub(crate) async fn ask(stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin)
 pub(crate) fn shown(stream: &TlsStream<TcpStream>) -> Vec<u8> {
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
+
+/// Waits until `is` holds. A counter may move only after the client has seen the connection close.
+pub(crate) async fn until(is: impl Fn() -> bool) {
+    while !is() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// That the other side closes the connection.
+pub(crate) async fn is_closed(stream: &mut (impl AsyncReadExt + Unpin)) -> bool {
+    let mut rest = Vec::new();
+    tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await.is_ok()
+}
