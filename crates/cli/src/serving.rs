@@ -27,7 +27,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Accept only clients with a certificate of these authorities, a PEM file (mutual TLS). With --require-auth and
-    /// tokens, a client may show a token instead.
+    /// tokens, a client may show a token instead. Without --require-auth, addresses without TLS are refused.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
     /// Refuse callers that show neither a valid token nor a client certificate.
@@ -36,7 +36,8 @@ pub(crate) struct ServeArgs {
     /// The file of the tokens that are accepted (`skytether token create NAME --tokens FILE` makes one).
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Listen beyond loopback without TLS: any machine that reaches the port can read and change everything.
+    /// Listen without TLS beyond loopback, or next to --tls-client-ca: all that reach the port can read and change
+    /// everything.
     #[arg(long)]
     insecure: bool,
 }

@@ -107,7 +107,6 @@ fn keep_owner(file: &File, former: &Path, access: Access) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-#[expect(clippy::unnecessary_wraps, reason = "the other systems' may fail")]
 fn keep_owner(_: &File, _: &Path, _: Access) -> io::Result<()> {
     Ok(())
 }

@@ -60,9 +60,9 @@ impl Listener {
     /// Binds `at`. Port 0 picks a free one.
     ///
     /// # Errors
-    /// `Unavailable` where the port is taken. `Invalid` where `at` is no `host:port`, where a door with TLS has no
-    /// certificate, and where `context` does not allow a door without TLS: beyond loopback, or next to doors that demand
-    /// certificates of their clients.
+    /// `Unavailable` where the port is taken. `Invalid` where `at` is no `host:port`, and where a door with TLS has no
+    /// certificate. `Invalid` too where `context` does not allow a door without TLS: beyond loopback, or next to doors
+    /// that demand certificates of their clients.
     pub async fn bind(at: &Endpoint, security: Security, context: &ServeContext) -> Result<Self> {
         let (host, port) = at.socket()?;
         if security == Security::Tls && context.tls.is_none() {
@@ -204,8 +204,8 @@ async fn accept(tcp: TcpListener, greeter: Arc<Greeter>, limits: Limits) {
     }
 }
 
-/// Waits until there are less than `limit` greetings. Where they do not end by themselves, the oldest is ended, but none
-/// that is [`YOUNG`].
+/// Waits until there are less than `limit` greetings. Where they do not end by themselves, the oldest is ended, but not
+/// before it is as old as [`YOUNG`].
 async fn make_room(greeting: &mut JoinSet<()>, order: &mut VecDeque<(Instant, AbortHandle)>, limit: usize, greeter: &Greeter) {
     order.retain(|(_, handle)| !handle.is_finished());
     while order.len() >= limit

@@ -294,8 +294,8 @@ impl TokenStore {
         })
     }
 
-    /// Locks the tokens in `file` while the returned file is open. The lock is a file of its own, because the token file
-    /// is replaced.
+    /// Locks the tokens in `file` while the returned file is open. The lock is a file of its own, because the token
+    /// file is replaced.
     fn lock(&self, file: &Path) -> Result<File> {
         let mut name = file.file_name().unwrap_or_default().to_owned();
         name.push(".lock");

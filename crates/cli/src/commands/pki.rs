@@ -21,8 +21,9 @@ pub(crate) struct PkiInit {
     /// and the loopback addresses are in its certificate anyway.
     #[arg(long, value_name = "HOST")]
     name: Vec<String>,
-    /// A name or address by which the host reaches a drive on another machine; may be given several times. Localhost and
-    /// the loopback addresses are in the drives' certificate anyway. With a name of the host, a drive could pose as it.
+    /// A name or address by which the host reaches a drive on another machine; may be given several times. Localhost
+    /// and the loopback addresses are in the drives' certificate anyway. With a name of the host, a drive could pose as
+    /// the host.
     #[arg(long, value_name = "HOST")]
     drive_name: Vec<String>,
     /// Replace those that are there. What the former authority signed is trusted no more.

@@ -121,9 +121,12 @@ pub(crate) fn shown(stream: &TlsStream<TcpStream>) -> Vec<u8> {
 
 /// Waits until `is` holds. A counter may move only after the client has seen the connection close.
 pub(crate) async fn until(is: impl Fn() -> bool) {
-    while !is() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let waiting = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it holds in time");
 }
 
 /// That the other side closes the connection.
