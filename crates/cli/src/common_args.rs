@@ -35,7 +35,7 @@ pub(crate) struct ClientArgs {
 impl ClientArgs {
     /// The credentials for connections.
     pub(crate) fn credentials(&self) -> Credentials {
-        Credentials { tls_ca: self.tls_ca.clone(), identity: None, token: self.token.clone() }.or_environment()
+        Credentials { tls_ca: self.tls_ca.clone(), token: self.token.clone(), ..Credentials::default() }.or_environment()
     }
 }
 
