@@ -73,8 +73,8 @@ impl StatsTable {
         self.columns.get(*self.places.get(column)?)?.as_ref().map(|b| b.nulls.clone())
     }
 
-    /// The stored bounds of column `column` in stripe `stripe`, and its null count. The bounds are arrays of one value, of
-    /// the type that [`stats_type`](crate::stats::stats_type) gives.
+    /// The stored bounds of column `column` in stripe `stripe`, and its null count. The bounds are arrays of one value,
+    /// of the type that [`stats_type`](crate::stats::stats_type) gives.
     pub(crate) fn of(&self, column: usize, stripe: usize) -> Option<(ArrayRef, ArrayRef, u64)> {
         let bounds = self.columns.get(column)?.as_ref().filter(|bounds| stripe < bounds.min.len())?;
         Some((bounds.min.slice(stripe, 1), bounds.max.slice(stripe, 1), bounds.nulls.value(stripe)))
