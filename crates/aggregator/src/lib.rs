@@ -11,8 +11,8 @@
 //!   one.
 //! - It commits no data set: the host above does.
 //!
-//! `skytether host serve --aggregator NAME` starts one. `crates/skytether/tests/fleet/branches.rs` shows whole trees.
-//! See also `docs/internals/aggregators.md`.
+//! `skytether host serve --aggregator NAME` starts one. `crates/skytether/tests/fleet/aggregators.rs` shows whole
+//! trees. See also `docs/internals/aggregators.md`.
 
 pub mod aggregator;
 pub mod striped_storage;
