@@ -136,7 +136,7 @@ def test_revoked_and_expired_tokens_are_refused_at_once(secure: Secure) -> None:
 
 
 def test_connect_takes_token_and_authority(secure: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
-    with skytether.connect(secure.url, token=secure.token, tls_ca=secure.ca):
+    with skytether.connect(secure.url, token=secure.token, tls_ca=secure.ca) as fleet:
         assert fleet.sql("SELECT sum(v) AS s FROM d.t").to_arrow().to_pydict() == {"s": [4950]}
         # A data set out of a pickle connects again with the same credentials, which are not in the pickle.
         pickled = pickle.dumps(fleet.dataset("d.t"))
