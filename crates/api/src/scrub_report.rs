@@ -224,7 +224,7 @@ impl fmt::Display for RepairReport {
         let kept = if self.kept > 0 { format!(", {} there already", self.kept) } else { String::new() };
         write!(
             f,
-            "{} rebuilt: {} made anew{kept}, {} read from the other drives, {} written, {}",
+            "{} rebuilt: {} reconstructed{kept}, {} read from the other drives, {} written, {}",
             self.drives.join(", "),
             counted(self.rebuilt, "value"),
             human_bytes(self.bytes_read),

@@ -176,7 +176,7 @@ impl Catalog {
         let (innocent, damaged): (BTreeSet<usize>, BTreeSet<usize>) =
             damaged.into_iter().partition(|at| !absent.contains(&self.drives()[*at].info().id) && incarnation(*at) == 0);
         for at in &innocent {
-            match self.note_anew(*at, &newest, deadline).await {
+            match self.rewrite_record(*at, &newest, deadline).await {
                 Ok(()) => self.health().mark_up(*at),
                 Err(e) => drop(self.health().mark_down(*at, &e.report())),
             }
@@ -209,7 +209,7 @@ impl Catalog {
         }
         self.agree_on(&names, &back).await?;
         for at in &damaged {
-            self.note_anew(*at, &newest, deadline).await?;
+            self.rewrite_record(*at, &newest, deadline).await?;
         }
         let ids: BTreeSet<_> = back.iter().map(|at| self.drives()[*at].info().id).collect();
         // Other records may also name them as absent, although the newest one does not.
@@ -247,13 +247,13 @@ impl Catalog {
     }
 
     /// Writes the damaged membership record of a drive again.
-    async fn note_anew(&self, at: usize, membership: &Membership, deadline: Duration) -> Result<()> {
+    async fn rewrite_record(&self, at: usize, membership: &Membership, deadline: Duration) -> Result<()> {
         let name = &self.drives()[at].info().name;
         let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: membership.encode()?, expect: Expect::Any };
-        within(deadline, name, "note its fleet anew", self.drives()[at].apply(vec![put]))
+        within(deadline, name, "note its fleet again", self.drives()[at].apply(vec![put]))
             .await
-            .map_err(|e| e.context(format!("{name} could not note its fleet anew")))?;
-        tracing::warn!("the record of the fleet at {name} was damaged, and is made anew");
+            .map_err(|e| e.context(format!("{name} could not note its fleet again")))?;
+        tracing::warn!("the record of the fleet at {name} was damaged, and is rewritten");
         Ok(())
     }
 

@@ -358,17 +358,17 @@ impl Scrub<'_> {
             [] => "does not fit the data of its group".to_owned(),
             some => format!("does not fit the data of its group, of which one of {} shards may be wrong", some.len()),
         };
-        let anew = match (self.options.check, coded.level.is_one_of_two()) {
+        let reencoded = match (self.options.check, coded.level.is_one_of_two()) {
             (true, _) => None,
             // What is right on one level would be wrong on the other.
             (false, true) => Some(Err(Error::corrupt(format!("it is on two levels: drop {} and ingest it again", table.record.name)))),
-            (false, false) => Some(self.encoded_anew(table, coded, members, number).await),
+            (false, false) => Some(self.reencoded(table, coded, members, number).await),
         };
-        let Some(anew) = anew else {
+        let Some(reencoded) = reencoded else {
             return self.each_parity(table, coded, members, &what, |_| Ok(false));
         };
-        let (map, changed) = match anew {
-            Ok(anew) => anew,
+        let (map, changed) = match reencoded {
+            Ok(reencoded) => reencoded,
             Err(e) => return self.each_parity(table, coded, members, &what, |_| Err(e.flattened())),
         };
         let key = map_key(&table.partition)?;
@@ -382,13 +382,13 @@ impl Scrub<'_> {
             }
         }
         self.reconstructor.remember(&key, &map);
-        let anew = Arc::new(Table {
+        let repaired = Arc::new(Table {
             record: Arc::clone(&table.record),
             partition: table.partition.clone(),
             coded: Some(ScrubGroup { level: Level::across(&map), places: coded.places.clone() }),
         });
         let bad = changed.into_iter().map(|place| (place, what.clone())).collect();
-        self.mend_group(&anew, number, &bad).await
+        self.mend_group(&repaired, number, &bad).await
     }
 
     fn each_parity(&mut self, table: &Table, coded: &ScrubGroup, members: Members<'_>, what: &str, mended: impl Fn(usize) -> Result<bool>) -> Result<()> {
@@ -401,7 +401,7 @@ impl Scrub<'_> {
     }
 
     /// The code map with the checksums of the parities that a group's data have, and these parities.
-    async fn encoded_anew(&mut self, table: &Table, coded: &ScrubGroup, members: Members<'_>, number: u32) -> Result<(Arc<StoredMap>, Vec<usize>)> {
+    async fn reencoded(&mut self, table: &Table, coded: &ScrubGroup, members: Members<'_>, number: u32) -> Result<(Arc<StoredMap>, Vec<usize>)> {
         let mut data = Vec::with_capacity(members.data.len());
         for shard in members.data {
             let slot = PartitionName { slot: shard.home, ..table.partition.clone() };

@@ -175,14 +175,14 @@ impl Reconstructor {
             let there = self.ask(at, "look a value up", self.drives[at].stat(key)).await?;
             let expect = there.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
             let put = Op::Put { key: key.clone(), value: value.clone(), expect };
-            match self.ask(at, "take a value anew", self.drives[at].apply(vec![put])).await {
+            match self.ask(at, "take a value again", self.drives[at].apply(vec![put])).await {
                 Ok(versions) => {
                     let item = Item { key: key.clone(), expected: Some(expected), summed: None };
                     let verified = self.verify(at, Verify { items: vec![item], ..Verify::default() }).await?;
                     if verified.found.is_empty() {
                         return Ok(versions.first().copied().unwrap_or_default());
                     }
-                    return Err(Error::corrupt(format!("{} took it anew and can't give it: is its disk broken?", self.name(at))));
+                    return Err(Error::corrupt(format!("{} took it again and can't give it: is its disk broken?", self.name(at))));
                 }
                 Err(e) if e.kind() == Kind::Conflict => last = Some(e),
                 Err(e) => return Err(e),

@@ -261,18 +261,18 @@ async fn found(path: &Path, drives: &[Arc<Drive>]) -> Result<()> {
 
 /// The error where `fleet.json` is gone, and `sign` shows that there was a fleet.
 fn lost(path: &Path, sign: &str) -> Error {
-    Error::corrupt(format!("{} is missing although {sign}: {}", path.join("fleet.json").display(), anew(path)))
+    Error::corrupt(format!("{} is missing although {sign}: {}", path.join("fleet.json").display(), rewrite_advice(path)))
 }
 
 /// Advice where `fleet.json` is gone or unreadable.
-fn anew(path: &Path) -> String {
+fn rewrite_advice(path: &Path) -> String {
     let begun = begun(path).unwrap_or_default();
     let dense = begun.iter().enumerate().all(|(at, n)| at == *n);
     let ids: Option<Vec<Uuid>> = begun.iter().map(|n| Some(identity_of(&drive_dir(path, *n))?.id)).collect();
     match ids {
         // The order of the directories is the order of the ids.
         Some(ids) if dense && !ids.is_empty() => format!(
-            "bring it back, or write it anew if all drives are still in their places: {{\"format\": {DENSE_FORMAT}, \"drives\": [{}]}}",
+            "bring it back, or write it again if all drives are still in their places: {{\"format\": {DENSE_FORMAT}, \"drives\": [{}]}}",
             ids.iter().map(|id| format!("\"{id}\"")).collect::<Vec<_>>().join(", ")
         ),
         _ => "bring it and the drives that are missing back".to_owned(),
@@ -478,7 +478,7 @@ pub(crate) fn read(file: &Path) -> Result<FleetFile> {
         format: u32,
     }
     let bytes = fs::read(file).map_err(|e| Error::io("read", file, e))?;
-    let corrupt = |e| Error::corrupt(format!("{} is damaged: {}", file.display(), anew(file.parent().unwrap_or(file)))).with_source(e);
+    let corrupt = |e| Error::corrupt(format!("{} is damaged: {}", file.display(), rewrite_advice(file.parent().unwrap_or(file)))).with_source(e);
     let head: Head = serde_json::from_slice(&bytes).map_err(corrupt)?;
     if head.format > FORMAT {
         return Err(Error::unsupported(format!(

@@ -12,7 +12,7 @@ use crate::progress::Bytes;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Each drive reads its own slices, parities and copies, where they lie, and reports what they are; parities are compared with data by digests, so that next to nothing moves. What is damaged, missing, truncated or another than it \
-should be is made anew from the rest of its group, or from copies. Drives that are away are left out, and said so; queries and ingests go on meanwhile.\n\nExit status 1 if something is left damaged.\n\n\
+should be is reconstructed from the rest of its group, or from copies. Drives that are away are left out, and said so; queries and ingests go on meanwhile.\n\nExit status 1 if something is left damaged.\n\n\
 Example:\n  skytether scrub --fleet fleet --rate 50"
 )]
 pub(crate) struct Scrub {
@@ -34,7 +34,7 @@ pub(crate) struct Scrub {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A blank drive takes a lost one's place, with the lost one's id; all that was on that is made anew from the other drives, of which of each code group as few shards are read as the code allows. Queries go on without it meanwhile, and ingests \
+    after_help = "A blank drive takes a lost one's place, with the lost one's id. The values of the lost drive are reconstructed from the other drives; of each code group as few shards are read as the code allows. Queries go on without it meanwhile, and ingests \
 where enough drives are left; then it is taken in. A repair that was cut off goes on where it was when it is begun again. The lost drive is not used again, should it come back.\n\n\
 Embedded fleets: with --replace a blank drive is made where the directory of the lost one is gone or empty.\n\
 Served drives: start one with `skytether drive serve --data NEW --name NAME --replace ID` (`skytether status` tells the id) at the address of the lost one; or at another, and name that with --replacement, where the host began without the lost one.\n\n\

@@ -25,8 +25,9 @@ use skytether_common::{Error, Result};
 
 use super::limits::MAX_WIDTH;
 
-/// Functions that the reader builds into expressions of their own.
-const BUILT_IN: [&str; 20] = [
+/// Functions that `datafusion-substrait` makes expressions of, of those that our own plans have (its
+/// `BuiltinExprBuilder`, which is not public).
+pub(crate) const BUILT_IN: [&str; 20] = [
     "not",
     "like",
     "ilike",

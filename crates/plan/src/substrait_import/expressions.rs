@@ -32,31 +32,6 @@ use super::functions::{self, Function};
 use crate::codec::validate::{self, present};
 use crate::error::to_datafusion;
 
-/// Functions that `datafusion-substrait` makes expressions of (its `BuiltinExprBuilder`, which is not public).
-const BUILTIN: [&str; 21] = [
-    "not",
-    "like",
-    "ilike",
-    "like_match",
-    "like_imatch",
-    "like_not_match",
-    "like_not_imatch",
-    "is_null",
-    "is_not_null",
-    "is_true",
-    "is_false",
-    "is_not_true",
-    "is_not_false",
-    "is_unknown",
-    "is_not_unknown",
-    "negative",
-    "negate",
-    "and_not",
-    "xor",
-    "between",
-    "logb",
-];
-
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
 /// Precision of Substrait's deprecated types of time: microseconds.
@@ -186,7 +161,11 @@ impl Consumer<'_> {
     fn knows(&self, name: &str) -> bool {
         let registry = self.get_function_registry();
         let is_registered = |name: &str| registry.higher_order_function(name).is_ok() || registry.udf(name).is_ok();
-        is_registered(name) || substrait_to_df_name(name).is_some_and(is_registered) || name_to_op(name).is_some() || BUILTIN.contains(&name)
+        is_registered(name)
+            || substrait_to_df_name(name).is_some_and(is_registered)
+            || name_to_op(name).is_some()
+            || validate::BUILT_IN.contains(&name)
+            || name == "xor"
     }
 
     fn special(&self, declared: &Function, f: &ScalarFunction, mut arguments: Vec<Expr>, enums: &[&str]) -> DfResult<Expr> {

@@ -94,7 +94,7 @@ async fn explain_shows_expected_and_actual_work_of_each_drive() {
     let estimate = told.scans[0].estimate.as_ref().unwrap_or_else(|| panic!("{told}"));
     let actual = estimate.actual.as_ref().unwrap();
     let parts = |shares: &[skytether_host::DriveShare]| shares.iter().map(|share| share.slices + share.handed_out).collect::<Vec<_>>();
-    assert_eq!(parts(&estimate.expected.drives), parts(&actual.drives), "whoever did them, these are the slices");
+    assert_eq!(parts(&estimate.expected.drives), parts(&actual.drives), "the slices do not depend on the drive that processed them");
     assert!(actual.seconds > 0.0 && estimate.expected.seconds > 0.0);
     let all = slices(&fleet, "lab.t").await;
     assert_each_once(&told, all, "adaptive");

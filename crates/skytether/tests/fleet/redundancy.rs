@@ -516,7 +516,7 @@ async fn dead_served_drive_fails_over_and_rejoins() {
             let others: Vec<_> = (0..4).filter(|other| *other != n).map(|other| &drives[other]).collect();
             host = crate::served::serve_host_over(&at, &others);
             reached(&fleet).await;
-            let own = query(&fleet, sql, Pushdown::Full).await.unwrap_or_else(|e| panic!("anew without {n}: {}", e.report()));
+            let own = query(&fleet, sql, Pushdown::Full).await.unwrap_or_else(|e| panic!("own query without drive {n}: {}", e.report()));
             assert_eq!(own, whole);
             host.kill();
             drives[n] = crate::served::serve_drive_at(&address, dir.path(), n);
