@@ -27,6 +27,7 @@ use skytether_scheduler::kinds::Kinds;
 use skytether_scheduler::message::{EpochId, PushdownLevel};
 use tokio::sync::OnceCell;
 
+use crate::adaptive::reconnect::reconnecting;
 use crate::adaptive::spill_buffer::BufferedBatch;
 use crate::adaptive::work_queue::{Queue, WorkerHandle};
 
@@ -104,6 +105,8 @@ pub(crate) struct LocalWorker {
     rows: Mutex<Option<Queue<BufferedBatch>>>,
     /// The meters of all lanes.
     meters: Mutex<Vec<Arc<Meter>>>,
+    /// How long reads wait for a drive that is lost, as it may be restarting.
+    patience: Duration,
 }
 
 impl fmt::Debug for LocalWorker {
@@ -114,14 +117,18 @@ impl fmt::Debug for LocalWorker {
 
 impl LocalWorker {
     /// The work for the drive that `engine` reads: `plan` up to `top`, in `lanes` lanes for slices and as many for
-    /// rows.
-    pub(crate) fn new(engine: Arc<LocalExecutor>, plan: SubPlan, tell: Tell, top: PushdownLevel, lanes: usize) -> Arc<Self> {
+    /// rows. Reads wait for a lost drive as long as `patience`.
+    pub(crate) fn new(engine: Arc<LocalExecutor>, plan: SubPlan, tell: Tell, top: PushdownLevel, lanes: usize, patience: Duration) -> Arc<Self> {
         let (slices, rows, meters) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices, rows, meters })
+        Arc::new(Self { engine, plan, top, divided: OnceCell::new(), tell, lanes, slices, rows, meters, patience })
     }
 
     /// The sub-plan as this side runs it.
     async fn divided(&self) -> Result<Arc<SplitExecution>> {
+        reconnecting(self.patience, || self.divide()).await
+    }
+
+    async fn divide(&self) -> Result<Arc<SplitExecution>> {
         let planned = self.divided.get_or_try_init(|| async {
             let (engine, plan) = (self.engine.engine()?, self.plan.clone());
             // Planning reads metadata from the drive, and waits for it.
@@ -159,7 +166,7 @@ impl LocalWorker {
     /// # Errors
     /// As the drive's storage.
     pub(crate) async fn fetch(&self, stripe: u32) -> Result<FetchedSlice> {
-        self.divided().await?.fetcher(self.top)?.fetch(stripe).await
+        reconnecting(self.patience, || async { self.divide().await?.fetcher(self.top)?.fetch(stripe).await }).await
     }
 
     /// Processes slices that [`Self::fetch`] returned.

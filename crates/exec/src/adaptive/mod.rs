@@ -9,6 +9,7 @@ pub mod cost_feedback;
 pub mod cost_inputs;
 pub mod drive_state;
 pub mod local_worker;
+mod reconnect;
 pub mod scan_setup;
 pub mod session_io;
 pub mod spill_buffer;

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use backon::{ConstantBuilder, Retryable};
 use futures::FutureExt;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::OpenReply;
@@ -27,6 +26,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::adaptive::backpressure::{Flow, OutputQueue};
 use crate::adaptive::drive_state::{Drive, Handed};
 use crate::adaptive::local_worker::{LocalWorker, WorkDone};
+use crate::adaptive::reconnect::{self, reconnecting};
 use crate::adaptive::scan_setup::SliceSource;
 use crate::adaptive::scan_setup::{Member, Start};
 use crate::adaptive::spill_buffer::{BufferedBatch, SpillBuffer};
@@ -39,12 +39,6 @@ use skytether_device::conform::conform;
 
 /// Capacity of the channel of all drives' messages.
 const MESSAGES: usize = 64;
-
-/// How long a lost drive has to come back, and the largest share of the silence limit that this may take.
-const COMING_BACK: (Duration, f64) = (Duration::from_secs(8), 0.8);
-
-/// Pause between two attempts to reach a lost drive.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// The share of the memory for waiting rows that the states of all lanes may take, by the estimated number of groups.
 const STATES: f64 = 0.5;
@@ -256,7 +250,7 @@ impl Task {
         Drive {
             cse: Arc::clone(reading.drive()),
             faults,
-            above: LocalWorker::new(engine, plan.clone(), tell, self.top, lanes),
+            above: LocalWorker::new(engine, plan.clone(), tell, self.top, lanes, reconnect::patience(self.silence)),
             reading,
             plan,
             output: mouth,
@@ -320,14 +314,12 @@ impl Task {
         }
         drive.opening = true;
         // A drive that was there before may be restarting.
-        let until = (drive.is_surveyed || self.source.is_some()).then(|| Instant::now() + COMING_BACK.0.min(self.silence.mul_f64(COMING_BACK.1)));
+        let known = drive.is_surveyed || self.source.is_some();
+        let patience = if known { reconnect::patience(self.silence) } else { Duration::ZERO };
         let (cse, plan, reading, inbox) = (Arc::clone(&drive.cse), drive.plan.clone(), Arc::clone(&drive.reading), self.inbox.clone());
         self.tasks.spawn(async move {
-            // The pause is constant, not random: a simulation must follow from its seed.
-            let pauses = ConstantBuilder::new().with_delay(ASK_AGAIN).without_max_times();
-            let coming_back = |e: &Error| e.kind() == Kind::Unavailable && until.is_some_and(|until| Instant::now() < until);
             let open = || reading.start(&plan, open_or_execute(cse.as_ref(), plan.clone()));
-            let opened = match open.retry(pauses).when(coming_back).await {
+            let opened = match reconnecting(patience, open).await {
                 Err(e) => Err(reading.attribute_error(&plan, e).await),
                 opened => opened,
             };
