@@ -13,6 +13,7 @@ mod args;
 mod commands;
 mod common_args;
 mod context;
+mod doors;
 mod listing;
 mod output;
 mod progress;

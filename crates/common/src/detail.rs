@@ -58,6 +58,9 @@ pub enum Detail {
     },
     /// `Exhausted`: no space is left on the disk where a host writes what memory can't hold.
     SpillDiskFull,
+    /// `Invalid`, and `Unavailable` of a drive: TLS with a server fails. One side refuses the other's certificate, or
+    /// the server speaks no TLS.
+    TlsRefused,
     /// `Invalid`: a value of a stored matrix has no moments, as it is or transformed.
     UnfitValue {
         /// The cell, counted from 0.

@@ -16,7 +16,7 @@ use arrow_flight::{Action, FlightData, Ticket};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream;
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Detail, Error, Key, Kind, Result};
 use skytether_device::capabilities::Capabilities;
 use skytether_device::cse::{Cse, CseInfo, Storage};
 use skytether_device::delivery::{DeliveryStream, ResultMessage};
@@ -78,6 +78,15 @@ enum Stage {
 const RESTART: &str = "start it again with `skytether drive serve`";
 const START: &str = "is `skytether drive serve` running there?";
 
+/// `cause` as the error of a drive. One with which TLS fails counts as lost, so that a fleet with redundancy goes on
+/// without it: its certificate may have expired, while the other drives' have not.
+fn unconnected(cause: &Error, text: String) -> Error {
+    match cause.detail() {
+        Some(Detail::TlsRefused) => Error::unavailable(text).with_detail(Detail::TlsRefused),
+        _ => Error::new(cause.kind(), text),
+    }
+}
+
 impl Peer {
     /// Puts the drive's name and address in front, and removes the drive's own mention of its name.
     fn named(&self, error: &Error) -> Error {
@@ -98,8 +107,8 @@ impl Peer {
     fn status(&self, status: &Status, stage: Stage) -> Error {
         if of_connection(status) {
             if let Some(refused) = transport::explain_status(status) {
-                self.found(Some("TLS with it fails"));
-                return Error::new(refused.kind(), format!("cannot connect to {}: {}", self.title, refused.message()));
+                self.found(Some(&format!("{refused}")));
+                return unconnected(&refused, format!("cannot connect to {}: {}", self.title, refused.message()));
             }
             self.found(Some(match stage {
                 Stage::Call => "it does not answer",
@@ -168,7 +177,7 @@ impl FlightCse {
             };
             let channel = transport::connect(&endpoint, &options.credentials, &channel).await.map_err(|e| match e.kind() {
                 Kind::Unavailable => Error::unavailable(format!("cannot connect to {} ({}): {START}", peer.title, e.message())),
-                kind => Error::new(kind, format!("cannot connect to {} at {endpoint}: {}", peer.title, e.message())),
+                _ => unconnected(&e, format!("cannot connect to {} at {endpoint}: {}", peer.title, e.message())),
             })?;
             let client = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
             let info = frames::decode_info(&act(&client, &peer, DriveAction::Info).await?).map_err(|e| peer.named(&e))?;

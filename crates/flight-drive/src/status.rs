@@ -90,6 +90,7 @@ mod tests {
             Detail::MissingColumn { column: "größe \"x\"\n".into() },
             Detail::UnfitValue { cell: 3, value: f64::NEG_INFINITY, total: Some(0.1) },
             Detail::SpillDiskFull,
+            Detail::TlsRefused,
         ] {
             let sent = Error::conflict("lab.t: it failed").with_detail(detail.clone()).context("drive-1");
             let back = from_status(&to_status(&sent));

@@ -333,7 +333,6 @@ impl FlightService for HostService {
 impl HostService {
     fn do_get(&self, request: Request<Ticket>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::DoGetStream>, Status>> {
         Box::pin(async move {
-            tracing::debug!(target: "skytether::calls", caller = %transport::caller(&request), "a query's answer is asked for");
             // Our own tickets are JSON objects, which no protobuf message of Flight SQL begins like.
             if !matches!(request.get_ref().ticket.first(), None | Some(b'{')) {
                 flight_sql::check_length(request.get_ref().ticket.len())?;

@@ -28,8 +28,6 @@ pub struct Limits {
     pub first_call_time: Duration,
     /// Calls that one connection may have under way at once.
     pub streams: u32,
-    /// Bytes of a message.
-    pub message: usize,
     /// How long running calls may go on after a shutdown began.
     pub grace: Duration,
 }
@@ -42,7 +40,6 @@ impl Default for Limits {
             greeting_time: Duration::from_secs(10),
             first_call_time: Duration::from_secs(30),
             streams: 256,
-            message: MAX_MESSAGE,
             grace: Duration::from_secs(5),
         }
     }

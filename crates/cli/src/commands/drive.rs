@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::common_args::{Profile, device};
 use crate::context::Failure;
+use crate::doors;
 use crate::serving::ServeArgs;
 
 #[derive(Debug, Subcommand)]
@@ -66,7 +67,7 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
     let options = DriveOptions { max_load: args.max_load, ..DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20)) };
     // First, so that a port that is taken leaves no new drive behind.
-    let doors = skytether_flight_drive::drive_doors();
+    let doors = doors::of_drives();
     let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
     let data = args.data.clone();
     let (drive, new) = tokio::task::spawn_blocking(move || {

@@ -14,11 +14,11 @@ use skytether_drive::Device;
 use skytether_flight::Face;
 use skytether_flight_drive::ConnectOptions;
 use skytether_host::{Founding, Host, HostOptions, Scheme};
-use skytether_transport::endpoint::{DEFAULT_SCHEME, TLS_SCHEME};
-use skytether_transport::{Endpoint, Registry, Security};
+use skytether_transport::Endpoint;
 
 use crate::common_args::{ClientArgs, Profile, device, scheme};
 use crate::context::{Failure, open};
+use crate::doors;
 use crate::serving::ServeArgs;
 
 /// Connections that each port of a host holds at the same time.
@@ -125,7 +125,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
     let credentials = args.serve.own_credentials(args.client.credentials());
     let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), credentials, ..ConnectOptions::default() };
-    let connectors = Arc::new(skytether_flight_drive::connectors());
+    let connectors = doors::connectors();
     let (host, what, bound, _guard) = if let Some(dir) = &args.fleet {
         let given: Vec<String> = args.profile.into_iter().map(|profile| profile.given).collect();
         let profile = match given.as_slice() {
@@ -135,7 +135,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         };
         let fleet = open(dir, options, profile).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
-        let bound = args.serve.bind(&faces(), Some(dir.join(skytether_transport::token::FILE_NAME))).await?;
+        let bound = args.serve.bind(&doors::of_hosts(), Some(dir.join(skytether_transport::token::FILE_NAME))).await?;
         (host, format!("the fleet at {}", dir.display()), bound, Some(fleet))
     } else {
         let hosts = hosts(&args.drives, args.redundancy).map_err(Failure::Call)?;
@@ -164,7 +164,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         }
         if let Some(name) = &args.aggregator {
             // First, so that a taken port leaves no new aggregator behind.
-            let doors = skytether_flight_drive::drive_doors();
+            let doors = doors::of_drives();
             let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
             let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Aggregator::open(name, drives, options, Founding::EmptyDrives, link).await?;
@@ -172,7 +172,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             return bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context))).await;
         }
         // First: if another host of the same drives has the port, that host keeps the drives.
-        let bound = args.serve.bind(&faces(), None).await?;
+        let bound = args.serve.bind(&doors::of_hosts(), None).await?;
         // The list was typed in. Only empty drives become a fleet, and only the drives of exactly one fleet are served.
         options.redundancy = args.redundancy;
         let host = match all_of(silent) {
@@ -201,14 +201,6 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         served = serving => served,
         never = watching.watch(WATCH) => match never {},
     }
-}
-
-/// The north doors of a host, by scheme. Flight and Flight SQL are one.
-fn faces() -> Registry<Security> {
-    let mut faces = Registry::new("a host");
-    faces.register(DEFAULT_SCHEME, Security::Plain);
-    faces.register(TLS_SCHEME, Security::Tls);
-    faces
 }
 
 /// Combines the errors of drives that don't answer.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::util::{Served, file, fleet, run, run_with, text};
+use crate::util::{Served, file, fleet, parquet, rows, run, run_with, text};
 
 /// The files of `skytether pki init`, and options that name them.
 struct Pki {
@@ -28,25 +28,16 @@ impl Pki {
     }
 }
 
-/// A mutual-TLS drive in `dir`.
-fn mutual_drive(dir: &Path, pki: &Pki) -> Served {
-    let data = dir.join("drive-0");
-    let args = [
-        "drive",
-        "serve",
-        "--data",
-        text(&data),
-        "--listen",
-        "grpc+tls://127.0.0.1:0",
-        "--tls-cert",
-        &pki.drive[0],
-        "--tls-key",
-        &pki.drive[1],
-        "--tls-client-ca",
-        &pki.ca,
-    ];
+/// A mutual-TLS drive over `data`, at `listen`, with `more` options.
+fn mutual_drive(data: &Path, listen: &str, pki: &Pki, more: &[&str]) -> Served {
+    let mut args = vec!["drive", "serve", "--data", text(data), "--listen", listen];
+    args.extend(["--tls-cert", &pki.drive[0], "--tls-key", &pki.drive[1], "--tls-client-ca", &pki.ca]);
+    args.extend(more);
     Served::start(&args)
 }
+
+/// Any port of loopback, over TLS.
+const ANY: &str = "grpc+tls://127.0.0.1:0";
 
 /// A host over the embedded fleet at `at`, with `more` options.
 fn host(at: &str, more: &[&str]) -> Served {
@@ -67,9 +58,9 @@ fn create(name: &str, place: &[&str]) -> String {
 fn query_reaches_a_mutual_tls_drive_through_a_tls_host() {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::init(&dir.path().join("pki"), &[]);
-    let drive = mutual_drive(dir.path(), &pki);
+    let drive = mutual_drive(&dir.path().join("drive-0"), ANY, &pki, &[]);
     assert!(drive.banner[0].contains("(mutual TLS, no authentication) at grpc+tls://"), "{:?}", drive.banner);
-    let mut args = vec!["host", "serve", "--drives", &drive.url, "--tls-ca", &pki.ca, "--listen", "grpc+tls://127.0.0.1:0"];
+    let mut args = vec!["host", "serve", "--drives", &drive.url, "--tls-ca", &pki.ca, "--listen", ANY];
     args.extend(pki.of_host());
     let host = Served::start(&args);
     let at = ["--fleet", host.url.as_str(), "--tls-ca", &pki.ca];
@@ -256,4 +247,111 @@ fn replacement_address_is_refused_before_it_is_connected_to() {
     assert!(said.contains("no drive is missing"), "{said}");
     host.stop().code(0);
     drive.stop().code(0);
+}
+
+/// Three mutual-TLS drives, and their hosts; any one drive may be lost.
+struct Redundant {
+    dir: tempfile::TempDir,
+    pki: Pki,
+    drives: Vec<Option<Served>>,
+    urls: Vec<String>,
+}
+
+impl Redundant {
+    /// The drives, empty, with `more` options each.
+    fn new(more: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::init(&dir.path().join("pki"), &[]);
+        let drives: Vec<_> = (0..3).map(|n| Some(mutual_drive(&dir.path().join(format!("drive-{n}")), ANY, &pki, more))).collect();
+        let urls = drives.iter().flatten().map(|drive| drive.url.clone()).collect();
+        Self { dir, pki, drives, urls }
+    }
+
+    /// A host over them with plain gRPC to its clients, and with `more` options.
+    fn host(&self, more: &[&str]) -> Served {
+        let drives = self.urls.join(",");
+        let mut args = vec!["host", "serve", "--drives", &drives, "--redundancy", "ec:2+1", "--tls-ca", &self.pki.ca, "--listen", "grpc://127.0.0.1:0"];
+        args.extend(self.pki.of_host());
+        args.extend(more);
+        Served::start(&args)
+    }
+
+    fn kill(&mut self, n: usize) {
+        self.drives[n].take().unwrap().kill();
+    }
+
+    /// Starts a killed drive again where it was, with certificates of `pki`.
+    fn start_again(&mut self, n: usize, pki: &Pki) {
+        self.drives[n] = Some(mutual_drive(&self.dir.path().join(format!("drive-{n}")), &self.urls[n], pki, &[]));
+    }
+}
+
+const SUM: &str = "SELECT count(*) AS n, sum(v) AS s FROM d.t";
+
+#[test]
+fn drive_with_an_untrusted_certificate_counts_as_lost() {
+    let mut all = Redundant::new(&[]);
+    let host = all.host(&[]);
+    let given = parquet(all.dir.path(), "t.parquet", &rows(0, 3000));
+    run(&["ingest", &given, "--to", "d.t", "--fleet", &host.url]).code(0);
+    let ask = |host: &Served| assert_eq!(run(&["sql", SUM, "--format", "csv", "--fleet", &host.url]).code(0).out, "n,s\n3000,4498500\n");
+    ask(&host);
+    // Gone, behind TLS; then there, and not to be trusted: the other drives reconstruct what it holds.
+    all.kill(1);
+    ask(&host);
+    let other = Pki::init(&all.dir.path().join("other"), &[]);
+    all.start_again(1, &other);
+    ask(&host);
+    let said = run(&["status", "--fleet", &host.url]);
+    assert!(said.code == Some(1) && said.out.contains("lost"), "{said:?}");
+    host.stop().code(0);
+    let host = all.host(&[]);
+    assert!(host.banner[0].contains("1 of which is lost"), "{:?}", host.banner);
+    ask(&host);
+    // Trusted again.
+    all.kill(1);
+    let pki = Pki { ca: all.pki.ca.clone(), host: all.pki.host.clone(), drive: all.pki.drive.clone() };
+    all.start_again(1, &pki);
+    ask(&host);
+    let said = host.stop().code(0).err;
+    assert!(said.contains("not trusted here") && said.contains(&all.urls[1]), "{said}");
+    // A host that no drive trusts is told so.
+    all.pki.host = other.host.clone();
+    let drives = all.urls.join(",");
+    let mut args = vec!["host", "serve", "--drives", &drives, "--tls-ca", &all.pki.ca];
+    args.extend(all.pki.of_host());
+    let said = run(&args).fails(1);
+    assert!(said.contains("client certificate") && said.contains("3 drives can't be reached"), "{said}");
+}
+
+#[test]
+fn request_names_a_drive_that_asks_for_a_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = text(&dir.path().join("tokens.json")).to_owned();
+    let token = create("host", &["--tokens", &tokens]);
+    let guarded = ["--require-auth", "--tokens", &tokens];
+    let mut all = Redundant::new(&guarded);
+    let host = all.host(&["--token", &token]);
+    let given = parquet(all.dir.path(), "t.parquet", &rows(0, 3000));
+    run(&["ingest", &given, "--to", "d.t", "--fleet", &host.url]).code(0);
+
+    // Another drive joins, by an address that the request names: with TLS only, as the host shows a token.
+    let fourth = mutual_drive(&all.dir.path().join("drive-3"), ANY, &all.pki, &guarded);
+    let said = run(&["fleet", "add", fourth.address(), "--fleet", &host.url]).fails(1);
+    assert!(said.contains("grpc+tls://"), "{said}");
+    run(&["fleet", "add", &fourth.url, "--fleet", &host.url]).code(0);
+
+    // A blank drive replaces a lost one, at an address that the request names.
+    let status: Value = serde_json::from_str(&run(&["status", "--fleet", &host.url, "--format", "json"]).code(0).out).unwrap();
+    let lost = status["drives"].as_array().unwrap().iter().find(|drive| drive["name"] == "drive-1").unwrap()["id"].as_str().unwrap().to_owned();
+    host.stop().code(0);
+    all.kill(1);
+    all.urls.remove(1);
+    all.urls.push(fourth.url.clone());
+    let host = all.host(&["--token", &token]);
+    let blank = mutual_drive(&all.dir.path().join("blank"), ANY, &all.pki, &[&guarded[..], &["--name", "drive-1", "--replace", &lost]].concat());
+    run(&["repair", "--replace", "drive-1", "--replacement", &blank.url, "--fleet", &host.url]).code(0);
+    assert_eq!(run(&["sql", SUM, "--format", "csv", "--fleet", &host.url]).code(0).out, "n,s\n3000,4498500\n");
+    run(&["status", "--fleet", &host.url]).code(0);
+    host.stop().code(0);
 }

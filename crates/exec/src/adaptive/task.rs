@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::FutureExt;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Error, Result};
 use skytether_device::OpenReply;
 use skytether_device::negotiate::open_or_execute;
 use skytether_device::session::Message;

@@ -128,6 +128,7 @@ where
                 }
             };
             Metrics::add(&metrics.admitted);
+            tracing::debug!(target: "skytether::calls", caller = %admitted.identity, path = request.uri().path());
             if let Some(arrival) = arrival {
                 arrival.admitted();
                 request.extensions_mut().insert(arrival.peer);

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
-use skytether_common::{Error, Result};
+use skytether_common::{Detail, Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -247,7 +247,7 @@ fn of_handshake(error: io::Error) -> Error {
         _ => "the TLS handshake failed",
     };
     match cause {
-        Some(_) => Error::invalid(text).with_source(error),
+        Some(_) => Error::invalid(text).with_detail(Detail::TlsRefused).with_source(error),
         // Not a word of TLS: it is gone, or going. Others may stand in for it.
         None => Error::unavailable(text).with_source(error),
     }
@@ -266,17 +266,20 @@ const OF_CERTIFICATES: [AlertDescription; 8] = [
 ];
 
 fn refused(alert: AlertDescription) -> Error {
-    if OF_CERTIFICATES.contains(&alert) {
-        return Error::invalid(format!(
-            "it refuses this machine's client certificate, or demands one ({alert:?}); give --tls-cert and --tls-key of its authority"
-        ));
-    }
-    Error::invalid(format!("it ended the TLS handshake ({alert:?})"))
+    let text = if OF_CERTIFICATES.contains(&alert) {
+        format!("it refuses this machine's client certificate, or demands one ({alert:?}); give --tls-cert and --tls-key of its authority")
+    } else {
+        format!("it ended the TLS handshake ({alert:?})")
+    };
+    Error::invalid(text).with_detail(Detail::TlsRefused)
 }
 
 /// The error of ours among the causes of `error`: what a connector said.
 pub(crate) fn explain(error: &(dyn StdError + 'static)) -> Option<Error> {
-    Error::find(error).map(|ours| Error::new(ours.kind(), ours.message()))
+    Error::find(error).map(|ours| {
+        let copy = Error::new(ours.kind(), ours.message());
+        ours.detail().cloned().into_iter().fold(copy, Error::with_detail)
+    })
 }
 
 #[cfg(test)]
