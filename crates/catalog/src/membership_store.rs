@@ -3,10 +3,10 @@
 use crate::records::code_map::code;
 use crate::records::failure_domains::FailureDomains;
 use crate::records::membership::Founding;
-use crate::records::membership::NODES_FORMAT;
 use crate::records::membership::MEMBERSHIP_KEY;
 use crate::records::membership::Member;
 use crate::records::membership::Membership;
+use crate::records::membership::NODES_FORMAT;
 use crate::records::membership::Role;
 use crate::records::membership::homes_of;
 use crate::records::membership::newest;

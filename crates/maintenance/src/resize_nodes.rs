@@ -25,9 +25,9 @@ impl Maintenance {
         let Some(domains) = self.0.catalog().health().failure_domains() else {
             return match &options.node {
                 None => Ok(vec![String::new(); count]),
-                Some(node) => Err(Error::invalid(format!(
-                    "this fleet was founded without nodes, so that no drive can be on node {node:?}: leave the node out"
-                ))),
+                Some(node) => {
+                    Err(Error::invalid(format!("this fleet was founded without nodes, so that no drive can be on node {node:?}: leave the node out")))
+                }
             };
         };
         if let Some(node) = &options.node {
