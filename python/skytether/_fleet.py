@@ -11,15 +11,16 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
 from . import _internal
-from ._growth import Growth, bytes_per_s
-from .errors import InvalidError, UnsupportedError
+from ._growth import Growth, bytes_per_s, either_name
+from ._result import Explanation, Receipt, Result
+from ._sources import as_stream, plan_bytes
+from .errors import InvalidError
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
-
     from ._dataset import Dataset
+
+#: `_result` has what queries give; programs and pickles also know it by this module.
+__all__ = ["Explanation", "Fleet", "Receipt", "Result", "calibrate", "connect", "generate_particles", "open"]
 
 #: What may be told how far an ingest is: called with the bytes or rows done.
 Progress = Callable[[int], None]
@@ -54,6 +55,7 @@ def open(  # noqa: A001 - the name users expect
     memory_limit: int | None = None,
     spill_limit: int | None = None,
     slice_rows: int | None = None,
+    nodes: int | None = None,
     hosts: int | None = None,
 ) -> Fleet:
     """Opens the embedded fleet in directory `path`, and makes it where there is none.
@@ -66,7 +68,7 @@ def open(  # noqa: A001 - the name users expect
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
         Redundancy of a new fleet, for data sets whose ingest names none: ``"none"``, ``"replicas:R"`` (R copies),
-        ``"ec:K+M"`` (any M drives may be lost; takes M/K more space), or, with `hosts`, ``"ec:K+M/k+m"`` (any M nodes
+        ``"ec:K+M"`` (any M drives may be lost; takes M/K more space), or, with `nodes`, ``"ec:K+M/k+m"`` (any M nodes
         may be lost, and m drives of each other one at the same time). An existing fleet keeps its own; anything but the
         default must equal it.
     profile
@@ -88,9 +90,11 @@ def open(  # noqa: A001 - the name users expect
     slice_rows
         Limit of rows in a slice of ingested data; slices are distributed over the drives round robin. By default only a
         slice's size counts (1 MiB), so that a small table is one slice on one drive.
-    hosts
+    nodes
         Number of nodes (failure domains) of a new fleet, each with the same number of drives, in order. For an existing
         fleet leave it out, or give its number.
+    hosts
+        The former name of `nodes`.
 
     Raises
     ------
@@ -108,10 +112,11 @@ def open(  # noqa: A001 - the name users expect
         raise InvalidError(
             f"drives is {drives!r}, and must be a number: open() is for drives in a directory; served drives have a host (skytether host serve --drives ADDR,ADDR), which connect(\"HOST:PORT\") reaches"
         )
+    nodes = either_name("nodes", nodes, "hosts", hosts)
     waited = time.monotonic() + PATIENCE
     while os.path.realpath(path) in _lent and time.monotonic() < waited:
         time.sleep(0.01)
-    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows, hosts=hosts))
+    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows, nodes=nodes))
     _opened[os.path.realpath(path)] = fleet
     return fleet
 
@@ -251,14 +256,6 @@ def connect_again(url: str) -> Fleet:
     return connect(url, token=token, tls_ca=tls_ca)
 
 
-def _plan_bytes(plan: Any) -> bytes:
-    message = plan.SerializeToString() if hasattr(plan, "SerializeToString") else plan
-    try:
-        return bytes(memoryview(message))
-    except TypeError:
-        raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
-
-
 class Fleet(Growth):
     """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in
     a ``with`` statement."""
@@ -313,7 +310,7 @@ class Fleet(Growth):
         else:
             if format is not None:
                 raise InvalidError("format is said of files; what is in memory has one")
-            self._inner.ingest_stream(_as_stream(source), name, replace, by, redundancy, progress)
+            self._inner.ingest_stream(as_stream(source), name, replace, by, redundancy, progress)
 
     def export(self, name: str, path: str | os.PathLike[str], replace: bool = False, progress: FileProgress | None = None) -> dict[str, Any]:
         """Writes a table to one Parquet file: its slices as they are stored, byte for byte, behind one footer. The file
@@ -393,7 +390,7 @@ class Fleet(Growth):
         InvalidError
             The bytes are no plan, or the plan contradicts itself or the tables.
         """
-        return Result(self._inner.substrait(_plan_bytes(plan), cut))
+        return Result(self._inner.substrait(plan_bytes(plan), cut))
 
     def explain(self, text: Any, analyze: bool = False, cut: str = "adaptive") -> Explanation:
         """How a query is cut: the super-plan that the host keeps, the sub-plans for the drives, and why what stays
@@ -408,7 +405,7 @@ class Fleet(Growth):
         cut
             As for `sql`.
         """
-        return Explanation(*self._inner.explain(text if isinstance(text, str) else _plan_bytes(text), analyze, cut))
+        return Explanation(*self._inner.explain(text if isinstance(text, str) else plan_bytes(text), analyze, cut))
 
     def ls(self) -> list[dict[str, Any]]:
         """The data sets: a dict each with at least `name`, `kind` and `tables`; one that can't be read has
@@ -425,7 +422,8 @@ class Fleet(Growth):
 
     def status(self) -> list[dict[str, Any]]:
         """The drives, a dict each: `info` and `usage` (what it is and holds), or `error` (why it is lost, and what to
-        do); `blank` where nothing was rebuilt on it yet, and `fenced` where another host has the fleet."""
+        do); `blank` where nothing was rebuilt on it yet, and `fenced` where another host has the fleet. In a fleet with
+        nodes, `host` is the name of the drive's node."""
         return json.loads(self._inner.status())
 
     def create_index(
@@ -581,156 +579,3 @@ class Fleet(Growth):
 
     def __repr__(self) -> str:
         return f"<skytether.Fleet {self._inner.location()}>"
-
-
-class Result:
-    """The result of a query. It runs when first asked for rows, and again each time `__arrow_c_stream__` is called."""
-
-    def __init__(self, inner: _internal.Result) -> None:
-        self._inner = inner
-        self._table: pyarrow.Table | None = None
-        self._finished: tuple[str, str, str] | None = None
-
-    def __arrow_c_schema__(self) -> object:
-        return self._inner.__arrow_c_schema__()
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """An Arrow C stream of the rows, as they arrive: nothing is kept."""
-        return self._inner.__arrow_c_stream__(requested_schema)
-
-    def __datafusion_table_provider__(self, session: object | None = None) -> object:
-        """Not offered: a table of DataFusion's own kind is shared between programs only through its FFI crate, which
-        this build does not have.
-
-        Raises
-        ------
-        UnsupportedError
-            Always, with both versions and with what works instead.
-        """
-        from importlib import metadata
-
-        try:
-            installed = metadata.version("datafusion")
-        except metadata.PackageNotFoundError:
-            installed = "not installed"
-        raise UnsupportedError(
-            f"a result is no table provider of DataFusion (Skytether was built with DataFusion {_internal.DATAFUSION_VERSION}, without its FFI; the datafusion package is "
-            f"{installed}): read its rows with SessionContext.from_arrow(result), or register a table that takes filters with register_table(name, fleet.dataset(...))"
-        )
-
-    def to_arrow(self) -> pyarrow.Table:
-        """All rows as a pyarrow Table. The query runs once, however often this is called."""
-        if self._table is None:
-            import pyarrow
-
-            # `pyarrow.table` would import pandas first, to see whether it is given a data frame.
-            self._table = pyarrow.RecordBatchReader.from_stream(self._inner.collect()).read_all()
-            self._finished = self._inner.receipt()
-        return self._table
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """All rows as a pandas DataFrame."""
-        return self.to_arrow().to_pandas()
-
-    def to_polars(self) -> polars.DataFrame:
-        """All rows as a polars DataFrame (needs polars)."""
-        import polars
-
-        return polars.from_arrow(self.to_arrow())  # type: ignore[return-value]
-
-    @property
-    def receipt(self) -> Receipt:
-        """The receipt of the last run that was read to its end: what ran where, and how little moved. Runs the query if
-        there was none yet."""
-        self._finished = self._inner.receipt() or self._finished
-        if self._finished is None:
-            self.to_arrow()
-        if self._finished is None:
-            raise InvalidError("the result was not read to its end: there is no receipt for half a query")
-        return Receipt(*self._finished)
-
-    @property
-    def receipt_so_far(self) -> Receipt | None:
-        """The receipt of the last run, which may be under way or given up; None if there was none. Runs nothing.
-
-        ``to_dict()["finished"]`` says whether it was read to its end. Over a connection the host sends its receipt with
-        the last row. Until then this has the rows that came from the host, their bytes as `bytes_moved`, the seconds,
-        and nothing of the drives.
-        """
-        found = self._inner.receipt(True)
-        return None if found is None else Receipt(*found)
-
-    def __repr__(self) -> str:
-        return f"<skytether.Result {self._inner.describe()}>"
-
-
-class Explanation(str):
-    """How a query is split between host and drives, as text; `to_dict` has the same as data."""
-
-    _json: str
-
-    def __new__(cls, text: str, json_text: str) -> Explanation:
-        explanation = super().__new__(cls, text)
-        explanation._json = json_text
-        return explanation
-
-    def to_dict(self) -> dict[str, Any]:
-        """`query`, `super_plan`, `physical`: plans as text; `sub_plans`: a dict each with `table`, `rung`,
-        `every_drive` and `plan`; `notes`: for what stayed on the host a dict each with `operator`, `node` and `reason`;
-        `receipt`: as `Receipt.to_dict`, None unless the query was run."""
-        return json.loads(self._json)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class Receipt:
-    """What a query cost: where each part ran, what was read, what moved. Prints as a small tree."""
-
-    def __init__(self, json_text: str, tree: str, operators: str) -> None:
-        self._json, self._tree, self._operators = json_text, tree, operators
-
-    def operators(self) -> str:
-        """What ran where, operator by operator, as `Fleet.explain` with `analyze` shows it."""
-        return self._operators
-
-    def to_dict(self) -> dict[str, Any]:
-        """At least `bytes_stored`, `bytes_read`, `bytes_moved`, `seconds` and `drives`: a dict per CSE with `name`,
-        `rung` (``full``, ``filter``, ``raw``), `slices`, `slices_pruned`, `rows_out`, `bytes_read`, `bytes_sent`,
-        `seconds`, `reason`.
-
-        `host` are the operators that ran on the host, from the root down, each with its `depth`, `rows_out`, `seconds`
-        and the `reason` why it is there. `host_work` is the host's work on slices that drives sent raw: `slices`,
-        `rows_read`, `bytes_read`, and `seconds`, which the operators' seconds include. `above` of a drive is the part
-        of that for its slices. `scans` are the sub-plans, each with an annotation per drive, which has the drive's own
-        `operators`."""
-        return json.loads(self._json)
-
-    def __str__(self) -> str:
-        return self._tree
-
-    def __repr__(self) -> str:
-        return self._tree
-
-    def _repr_html_(self) -> str:
-        import html
-
-        return f"<pre>{html.escape(self._tree)}</pre>"
-
-
-def _as_stream(source: Any) -> Any:
-    """`source` as something with ``__arrow_c_stream__``."""
-    kind, package = type(source).__name__, type(source).__module__.partition(".")[0]
-    if kind == "Series" and package in ("pandas", "polars"):
-        raise InvalidError(f"the Series {source.name!r} can't be ingested, as it is a column and no table: give its .to_frame()")
-    if kind == "DataFrame" and package == "pandas":
-        import pyarrow
-
-        # By its default pyarrow keeps an index as columns, but leaves out ranges, with a name or without.
-        named = any(name is not None for name in source.index.names)
-        return pyarrow.Table.from_pandas(source, preserve_index=True if named else None)
-    if hasattr(source, "__arrow_c_stream__"):
-        return source
-    raise InvalidError(
-        f"a {type(source).__name__} can't be ingested: give a path, a pyarrow Table or RecordBatchReader, a data frame, or anything with __arrow_c_stream__"
-    )

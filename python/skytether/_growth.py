@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 from .errors import InvalidError
 
 if TYPE_CHECKING:
     from . import _internal
+
+T = TypeVar("T")
+
+
+def either_name(name: str, value: T | None, former: str, former_value: T | None) -> T | None:
+    """The value of a keyword that has a former name as well; InvalidError where both names are given."""
+    if value is not None and former_value is not None:
+        raise InvalidError(f"{former}= is the former name of {name}=: give {name}= alone")
+    return former_value if value is None else value
 
 
 def bytes_per_s(rate: float | None) -> int | None:
@@ -38,9 +47,10 @@ class Growth:
         count: int | None = None,
         *,
         addresses: str | Sequence[str] | None = None,
-        host: str | None = None,
+        node: str | None = None,
         rate: float | None = None,
         progress: Callable[[int, int], None] | None = None,
+        host: str | None = None,
     ) -> dict[str, Any]:
         """Takes blank drives into the fleet and gives them their share of every table, so that all drives are within 5%
         of the mean. Queries and ingests continue. `balance` continues an interrupted call.
@@ -52,13 +62,15 @@ class Growth:
         addresses
             Of a fleet behind a host: the address, or addresses, of the blank drives. They must be among the host's
             drives when it is started again.
-        host
-            The node of the new drives, in a fleet with nodes (default: the host of their addresses, if the fleet has
-            drives there; in an embedded fleet the node with the fewest drives).
+        node
+            The node of the new drives, in a fleet with nodes (default: the node named like the host part of their
+            addresses, if the fleet has drives there; in an embedded fleet the node with the fewest drives).
         rate
             How fast slices may be moved, over all drives together, in MB/s (default: as fast as it goes).
         progress
             Called now and then with the bytes moved and those that are to be, so far as is known.
+        host
+            The former name of `node`.
 
         Returns
         -------
@@ -74,12 +86,13 @@ class Growth:
         UnavailableError
             A drive is lost: repair it, or retire it.
         """
+        node = either_name("node", node, "host", host)
         given = [addresses] if isinstance(addresses, str) else list(addresses or ())
         if given and count is not None:
             raise InvalidError("either a number of drives to make or addresses of drives, not both")
         if count is not None and count < 1:
             raise InvalidError(f"{count} drives can't be added: give 1 or more")
-        return self._resize(0 if given else 1 if count is None else count, given, [], rate, progress, host)
+        return self._resize(0 if given else 1 if count is None else count, given, [], rate, progress, node)
 
     def retire(self, drives: str | Sequence[str], *, rate: float | None = None, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
         """Moves all values of some drives to the others, reconstructs those of lost drives, and ends the membership of
@@ -133,6 +146,6 @@ class Growth:
         retire: list[str],
         rate: float | None,
         progress: Callable[[int, int], None] | None,
-        host: str | None = None,
+        node: str | None = None,
     ) -> dict[str, Any]:
-        return json.loads(self._inner.resize(count, addresses, retire, bytes_per_s(rate), progress, host))
+        return json.loads(self._inner.resize(count, addresses, retire, bytes_per_s(rate), progress, node))

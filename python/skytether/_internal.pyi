@@ -40,7 +40,7 @@ class Fleet:
         spill_limit: int | None,
         slice_rows: int | None,
         threads: int | None = None,
-        hosts: int | None = None,
+        nodes: int | None = None,
     ) -> Fleet: ...
     @staticmethod
     def connect(url: str, token: str | None = None, tls_ca: str | None = None) -> Fleet: ...
@@ -68,7 +68,7 @@ class Fleet:
         retire: list[str],
         bytes_per_s: int | None,
         progress: Callable[[int, int], None] | None,
-        host: str | None = None,
+        node: str | None = None,
     ) -> str: ...
     def ingest_files(
         self, source: str, name: str, replace: bool, partition_by: list[str], redundancy: str | None, progress: Callable[[int], None] | None,

@@ -217,7 +217,7 @@ def test_the_examples_for_storage_run(place: Path) -> None:
             process.communicate()
     assert len(serving) == 8
     # By the drives of a fleet, by those that are left of one that lost two, and of one that lost one, and then a whole
-    # host and one of each other; and by those of a branch.
+    # node and one of each other; and by those of a branch.
     assert sum("10.25" in text and "31" in text for text in printed) == 5, printed
     status = next(text for text in printed if "d0" in text)
     assert "d1" in status
@@ -233,9 +233,9 @@ def test_the_examples_for_storage_run(place: Path) -> None:
     # A blank drive in the place of each lost one, and damage for a scrub.
     rebuilt, up, mended, clean = (next(text for text in printed if said in text) for said in ("drive-1, drive-3 rebuilt", "drive-4  up", "all mended", "nothing is damaged"))
     assert "left:" not in rebuilt and up.count(" up ") == 5 and ": mended" in mended and "mended" not in clean
-    # The same where a host was lost, and a drive of each other.
-    rebuilt, up = (next(text for text in printed if said in text) for said in ("drive-6, drive-7, drive-8 rebuilt", "drive-4  host-1  up"))
-    assert "left:" not in rebuilt and up.count(" up ") == 9 and up.count("host-2") == 3
+    # The same where a node was lost, and a drive of each other.
+    rebuilt, up = (next(text for text in printed if said in text) for said in ("drive-6, drive-7, drive-8 rebuilt", "drive-4  node-1  up"))
+    assert "left:" not in rebuilt and up.count(" up ") == 9 and up.count("node-2") == 3
     # Drives that come, and one that leaves.
     assert all(any(said in text for text in printed) for said in ("drive-5, drive-6 added", "drive-0 retired"))
     (shown,) = (text for language, text in blocks("docs/storage.md") if not language and "all mended" in text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -494,16 +495,37 @@ def test_a_lost_drive_changes_no_answer(tmp_path):
 
 
 def test_loss_of_a_node_and_a_drive_each_changes_no_answer(tmp_path):
-    with skytether.open(tmp_path / "fleet", drives=9, hosts=3, redundancy="ec:2+1/2+1", slice_rows=100) as fleet:
+    with skytether.open(tmp_path / "fleet", drives=9, nodes=3, redundancy="ec:2+1/2+1", slice_rows=100) as fleet:
         fleet.ingest(TABLE, "d.kept")
         whole = fleet.sql("SELECT * FROM d.kept").to_arrow()
     for drive in (0, 3, 4, 5, 8):
         shutil.rmtree(tmp_path / "fleet" / "drives" / str(drive))
-    with skytether.open(tmp_path / "fleet", hosts=3) as fleet:
+    with skytether.open(tmp_path / "fleet", nodes=3) as fleet:
         rows = fleet.sql("SELECT * FROM d.kept").to_arrow()
     keys = [(name, "ascending") for name in TABLE.column_names]
     assert rows.num_rows == whole.num_rows and rows.sort_by(keys) == whole.sort_by(keys)
-    with pytest.raises(skytether.InvalidError, match="host"):
+    with pytest.raises(skytether.InvalidError, match="nodes=3"):
         skytether.open(tmp_path / "other", drives=9, redundancy="ec:2+1/2+1")
-    with pytest.raises(skytether.InvalidError, match="host"):
-        skytether.open(tmp_path / "fleet", hosts=2)
+    with pytest.raises(skytether.InvalidError, match="has 3 nodes"):
+        skytether.open(tmp_path / "fleet", nodes=2)
+
+
+def test_former_keywords_for_nodes_are_aliases(tmp_path):
+    def nodes(fleet):
+        return [drive["host"] for drive in fleet.status()]
+
+    with skytether.open(tmp_path / "new", drives=4, nodes=2) as new, skytether.open(tmp_path / "former", drives=4, hosts=2) as former:
+        assert nodes(new) == nodes(former) == ["node-0", "node-0", "node-1", "node-1"]
+        assert new.add_drives(node="rack")["added"] == former.add_drives(host="rack")["added"] == ["drive-4"]
+        assert nodes(new)[4] == nodes(former)[4] == "rack"
+        with pytest.raises(skytether.InvalidError, match="host= is the former name of node="):
+            new.add_drives(node="rack", host="rack")
+        assert len(new.status()) == 5
+    with pytest.raises(skytether.InvalidError, match="hosts= is the former name of nodes="):
+        skytether.open(tmp_path / "none", drives=4, nodes=2, hosts=2)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["Explanation", "Fleet", "Receipt", "Result", "calibrate", "connect", "generate_particles", "open"])
+def test_former_pickles_find_what_they_name(name):
+    assert pickle.loads(f"cskytether._fleet\n{name}\n.".encode()) is getattr(skytether, name)

@@ -56,7 +56,7 @@ pub struct DriveReceipt {
     /// Slices of it that were decoded from slices of other drives, or came from copies there.
     #[serde(default)]
     pub slices_decoded: u64,
-    /// The part of them that needed drives of its own host only, where redundancy is on two levels.
+    /// The part of them that needed drives of its own node only, where redundancy is on two levels.
     #[serde(default)]
     pub slices_within: u64,
     /// Bytes of other drives that this was made from: read for it, or for the query as well.
@@ -296,7 +296,7 @@ fn handed_to_host(work: &ParentWork) -> Option<String> {
 fn decoded(drive: &DriveReceipt) -> String {
     let (mut slices, bytes) = (counted(drive.slices_decoded, "slice"), human_bytes(drive.bytes_decoded));
     if drive.slices_within > 0 {
-        slices.push_str(&format!(" ({} of them within its host)", drive.slices_within));
+        slices.push_str(&format!(" ({} of them within its node)", drive.slices_within));
     }
     match (drive.slices_decoded, drive.bytes_decoded) {
         (0, 0) => "none of its slices was needed".to_owned(),

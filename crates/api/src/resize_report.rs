@@ -15,11 +15,11 @@ pub struct ResizeOptions {
     /// The addresses of blank served drives that come to the fleet of a host.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// The host (failure domain) of the new drives, in a fleet that knows its hosts. If `None`, drives with addresses
-    /// go to the host of these addresses, if the fleet has drives there. Drives without addresses go to the host with
-    /// the fewest drives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
+    /// The node (failure domain) of the new drives, in a fleet with nodes. If `None`, drives with addresses go to the
+    /// node that is named like the host part of the address, if the fleet has drives there. Drives without addresses go
+    /// to the node with the fewest drives.
+    #[serde(default, rename = "host", skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// The drives that leave it, by names or ids.
     #[serde(default)]
     pub retire: Vec<String>,
@@ -113,6 +113,15 @@ impl fmt::Display for ResizeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the protocol has it: hosts and clients of other versions read and write this name.
+    #[test]
+    fn node_keeps_its_name_in_the_protocol() {
+        let asked = ResizeOptions { node: Some("a".into()), ..ResizeOptions::default() };
+        let written = serde_json::to_value(&asked).unwrap();
+        assert_eq!(written["host"], "a");
+        assert_eq!(serde_json::from_value::<ResizeOptions>(written).unwrap(), asked);
+    }
 
     /// Slices cannot be divided, so fewer bytes may move than the computed minimum. Then the report leaves the minimum
     /// out.

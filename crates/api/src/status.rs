@@ -14,9 +14,9 @@ pub struct DriveStatus {
     /// The drive that answers at its address in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<CseInfo>,
-    /// The host that it is a drive of, where the record of the fleet says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
+    /// The node that it is on, where the record of the fleet says so.
+    #[serde(default, rename = "host", skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Its usage of space, if it answers.
     pub usage: Option<Usage>,
     /// Why it is lost: why it does not answer, or is not used although it does.

@@ -17,7 +17,7 @@ use crate::records::code_map::code;
 use crate::records::failure_domains::FailureDomains;
 use crate::records::home_slots::HomeSlots;
 use crate::records::membership::BLANK;
-use crate::records::membership::no_hosts;
+use crate::records::membership::no_nodes;
 
 /// What a host knows of its drives as they are now. All that look at the same drives share it.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ struct State {
     leaving: BTreeSet<usize>,
     /// The home slots, where homes don't follow from the list of drives alone.
     seats: Option<Arc<HomeSlots>>,
-    /// The hosts that the drives are on, where the membership record says so.
+    /// The nodes that the drives are on, where the membership record says so.
     domains: Option<Arc<FailureDomains>>,
     /// How often each replaced drive was replaced.
     incarnations: BTreeMap<Uuid, u32>,
@@ -152,7 +152,7 @@ impl DriveHealth {
         self.state().seats = seats.map(Arc::new);
     }
 
-    /// The hosts that the drives are on, if known.
+    /// The nodes that the drives are on, if known.
     pub fn failure_domains(&self) -> Option<Arc<FailureDomains>> {
         self.state().domains.clone()
     }
@@ -175,14 +175,14 @@ impl DriveHealth {
     /// The drives for a table that is written over `drives` with `scheme`; `None` where it has no parities.
     ///
     /// # Errors
-    /// Invalid where `scheme` needs more drives or hosts, or where hosts are unknown.
+    /// Invalid where `scheme` needs more drives or nodes, or where nodes are unknown.
     pub fn layout(&self, scheme: Scheme, drives: &[usize]) -> Result<Option<StripeLayout>> {
         if let Scheme::Levels(outer, inner) = scheme {
-            let domains = self.failure_domains().ok_or_else(|| no_hosts(scheme))?;
-            let (drives, hosts) = domains.usable(outer, inner, drives)?;
-            return Ok(Some(StripeLayout { scheme, drives, hosts }));
+            let domains = self.failure_domains().ok_or_else(|| no_nodes(scheme))?;
+            let (drives, nodes) = domains.usable(outer, inner, drives)?;
+            return Ok(Some(StripeLayout { scheme, drives, nodes }));
         }
-        Ok(code(scheme, drives.len())?.map(|_| StripeLayout { scheme, drives: drives.to_vec(), hosts: Vec::new() }))
+        Ok(code(scheme, drives.len())?.map(|_| StripeLayout { scheme, drives: drives.to_vec(), nodes: Vec::new() }))
     }
 
     /// While a caller holds this, the homes of root records don't change.
@@ -329,7 +329,7 @@ impl DriveHealth {
         if survives {
             return Ok(());
         }
-        // Where drives are on hosts, how many must be back depends on which.
+        // Where drives are on nodes, how many must be back depends on which.
         let back = if domains.is_some() { "enough".to_owned() } else { (lost.len() + 1).saturating_sub(homes).to_string() };
         let survived = domains.and_then(|domains| domains.survival()).unwrap_or_else(|| (homes - 1).to_string());
         let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.down_reason(*at).unwrap_or_default())).collect();

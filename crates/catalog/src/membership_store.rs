@@ -3,14 +3,14 @@
 use crate::records::code_map::code;
 use crate::records::failure_domains::FailureDomains;
 use crate::records::membership::Founding;
-use crate::records::membership::HOSTS_FORMAT;
 use crate::records::membership::MEMBERSHIP_KEY;
 use crate::records::membership::Member;
 use crate::records::membership::Membership;
+use crate::records::membership::NODES_FORMAT;
 use crate::records::membership::Role;
 use crate::records::membership::homes_of;
 use crate::records::membership::newest;
-use crate::records::membership::no_hosts;
+use crate::records::membership::no_nodes;
 use crate::records::membership::{BRANCH_FORMAT, FLEET_FORMAT};
 use crate::records::root::REDUNDANT_FORMAT;
 use std::collections::BTreeMap;
@@ -53,8 +53,8 @@ impl Catalog {
     }
 
     /// As [`Self::establish_membership`]. A new fleet stores data sets with `scheme` from now on, and its drives are on
-    /// these `hosts`. Where the fleet may lose drives, drives may be down.
-    pub async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, hosts: &BTreeMap<Uuid, String>, ids: &Ids) -> Result<Membership> {
+    /// these `nodes`. Where the fleet may lose drives, drives may be down.
+    pub async fn establish(&self, founding: Founding, role: &Role, scheme: Scheme, nodes: &BTreeMap<Uuid, String>, ids: &Ids) -> Result<Membership> {
         let told = self.read_memberships(self.deadline()).await?;
         let homes = newest(&told).map_or(1, |membership| membership.homes as usize);
         let mut found = Vec::with_capacity(told.len());
@@ -85,13 +85,13 @@ impl Catalog {
                 if founding == Founding::EmptyDrives {
                     self.check_empty().await?;
                 }
-                let host = |id: &Uuid| hosts.get(id).cloned().unwrap_or_default();
-                let member = |d: &Arc<dyn Storage>| Member { id: d.info().id, name: d.info().name.clone(), incarnation: 0, host: host(&d.info().id) };
+                let node = |id: &Uuid| nodes.get(id).cloned().unwrap_or_default();
+                let member = |d: &Arc<dyn Storage>| Member { id: d.info().id, name: d.info().name.clone(), incarnation: 0, node: node(&d.info().id) };
                 let mut drives: Vec<_> = self.drives().iter().map(member).collect();
                 drives.sort_by_key(|m| m.id);
                 code(scheme, drives.len())?;
                 let (format, branch) = match role {
-                    Role::Fleet if drives.iter().any(|member| !member.host.is_empty()) => (HOSTS_FORMAT, None),
+                    Role::Fleet if drives.iter().any(|member| !member.node.is_empty()) => (NODES_FORMAT, None),
                     Role::Fleet if scheme != Scheme::None => (REDUNDANT_FORMAT, None),
                     Role::Fleet => (FLEET_FORMAT, None),
                     Role::Aggregator(name) => (BRANCH_FORMAT, Some(name.clone())),
@@ -101,7 +101,7 @@ impl Catalog {
                 let founded = Membership { format, fleet, drives, branch, homes, spread, redundancy, absent: Vec::new(), seats: Vec::new(), change: 0 };
                 if let Scheme::Levels(outer, inner) = scheme {
                     let all: Vec<usize> = (0..self.drives().len()).collect();
-                    FailureDomains::of(&founded, self.ids()).ok_or_else(|| no_hosts(scheme))?.usable(outer, inner, &all)?;
+                    FailureDomains::of(&founded, self.ids()).ok_or_else(|| no_nodes(scheme))?.usable(outer, inner, &all)?;
                 }
                 founded
             }

@@ -48,7 +48,7 @@ impl Wanted {
         }
         (membership.homes, membership.spread) = (membership.homes.max(self.homes), self.wider(membership));
         if membership.spread.is_some() && !membership.seats.is_empty() {
-            // Without seats for drives that joined later, a host may have too few drives with seats.
+            // Without seats for drives that joined later, a node may have too few drives with seats.
             membership.add_slots();
         }
         membership.format = membership.format.max(REDUNDANT_FORMAT);
@@ -64,7 +64,7 @@ struct Homes {
 }
 
 impl Catalog {
-    /// Puts root records on as many drives (or hosts, and drives of each) as data sets of `scheme` need. Call it before
+    /// Puts root records on as many drives (or nodes, and drives of each) as data sets of `scheme` need. Call it before
     /// the first of them is stored. It goes on if the caller stops waiting.
     ///
     /// # Errors

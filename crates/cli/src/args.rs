@@ -111,6 +111,7 @@ mod tests {
     fn former_option_names_are_aliases() {
         for (command, former, new, value) in [
             ("init d", "--hosts", "--nodes", "2"),
+            ("fleet add --fleet f", "--host", "--node", "a"),
             ("host serve --drives a:1 --aggregator m", "--link", "--uplink-gbit", "2.5"),
             ("host serve --drives a:1", "--as-drive", "--aggregator", "m"),
             ("sql q --fleet f", "--cut", "--pushdown", "full"),

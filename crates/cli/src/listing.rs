@@ -50,7 +50,7 @@ fn kept(d: &DatasetInfo) -> String {
 /// The drives, a line each.
 pub(crate) fn drives(found: &[DriveStatus]) -> String {
     let like_devices = found.iter().any(|d| d.info.profile.is_some());
-    let on_hosts = found.iter().any(|d| d.host.is_some());
+    let on_nodes = found.iter().any(|d| d.node.is_some());
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|d| {
@@ -64,22 +64,22 @@ pub(crate) fn drives(found: &[DriveStatus]) -> String {
             };
             let there = d.found.as_ref().unwrap_or(&d.info);
             let mut cells = vec![d.info.name.clone(), state.into(), keys, values, stored, human_bytes(there.memory_limit), there.id.to_string()];
-            if on_hosts {
-                cells.insert(1, d.host.clone().unwrap_or_else(|| "-".into()));
+            if on_nodes {
+                cells.insert(1, d.node.clone().unwrap_or_else(|| "-".into()));
             }
             if like_devices {
-                cells.insert(2 + usize::from(on_hosts), device(there));
+                cells.insert(2 + usize::from(on_nodes), device(there));
             }
             cells
         })
         .collect();
     let (mut header, mut right) = (vec!["drive", "state", "keys", "data", "on disk", "memory", "id"], vec![false, false, true, true, true, true, false]);
-    if on_hosts {
-        header.insert(1, "host");
+    if on_nodes {
+        header.insert(1, "node");
         right.insert(1, false);
     }
     if like_devices {
-        header.insert(2 + usize::from(on_hosts), "profile");
+        header.insert(2 + usize::from(on_nodes), "profile");
         right.insert(2, false);
     }
     let mut text = columns(&header, &right, &rows);

@@ -124,10 +124,10 @@ impl Cluster {
         self.0.catalog.health().down().len()
     }
 
-    /// On how many hosts the drives are, where the record of the fleet says so; otherwise 0.
+    /// On how many nodes the drives are, where the record of the fleet says so; otherwise 0.
     #[must_use]
-    pub fn hosts(&self) -> usize {
-        self.0.catalog.health().failure_domains().map_or(0, |domains| domains.hosts())
+    pub fn nodes(&self) -> usize {
+        self.0.catalog.health().failure_domains().map_or(0, |domains| domains.nodes())
     }
 
     /// The redundancy of data sets whose ingest names none.

@@ -109,8 +109,8 @@ impl Cluster {
         host.set_fence(Arc::clone(&fence));
         host.set_kept(founding == Founding::KnownList);
         let catalog = host.catalog();
-        let hosts = host.options().hosts.clone();
-        let known = catalog.establish(founding, &Role::Fleet, scheme, &hosts, &host.options().ids).await?;
+        let nodes = host.options().nodes.clone();
+        let known = catalog.establish(founding, &Role::Fleet, scheme, &nodes, &host.options().ids).await?;
         let missed = take_over(&fence, &fenced, deadline).await?;
         catalog.rejoin(deadline).await?;
         // The previous host may still change a drive that this host could not take over. So its content is unreliable,

@@ -51,7 +51,7 @@ pub struct HostOptions {
     pub redundancy: Scheme,
     /// The nodes (failure domains) of the drives of a fleet that is founded now, by drive ids. Empty where they are
     /// unknown; then data sets can't have two levels of redundancy.
-    pub hosts: BTreeMap<Uuid, String>,
+    pub nodes: BTreeMap<Uuid, String>,
     /// Addresses that did not answer when the host connected to its drives; a lost drive may have been there. Only
     /// error texts use them.
     pub silent: Vec<String>,
@@ -80,7 +80,7 @@ impl Default for HostOptions {
             spill_below: None,
             slices: SliceOptions::default(),
             redundancy: Scheme::None,
-            hosts: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             silent: Vec::new(),
             moving: AdaptiveMode::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },

@@ -41,15 +41,15 @@ impl Cluster {
         };
         let asked = asked.await;
         let damaged = self.reconstructor().damaged(at);
-        let host = health.failure_domains().and_then(|domains| domains.name(at).map(str::to_owned));
+        let node = health.failure_domains().and_then(|domains| domains.name(at).map(str::to_owned));
         match asked {
             Ok((usage, unreadable, fenced)) => {
                 let (error, blank) = (health.down_reason(at), health.is_blank(at));
-                DriveStatus { info, found: None, host, usage: Some(usage), error, blank, fenced, damaged, unreadable }
+                DriveStatus { info, found: None, node, usage: Some(usage), error, blank, fenced, damaged, unreadable }
             }
             Err(e) => {
                 let error = if found.is_some() { e.report() } else { self.why_lost(at, &e) };
-                DriveStatus { info, found, host, usage: None, error: Some(error), blank: false, fenced: None, damaged, unreadable: Vec::new() }
+                DriveStatus { info, found, node, usage: None, error: Some(error), blank: false, fenced: None, damaged, unreadable: Vec::new() }
             }
         }
     }

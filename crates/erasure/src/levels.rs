@@ -1,5 +1,4 @@
-//! Code groups on two levels, as in MarFS: across nodes, and within each node across its drives. A node is called
-//! `host` in the code here.
+//! Code groups on two levels, as in MarFS: across nodes, and within each node across its drives.
 //!
 //! An outer group has each of its shards, data or parity, on another node. Within a node, the shards (data or outer
 //! parities) form inner groups, each shard on another of the node's drives. So any M nodes may be lost, and m drives of
@@ -28,26 +27,26 @@ pub enum Inside<I> {
 /// A group that is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Formed<I> {
-    /// Across hosts: its drives are hosts.
+    /// Across nodes: its drives are nodes.
     Outer {
         /// Counted as they are formed.
         number: u64,
-        /// The group; `drive` is a host in it.
+        /// The group; `drive` is a node in it.
         group: Group<I>,
-        /// The drives of the parities, each on its parity's host, in order.
+        /// The drives of the parities, each on its parity's node, in order.
         parity_drives: Vec<u32>,
     },
-    /// Across the drives of a host.
+    /// Across the drives of a node.
     Inner {
-        /// The host.
-        host: u32,
+        /// The node.
+        node: u32,
         /// The group; its drives are those of the fleet.
         group: Group<Inside<I>>,
     },
 }
 
 #[derive(Debug)]
-struct Host<I> {
+struct Node<I> {
     /// The fleet's numbers of its drives.
     drives: Vec<u32>,
     /// Over the places in `drives`.
@@ -61,37 +60,37 @@ struct Host<I> {
 pub struct Levels<I> {
     outer: Grouper<I>,
     formed: u64,
-    hosts: Vec<Host<I>>,
-    /// Host and place in it of each drive of the fleet.
+    nodes: Vec<Node<I>>,
+    /// Node and place in it of each drive of the fleet.
     places: Vec<(u32, u32)>,
     seed: u64,
 }
 
 impl<I: Clone> Levels<I> {
-    /// `hosts` gives the host (0..) of each drive of the fleet. `windows` are the most shards that wait across hosts,
-    /// and within each host. For `seed` see [`Grouper::new`].
+    /// `nodes` gives the node (0..) of each drive of the fleet. `windows` are the most shards that wait across nodes,
+    /// and within each node. For `seed` see [`Grouper::new`].
     ///
     /// # Errors
-    /// Invalid where there are fewer than K + M hosts, or a host has fewer than k + m drives.
-    pub fn new(codes: (Code, Code), hosts: &[u32], windows: (usize, usize), seed: u64) -> Result<Self> {
-        let count = hosts.iter().max().map_or(0, |last| *last as usize + 1);
-        if count > hosts.len() {
-            return Err(Error::invalid(format!("{} drives are not on {count} hosts", hosts.len())));
+    /// Invalid where there are fewer than K + M nodes, or a node has fewer than k + m drives.
+    pub fn new(codes: (Code, Code), nodes: &[u32], windows: (usize, usize), seed: u64) -> Result<Self> {
+        let count = nodes.iter().max().map_or(0, |last| *last as usize + 1);
+        if count > nodes.len() {
+            return Err(Error::invalid(format!("{} drives are not on {count} nodes", nodes.len())));
         }
-        let outer = Grouper::new(codes.0, count, windows.0, seed).map_err(|e| e.context(format!("{count} hosts for ec:{}/{}", codes.0, codes.1)))?;
+        let outer = Grouper::new(codes.0, count, windows.0, seed).map_err(|e| e.context(format!("{count} nodes for ec:{}/{}", codes.0, codes.1)))?;
         let mut drives = vec![Vec::new(); count];
-        let mut places = Vec::with_capacity(hosts.len());
-        for (drive, host) in hosts.iter().enumerate() {
-            let of = &mut drives[*host as usize];
-            places.push((*host, of.len() as u32));
+        let mut places = Vec::with_capacity(nodes.len());
+        for (drive, node) in nodes.iter().enumerate() {
+            let of = &mut drives[*node as usize];
+            places.push((*node, of.len() as u32));
             of.push(drive as u32);
         }
-        let host = |(host, drives): (usize, Vec<u32>)| {
-            let inner = Grouper::new(codes.1, drives.len(), windows.1, mixed(seed ^ host as u64))
-                .map_err(|e| e.context(format!("host {host} for ec:{}/{}", codes.0, codes.1)))?;
-            Ok(Host { outer: vec![0; drives.len()], drives, inner })
+        let node = |(node, drives): (usize, Vec<u32>)| {
+            let inner = Grouper::new(codes.1, drives.len(), windows.1, mixed(seed ^ node as u64))
+                .map_err(|e| e.context(format!("node {node} for ec:{}/{}", codes.0, codes.1)))?;
+            Ok(Node { outer: vec![0; drives.len()], drives, inner })
         };
-        Ok(Self { outer, formed: 0, hosts: drives.into_iter().enumerate().map(host).collect::<Result<_>>()?, places, seed })
+        Ok(Self { outer, formed: 0, nodes: drives.into_iter().enumerate().map(node).collect::<Result<_>>()?, places, seed })
     }
 
     /// A slice that was placed on one of the fleet's drives; the groups that are complete now.
@@ -99,12 +98,12 @@ impl<I: Clone> Levels<I> {
     /// # Errors
     /// Invalid where there is no such drive.
     pub fn push(&mut self, placed: PlacedShard<I>) -> Result<Vec<Formed<I>>> {
-        let Some((host, place)) = self.places.get(placed.drive as usize).copied() else {
+        let Some((node, place)) = self.places.get(placed.drive as usize).copied() else {
             return Err(Error::invalid(format!("drive {} of {} has a slice", placed.drive, self.places.len())));
         };
         let mut formed = Vec::new();
-        self.cover(host, PlacedShard { drive: place, id: Inside::Data(placed.id.clone()), len: placed.len }, &mut formed)?;
-        if let Some(group) = self.outer.push(PlacedShard { drive: host, ..placed })? {
+        self.cover(node, PlacedShard { drive: place, id: Inside::Data(placed.id.clone()), len: placed.len }, &mut formed)?;
+        if let Some(group) = self.outer.push(PlacedShard { drive: node, ..placed })? {
             self.outer_formed(group, &mut formed)?;
         }
         Ok(formed)
@@ -119,52 +118,52 @@ impl<I: Clone> Levels<I> {
         for group in self.outer.finish() {
             self.outer_formed(group, &mut formed)?;
         }
-        for (number, host) in self.hosts.iter_mut().enumerate() {
-            formed.extend(host.inner.finish().into_iter().map(|group| Formed::Inner { host: number as u32, group: of_fleet(group, &host.drives) }));
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            formed.extend(node.inner.finish().into_iter().map(|group| Formed::Inner { node: number as u32, group: of_fleet(group, &node.drives) }));
         }
         Ok(formed)
     }
 
-    /// Shards that wait, whose bytes the caller must hold: across hosts, and within the host where most do.
+    /// Shards that wait, whose bytes the caller must hold: across nodes, and within the node where most do.
     #[must_use]
     pub fn waiting(&self) -> (usize, usize) {
-        (self.outer.waiting(), self.hosts.iter().map(|host| host.inner.waiting()).max().unwrap_or(0))
+        (self.outer.waiting(), self.nodes.iter().map(|node| node.inner.waiting()).max().unwrap_or(0))
     }
 
-    /// A shard for the inner groups of a host; `drive` is a place in it.
+    /// A shard for the inner groups of a node; `drive` is a place in it.
     fn cover(&mut self, number: u32, placed: PlacedShard<Inside<I>>, formed: &mut Vec<Formed<I>>) -> Result<()> {
-        let host = &mut self.hosts[number as usize];
-        if let Some(group) = host.inner.push(placed)? {
-            formed.push(Formed::Inner { host: number, group: of_fleet(group, &host.drives) });
+        let node = &mut self.nodes[number as usize];
+        if let Some(group) = node.inner.push(placed)? {
+            formed.push(Formed::Inner { node: number, group: of_fleet(group, &node.drives) });
         }
         Ok(())
     }
 
-    /// Puts an outer group's parities on the drives of their hosts with the fewest of them.
+    /// Puts an outer group's parities on the drives of their nodes with the fewest of them.
     fn outer_formed(&mut self, group: Group<I>, formed: &mut Vec<Formed<I>>) -> Result<()> {
         let number = self.formed;
         self.formed += 1;
         let mut parity_drives = Vec::with_capacity(group.parity.len());
         let mut covers = Vec::with_capacity(group.parity.len());
-        for (parity, number_of_host) in group.parity.iter().enumerate() {
+        for (parity, number_of_node) in group.parity.iter().enumerate() {
             let seed = self.seed;
-            let host = &mut self.hosts[*number_of_host as usize];
-            let least = (0..host.drives.len()).min_by_key(|place| (host.outer[*place], mixed(seed ^ *place as u64)));
-            let place = least.ok_or_else(|| Error::internal("a host has no drive"))?;
-            host.outer[place] += group.parity_len;
-            parity_drives.push(host.drives[place]);
+            let node = &mut self.nodes[*number_of_node as usize];
+            let least = (0..node.drives.len()).min_by_key(|place| (node.outer[*place], mixed(seed ^ *place as u64)));
+            let place = least.ok_or_else(|| Error::internal("a node has no drive"))?;
+            node.outer[place] += group.parity_len;
+            parity_drives.push(node.drives[place]);
             covers.push((
-                *number_of_host,
+                *number_of_node,
                 PlacedShard { drive: place as u32, id: Inside::Parity { group: number, parity: parity as u32 }, len: group.parity_len },
             ));
         }
         // An inner group is reported after the outer group whose parity it covers.
         formed.push(Formed::Outer { number, group, parity_drives });
-        covers.into_iter().try_for_each(|(host, placed)| self.cover(host, placed, formed))
+        covers.into_iter().try_for_each(|(node, placed)| self.cover(node, placed, formed))
     }
 }
 
-/// The group with the fleet's numbers of drives for places in a host.
+/// The group with the fleet's numbers of drives for places in a node.
 fn of_fleet<I>(mut group: Group<I>, drives: &[u32]) -> Group<I> {
     let of = |place: &mut u32| *place = drives.get(*place as usize).copied().unwrap_or(*place);
     group.data.iter_mut().for_each(|shard| of(&mut shard.drive));

@@ -87,7 +87,7 @@ pub enum Scheme {
     Replicas(Copies),
     /// Code groups over drives.
     Ec(Code),
-    /// Code groups over hosts (the first), and within each host code groups over its drives (the second), as in MarFS.
+    /// Code groups over nodes (the first), and within each node code groups over its drives (the second), as in MarFS.
     Levels(Code, Code),
 }
 
@@ -117,7 +117,7 @@ impl Copies {
 }
 
 impl Scheme {
-    /// The code between drives, or on two levels between hosts; replicas are 1 + (R - 1). `None` for [`Scheme::None`].
+    /// The code between drives, or on two levels between nodes; replicas are 1 + (R - 1). `None` for [`Scheme::None`].
     #[must_use]
     pub fn code(self) -> Option<Code> {
         match self {
@@ -127,7 +127,7 @@ impl Scheme {
         }
     }
 
-    /// The code between a host's drives, where there are two levels.
+    /// The code between a node's drives, where there are two levels.
     #[must_use]
     pub fn inner(self) -> Option<Code> {
         match self {
@@ -136,7 +136,7 @@ impl Scheme {
         }
     }
 
-    /// How many drives may be lost, whichever they are. With two levels: M + 1 hosts would have to lose m + 1 drives
+    /// How many drives may be lost, whichever they are. With two levels: M + 1 nodes would have to lose m + 1 drives
     /// each before anything is lost.
     #[must_use]
     pub fn tolerates(self) -> usize {
@@ -144,14 +144,14 @@ impl Scheme {
         self.inner().map_or(parity, |inner| (parity + 1) * (inner.parity() + 1) - 1)
     }
 
-    /// How many whole hosts may be lost, whichever they are, and m drives of each other host at the same time. 0 for
+    /// How many whole nodes may be lost, whichever they are, and m drives of each other node at the same time. 0 for
     /// schemes of one level.
     #[must_use]
-    pub fn tolerates_hosts(self) -> usize {
+    pub fn tolerates_nodes(self) -> usize {
         self.inner().map_or(0, |_| self.code().map_or(0, Code::parity))
     }
 
-    /// The least number of drives (with two levels: K + M hosts of k + m drives each).
+    /// The least number of drives (with two levels: K + M nodes of k + m drives each).
     #[must_use]
     pub fn least_drives(self) -> usize {
         self.code().map_or(1, Code::shards) * self.inner().map_or(1, Code::shards)
@@ -202,7 +202,7 @@ impl FromStr for Scheme {
             }
             Some(("ec", codes)) => match codes.split_once('/') {
                 None => code(codes, "the code").map(Scheme::Ec),
-                Some((outer, inner)) => Ok(Scheme::Levels(code(outer, "the code across hosts")?, code(inner, "the code across a host's drives")?)),
+                Some((outer, inner)) => Ok(Scheme::Levels(code(outer, "the code across nodes")?, code(inner, "the code across a node's drives")?)),
             },
             Some(_) => Err(wrong("what stands before the ':' is not known")),
         }
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn scheme_texts_name_tolerated_losses_and_overhead() {
-        for (text, tolerates, hosts, drives, stored) in [
+        for (text, tolerates, nodes, drives, stored) in [
             ("none", 0, 0, 1, 1.0),
             ("replicas:2", 1, 0, 2, 2.0),
             ("replicas:16", 15, 0, 16, 16.0),
@@ -241,7 +241,7 @@ mod tests {
         ] {
             let scheme: Scheme = text.parse().unwrap();
             assert_eq!(scheme.to_string(), text);
-            assert_eq!((scheme.tolerates(), scheme.tolerates_hosts(), scheme.least_drives()), (tolerates, hosts, drives), "{text}");
+            assert_eq!((scheme.tolerates(), scheme.tolerates_nodes(), scheme.least_drives()), (tolerates, nodes, drives), "{text}");
             assert!((scheme.stored_per_byte() - stored).abs() < 1e-12, "{text}");
             let json = serde_json::to_string(&scheme).unwrap();
             assert_eq!(json, format!("\"{text}\""));
@@ -266,9 +266,9 @@ mod tests {
             ("ec:129+1", "there may be 1 to 128 data shards"),
             ("ec:4+0", "there may be 1 to 64 parity shards"),
             ("ec:99999999999999999999+1", "not two whole numbers"),
-            ("ec:4+1/4", "the code across a host's drives lacks a '+'"),
-            ("ec:/4+1", "the code across hosts lacks a '+'"),
-            ("ec:4+1/4+1/4+1", "the code across a host's drives is not two whole numbers"),
+            ("ec:4+1/4", "the code across a node's drives lacks a '+'"),
+            ("ec:/4+1", "the code across nodes lacks a '+'"),
+            ("ec:4+1/4+1/4+1", "the code across a node's drives is not two whole numbers"),
         ] {
             let error = text.parse::<Scheme>().unwrap_err();
             assert_eq!(error.kind(), skytether_common::Kind::Invalid);

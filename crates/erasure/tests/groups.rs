@@ -186,7 +186,7 @@ fn too_few_drives_and_drives_that_are_not_there_are_refused() {
     assert_eq!(grouper.push(PlacedShard { drive: 0, id: 0u64, len: u64::MAX }).unwrap_err().kind(), Kind::Invalid);
     assert_eq!(grouper.finish(), [], "what is refused does not wait");
     let error = Levels::<u64>::new((code, code), &[0, 1, 2, 3, 4, 5], (9, 9), 0).unwrap_err();
-    assert_eq!(error.to_string(), "host 0 for ec:4+2/4+2: ec:4+2 needs 6 drives or more, but there are 1");
+    assert_eq!(error.to_string(), "node 0 for ec:4+2/4+2: ec:4+2 needs 6 drives or more, but there are 1");
     assert!(Levels::<u64>::new((code, code), &[0, 1, 2, 3, 4, 4_000_000_000], (9, 9), 0).is_err());
 }
 
@@ -198,17 +198,17 @@ enum Shard {
 }
 
 #[test]
-fn any_hosts_and_any_drives_of_the_others_may_be_lost_at_once() {
-    for (outer, inner, hosts, drives_per_host) in [((2, 1), (2, 1), 3, 3), ((4, 1), (3, 2), 6, 6), ((3, 2), (4, 1), 5, 7), ((1, 1), (1, 1), 2, 2)] {
+fn any_nodes_and_any_drives_of_the_others_may_be_lost_at_once() {
+    for (outer, inner, nodes, drives_per_node) in [((2, 1), (2, 1), 3, 3), ((4, 1), (3, 2), 6, 6), ((3, 2), (4, 1), 5, 7), ((1, 1), (1, 1), 2, 2)] {
         let codes = (Code::new(outer.0, outer.1).unwrap(), Code::new(inner.0, inner.1).unwrap());
-        // Drives go to the hosts in turn, so that places in a host are not the fleet's numbers.
-        let host_of: Vec<u32> = (0..hosts * drives_per_host).map(|drive| (drive % hosts) as u32).collect();
+        // Drives go to the nodes in turn, so that places in a node are not the fleet's numbers.
+        let node_of: Vec<u32> = (0..nodes * drives_per_node).map(|drive| (drive % nodes) as u32).collect();
         let mut random = Rng::with_seed(outer.0 as u64);
-        let mut levels = Levels::new(codes, &host_of, (default_window(codes.0), default_window(codes.1)), 9).unwrap();
+        let mut levels = Levels::new(codes, &node_of, (default_window(codes.0), default_window(codes.1)), 9).unwrap();
         let mut formed = Vec::new();
         let mut drive_of: BTreeMap<Shard, u32> = BTreeMap::new();
         for number in 0..600u64 {
-            let drive = number as u32 % host_of.len() as u32;
+            let drive = number as u32 % node_of.len() as u32;
             drive_of.insert(Shard::Of(Inside::Data(number)), drive);
             formed.extend(levels.push(PlacedShard { drive, id: number, len: random.u64(600 * KIB..1024 * KIB) }).unwrap());
             let (across, within) = levels.waiting();
@@ -220,26 +220,26 @@ fn any_hosts_and_any_drives_of_the_others_may_be_lost_at_once() {
         for (at, group) in formed.iter().enumerate() {
             match group {
                 Formed::Outer { number, group, parity_drives } => {
-                    check(codes.0, hosts, group);
-                    assert!(group.data.iter().all(|shard| host_of[drive_of[&Shard::Of(Inside::Data(shard.id))] as usize] == shard.drive));
-                    assert!(group.parity.iter().zip(parity_drives).all(|(host, drive)| host_of[*drive as usize] == *host));
+                    check(codes.0, nodes, group);
+                    assert!(group.data.iter().all(|shard| node_of[drive_of[&Shard::Of(Inside::Data(shard.id))] as usize] == shard.drive));
+                    assert!(group.parity.iter().zip(parity_drives).all(|(node, drive)| node_of[*drive as usize] == *node));
                     let parities: Vec<Shard> = (0..outer.1).map(|parity| Shard::Of(Inside::Parity { group: *number, parity: parity as u32 })).collect();
                     parities.iter().zip(parity_drives).for_each(|(shard, drive)| assert_eq!(drive_of.insert(*shard, *drive), None));
                     outers.push((group.data.iter().map(|shard| Shard::Of(Inside::Data(shard.id))).chain(parities).collect::<Vec<_>>(), group.data.len()));
                 }
-                Formed::Inner { host, group } => {
-                    check(codes.1, host_of.len(), group);
+                Formed::Inner { node, group } => {
+                    check(codes.1, node_of.len(), group);
                     let mut shards = Vec::new();
                     for shard in &group.data {
                         assert_eq!(
-                            (drive_of.get(&Shard::Of(shard.id)), host_of[shard.drive as usize]),
-                            (Some(&shard.drive), *host),
+                            (drive_of.get(&Shard::Of(shard.id)), node_of[shard.drive as usize]),
+                            (Some(&shard.drive), *node),
                             "known before it is covered"
                         );
                         shards.push(Shard::Of(shard.id));
                     }
                     for (parity, drive) in group.parity.iter().enumerate() {
-                        assert_eq!(host_of[*drive as usize], *host);
+                        assert_eq!(node_of[*drive as usize], *node);
                         drive_of.insert(Shard::InnerParity(at, parity), *drive);
                         shards.push(Shard::InnerParity(at, parity));
                     }
@@ -254,13 +254,13 @@ fn any_hosts_and_any_drives_of_the_others_may_be_lost_at_once() {
         assert_eq!(outers.iter().map(|(_, count)| count).sum::<usize>(), 600);
 
         for _ in 0..60 {
-            // M hosts, and m drives of each other host.
-            let mut order: Vec<u32> = (0..hosts as u32).collect();
+            // M nodes, and m drives of each other node.
+            let mut order: Vec<u32> = (0..nodes as u32).collect();
             random.shuffle(&mut order);
-            let lost_hosts: BTreeSet<u32> = order[..outer.1].iter().copied().collect();
-            let mut lost: BTreeSet<u32> = (0..host_of.len() as u32).filter(|drive| lost_hosts.contains(&host_of[*drive as usize])).collect();
-            for host in &order[outer.1..] {
-                let mut own: Vec<u32> = (0..host_of.len() as u32).filter(|drive| host_of[*drive as usize] == *host).collect();
+            let lost_nodes: BTreeSet<u32> = order[..outer.1].iter().copied().collect();
+            let mut lost: BTreeSet<u32> = (0..node_of.len() as u32).filter(|drive| lost_nodes.contains(&node_of[*drive as usize])).collect();
+            for node in &order[outer.1..] {
+                let mut own: Vec<u32> = (0..node_of.len() as u32).filter(|drive| node_of[*drive as usize] == *node).collect();
                 random.shuffle(&mut own);
                 lost.extend(&own[..inner.1]);
             }

@@ -136,8 +136,8 @@ impl Host {
 
     /// On how many nodes the drives are, where the record of the fleet says so; otherwise 0.
     #[must_use]
-    pub fn hosts(&self) -> usize {
-        self.cluster.hosts()
+    pub fn nodes(&self) -> usize {
+        self.cluster.nodes()
     }
 
     /// The redundancy of data sets whose ingest names none.

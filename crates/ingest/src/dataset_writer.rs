@@ -16,22 +16,21 @@ use skytether_matrix::Transposed;
 use skytether_partitioning::Placement;
 use skytether_partitioning::{self as partition, Key};
 use skytether_runtime::threads;
-use skytether_slice::{Encoded, Layout, MetadataBuilder, SliceOptions, TableSlicer};
+use skytether_slice::{Layout, SliceOptions, TableSlicer};
 use skytether_store::Expect;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
 use crate::matrix_writer;
+use crate::partition_writer::PartitionWriter;
 use crate::row_router::RowRouter;
 use crate::stripe_encoder::StripeEncoder;
 use crate::write_pipeline::WritePipeline;
 use skytether_catalog::commit::lost_update;
 use skytether_catalog::fencing::is_refusal;
-use skytether_catalog::records::bounds::Bounds;
 use skytether_catalog::records::code_map::StripeLayout;
 use skytether_catalog::records::code_map::{INNER_PARITY, PARITY};
 use skytether_catalog::records::index::IndexRecord;
-use skytether_catalog::records::partition::PartitionRecord;
 use skytether_catalog::records::root::{DatasetKind, MatrixRecord, PLAIN_FORMAT, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord};
 use skytether_catalog::root_store::Catalog;
 
@@ -81,68 +80,6 @@ enum State {
     Writing,
     Failed,
     Settled,
-}
-
-/// Partitions of one table while they are written.
-pub(crate) struct PartitionWriter<'a> {
-    writes: &'a WritePipeline,
-    name: PartitionName,
-    drives: Vec<usize>,
-    coder: Option<&'a StripeEncoder<'a>>,
-    metadata: MetadataBuilder,
-    pub(crate) rows: u64,
-    pub(crate) slices: u32,
-    bytes: u64,
-}
-
-impl<'a> PartitionWriter<'a> {
-    /// A partition that every one of `drives` gets a copy of.
-    pub(crate) fn new(writes: &'a WritePipeline, name: PartitionName, drives: Vec<usize>, layout: Layout, schema: SchemaRef) -> Self {
-        let metadata = MetadataBuilder::new(layout, schema, BTreeMap::new());
-        Self { writes, name, drives, coder: None, metadata, rows: 0, slices: 0, bytes: 0 }
-    }
-
-    /// The same partition, whose slices `coder` puts into code groups.
-    pub(crate) fn coded(self, coder: Option<&'a StripeEncoder<'a>>) -> Self {
-        Self { coder, ..self }
-    }
-
-    /// Adds the next stripe.
-    pub(crate) fn add(&mut self, stripe: &Encoded) -> Result<()> {
-        self.metadata.add(stripe)?;
-        for slice in stripe.slices() {
-            let key = self.name.slice_key(self.slices)?;
-            for drive in &self.drives {
-                self.writes.put(*drive, key.clone(), slice.clone())?;
-            }
-            if let Some(coder) = self.coder {
-                coder.push(self.name.slot, self.slices, slice)?;
-            }
-            self.slices = self.slices.checked_add(1).ok_or_else(|| Error::exhausted(format!("too many slices in {}", self.name.table)))?;
-            self.bytes += slice.len() as u64;
-        }
-        self.rows += stripe.stats.rows;
-        Ok(())
-    }
-
-    /// Writes the metadata slice; a record per copy.
-    pub(crate) fn finish(self, catalog: &Catalog) -> Result<Vec<PartitionRecord>> {
-        let metadata = self.metadata.finish()?;
-        // Bounds let a scan skip drives. A table with a copy on every drive needs none: a scan asks one drive.
-        let bounds = if self.drives.len() == 1 { Bounds::of(&metadata) } else { Bounds::default() };
-        let metadata = metadata.encode()?;
-        let key = self.name.key()?;
-        let bytes = self.bytes + metadata.len() as u64;
-        let holders = self.coder.map_or_else(|| self.drives.clone(), |coder| coder.holders(self.name.slot));
-        holders.into_iter().try_for_each(|drive| self.writes.put(drive, key.clone(), metadata.clone()))?;
-        self.drives
-            .iter()
-            .map(|drive| {
-                let drive = catalog.drives()[*drive].info().id;
-                Ok(PartitionRecord { drive, slot: self.name.slot, rows: self.rows, slices: self.slices, bytes, bounds: bounds.clone() })
-            })
-            .collect()
-    }
 }
 
 impl DatasetWriter {
@@ -333,7 +270,7 @@ impl DatasetWriter {
             && let (_, Some(over)) = self.over()?
         {
             drives = over.drives;
-            if by_key && !over.hosts.is_empty() {
+            if by_key && !over.nodes.is_empty() {
                 // The order of tables on one level, which joins may co-locate with this one.
                 drives.sort_unstable();
             }
@@ -362,9 +299,9 @@ impl DatasetWriter {
     fn coder<'a>(&self, writes: &'a WritePipeline, table: &str, drives: &[usize]) -> Result<Option<StripeEncoder<'a>>> {
         let (Some(code), Some(over)) = self.over()? else { return Ok(None) };
         // The nodes of the drives, whose order may differ.
-        let host = |at: &usize| over.drives.iter().position(|other| other == at).and_then(|place| over.hosts.get(place).copied());
-        let hosts = if over.hosts.is_empty() { Vec::new() } else { drives.iter().filter_map(host).collect() };
-        let over = StripeLayout { scheme: self.scheme, drives: drives.to_vec(), hosts };
+        let node = |at: &usize| over.drives.iter().position(|other| other == at).and_then(|place| over.nodes.get(place).copied());
+        let nodes = if over.nodes.is_empty() { Vec::new() } else { drives.iter().filter_map(node).collect() };
+        let over = StripeLayout { scheme: self.scheme, drives: drives.to_vec(), nodes };
         StripeEncoder::new(writes, over, code, self.partition(table, 0), self.slices.target_bytes).map(Some)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`DatasetWriter`](dataset_writer::DatasetWriter) is one ingest under way, from `begin` to `commit` or `abort`.
 //! - [`row_router`] gives rows to partitions, in turn or by key; [`matrix_writer`] gives genes to partitions.
+//!   `partition_writer` writes them.
 //! - [`stripe_encoder`] forms code groups and makes parities; [`write_pipeline`] sends batches, two under way per drive.
 //!
 //! Invariants: nothing of an ingest is visible before its commit, and everything after it (I1). A writer that is
@@ -46,6 +47,7 @@
 
 pub mod dataset_writer;
 pub mod matrix_writer;
+mod partition_writer;
 pub mod row_router;
 pub mod stripe_encoder;
 pub mod write_pipeline;

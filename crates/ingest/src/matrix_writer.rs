@@ -7,7 +7,7 @@ use skytether_common::{PartitionName, Result};
 use skytether_matrix::Transposed;
 use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
 
-use crate::dataset_writer::PartitionWriter;
+use crate::partition_writer::PartitionWriter;
 use crate::stripe_encoder::StripeEncoder;
 use crate::write_pipeline::WritePipeline;
 use skytether_catalog::records::partition::PartitionRecord;

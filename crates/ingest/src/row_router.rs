@@ -6,7 +6,7 @@ use skytether_partitioning::Placement;
 use skytether_partitioning::{self as partition, Key};
 use skytether_slice::{Encoded, TableSlicer};
 
-use crate::dataset_writer::PartitionWriter;
+use crate::partition_writer::PartitionWriter;
 use skytether_catalog::records::partition::PartitionedBy;
 use skytether_catalog::records::root::TableRecord;
 use skytether_catalog::root_store::Catalog;

@@ -72,7 +72,7 @@ struct State {
     pending: Vec<Inner>,
 }
 
-/// A group across drives or hosts whose parities have their names.
+/// A group across drives or nodes whose parities have their names.
 struct Outer {
     number: u64,
     data: Vec<PendingShard>,
@@ -80,7 +80,7 @@ struct Outer {
     parity: Vec<(u32, u32)>,
 }
 
-/// A group within a host, likewise.
+/// A group within a node, likewise.
 #[derive(Debug)]
 struct Inner {
     data: Vec<Inside<PendingShard>>,
@@ -108,9 +108,9 @@ impl<'a> StripeEncoder<'a> {
         let (seed, drives) = (table.generation.0, over.drives.len());
         let former = match over.scheme {
             Scheme::Levels(outer, inner) => {
-                let hosts = over.hosts.iter().max().map_or(1, |last| *last as usize + 1);
-                let windows = (default_window(outer).min(most), default_window(inner).min(most / hosts));
-                GroupBuilder::Levels(Levels::new((outer, inner), &over.hosts, windows, seed)?)
+                let nodes = over.nodes.iter().max().map_or(1, |last| *last as usize + 1);
+                let windows = (default_window(outer).min(most), default_window(inner).min(most / nodes));
+                GroupBuilder::Levels(Levels::new((outer, inner), &over.nodes, windows, seed)?)
             }
             _ => GroupBuilder::Flat(Grouper::new(code, drives, default_window(code).min(most), seed)?, 0),
         };
@@ -220,7 +220,7 @@ impl<'a> StripeEncoder<'a> {
     /// Makes and sends the parities of a group within a node. If another thread is making a parity that is in the
     /// group, that thread does it.
     fn encode_within(&self, inner: Inner) -> Result<()> {
-        let Some(codes) = self.over.scheme.inner() else { return Err(Error::internal("a table on one level has a group within a host")) };
+        let Some(codes) = self.over.scheme.inner() else { return Err(Error::internal("a table on one level has a group within a node")) };
         let drives = self.over.drives.len() as u32;
         let mut data: Vec<(u32, PendingShard)> = Vec::with_capacity(inner.data.len());
         {
@@ -233,7 +233,7 @@ impl<'a> StripeEncoder<'a> {
                 data.push(match inside {
                     Inside::Data(held) => (held.slot, held),
                     Inside::Parity { group, parity } => {
-                        let made = state.made.remove(&(group, parity)).ok_or_else(|| Error::internal("a parity is in two groups of its host"))?;
+                        let made = state.made.remove(&(group, parity)).ok_or_else(|| Error::internal("a parity is in two groups of its node"))?;
                         (made.slot + drives, made)
                     }
                 });
@@ -259,7 +259,7 @@ impl<'a> StripeEncoder<'a> {
     /// The drives, as numbers of the host's, that hold the metadata slice of partition `slot`.
     pub(crate) fn holders(&self, slot: u32) -> Vec<usize> {
         let places = match self.over.scheme {
-            Scheme::Levels(outer, inner) => level_holders(slot, &self.over.hosts, outer, inner),
+            Scheme::Levels(outer, inner) => level_holders(slot, &self.over.nodes, outer, inner),
             _ => holders(slot, self.over.drives.len(), self.code.parity()).collect(),
         };
         places.into_iter().filter_map(|at| self.over.drives.get(at).copied()).collect()
@@ -275,11 +275,11 @@ impl<'a> StripeEncoder<'a> {
         let drives: Vec<Uuid> = self.over.drives.iter().filter_map(|at| Some(catalog.drives().get(*at)?.info().id)).collect();
         let state = self.state();
         if !state.pending.is_empty() || !state.made.is_empty() {
-            return Err(Error::internal(format!("{} groups within hosts lack a parity across them", state.pending.len())));
+            return Err(Error::internal(format!("{} groups within nodes lack a parity across them", state.pending.len())));
         }
         let map_of = |code, groups: &[(Vec<Shard>, Vec<Shard>)]| CodeMap::new(code, groups.iter().map(|(data, parity)| (data.as_slice(), parity.as_slice())));
         let within = match self.over.scheme.inner() {
-            Some(code) => Some(Within { hosts: self.over.hosts.clone(), map: map_of(code, &state.groups[1])? }),
+            Some(code) => Some(Within { nodes: self.over.nodes.clone(), map: map_of(code, &state.groups[1])? }),
             None => None,
         };
         let map = StoredMap { drives: drives.clone(), map: map_of(self.code, &state.groups[0])?, within }.encode()?;
@@ -287,7 +287,7 @@ impl<'a> StripeEncoder<'a> {
         for at in self.holders(0) {
             self.writes.put(at, key.clone(), map.clone())?;
         }
-        Ok(RedundancyRecord::new(self.over.scheme, drives, self.over.hosts.clone(), &state.parities, map.len() as u64))
+        Ok(RedundancyRecord::new(self.over.scheme, drives, self.over.nodes.clone(), &state.parities, map.len() as u64))
     }
 }
 
@@ -352,7 +352,7 @@ impl State {
         Ok(named)
     }
 
-    /// Whether all parities across hosts that a group within one has are made.
+    /// Whether all parities across nodes that a group within one has are made.
     fn has_all(&self, inner: &Inner) -> bool {
         inner.data.iter().all(|inside| match inside {
             Inside::Data(_) => true,

@@ -407,8 +407,8 @@ impl<'a> Mover<'a> {
                 for to in plan.holders(0) {
                     self.put(to, parity_of(&name(0), 0).key()?, &map).await?;
                 }
-                let hosts = stored.within.as_ref().map_or_else(Vec::new, |within| within.hosts.clone());
-                Some(RedundancyRecord::new(before.scheme, stored.drives.clone(), hosts, &plan.parities, map.len() as u64))
+                let nodes = stored.within.as_ref().map_or_else(Vec::new, |within| within.nodes.clone());
+                Some(RedundancyRecord::new(before.scheme, stored.drives.clone(), nodes, &plan.parities, map.len() as u64))
             }
             _ => None,
         };

@@ -67,7 +67,7 @@ impl Planned<'_> {
                 let parity: Vec<Shard> = members.parity.iter().map(|shard| moves.parity(Part::Inner, shard, place()?)).collect::<Result<_>>()?;
                 groups.push((data, parity));
             }
-            within = Some(Within { hosts: self.hosts.to_vec(), map: map_of(&inside.map, &groups)? });
+            within = Some(Within { nodes: self.nodes.to_vec(), map: map_of(&inside.map, &groups)? });
         }
         let Moves { parities, jobs, changed, longest, .. } = moves;
         Ok(ParityLayout { stored: StoredMap { drives: self.ids.to_vec(), map: across, within }, parities, jobs, changed, longest })

@@ -156,7 +156,7 @@ impl Planner<'_> {
         };
         let housing = map.as_ref().and_then(|map| map.within.as_ref()).map(|within| self.housing(record, &base, within)).transpose()?;
         let drives = if by_key { self.instead(record, title, &base, housing.as_ref())? } else { self.more(&base, housing.as_ref()) };
-        let hosts = housing.as_ref().map_or_else(|| Ok(Vec::new()), |housing| housing.enough(record, title, &drives))?;
+        let nodes = housing.as_ref().map_or_else(|| Ok(Vec::new()), |housing| housing.enough(record, title, &drives))?;
         let ids: Vec<Uuid> = drives.iter().map(|at| self.cluster.drives()[*at].info().id).collect();
         let planned = Planned {
             record,
@@ -169,7 +169,7 @@ impl Planner<'_> {
             base: &base,
             drives: &drives,
             ids: &ids,
-            hosts: &hosts,
+            nodes: &nodes,
         };
         let (now, least) = if by_key {
             (planned.substituted(), None)
@@ -207,7 +207,7 @@ impl Planner<'_> {
                     "{} {title} is partitioned by key over {} drives, and which row is where follows from their number: add a drive{} before one of them is retired, or drop it, and ingest it again afterwards",
                     record.name,
                     base.len(),
-                    if housing.is_some() { " on the same host, or on one that takes its place," } else { "" }
+                    if housing.is_some() { " on the same node, or on one that takes its place," } else { "" }
                 ))
             })
         };
@@ -231,7 +231,7 @@ pub(crate) struct Planned<'a> {
     /// Their ids.
     pub(crate) ids: &'a [Uuid],
     /// On two levels, the nodes of `drives`.
-    pub(crate) hosts: &'a [u32],
+    pub(crate) nodes: &'a [u32],
 }
 
 impl Planned<'_> {

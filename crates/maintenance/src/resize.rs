@@ -76,15 +76,15 @@ impl Maintenance {
             }
             let before = Mover::new(&self.0, BTreeSet::new(), None, tell).loads().await?;
             let had = health.members();
-            let hosts = self.hosts_for(new.len(), &leaving, options)?;
-            self.enough(&leaving, &hosts).await?;
+            let nodes = self.nodes_for(new.len(), &leaving, options)?;
+            self.enough(&leaving, &nodes).await?;
             let (mut added, mut on) = (Vec::new(), Vec::new());
-            for (drive, host) in new.into_iter().zip(hosts) {
+            for (drive, node) in new.into_iter().zip(nodes) {
                 let name = drive.info().name.clone();
-                if self.adopt(drive, &host).await? {
+                if self.adopt(drive, &node).await? {
                     tracing::info!("{name} came to the fleet");
-                    if !host.is_empty() {
-                        on.push(format!("{name} on {host}"));
+                    if !node.is_empty() {
+                        on.push(format!("{name} on {node}"));
                     }
                     added.push(name);
                 }
@@ -118,7 +118,7 @@ impl Maintenance {
                 report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
             }
             if health.failure_domains().is_some() && report.off_after > crate::rebalance_plan::TOLERANCE {
-                report.notes.push("what has redundancy on two levels stays on its hosts: drives of hosts that have fewer of them have more".to_owned());
+                report.notes.push("what has redundancy on two levels stays on its nodes: drives of nodes that have fewer of them have more".to_owned());
             }
             report.added = added;
             report.retired = leaving.iter().chain(&left).map(|at| self.0.drives()[*at].info().name.clone()).collect();
@@ -137,7 +137,7 @@ impl Maintenance {
     pub fn check_resize<'a>(&'a self, count: usize, options: &'a ResizeOptions) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let (leaving, _) = self.places_of(&options.retire)?;
-            self.enough(&leaving, &self.hosts_for(count, &leaving, options)?).await
+            self.enough(&leaving, &self.nodes_for(count, &leaving, options)?).await
         })
     }
 

@@ -21,13 +21,13 @@ impl Maintenance {
         self.0.catalog().newest_of(&told).cloned().ok_or_else(|| no_record(&told))
     }
 
-    /// Takes a blank drive into the fleet, on node `host` where the fleet has nodes. It holds nothing yet, so no reader
+    /// Takes a blank drive into the fleet, on node `node` where the fleet has nodes. It holds nothing yet, so no reader
     /// needs it. Gives whether it is a new member.
     ///
     /// # Errors
     /// `Invalid` for a drive that holds data, is of another fleet, or has the name of another drive; `Unsupported` for
     /// the drives of an aggregator.
-    pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, host: &str) -> Result<bool> {
+    pub(crate) async fn adopt(&self, drive: Arc<dyn Cse>, node: &str) -> Result<bool> {
         let (catalog, health) = (self.0.catalog(), self.0.catalog().health());
         let (id, name) = (drive.info().id, drive.info().name.clone());
         // A drive keeps its place if its note failed in an earlier call, or if it left and is blank again.
@@ -55,7 +55,7 @@ impl Maintenance {
             return Err(Error::invalid(format!("{name} ({id}) holds data ({}): a drive that comes to a fleet must be blank", entry.key)));
         }
         let at = before.map_or_else(|| self.0.push_drive(Arc::clone(&drive)), Ok)?;
-        let member = Member { id, name: name.clone(), incarnation: 0, host: host.to_owned() };
+        let member = Member { id, name: name.clone(), incarnation: 0, node: node.to_owned() };
         let grown = move |membership: &mut Membership| {
             let new = membership.drives.iter().all(|member| member.id != id);
             if new {
@@ -150,7 +150,7 @@ impl Maintenance {
             membership.absent.retain(|id| !ids.contains(id));
             let gone: Vec<Member> = gone;
             // Also for drives whose membership ended in a call that was interrupted.
-            ids.iter().for_each(|id| membership.reassign_slots(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.host)));
+            ids.iter().for_each(|id| membership.reassign_slots(id, gone.iter().find(|member| member.id == *id).map_or("", |member| &member.node)));
             membership.format = membership.format.max(GROWN_FORMAT);
             membership.drives.len() < before
         };

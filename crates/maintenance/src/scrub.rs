@@ -508,7 +508,7 @@ fn fits_record(stored: &Arc<StoredMap>, redundancy: &RedundancyRecord, table: &T
         partitions.iter().filter(|p| p.slices > 0).map(|p| ((part, p.slot), p.slices)).collect::<Vec<_>>()
     };
     let (slices, parity, inner) = (named(&table.partitions, Part::Slice), named(&redundancy.parity, Part::Parity), named(&redundancy.inner, Part::Inner));
-    let mut right = stored.drives == redundancy.drives && stored.within.as_ref().map_or(&[][..], |within| &within.hosts) == redundancy.hosts;
+    let mut right = stored.drives == redundancy.drives && stored.within.as_ref().map_or(&[][..], |within| &within.nodes) == redundancy.nodes;
     for level in Level::all(stored) {
         let mut counts: BTreeMap<(Part, u32), u32> = BTreeMap::new();
         for members in level.map().iter() {

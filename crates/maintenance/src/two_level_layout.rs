@@ -42,54 +42,54 @@ impl Planner<'_> {
     /// # Errors
     /// `Unsupported` where the membership record names other nodes, or none.
     pub(crate) fn housing(&self, record: &RootRecord, base: &[usize], within: &Within) -> Result<Housing<'_>> {
-        let other = || Error::unsupported(format!("{} was written over other hosts than the fleet's record names: ingest it again", record.name));
+        let other = || Error::unsupported(format!("{} was written over other nodes than the fleet's record names: ingest it again", record.name));
         let domains = self.domains.ok_or_else(other)?;
-        let (mut numbers, mut hosts) = (BTreeMap::new(), BTreeMap::new());
-        for (at, number) in base.iter().zip(&within.hosts) {
-            let host = domains.host(*at).ok_or_else(other)?;
-            if *numbers.entry(host).or_insert(*number) != *number || *hosts.entry(*number).or_insert(host) != host {
+        let (mut numbers, mut nodes) = (BTreeMap::new(), BTreeMap::new());
+        for (at, number) in base.iter().zip(&within.nodes) {
+            let node = domains.node(*at).ok_or_else(other)?;
+            if *numbers.entry(node).or_insert(*number) != *number || *nodes.entry(*number).or_insert(node) != node {
                 return Err(other());
             }
         }
         let inner = within.map.code();
         let mut there: BTreeMap<u32, usize> = BTreeMap::new();
-        self.targets.iter().filter_map(|at| domains.host(*at)).for_each(|host| *there.entry(host).or_default() += 1);
+        self.targets.iter().filter_map(|at| domains.node(*at)).for_each(|node| *there.entry(node).or_default() += 1);
         // One that does not answer for a moment has not left.
-        let stay = |number: &u32| base.iter().zip(&within.hosts).filter(|(at, host)| *host == number && !self.leaving.contains(at)).count();
-        let had = |number: &u32| within.hosts.iter().filter(|host| *host == number).count();
-        let mut left: Vec<u32> = numbers.iter().filter(|(host, number)| stay(number) == 0 && !there.contains_key(*host)).map(|(_, number)| *number).collect();
+        let stay = |number: &u32| base.iter().zip(&within.nodes).filter(|(at, node)| *node == number && !self.leaving.contains(at)).count();
+        let had = |number: &u32| within.nodes.iter().filter(|node| *node == number).count();
+        let mut left: Vec<u32> = numbers.iter().filter(|(node, number)| stay(number) == 0 && !there.contains_key(*node)).map(|(_, number)| *number).collect();
         left.sort_by_key(|number| Reverse(had(number)));
-        let mut spare: Vec<(usize, u32)> = there.into_iter().filter(|(host, _)| !numbers.contains_key(host)).map(|(host, drives)| (drives, host)).collect();
+        let mut spare: Vec<(usize, u32)> = there.into_iter().filter(|(node, _)| !numbers.contains_key(node)).map(|(node, drives)| (drives, node)).collect();
         spare.retain(|(drives, _)| *drives >= inner.shards());
-        spare.sort_by_key(|(drives, host)| (Reverse(*drives), *host));
-        numbers.extend(spare.into_iter().map(|(_, host)| host).zip(left));
+        spare.sort_by_key(|(drives, node)| (Reverse(*drives), *node));
+        numbers.extend(spare.into_iter().map(|(_, node)| node).zip(left));
         Ok(Housing { domains, numbers, inner })
     }
 }
 
 impl Housing<'_> {
-    /// What the table calls the host of a drive, if that is or becomes one of its.
+    /// What the table calls the node of a drive, if that is or becomes one of its.
     pub(crate) fn number(&self, at: usize) -> Option<u32> {
-        self.numbers.get(&self.domains.host(at)?).copied()
+        self.numbers.get(&self.domains.node(at)?).copied()
     }
 
-    /// The hosts of the drives that the table is to have.
+    /// The nodes of the drives that the table is to have.
     ///
     /// # Errors
-    /// Exhausted where one of its hosts would have too few of them.
+    /// Exhausted where one of its nodes would have too few of them.
     pub(crate) fn enough(&self, record: &RootRecord, title: &str, drives: &[usize]) -> Result<Vec<u32>> {
-        let hosts: Vec<u32> = drives.iter().filter_map(|at| self.number(*at)).collect();
+        let nodes: Vec<u32> = drives.iter().filter_map(|at| self.number(*at)).collect();
         for number in self.numbers.values() {
-            let there = hosts.iter().filter(|host| *host == number).count();
-            if there < self.inner.shards() || hosts.len() != drives.len() {
+            let there = nodes.iter().filter(|node| *node == number).count();
+            if there < self.inner.shards() || nodes.len() != drives.len() {
                 return Err(Error::exhausted(format!(
-                    "{} {title} can't be moved: one of its hosts would have {there} drives for groups of {} shards; keep one, or add one there",
+                    "{} {title} can't be moved: one of its nodes would have {there} drives for groups of {} shards; keep one, or add one there",
                     record.name,
                     self.inner.shards()
                 )));
             }
         }
-        Ok(hosts)
+        Ok(nodes)
     }
 }
 
@@ -100,9 +100,9 @@ impl Housing<'_> {
 /// As [`Units::balance`].
 pub(crate) fn balanced(pieces: &[Piece], stay: usize, on: &[u32], others: &[u64]) -> Result<(Vec<u32>, u64)> {
     let (mut now, mut least) = (vec![0; pieces.len()], 0);
-    let mut by_host: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    on.iter().enumerate().for_each(|(drive, host)| by_host.entry(*host).or_default().push(drive));
-    for drives in by_host.into_values() {
+    let mut by_node: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    on.iter().enumerate().for_each(|(drive, node)| by_node.entry(*node).or_default().push(drive));
+    for drives in by_node.into_values() {
         let (mut units, mut own) = (Units::default(), Vec::new());
         for (n, piece) in pieces.iter().enumerate() {
             if let Ok(place) = drives.binary_search(&(piece.at as usize)) {

@@ -151,7 +151,7 @@ pub(crate) fn calibrate(py: Python<'_>, profile: String, dir: Option<PathBuf>, s
 impl PyFleet {
     /// Opens an embedded fleet; creates it if `create` is set.
     #[staticmethod]
-    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None, hosts = None))]
+    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None, nodes = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn open(
         py: Python<'_>,
@@ -165,14 +165,14 @@ impl PyFleet {
         spill_limit: Option<u64>,
         slice_rows: Option<u64>,
         threads: Option<usize>,
-        hosts: Option<usize>,
+        nodes: Option<usize>,
     ) -> PyResult<Self> {
         let profile = match profile {
             Given::Every(all) => Profiles::Every(all),
             Given::Each(each) => Profiles::Each(each),
             Given::Some(some) => Profiles::Some(some),
         };
-        let options = OpenOptions { drives, redundancy, hosts, profile, create, memory_per_drive };
+        let options = OpenOptions { drives, redundancy, nodes, profile, create, memory_per_drive };
         let mut host = HostOptions::default();
         host.memory_limit = memory_limit.unwrap_or(host.memory_limit);
         host.spill_limit = spill_limit.unwrap_or(host.spill_limit);
@@ -333,7 +333,7 @@ impl PyFleet {
     }
 
     /// Adds and retires drives, and moves the values; the report as JSON.
-    #[pyo3(signature = (count, addresses, retire, bytes_per_s, progress, host = None))]
+    #[pyo3(signature = (count, addresses, retire, bytes_per_s, progress, node = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn resize(
         &self,
@@ -343,9 +343,9 @@ impl PyFleet {
         retire: Vec<String>,
         bytes_per_s: Option<u64>,
         progress: Progress,
-        host: Option<String>,
+        node: Option<String>,
     ) -> PyResult<String> {
-        let (fleet, options) = (self.fleet()?, ResizeOptions { count, addresses, host, retire, bytes_per_s });
+        let (fleet, options) = (self.fleet()?, ResizeOptions { count, addresses, node, retire, bytes_per_s });
         block(py, async move {
             let told = Told::new(progress);
             let tell = |far: &Far| told.tell(far);

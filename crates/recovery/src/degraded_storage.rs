@@ -28,7 +28,7 @@ pub(crate) struct ReconstructionCounters {
 pub(crate) struct ReconstructionStats {
     /// Slices that were decoded or came from copies.
     pub(crate) slices: u64,
-    /// The number of them that needed drives of the same host only, on two levels.
+    /// The number of them that needed drives of the same node only, on two levels.
     pub(crate) within: u64,
     /// Bytes of other drives that they were made from: read for it, or for a query as well.
     pub(crate) bytes: u64,

@@ -279,7 +279,7 @@ impl Reconstructor {
         self.gather(key, partition, number, map, Some(ranges)).await
     }
 
-    /// The whole slice, verified, or parts of it: within its host where that is possible, otherwise across hosts.
+    /// The whole slice, verified, or parts of it: within its node where that is possible, otherwise across nodes.
     async fn gather(
         &self,
         key: &Key,
@@ -372,8 +372,8 @@ impl Reconstructor {
             trouble.sort();
             let of = match (level.is_one_of_two(), level.is_within()) {
                 (false, _) => "its group",
-                (true, true) => "its group within its host",
-                (true, false) => "its group across hosts",
+                (true, true) => "its group within its node",
+                (true, false) => "its group across nodes",
             };
             return Err(Error::unavailable(format!(
                 "{key} can't be decoded: of {of} of {} shards {have} are to be had, and {need} are needed; bring back one of the drives: {}",

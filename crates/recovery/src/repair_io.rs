@@ -116,8 +116,8 @@ impl Reconstructor {
         Ok((self.coded(level, group, shards, wanted).await?, read))
     }
 
-    /// As [`Self::regroup`], for a group within a host that has lost too much to be repaired there: missing data come
-    /// from other hosts. The drives of `also` are read although they are not in use otherwise: those that are being
+    /// As [`Self::regroup`], for a group within a node that has lost too much to be repaired there: missing data come
+    /// from other nodes. The drives of `also` are read although they are not in use otherwise: those that are being
     /// rebuilt.
     pub async fn regroup_from_data(
         &self,

@@ -13,7 +13,7 @@ use skytether_catalog::records::code_map::Level;
 pub(crate) struct Reconstructed {
     pub(crate) value: Bytes,
     pub(crate) read: u64,
-    /// Whether only drives of its own host were read for it, on two levels.
+    /// Whether only drives of its own node were read for it, on two levels.
     pub(crate) within: bool,
 }
 
@@ -31,9 +31,9 @@ pub(crate) struct ReconstructedRanges {
 pub(crate) enum ParitySource {
     /// Not at all.
     None,
-    /// From other shards of its host.
+    /// From other shards of its node.
     LocalGroup,
-    /// From shards of other hosts, which their own hosts may reconstruct.
+    /// From shards of other nodes, which their own nodes may reconstruct.
     GlobalGroup,
 }
 

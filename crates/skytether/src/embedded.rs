@@ -39,7 +39,7 @@ pub struct OpenOptions {
     pub redundancy: String,
     /// Number of nodes (failure domains) of a new fleet. Each gets the same number of drives, in order. `None`: no
     /// nodes, or those of an existing fleet. Two levels (`ec:K+M/k+m`) need nodes.
-    pub hosts: Option<usize>,
+    pub nodes: Option<usize>,
     /// Device profiles that the drives emulate. By default each drive is as fast as the machine.
     pub profile: Profiles,
     /// Whether to create a fleet that does not exist.
@@ -51,7 +51,7 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { drives: None, redundancy: "none".into(), hosts: None, profile: Profiles::default(), create: true, memory_per_drive: None }
+        Self { drives: None, redundancy: "none".into(), nodes: None, profile: Profiles::default(), create: true, memory_per_drive: None }
     }
 }
 
@@ -110,11 +110,11 @@ impl Embedded {
             if new {
                 found(path, &drives).await?;
             }
-            if let Some(hosts) = options.hosts
+            if let Some(nodes) = options.nodes
                 && lost.is_empty()
             {
-                let each = drives.len() / hosts.max(1);
-                host.hosts = drives.iter().enumerate().map(|(at, drive)| (drive.info().id, format!("host-{}", at / each.max(1)))).collect();
+                let each = drives.len() / nodes.max(1);
+                host.nodes = drives.iter().enumerate().map(|(at, drive)| (drive.info().id, format!("node-{}", at / each.max(1)))).collect();
             }
             // The lock excludes other writers, so values that no root record names are garbage. `fleet.json` names all
             // drives.
@@ -126,12 +126,12 @@ impl Embedded {
                     path.display()
                 )));
             }
-            if options.hosts.is_some_and(|hosts| hosts != host.hosts()) {
-                let own = match host.hosts() {
-                    0 => "drives on hosts that nobody named".to_owned(),
-                    hosts => format!("drives on {}", counted(hosts as u64, "host")),
+            if options.nodes.is_some_and(|nodes| nodes != host.nodes()) {
+                let own = match host.nodes() {
+                    0 => "no nodes".to_owned(),
+                    nodes => counted(nodes as u64, "node"),
                 };
-                return Err(Error::invalid(format!("the fleet at {} has {own}: open it without a number of hosts, or make another fleet", path.display())));
+                return Err(Error::invalid(format!("the fleet at {} has {own}: open it without a number of nodes, or make another fleet", path.display())));
             }
             if deleted > 0 {
                 tracing::info!("{}: {deleted} slices of an ingest that did not finish were deleted", path.display());
@@ -197,7 +197,7 @@ fn wanted(options: &OpenOptions, scheme: Scheme) -> usize {
 }
 
 /// Checks that the number of drives, and the number of nodes if given, is enough for the scheme.
-fn check_hosts(drives: usize, hosts: Option<usize>, scheme: Scheme) -> Result<()> {
+fn check_nodes(drives: usize, nodes: Option<usize>, scheme: Scheme) -> Result<()> {
     if drives < scheme.least_drives() {
         return Err(Error::invalid(format!("redundancy {scheme} needs {} drives or more, but {drives} are to be made", scheme.least_drives())));
     }
@@ -205,21 +205,21 @@ fn check_hosts(drives: usize, hosts: Option<usize>, scheme: Scheme) -> Result<()
         Scheme::Levels(outer, inner) => Some((outer, inner)),
         _ => None,
     };
-    match (hosts, two) {
+    match (nodes, two) {
         (None, None) => Ok(()),
         (None, Some((outer, inner))) => Err(Error::invalid(format!(
-            "redundancy {scheme} is across hosts, and then across a host's drives: say on how many hosts the drives are (hosts={0}, in the shell --nodes {0}, with {1} drives each or more)",
+            "redundancy {scheme} needs to know which node each drive is on: say on how many nodes the drives are (nodes={0}, in the shell --nodes {0}, with {1} drives each or more)",
             outer.shards(),
             inner.shards()
         ))),
-        (Some(hosts), _) if hosts == 0 || !drives.is_multiple_of(hosts) => {
-            Err(Error::invalid(format!("{drives} drives can't be on {hosts} hosts with as many each")))
+        (Some(nodes), _) if nodes == 0 || !drives.is_multiple_of(nodes) => {
+            Err(Error::invalid(format!("{drives} drives can't be on {nodes} nodes with as many each")))
         }
-        (Some(hosts), Some((outer, inner))) if hosts < outer.shards() || drives / hosts < inner.shards() => Err(Error::invalid(format!(
-            "redundancy {scheme} needs {} hosts or more with {} drives or more each, but there are {hosts} with {} each",
+        (Some(nodes), Some((outer, inner))) if nodes < outer.shards() || drives / nodes < inner.shards() => Err(Error::invalid(format!(
+            "redundancy {scheme} needs {} nodes or more with {} drives or more each, but there are {nodes} with {} each",
             outer.shards(),
             inner.shards(),
-            drives / hosts
+            drives / nodes
         ))),
         (Some(_), _) => Ok(()),
     }
@@ -364,7 +364,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             return Err(Error::not_found(format!("there is no fleet at {}: make one with `skytether init`", path.display())));
         }
         check_empty(path)?;
-        check_hosts(wanted(options, scheme), options.hosts, scheme)?;
+        check_nodes(wanted(options, scheme), options.nodes, scheme)?;
         fs::create_dir_all(path.join("drives")).map_err(|e| Error::io("create", path.join("drives"), e))?;
     }
     let lock = Lock::take(path)?;
@@ -412,7 +412,7 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             if let Some(n) = begun(path)?.into_iter().find(|n| *n >= wanted) {
                 return Err(lost(path, &format!("there is a drive {n} where {wanted} drives were to be made")));
             }
-            check_hosts(wanted, options.hosts, scheme)?;
+            check_nodes(wanted, options.nodes, scheme)?;
             devices.into_iter().enumerate().map(|(n, device)| make(path, n, like(device))).collect::<Result<Vec<_>>>()?
         }
     };

@@ -76,12 +76,12 @@ async fn here(drive: &Drive, blank: bool) -> DriveStatus {
         Ok(usage) => (Some(usage), blank.then(|| "it is blank, in the place of one that was lost".to_owned())),
         Err(e) => (None, Some(e.report())),
     };
-    DriveStatus { info: drive.info().clone(), found: None, host: None, usage, error, blank, fenced: None, damaged: 0, unreadable: Vec::new() }
+    DriveStatus { info: drive.info().clone(), found: None, node: None, usage, error, blank, fenced: None, damaged: 0, unreadable: Vec::new() }
 }
 
 /// A drive that is not there.
 fn lost(one: &Found, name: Option<String>, error: &Error) -> DriveStatus {
     let name = name.unwrap_or_else(|| format!("drive-{}", one.place));
     let info = CseInfo { id: one.id, name, format: FORMAT, memory_limit: 0, profile: None, device: None, capabilities: Capabilities::default() };
-    DriveStatus { info, found: None, host: None, usage: None, error: Some(error.report()), blank: false, fenced: None, damaged: 0, unreadable: Vec::new() }
+    DriveStatus { info, found: None, node: None, usage: None, error: Some(error.report()), blank: false, fenced: None, damaged: 0, unreadable: Vec::new() }
 }

@@ -5,8 +5,8 @@
 //! value under the key of a partition itself is its metadata slice; for `parity/t` it is the code map, in partition 0.
 //! The M drives after it have the same value under the same key.
 //!
-//! On two levels the parities within hosts are the partitions of table `inner-parity/t`, numbered alike. There are two
-//! code maps then: that across hosts, and that within each of them. With `n` drives, the second one has data shards
+//! On two levels the parities within nodes are the partitions of table `inner-parity/t`, numbered alike. There are two
+//! code maps then: that across nodes, and that within each of them. With `n` drives, the second one has data shards
 //! with homes from `n` on: home `n + i` is the outer groups' parity of partition `i`.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::records::partition::PartitionRecord;
 /// What the names of tables of parities begin with; no other table's does.
 pub const PARITY: &str = "parity/";
 
-/// What the names of tables of parities within hosts begin with.
+/// What the names of tables of parities within nodes begin with.
 pub const INNER_PARITY: &str = "inner-parity/";
 
 /// The most drives that a code map's head may name.
@@ -39,19 +39,19 @@ pub struct RedundancyRecord {
     pub drives: Vec<Uuid>,
     /// Its parities: partitions of `parity/<table>`.
     pub parity: Vec<PartitionRecord>,
-    /// On two levels: the host of each of the drives, counted from 0.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<u32>,
-    /// And its parities within the hosts: partitions of `inner-parity/<table>`.
+    /// On two levels: the node of each of the drives, counted from 0.
+    #[serde(default, rename = "hosts", skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<u32>,
+    /// And its parities within the nodes: partitions of `inner-parity/<table>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<PartitionRecord>,
 }
 
 impl RedundancyRecord {
     /// The record for a table. `parities` has the number and bytes of parities on each of `drives`: first across drives
-    /// or hosts, then within hosts. `map` is the length of the code map in bytes. `hosts` is empty unless there are two
+    /// or nodes, then within nodes. `map` is the length of the code map in bytes. `nodes` is empty unless there are two
     /// levels.
-    pub fn new(scheme: Scheme, drives: Vec<Uuid>, hosts: Vec<u32>, parities: &[Vec<(u32, u64)>; 2], map: u64) -> Self {
+    pub fn new(scheme: Scheme, drives: Vec<Uuid>, nodes: Vec<u32>, parities: &[Vec<(u32, u64)>; 2], map: u64) -> Self {
         let records = |level: usize| {
             let record = |(slot, (drive, (slices, bytes))): (usize, (&Uuid, &(u32, u64)))| {
                 // The code map lies on the same drive as the first parities.
@@ -61,7 +61,7 @@ impl RedundancyRecord {
             drives.iter().zip(&parities[level]).enumerate().map(record).filter(|p| p.slices > 0 || (level, p.slot) == (0, 0)).collect()
         };
         let (parity, inner) = (records(0), records(1));
-        Self { scheme, drives, parity, hosts, inner }
+        Self { scheme, drives, parity, nodes, inner }
     }
 
     /// Its parities, on either level.
@@ -70,10 +70,10 @@ impl RedundancyRecord {
     }
 
     /// The drives that have the value under the key of partition `slot` itself: its own, and M more. On two levels: m
-    /// more of its host, and m + 1 of M more hosts.
+    /// more of its node, and m + 1 of M more nodes.
     pub fn holders(&self, slot: u32) -> impl Iterator<Item = Uuid> + '_ {
         let places = match self.scheme {
-            Scheme::Levels(outer, inner) => level_holders(slot, &self.hosts, outer, inner),
+            Scheme::Levels(outer, inner) => level_holders(slot, &self.nodes, outer, inner),
             flat => holders(slot, self.drives.len(), flat.tolerates()).collect(),
         };
         places.into_iter().filter_map(|at| self.drives.get(at).copied())
@@ -92,16 +92,16 @@ pub fn holders(slot: u32, drives: usize, parity: usize) -> impl Iterator<Item = 
     (0..=parity.min(drives.saturating_sub(1))).map(move |further| (slot as usize + further) % drives.max(1))
 }
 
-/// As [`holders`], on two levels, where `hosts` has the host of each drive: m more of the drive's own host, and m + 1
-/// of each of the M hosts after it.
-pub fn level_holders(slot: u32, hosts: &[u32], outer: Code, inner: Code) -> Vec<usize> {
-    let Some(own) = hosts.get(slot as usize).copied() else { return Vec::new() };
-    let count = hosts.iter().max().map_or(0, |last| *last as usize + 1);
+/// As [`holders`], on two levels, where `nodes` has the node of each drive: m more of the drive's own node, and m + 1
+/// of each of the M nodes after it.
+pub fn level_holders(slot: u32, nodes: &[u32], outer: Code, inner: Code) -> Vec<usize> {
+    let Some(own) = nodes.get(slot as usize).copied() else { return Vec::new() };
+    let count = nodes.iter().max().map_or(0, |last| *last as usize + 1);
     let mut found = Vec::new();
     for further in 0..=outer.parity().min(count.saturating_sub(1)) {
-        let host = ((own as usize + further) % count.max(1)) as u32;
-        let drives: Vec<usize> = (0..hosts.len()).filter(|at| hosts[*at] == host).collect();
-        // Of other hosts not always the first.
+        let node = ((own as usize + further) % count.max(1)) as u32;
+        let drives: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at] == node).collect();
+        // Of other nodes not always the first.
         let first = drives.iter().position(|at| *at == slot as usize).unwrap_or(slot as usize % drives.len().max(1));
         found.extend((0..drives.len().min(inner.parity() + 1)).filter_map(|at| drives.get((first + at) % drives.len()).copied()));
     }
@@ -113,9 +113,9 @@ pub fn level_holders(slot: u32, hosts: &[u32], outer: Code, inner: Code) -> Vec<
 pub enum Part {
     /// A slice of the table.
     Slice,
-    /// A parity; on two levels one across hosts.
+    /// A parity; on two levels one across nodes.
     Parity,
-    /// A parity within a host.
+    /// A parity within a node.
     Inner,
 }
 
@@ -146,12 +146,12 @@ pub fn parity_of(partition: &PartitionName, slot: u32) -> PartitionName {
     Part::Parity.of(partition, slot)
 }
 
-/// The code groups within hosts.
+/// The code groups within nodes.
 #[derive(Debug)]
 pub struct Within {
-    /// The host of each drive.
-    pub hosts: Vec<u32>,
-    /// The groups within hosts.
+    /// The node of each drive.
+    pub nodes: Vec<u32>,
+    /// The groups within nodes.
     pub map: CodeMap,
 }
 
@@ -160,18 +160,18 @@ pub struct Within {
 pub struct StoredMap {
     /// The drives that the table was written over; groups name them by their places here.
     pub drives: Vec<Uuid>,
-    /// On two levels that across hosts.
+    /// On two levels that across nodes.
     pub map: CodeMap,
-    /// On two levels that within hosts.
+    /// On two levels that within nodes.
     pub within: Option<Within>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     drives: Vec<Uuid>,
-    /// On two levels the host of each drive.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    hosts: Vec<u32>,
+    /// On two levels the node of each drive.
+    #[serde(default, rename = "hosts", skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<u32>,
     /// And the bytes of the first of two maps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     across: Option<u64>,
@@ -179,17 +179,17 @@ struct Head {
 
 impl StoredMap {
     /// The bytes: u32 LE length of a JSON object `{"drives": [ids]}`, that, and the map; on two levels
-    /// `{"drives", "hosts", "across": bytes of the first map}`, that, the map across hosts, and that within them.
+    /// `{"drives", "hosts", "across": bytes of the first map}`, that, the map across nodes, and that within them.
     ///
     /// # Errors
     /// Internal, where the head can't be written as JSON.
     pub fn encode(&self) -> Result<Bytes> {
         let map = self.map.to_bytes();
-        let (hosts, across) = match &self.within {
-            Some(within) => (within.hosts.clone(), Some(map.len() as u64)),
+        let (nodes, across) = match &self.within {
+            Some(within) => (within.nodes.clone(), Some(map.len() as u64)),
             None => (Vec::new(), None),
         };
-        let head = Head { drives: self.drives.clone(), hosts, across };
+        let head = Head { drives: self.drives.clone(), nodes, across };
         let head = serde_json::to_vec(&head).map_err(|e| Error::internal("cannot write the head of a code map").with_source(e))?;
         let len = u32::try_from(head.len()).map_err(|_| Error::exhausted("a code map has too many drives"))?;
         let within = self.within.as_ref().map_or_else(Default::default, |within| within.map.to_bytes());
@@ -204,23 +204,23 @@ impl StoredMap {
         let short = || Error::corrupt("a code map is damaged: it ends within its head");
         let (len, rest) = bytes.split_first_chunk::<4>().ok_or_else(short)?;
         let (head, maps) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(short)?;
-        let Head { drives, hosts, across } =
+        let Head { drives, nodes, across } =
             serde_json::from_slice(head).map_err(|e| Error::corrupt("a code map is damaged: its head is none").with_source(e))?;
         if drives.len() > MAX_DRIVES {
             return Err(Error::corrupt(format!("a code map is damaged: it names {} drives", drives.len())));
         }
         let Some(across) = across else { return Ok(Self { drives, map: CodeMap::from_bytes(maps)?, within: None }) };
-        if hosts.len() != drives.len() || hosts.iter().any(|host| *host as usize >= drives.len()) {
-            return Err(Error::corrupt(format!("a code map is damaged: it has the hosts of {} drives, of {}", hosts.len(), drives.len())));
+        if nodes.len() != drives.len() || nodes.iter().any(|node| *node as usize >= drives.len()) {
+            return Err(Error::corrupt(format!("a code map is damaged: it has the nodes of {} drives, of {}", nodes.len(), drives.len())));
         }
         let (map, within) = usize::try_from(across).ok().and_then(|across| maps.split_at_checked(across)).ok_or_else(short)?;
-        Ok(Self { drives, map: CodeMap::from_bytes(map)?, within: Some(Within { hosts, map: CodeMap::from_bytes(within)? }) })
+        Ok(Self { drives, map: CodeMap::from_bytes(map)?, within: Some(Within { nodes, map: CodeMap::from_bytes(within)? }) })
     }
 
     /// The places of the drives that have the value under the key of partition `slot` itself.
     pub fn holders(&self, slot: u32) -> Vec<usize> {
         match &self.within {
-            Some(within) => level_holders(slot, &within.hosts, self.map.code(), within.map.code()),
+            Some(within) => level_holders(slot, &within.nodes, self.map.code(), within.map.code()),
             None => holders(slot, self.drives.len(), self.map.code().parity()).collect(),
         }
     }
@@ -231,17 +231,17 @@ impl StoredMap {
 pub struct Level {
     /// The record that has the level.
     pub stored: Arc<StoredMap>,
-    /// Whether it is that within hosts.
+    /// Whether it is that within nodes.
     within: bool,
 }
 
 impl Level {
-    /// The groups across drives, or on two levels across hosts.
+    /// The groups across drives, or on two levels across nodes.
     pub fn across(stored: &Arc<StoredMap>) -> Self {
         Self { stored: Arc::clone(stored), within: false }
     }
 
-    /// The groups within hosts, on two levels.
+    /// The groups within nodes, on two levels.
     pub fn within(stored: &Arc<StoredMap>) -> Option<Self> {
         stored.within.as_ref().map(|_| Self { stored: Arc::clone(stored), within: true })
     }
@@ -251,7 +251,7 @@ impl Level {
         Self::within(stored).into_iter().chain([Self::across(stored)]).collect()
     }
 
-    /// Whether its groups are within hosts, and not across them.
+    /// Whether its groups are within nodes, and not across them.
     pub fn is_within(&self) -> bool {
         self.within
     }
@@ -300,10 +300,10 @@ impl Level {
     }
 }
 
-/// The code of a scheme between drives, or between hosts, if it has one.
+/// The code of a scheme between drives, or between nodes, if it has one.
 ///
 /// # Errors
-/// Invalid where there are too few drives for it; on two levels it also takes hosts, see
+/// Invalid where there are too few drives for it; on two levels it also takes nodes, see
 /// [`crate::records::failure_domains::FailureDomains::usable`].
 pub fn code(scheme: Scheme, drives: usize) -> Result<Option<Code>> {
     let Some(code) = scheme.code() else { return Ok(None) };
@@ -319,8 +319,8 @@ pub struct StripeLayout {
     pub scheme: Scheme,
     /// The host's drives; partitions are numbered by their places in this.
     pub drives: Vec<usize>,
-    /// On two levels the host of each.
-    pub hosts: Vec<u32>,
+    /// On two levels the node of each.
+    pub nodes: Vec<u32>,
 }
 
 #[cfg(test)]
@@ -335,9 +335,10 @@ mod tests {
         let (data, parity) = ([shard(0, 100), shard(1, 90)], [shard(2, 128)]);
         let map = CodeMap::new(Code::new(2, 1).unwrap(), [(&data[..], &parity[..])]).unwrap();
         let stored = |within| StoredMap { drives: drives.clone(), map: map.clone(), within };
-        let two = stored(Some(Within { hosts: vec![0, 1, 0], map: map.clone() })).encode().unwrap();
+        let two = stored(Some(Within { nodes: vec![0, 1, 0], map: map.clone() })).encode().unwrap();
+        assert!(two.windows(15).any(|part| part == br#""hosts":[0,1,0]"#), "the name in the format");
         let back = StoredMap::decode(&two).unwrap();
-        assert!(back.drives == drives && back.map == map && back.within.is_some_and(|within| within.hosts == [0, 1, 0] && within.map == map));
+        assert!(back.drives == drives && back.map == map && back.within.is_some_and(|within| within.nodes == [0, 1, 0] && within.map == map));
         for cut in 0..two.len() {
             assert_eq!(StoredMap::decode(&two[..cut]).unwrap_err().kind(), skytether_common::Kind::Corrupt, "cut at {cut}");
         }
@@ -360,10 +361,10 @@ mod tests {
         assert_eq!(holders(2, 3, 1).collect::<Vec<_>>(), [2, 0]);
         assert_eq!(holders(0, 1, 0).collect::<Vec<_>>(), [0]);
         let code = Code::new(2, 1).unwrap();
-        // Hosts by turns, as ingests have them.
-        let hosts: Vec<u32> = (0..9).map(|at| at % 3).collect();
-        assert_eq!(level_holders(4, &hosts, code, code), [4, 7, 5, 8]);
-        assert_eq!(level_holders(2, &hosts, code, code), [2, 5, 6, 0]);
+        // Nodes by turns, as ingests have them.
+        let nodes: Vec<u32> = (0..9).map(|at| at % 3).collect();
+        assert_eq!(level_holders(4, &nodes, code, code), [4, 7, 5, 8]);
+        assert_eq!(level_holders(2, &nodes, code, code), [2, 5, 6, 0]);
     }
 
     #[test]

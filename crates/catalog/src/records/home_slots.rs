@@ -78,17 +78,17 @@ mod tests {
 
     #[test]
     fn home_slots_stay_on_their_node_or_go_to_the_emptiest() {
-        let member = |n: u128, host: &str| Member { id: id(n), name: format!("drive-{n}"), incarnation: 0, host: host.into() };
-        let hosts = |of: &[(&str, &[u128])]| of.iter().flat_map(|(host, drives)| drives.iter().map(|n| member(*n, host))).collect::<Vec<_>>();
+        let member = |n: u128, node: &str| Member { id: id(n), name: format!("drive-{n}"), incarnation: 0, node: node.into() };
+        let nodes = |of: &[(&str, &[u128])]| of.iter().flat_map(|(node, drives)| drives.iter().map(|n| member(*n, node))).collect::<Vec<_>>();
         let mut fleet: Membership =
-            serde_json::from_value(serde_json::json!({"format": 6, "fleet": id(77), "drives": hosts(&[("a", &[1, 2]), ("b", &[3, 4]), ("c", &[5, 6])])}))
+            serde_json::from_value(serde_json::json!({"format": 6, "fleet": id(77), "drives": nodes(&[("a", &[1, 2]), ("b", &[3, 4]), ("c", &[5, 6])])}))
                 .unwrap();
         fleet.ensure_slots();
-        // One for each host that was there, and two of a new one.
-        fleet.drives.extend(hosts(&[("a", &[11]), ("b", &[12]), ("c", &[13]), ("d", &[21, 22])]));
+        // One for each node that was there, and two of a new one.
+        fleet.drives.extend(nodes(&[("a", &[11]), ("b", &[12]), ("c", &[13]), ("d", &[21, 22])]));
         let leave = |fleet: &mut Membership, gone: &[(u128, &str)]| {
             fleet.drives.retain(|member| gone.iter().all(|(n, _)| member.id != id(*n)));
-            gone.iter().for_each(|(n, host)| fleet.reassign_slots(&id(*n), host));
+            gone.iter().for_each(|(n, node)| fleet.reassign_slots(&id(*n), node));
             let mut of: Vec<Uuid> = fleet.seats.iter().map(|seat| seat.drive).collect();
             of.sort_unstable();
             of

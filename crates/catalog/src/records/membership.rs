@@ -15,10 +15,10 @@ use uuid::Uuid;
 pub const MEMBERSHIP_KEY: &str = "skytether-fleet";
 
 /// The newest membership record that this version reads.
-pub const MEMBERSHIP_FORMAT: u32 = HOSTS_FORMAT;
+pub const MEMBERSHIP_FORMAT: u32 = NODES_FORMAT;
 
-/// The format for a fleet whose hosts are known: older versions would look for root records on too few drives.
-pub(crate) const HOSTS_FORMAT: u32 = 6;
+/// The format for a fleet whose nodes are known: older versions would look for root records on too few drives.
+pub(crate) const NODES_FORMAT: u32 = 6;
 
 /// The format for a fleet that drives came to or left: older versions would look for root records where they are not.
 pub const GROWN_FORMAT: u32 = 5;
@@ -46,9 +46,9 @@ pub struct Member {
     /// How often another drive took its place. A drive that knows a lower number was replaced.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub incarnation: u32,
-    /// The host (failure domain) of this drive, which may be lost as a whole; empty where unknown.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub host: String,
+    /// The node (failure domain) of this drive, which may be lost as a whole; empty where unknown.
+    #[serde(default, rename = "host", skip_serializing_if = "String::is_empty")]
+    pub node: String,
 }
 
 /// The drives that belong together.
@@ -66,7 +66,7 @@ pub struct Membership {
     /// The number of home drives of each root record.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub homes: u32,
-    /// Further home drives where a data set is on two levels: the number of hosts, and of drives of each.
+    /// Further home drives where a data set is on two levels: the number of nodes, and of drives of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<DomainSpread>,
     /// How data sets are kept from loss unless their ingest says otherwise.
@@ -173,7 +173,7 @@ impl Membership {
     }
 }
 
-/// The number of home drives for data sets of a scheme, and the numbers of hosts and of drives of each.
+/// The number of home drives for data sets of a scheme, and the numbers of nodes and of drives of each.
 pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<DomainSpread>) {
     match DomainSpread::of(scheme) {
         // What the spread takes has the first two among it.
@@ -182,10 +182,10 @@ pub(crate) fn homes_of(scheme: Scheme) -> (u32, Option<DomainSpread>) {
     }
 }
 
-/// The error for a fleet that needs two levels of redundancy, and whose drives have no named hosts.
-pub(crate) fn no_hosts(scheme: Scheme) -> Error {
+/// The error for a fleet that needs two levels of redundancy, and whose drives have no named nodes.
+pub(crate) fn no_nodes(scheme: Scheme) -> Error {
     Error::invalid(format!(
-        "redundancy {scheme} is across hosts, and then across a host's drives, and nobody said which drives of this fleet are on which: a fleet is founded with its hosts (`skytether init --nodes N`, `skytether host serve --drives \"a:1,a:2;b:1,b:2\"`)"
+        "redundancy {scheme} needs to know which node each drive is on, and this fleet was founded without nodes: found another one with them (`skytether init --nodes N`, or `skytether host serve --drives \"a:1,a:2;b:1,b:2\"` over empty drives)"
     ))
 }
 
@@ -213,17 +213,17 @@ impl Membership {
         self.seats.extend(rest.map(|id| HomeSlot { id, drive: id }));
     }
 
-    /// Passes the seats of drive `id` of `host`, which has left, to others: to the drives with the fewest seats, and of
-    /// these to the first. Where hosts are known, a drive of the same host gets them if there is any, and otherwise one
-    /// of the host with the fewest. So as many hosts as before have seats, on as many drives.
-    pub fn reassign_slots(&mut self, id: &Uuid, host: &str) {
+    /// Passes the seats of drive `id` of `node`, which has left, to others: to the drives with the fewest seats, and of
+    /// these to the first. Where nodes are known, a drive of the same node gets them if there is any, and otherwise one
+    /// of the node with the fewest. So as many nodes as before have seats, on as many drives.
+    pub fn reassign_slots(&mut self, id: &Uuid, node: &str) {
         for at in 0..self.seats.len() {
             if self.seats[at].drive == *id {
                 let has = |drive: &Uuid| self.seats.iter().filter(|seat| seat.drive == *drive).count();
-                let on = |host: &str| self.drives.iter().filter(|other| other.host == host && has(&other.id) > 0).count();
+                let on = |node: &str| self.drives.iter().filter(|other| other.node == node && has(&other.id) > 0).count();
                 let others = self.drives.iter().filter(|other| other.id != *id);
-                // Where hosts are unknown, all drives count as drives of one host.
-                let next = others.min_by_key(|other| (other.host != host, has(&other.id) > 0, on(&other.host), has(&other.id)));
+                // Where nodes are unknown, all drives count as drives of one node.
+                let next = others.min_by_key(|other| (other.node != node, has(&other.id) > 0, on(&other.node), has(&other.id)));
                 if let Some(next) = next.map(|other| other.id) {
                     self.seats[at].drive = next;
                 }
@@ -232,12 +232,13 @@ impl Membership {
     }
 }
 
-/// The numbers of hosts, and of drives of each, that hold a value. It then survives the loss of whole hosts, and of
-/// drives of other hosts at the same time.
+/// The numbers of nodes, and of drives of each, that hold a value. It then survives the loss of whole nodes, and of
+/// drives of other nodes at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainSpread {
-    /// M + 1 hosts.
-    pub hosts: u32,
+    /// M + 1 nodes.
+    #[serde(rename = "hosts")]
+    pub nodes: u32,
     /// m + 1 drives of each.
     pub drives: u32,
 }
@@ -247,12 +248,12 @@ impl DomainSpread {
     pub(crate) fn of(scheme: Scheme) -> Option<Self> {
         let Scheme::Levels(outer, inner) = scheme else { return None };
         let more = |code: Code| u32::try_from(code.parity()).unwrap_or(u32::MAX).saturating_add(1);
-        Some(Self { hosts: more(outer), drives: more(inner) })
+        Some(Self { nodes: more(outer), drives: more(inner) })
     }
 
     /// As many as either takes.
     pub(crate) fn max(self, other: Option<Self>) -> Self {
-        other.map_or(self, |other| Self { hosts: self.hosts.max(other.hosts), drives: self.drives.max(other.drives) })
+        other.map_or(self, |other| Self { nodes: self.nodes.max(other.nodes), drives: self.drives.max(other.drives) })
     }
 }
 
@@ -306,6 +307,16 @@ pub fn no_record(told: &[Result<Option<Membership>>]) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the format has them: older versions read and write these names.
+    #[test]
+    fn nodes_keep_their_names_in_the_record() {
+        let (id, hosts) = (Uuid::from_u128(1), serde_json::json!({"hosts": 2, "drives": 3}));
+        let written = serde_json::json!({"format": 6, "fleet": id, "drives": [{"id": id, "name": "a", "host": "n"}], "homes": 2, "spread": hosts});
+        let read: Membership = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!((read.drives[0].node.as_str(), read.spread), ("n", Some(DomainSpread { nodes: 2, drives: 3 })));
+        assert_eq!(serde_json::to_value(&read).unwrap(), written);
+    }
 
     #[test]
     fn without_a_record_the_first_failure_is_named() {

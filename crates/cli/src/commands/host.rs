@@ -98,18 +98,18 @@ pub(crate) async fn run(command: HostCommand) -> Result<(), Failure> {
 }
 
 /// The addresses of drives, each with the name of its node. Semicolons separate nodes. Without semicolons and with a
-/// scheme across nodes, the nodes are the hosts of the addresses; otherwise they are unknown.
-fn hosts(given: &[String], redundancy: Scheme) -> Result<Vec<(String, Option<String>)>> {
-    let (mut drives, mut host) = (Vec::new(), 0);
+/// scheme across nodes, the nodes are the host parts of the addresses; otherwise they are unknown.
+fn drives_on_nodes(given: &[String], redundancy: Scheme) -> Result<Vec<(String, Option<String>)>> {
+    let (mut drives, mut node) = (Vec::new(), 0);
     let grouped = given.iter().any(|part| part.contains(';'));
     for part in given {
         for (n, at) in part.split(';').enumerate() {
-            host += usize::from(n > 0);
+            node += usize::from(n > 0);
             if at.is_empty() {
                 return Err(Error::invalid(format!("{part:?} is no address of a drive: write --drives \"a:1,a:2;b:1,b:2\"")));
             }
             let own = match (grouped, redundancy.inner()) {
-                (true, _) => Some(format!("host-{host}")),
+                (true, _) => Some(format!("node-{node}")),
                 (false, Some(_)) => Some(skytether_host::host_of(at).to_owned()),
                 (false, None) => None,
             };
@@ -138,23 +138,23 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         let bound = args.serve.bind(&doors::of_hosts(), Some(dir.join(skytether_transport::token::FILE_NAME))).await?;
         (host, format!("the fleet at {}", dir.display()), bound, Some(fleet))
     } else {
-        let hosts = hosts(&args.drives, args.redundancy).map_err(Failure::Call)?;
+        let placed = drives_on_nodes(&args.drives, args.redundancy).map_err(Failure::Call)?;
         if args.aggregator.is_some() && args.drives.iter().any(|at| at.contains(';')) {
             return Err(Failure::Call(Error::invalid("the drives of a branch are one drive of the host above: name them without semicolons")));
         }
         let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
         let mut silent = Vec::new();
-        for (at, on) in &hosts {
+        for (at, on) in &placed {
             let endpoint = at.parse::<Endpoint>()?;
             match connectors.get(&endpoint)?.connect(&endpoint, &connection).await {
                 Ok(drive) => {
                     if let Some(on) = on {
-                        options.hosts.insert(drive.info().id, on.clone());
+                        options.nodes.insert(drive.info().id, on.clone());
                     }
                     drives.push(drive);
                 }
                 // A fleet with redundancy may open without it; the other drives know.
-                Err(e) if e.kind() == Kind::Unavailable && args.aggregator.is_none() && hosts.len() > 1 => {
+                Err(e) if e.kind() == Kind::Unavailable && args.aggregator.is_none() && placed.len() > 1 => {
                     eprintln!("skytether: {e}");
                     options.silent.push(at.clone());
                     silent.push(e);
@@ -168,7 +168,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
             let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
             let branch = Aggregator::open(name, drives, options, Founding::EmptyDrives, link).await?;
-            let who = format!("{name} serves {} as one", counted(hosts.len() as u64, "drive"));
+            let who = format!("{name} serves {} as one", counted(placed.len() as u64, "drive"));
             return bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context))).await;
         }
         // First: if another host of the same drives has the port, that host keeps the drives.
@@ -185,7 +185,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             },
         };
         let what = match host.lost() {
-            0 => counted(hosts.len() as u64, "drive"),
+            0 => counted(placed.len() as u64, "drive"),
             lost => format!("{}, {lost} of which {} lost,", counted(host.drives().len() as u64, "drive"), if lost == 1 { "is" } else { "are" }),
         };
         (host, what, bound, None)
@@ -217,13 +217,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn semicolons_stand_between_hosts() {
+    fn semicolons_stand_between_nodes() {
         let named = |given: &str, scheme: &str| {
             let given: Vec<String> = given.split(',').map(str::to_owned).collect();
-            hosts(&given, scheme.parse().unwrap()).map(|all| all.into_iter().map(|(at, host)| format!("{at}={}", host.unwrap_or_default())).collect::<Vec<_>>())
+            let placed = drives_on_nodes(&given, scheme.parse().unwrap());
+            placed.map(|all| all.into_iter().map(|(at, node)| format!("{at}={}", node.unwrap_or_default())).collect::<Vec<_>>())
         };
-        assert_eq!(named("a:1,a:2;b:1,b:2", "none").unwrap(), ["a:1=host-0", "a:2=host-0", "b:1=host-1", "b:2=host-1"]);
-        assert_eq!(named("a:1;b:1;c:1", "none").unwrap(), ["a:1=host-0", "b:1=host-1", "c:1=host-2"]);
+        assert_eq!(named("a:1,a:2;b:1,b:2", "none").unwrap(), ["a:1=node-0", "a:2=node-0", "b:1=node-1", "b:2=node-1"]);
+        assert_eq!(named("a:1;b:1;c:1", "none").unwrap(), ["a:1=node-0", "b:1=node-1", "c:1=node-2"]);
         assert_eq!(named("a:1,grpc://b:2", "ec:2+1").unwrap(), ["a:1=", "grpc://b:2="]);
         assert_eq!(named("a:1,grpc://b:2,[::1]:3", "ec:2+1/2+1").unwrap(), ["a:1=a", "grpc://b:2=b", "[::1]:3=[::1]"]);
         assert!(named("a:1,;b:1", "none").is_err() && named("a:1;;b:1", "none").is_err());

@@ -24,8 +24,8 @@ pub(crate) struct Init {
     #[arg(long, value_name = "SCHEME", default_value = "none", value_parser = scheme)]
     redundancy: Scheme,
     /// How many nodes (failure domains) the drives are divided among, in order and as many to each: the drives of a
-    /// node may be lost together. `status` shows a node as a host. `ec:K+M/k+m` needs K + M nodes with k + m drives
-    /// each, or more: `--drives 9 --nodes 3 --redundancy ec:2+1/2+1`.
+    /// node may be lost together. `status` shows the node of each drive. `ec:K+M/k+m` needs K + M nodes with k + m
+    /// drives each, or more: `--drives 9 --nodes 3 --redundancy ec:2+1/2+1`.
     #[arg(long, alias = "hosts", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     nodes: Option<u16>,
 }
@@ -35,12 +35,12 @@ pub(crate) async fn run(args: Init) -> Result<(), Failure> {
     if args.dir.join("fleet.json").exists() {
         return Err(Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
     }
-    let hosts = args.nodes.map(usize::from);
+    let nodes = args.nodes.map(usize::from);
     let options =
-        OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy.to_string(), hosts, create: true, ..OpenOptions::default() };
+        OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy.to_string(), nodes, create: true, ..OpenOptions::default() };
     let fleet = Fleet::open(&args.dir, &options).await?;
     let status = fleet.status().await?;
-    let on = hosts.map_or_else(String::new, |hosts| format!(" on {}", counted(hosts as u64, "host")));
+    let on = nodes.map_or_else(String::new, |nodes| format!(" on {}", counted(nodes as u64, "node")));
     print_line(&format!("made a fleet of {}{on} at {}", counted(status.len() as u64, "drive"), args.dir.display()))?;
     Ok(())
 }

@@ -37,8 +37,8 @@ pub(crate) struct How {
     after_help = "Each new drive gets its share of every table, data and parities, so that all drives are within 5% of the mean, and no more is moved than that takes. Tables that are partitioned by key stay on the drives that they are on. Queries and ingests go on meanwhile; ingests that begin afterwards use the new \
 drives, too. What was cut off goes on when it is begun again.\n\n\
 A fleet in a directory gets new drives below it; no other program may have it open. A fleet behind a host gets served drives: start blank ones (`skytether drive serve --data NEW`), and name their addresses; name these among the host's --drives when it is started again.\n\n\
-In a fleet that knows its hosts, what has redundancy on two levels stays on its hosts: a drive that comes takes its share of what its own host has, and data sets that are ingested afterwards use new hosts once these have enough drives.\n\n\
-Examples:\n  skytether fleet add --fleet fleet --count 2\n  skytether fleet add 127.0.0.1:5314 --fleet 127.0.0.1:5300 --rate 100\n  skytether fleet add --count 3 --host host-3 --fleet boxes"
+In a fleet with nodes, what has redundancy on two levels stays on its nodes: a drive that comes takes its share of what its own node has, and data sets that are ingested afterwards use new nodes once these have enough drives.\n\n\
+Examples:\n  skytether fleet add --fleet fleet --count 2\n  skytether fleet add 127.0.0.1:5314 --fleet 127.0.0.1:5300 --rate 100\n  skytether fleet add --count 3 --node node-3 --fleet machines"
 )]
 pub(crate) struct Add {
     /// The addresses of the new drives, of a fleet behind a host.
@@ -47,10 +47,10 @@ pub(crate) struct Add {
     /// How many drives to make, of a fleet in a directory (default: 1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     count: Option<u16>,
-    /// The node of the new drives, in a fleet with nodes (default: the host of their addresses, if the fleet has drives
-    /// there; in a directory the node with the fewest drives).
-    #[arg(long, value_name = "NAME")]
-    host: Option<String>,
+    /// The node of the new drives, in a fleet with nodes (default: the node named like the host part of their
+    /// addresses, if the fleet has drives there; in a directory the node with the fewest drives).
+    #[arg(long, alias = "host", value_name = "NAME")]
+    node: Option<String>,
     #[command(flatten)]
     how: How,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Add {
 #[command(
     after_help = "All that is on these drives is moved to the others, as evenly as it goes; what was on lost ones is reconstructed from the rest of its groups, or from copies. Then they are not of the fleet any more, and those that are here are wiped. As many must be left as the redundancy of the fleet and of each data set takes. \
 Queries and ingests go on meanwhile; an ingest that began before and ends after is told to begin again. What was cut off goes on when it is begun again.\n\n\
-A table that is partitioned by key needs a drive on which it is not yet for each one that leaves: add one before, or drop the table and ingest it again. A data set with redundancy on two levels needs as many drives on each of its hosts as its inner code has shards; where all drives of a host are retired together, another host that has so many takes its place.\n\n\
+A table that is partitioned by key needs a drive on which it is not yet for each one that leaves: add one before, or drop the table and ingest it again. A data set with redundancy on two levels needs as many drives on each of its nodes as its inner code has shards; where all drives of a node are retired together, another node that has so many takes its place.\n\n\
 Example:\n  skytether fleet retire drive-2 --fleet fleet"
 )]
 pub(crate) struct Retire {
@@ -83,7 +83,7 @@ pub(crate) async fn run(command: FleetCommand) -> Result<(), Failure> {
     let (mut options, how) = match command {
         FleetCommand::Add(a) => {
             let count = if a.addresses.is_empty() { usize::from(a.count.unwrap_or(1)) } else { 0 };
-            (ResizeOptions { count, addresses: a.addresses, host: a.host, ..ResizeOptions::default() }, a.how)
+            (ResizeOptions { count, addresses: a.addresses, node: a.node, ..ResizeOptions::default() }, a.how)
         }
         FleetCommand::Retire(a) => (ResizeOptions { retire: a.drives, ..ResizeOptions::default() }, a.how),
         FleetCommand::Balance(a) => (ResizeOptions::default(), a.how),

@@ -115,7 +115,7 @@ pub(crate) async fn host_over(
         let identity = (!dir.join("drive.json").exists()).then(|| DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") });
         let drive = Drive::open(&dir, identity, DriveOptions { memory_limit: 64 << 20, ..DriveOptions::default() })?;
         if let Some(each) = each {
-            options.hosts.insert(Storage::info(drive.as_ref()).id, format!("box-{}", n / each));
+            options.nodes.insert(Storage::info(drive.as_ref()).id, format!("node-{}", n / each));
         }
         let left = breaths.get(&n).cloned().unwrap_or_else(|| Arc::new(AtomicUsize::new(usize::MAX)));
         drives.push(Arc::new(Mortal { drive, left }));

@@ -118,7 +118,7 @@ struct Simulation {
     drives: Vec<Arc<Drive>>,
     founders: usize,
     /// The number of nodes, if the fleet has any.
-    hosts: usize,
+    nodes: usize,
     /// A drive with damage that no scrub has repaired yet.
     damaged: Option<usize>,
     tally: Tally,
@@ -139,7 +139,7 @@ struct Simulation {
 impl Simulation {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let (redundancy, drives, hosts, most) = FLEETS[random.below(FLEETS.len())];
+        let (redundancy, drives, nodes, most) = FLEETS[random.below(FLEETS.len())];
         let faults = Arc::new(FaultPlan::new(most));
         let stores: Vec<_> = (0..drives + SPARES).map(|n| SimulatedStore::new(format!("drive-{n}"))).collect();
         let founders = drives;
@@ -151,7 +151,7 @@ impl Simulation {
             stores,
             drives,
             founders,
-            hosts,
+            nodes,
             damaged: None,
             tally: Tally::new(),
             blank: None,
@@ -187,9 +187,9 @@ impl Simulation {
     }
 
     /// The node of a drive; spare drives go to the first node.
-    fn box_of(&self, at: usize) -> String {
-        let each = self.founders / self.hosts.max(1);
-        format!("host-{}", if at < self.founders { at / each } else { 0 })
+    fn node_of(&self, at: usize) -> String {
+        let each = self.founders / self.nodes.max(1);
+        format!("node-{}", if at < self.founders { at / each } else { 0 })
     }
 
     fn link(&self, at: usize, lifetime: &Arc<HostLifetime>) -> Arc<dyn Cse> {
@@ -206,8 +206,8 @@ impl Simulation {
         options.slices.target_bytes = 1 << 10;
         options.threads = 2;
         options.ids = Ids::seeded(self.seed << 20 | number);
-        if self.hosts > 0 {
-            options.hosts = self.drives[..self.founders].iter().enumerate().map(|(at, drive)| (drive.info().id, self.box_of(at))).collect();
+        if self.nodes > 0 {
+            options.nodes = self.drives[..self.founders].iter().enumerate().map(|(at, drive)| (drive.info().id, self.node_of(at))).collect();
         }
         let host = tokio::select! {
             biased;

@@ -70,15 +70,15 @@ fn places(dir: &Path) -> Vec<usize> {
 }
 
 /// The drives that have what lies under the key of partition `slot` itself: as many as may be lost after its own; on
-/// two levels m after it on its host, and m + 1 of each of the M hosts after that.
+/// two levels m after it on its node, and m + 1 of each of the M nodes after that.
 fn holders(redundancy: &RedundancyRecord, slot: usize) -> Vec<uuid::Uuid> {
-    let RedundancyRecord { scheme, drives, hosts, .. } = redundancy;
+    let RedundancyRecord { scheme, drives, nodes, .. } = redundancy;
     let Scheme::Levels(outer, inner) = scheme else {
         return (0..=scheme.tolerates()).map(|further| drives[(slot + further) % drives.len()]).collect();
     };
-    let count = hosts.iter().max().unwrap() + 1;
+    let count = nodes.iter().max().unwrap() + 1;
     let of = |further: u32| {
-        let own: Vec<usize> = (0..drives.len()).filter(|at| hosts[*at] == (hosts[slot] + further) % count).collect();
+        let own: Vec<usize> = (0..drives.len()).filter(|at| nodes[*at] == (nodes[slot] + further) % count).collect();
         let first = own.iter().position(|at| *at == slot).unwrap_or(slot % own.len());
         (0..=inner.parity()).map(move |at| own[(first + at) % own.len()])
     };

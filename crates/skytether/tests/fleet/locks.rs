@@ -37,7 +37,7 @@ async fn unfit_options_are_refused() {
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("has redundancy none, not ec:4+2"), "{error}");
     let options = OpenOptions { redundancy: "ec:4+2/2+1".into(), ..OpenOptions::default() };
     let error = Fleet::open(&absent, &options).await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.to_string().contains("say on how many hosts the drives are") && !absent.exists(), "{error}");
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("say on how many nodes the drives are") && !absent.exists(), "{error}");
     let options = OpenOptions { redundancy: "ec:4+2".into(), drives: Some(5), ..OpenOptions::default() };
     let error = Fleet::open(&absent, &options).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("needs 6 drives"), "{error}");

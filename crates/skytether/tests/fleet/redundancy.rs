@@ -239,7 +239,7 @@ async fn less_redundant_data_sets_are_named_and_the_others_work() {
     let error = store(&fleet, "lab.wide", with("ec:4+1")).await.unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.report().contains("ec:4+1 needs 5 drives or more, but there are 4"), "{}", error.report());
     let error = store(&fleet, "lab.two", with("ec:2+1/2+1")).await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.to_string().contains("nobody said which drives of this fleet are on which"), "{error}");
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("needs to know which node each drive is on"), "{error}");
     let record = fleet.describe(&name("lab.bare")).await.unwrap();
     assert!(record.tables["data"].redundancy.is_none() && record.format == 1 && record.tolerates() == 0);
     let record = fleet.describe(&name("lab.kept")).await.unwrap();

@@ -20,22 +20,22 @@ use crate::util::{CUTS, Random, batches, ingest, name, query, usage, value};
 
 pub(crate) const SCHEME: &str = "ec:2+1/2+1";
 
-/// Three hosts of three drives each.
+/// Three nodes of three drives each.
 pub(crate) const DRIVES: usize = 9;
 
-pub(crate) async fn open_with(path: &Path, drives: usize, hosts: Option<usize>, redundancy: &str) -> Result<Fleet> {
+pub(crate) async fn open_with(path: &Path, drives: usize, nodes: Option<usize>, redundancy: &str) -> Result<Fleet> {
     let mut host = HostOptions { threads: 2, ..HostOptions::default() };
     host.slices.target_bytes = 8 << 10;
-    let options = OpenOptions { drives: Some(drives), redundancy: redundancy.into(), hosts, memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
+    let options = OpenOptions { drives: Some(drives), redundancy: redundancy.into(), nodes, memory_per_drive: Some(64 << 20), ..OpenOptions::default() };
     Fleet::open_with(path, &options, host).await
 }
 
 pub(crate) async fn open(path: &Path) -> Result<Fleet> {
-    let hosts = (!path.join("fleet.json").exists()).then_some(3);
-    open_with(path, DRIVES, hosts, if hosts.is_some() { SCHEME } else { "none" }).await
+    let nodes = (!path.join("fleet.json").exists()).then_some(3);
+    open_with(path, DRIVES, nodes, if nodes.is_some() { SCHEME } else { "none" }).await
 }
 
-/// A drive of each host; whole hosts; a whole host and a drive of each of the others.
+/// A drive of each node; whole nodes; a whole node and a drive of each of the others.
 const LOST: [&[usize]; 10] =
     [&[4], &[0, 4, 8], &[1, 3, 7], &[2, 5, 6], &[0, 1, 2], &[3, 4, 5], &[6, 7, 8], &[0, 1, 2, 3, 6], &[3, 4, 5, 2, 7], &[6, 7, 8, 1, 5]];
 
@@ -52,7 +52,7 @@ async fn loss_of_a_node_and_a_drive_of_each_other_changes_no_answer() {
     let redundancy = record.tables["data"].redundancy.clone().unwrap();
     assert!(record.format == 3 && record.tolerates() == 3 && redundancy.scheme.to_string() == SCHEME && !redundancy.inner.is_empty(), "{record:?}");
     let status = fleet.status().await.unwrap();
-    assert!(status.iter().enumerate().all(|(n, drive)| drive.host == Some(format!("host-{}", n / 3))), "{status:?}");
+    assert!(status.iter().enumerate().all(|(n, drive)| drive.node == Some(format!("node-{}", n / 3))), "{status:?}");
     assert!(fleet.list().await.unwrap().iter().all(|set| set.redundancy.iter().map(ToString::to_string).eq([SCHEME])));
     drop(fleet);
     for (round, lost) in LOST.into_iter().enumerate() {
@@ -75,12 +75,12 @@ async fn loss_of_a_node_and_a_drive_of_each_other_changes_no_answer() {
         let fleet = open(dir.path()).await.unwrap();
         let (_, receipt) = self::receipt(&fleet, "SELECT sum(n), max(name), min(grp), sum(id), sum(x) FROM lab.t").await;
         for (n, drive) in receipt.drives.iter().enumerate().filter(|(_, drive)| drive.served_by_fallback.is_some()) {
-            let host = n / 3 * 3..n / 3 * 3 + 3;
-            let alone = lost.iter().filter(|other| host.contains(other)).count() == 1;
+            let node = n / 3 * 3..n / 3 * 3 + 3;
+            let alone = lost.iter().filter(|other| node.contains(other)).count() == 1;
             assert!(drive.slices_decoded > 0, "without {lost:?}: {drive:?}");
             assert_eq!(drive.slices_within, if alone { drive.slices_decoded } else { 0 }, "without {lost:?}: {drive:?}");
         }
-        assert_eq!(receipt.to_string().contains("within its host"), receipt.drives.iter().any(|drive| drive.slices_within > 0), "{receipt}");
+        assert_eq!(receipt.to_string().contains("within its node"), receipt.drives.iter().any(|drive| drive.slices_within > 0), "{receipt}");
         drop(fleet);
         bring_back(dir.path(), lost);
     }
@@ -106,7 +106,7 @@ async fn lost_drive_is_reconstructed_within_its_node() {
     lose(dir.path(), &[4]);
     let fleet = open(dir.path()).await.unwrap();
     let drive = &fleet.host().unwrap().drives()[4];
-    // So that the code maps are known: they lie on other hosts, too.
+    // So that the code maps are known: they lie on other nodes, too.
     let mut seen = Vec::new();
     for (key, value) in &slices {
         let set = PartitionName::parse(key).unwrap().0.dataset;
@@ -196,7 +196,7 @@ async fn losses_beyond_redundancy_name_the_drives() {
     let error = open(dir.path()).await.unwrap_err();
     let text = error.report();
     assert_eq!(error.kind(), Kind::Unavailable, "{text}");
-    assert!(text.contains("4 drives are lost, but this fleet survives the loss of 1 host, and of 1 drive of each other host at the same time"), "{text}");
+    assert!(text.contains("4 drives are lost, but this fleet survives the loss of 1 node, and of 1 drive of each other node at the same time"), "{text}");
     assert!([0, 2, 4, 5].iter().all(|n| text.contains(&format!("drive-{n} ("))), "{text}");
     bring_back(dir.path(), &[5]);
     let fleet = open(dir.path()).await.unwrap();
@@ -244,7 +244,7 @@ async fn ingest_uses_whole_nodes_and_returning_drives_catch_up() {
         assert_eq!(own.drives.len(), 9);
         assert!(
             own.drives.iter().all(|id| ids.iter().position(|other| other == id).unwrap() / 3 != lost[0] / 3),
-            "a host without one of its drives is left out"
+            "a node without one of its drives is left out"
         );
         let check = async |fleet: &Fleet| {
             assert_eq!(count(fleet, "set0").await.unwrap(), (2 * (600 + round)).to_string());
@@ -259,7 +259,7 @@ async fn ingest_uses_whole_nodes_and_returning_drives_catch_up() {
         assert!(fleet.status().await.unwrap().iter().all(|drive| drive.error.is_none()));
         check(&fleet).await;
         drop(fleet);
-        // Others are lost: a host, and a drive of each other.
+        // Others are lost: a node, and a drive of each other.
         let others = [6, 7, 8, 0, 4, 9];
         lose(dir.path(), &others);
         let fleet = open_with(dir.path(), 12, None, "none").await.unwrap();
@@ -269,12 +269,12 @@ async fn ingest_uses_whole_nodes_and_returning_drives_catch_up() {
         let fleet = open_with(dir.path(), 12, None, "none").await.unwrap();
         ingest(&fleet, "lab.set1", &batches(4, 1000), false).await.unwrap();
     }
-    // With a drive of each of two hosts gone, only two hosts are whole.
+    // With a drive of each of two nodes gone, only two nodes are whole.
     lose(dir.path(), &[0, 3]);
     let fleet = open_with(dir.path(), 12, None, "none").await.unwrap();
     let error = ingest(&fleet, "lab.more", &batches(1, 100), false).await.unwrap_err();
     let text = error.report();
-    assert!(error.kind() == Kind::Invalid && text.contains("needs 3 hosts or more with 3 drives or more each, but of 4 that have any"), "{text}");
+    assert!(error.kind() == Kind::Invalid && text.contains("needs 3 nodes or more with 3 drives or more each, but of 4 that have any"), "{text}");
     fleet.drop_dataset(&name("lab.set3")).await.unwrap();
     let flat = IngestOptions { redundancy: Some("ec:4+1".parse().unwrap()), ..IngestOptions::default() };
     let rows = batches(1, 100);
@@ -288,7 +288,7 @@ async fn ingest_uses_whole_nodes_and_returning_drives_catch_up() {
     assert_eq!(usage(&fleet).await.0, empty, "keys leaked");
 }
 
-/// The code maps of a data set's table `data`, across hosts and within them, from whichever drive has them, and
+/// The code maps of a data set's table `data`, across nodes and within them, from whichever drive has them, and
 /// how many drives they count.
 pub(crate) fn maps(dir: &Path, dataset: &str) -> (CodeMap, CodeMap, u32, Vec<uuid::Uuid>) {
     let key = |key: &Key| PartitionName::parse(key).is_some_and(|(p, n)| n.is_none() && p.table == "parity/data" && p.dataset == name(dataset));
@@ -328,7 +328,7 @@ async fn unequal_slices_waste_little_and_parities_are_balanced() {
     assert!(across.len() > 400 && both == data + outer, "{} groups, {data} + {outer} bytes, {both} covered", across.len());
     assert!(outer as f64 <= data as f64 * (0.5 + 0.01), "{outer} of {data}");
     assert!(inner as f64 <= both as f64 * (0.5 + 0.01), "{inner} of {both}");
-    // Each slice is in a group across hosts, and each slice and parity of those in one within its host.
+    // Each slice is in a group across nodes, and each slice and parity of those in one within its node.
     let slices: u32 = record.tables["data"].partitions.iter().map(|p| p.slices).sum();
     let shards = |map: &CodeMap| map.iter().map(|members| members.data.len()).sum::<usize>();
     assert_eq!((shards(&across), shards(&within)), (slices as usize, slices as usize + across.len()));
@@ -343,7 +343,7 @@ async fn unequal_slices_waste_little_and_parities_are_balanced() {
     }
 }
 
-/// The answers, with whole hosts and drives of others lost.
+/// The answers, with whole nodes and drives of others lost.
 pub(crate) async fn survives(dir: &Path, whole: &[Vec<String>]) {
     for lost in LOST.iter().skip(7) {
         lose(dir, lost);
@@ -394,7 +394,7 @@ async fn flipped_bit_is_found_and_repaired_on_either_level() {
         drop(fleet);
         assert!(had(dir.path(), drive).contains(&(key, before)), "{round}");
     }
-    // Whole values gone, of both drives of a group within a host: they come from other hosts.
+    // Whole values gone, of both drives of a group within a node: they come from other nodes.
     let (_, within, drives, ids) = maps(dir.path(), "lab.t");
     let group = within.iter().find(|members| members.data.len() == 2 && members.data.iter().all(|shard| shard.home < drives)).unwrap();
     let fleet = open(dir.path()).await.unwrap();
@@ -417,12 +417,12 @@ async fn flipped_bit_is_found_and_repaired_on_either_level() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_drives_and_hosts_are_rebuilt_as_they_were() {
+async fn lost_drives_and_nodes_are_rebuilt_as_they_were() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path()).await.unwrap();
     ingest(&fleet, "lab.t", &batches(10, 1000), false).await.unwrap();
     drop(fleet);
-    // Of one drive, each group within its host is read once, and nothing else.
+    // Of one drive, each group within its node is read once, and nothing else.
     let (_, within, _, ids) = maps(dir.path(), "lab.t");
     lose(dir.path(), &[4]);
     let fleet = open(dir.path()).await.unwrap();
@@ -488,7 +488,7 @@ async fn single_data_set_may_use_two_levels_where_nodes_are_known() {
     store("lab.copies", "ec:1+2/1+1").await.unwrap();
     for scheme in ["ec:3+1/2+1", "ec:2+1/3+1"] {
         let error = store("lab.more", scheme).await.unwrap_err();
-        assert!(error.kind() == Kind::Invalid && error.report().contains("hosts or more with"), "{}", error.report());
+        assert!(error.kind() == Kind::Invalid && error.report().contains("nodes or more with"), "{}", error.report());
     }
     let expected = value(&fleet, "SELECT sum(n) FROM lab.kept").await.unwrap();
     drop(fleet);
@@ -507,29 +507,29 @@ async fn single_data_set_may_use_two_levels_where_nodes_are_known() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_levels_are_refused_without_enough_nodes_and_drives() {
     let dir = tempfile::tempdir().unwrap();
-    for (drives, hosts, says) in [
-        (9, None, "say on how many hosts the drives are (hosts=3, in the shell --nodes 3, with 3 drives each or more)"),
-        (10, Some(3), "10 drives can't be on 3 hosts with as many each"),
+    for (drives, nodes, says) in [
+        (9, None, "say on how many nodes the drives are (nodes=3, in the shell --nodes 3, with 3 drives each or more)"),
+        (10, Some(3), "10 drives can't be on 3 nodes with as many each"),
         (8, Some(2), "needs 9 drives or more"),
-        (10, Some(2), "needs 3 hosts or more with 3 drives or more each, but there are 2 with 5 each"),
+        (10, Some(2), "needs 3 nodes or more with 3 drives or more each, but there are 2 with 5 each"),
         (12, Some(6), "but there are 6 with 2 each"),
-        (9, Some(0), "can't be on 0 hosts"),
+        (9, Some(0), "can't be on 0 nodes"),
     ] {
-        let error = open_with(&dir.path().join("fleet"), drives, hosts, SCHEME).await.unwrap_err();
-        assert!(error.kind() == Kind::Invalid && error.to_string().contains(says), "{drives} on {hosts:?}: {error}");
+        let error = open_with(&dir.path().join("fleet"), drives, nodes, SCHEME).await.unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.to_string().contains(says), "{drives} on {nodes:?}: {error}");
     }
-    // A fleet keeps the hosts with which it was founded.
+    // A fleet keeps the nodes with which it was founded.
     let fleet = open_with(&dir.path().join("three"), 9, Some(3), "none").await.unwrap();
     drop(fleet);
     let error = open_with(&dir.path().join("three"), 9, Some(9), "none").await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.to_string().contains("has drives on 3 hosts"), "{error}");
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("has 3 nodes"), "{error}");
     drop(open_with(&dir.path().join("three"), 9, Some(3), "none").await.unwrap());
     drop(open_with(&dir.path().join("bare"), 4, None, "none").await.unwrap());
     let error = open_with(&dir.path().join("bare"), 4, Some(2), "none").await.unwrap_err();
-    assert!(error.to_string().contains("has drives on hosts that nobody named"), "{error}");
+    assert!(error.to_string().contains("has no nodes"), "{error}");
 }
 
-/// A host over served drives, three in a row on each box; a connection to it.
+/// A host over served drives, three in a row on each node; a connection to it.
 async fn serve(drives: &[crate::served::Server]) -> (crate::served::Server, Fleet) {
     use skytether_device::{Cse, Storage};
     use skytether_flight_drive::{ConnectOptions, FlightCse};
@@ -543,7 +543,7 @@ async fn serve(drives: &[crate::served::Server]) -> (crate::served::Server, Flee
         let mut connected: Vec<Arc<dyn Cse>> = Vec::new();
         for (n, address) in addresses.iter().enumerate() {
             let drive = FlightCse::connect(address, connection.clone()).await.unwrap();
-            options.hosts.insert(Storage::info(drive.as_ref()).id, format!("box-{}", n / 3));
+            options.nodes.insert(Storage::info(drive.as_ref()).id, format!("node-{}", n / 3));
             connected.push(drive);
         }
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
@@ -558,11 +558,11 @@ async fn served_fleet_survives_loss_of_a_node_and_one_drive_each() {
     let dir = tempfile::tempdir().unwrap();
     let mut drives: Vec<_> = (0..DRIVES).map(|n| crate::served::serve_drive_at("127.0.0.1:0", dir.path(), n)).collect();
     let (_host, fleet) = serve(&drives).await;
-    // The client writes to the drives itself, and learns from them which are on which host.
+    // The client writes to the drives itself, and learns from them which are on which node.
     ingest(&fleet, "lab.t", &batches(12, 1000), false).await.unwrap();
     let record = fleet.describe(&name("lab.t")).await.unwrap();
     assert_eq!(record.tables["data"].redundancy.as_ref().unwrap().scheme.to_string(), SCHEME);
-    assert_eq!(fleet.status().await.unwrap()[4].host.as_deref(), Some("box-1"));
+    assert_eq!(fleet.status().await.unwrap()[4].node.as_deref(), Some("node-1"));
     let sql = "SELECT grp, count(*), sum(n), round(avg(x), 6) FROM lab.t GROUP BY grp ORDER BY grp";
     let whole = query(&fleet, sql, Pushdown::Full).await.unwrap();
     // One after the other, until five of nine are gone.

@@ -11,7 +11,7 @@ use crate::two_level::{DRIVES, had, maps, open};
 use crate::util::Random;
 use crate::util::{batches, ingest, name};
 
-/// What the maps say of a value that is not there: whether it is made within its host, from other hosts, or not at all.
+/// What the maps say of a value that is not there: whether it is made within its node, from other nodes, or not at all.
 struct Model {
     across: CodeMap,
     within: CodeMap,
@@ -22,7 +22,7 @@ struct Model {
 
 impl Model {
     /// The key of a shard: its number, and that of its home; on the inner level that of parities across
-    /// hosts is beyond the drives.
+    /// nodes is beyond the drives.
     fn key(&self, inner: bool, parity: bool, home: u32, number: u32) -> Key {
         let (table, home) = match (inner, parity) {
             (true, true) => ("inner-parity/data", home),
@@ -58,7 +58,7 @@ impl Model {
             let whole = keys.iter().filter(|key| near[*key]).count() >= *need;
             keys.iter().for_each(|key| *had.get_mut(key).unwrap() |= whole);
         }
-        // Parities within hosts, of data that come from elsewhere.
+        // Parities within nodes, of data that come from elsewhere.
         for (need, keys) in &inner {
             let whole = keys.iter().enumerate().filter(|(at, key)| if at < need { had[*key] } else { self.there(key) }).count() >= *need;
             keys.iter().skip(*need).for_each(|key| *had.get_mut(key).unwrap() |= whole);

@@ -184,8 +184,8 @@ impl Simulation {
                 };
                 self.log.push(format!("  {} come, {retire:?} leave", new.len()));
                 retires = new.is_empty();
-                let to = (self.hosts > 0 && !retires).then(|| self.box_of(self.founders));
-                let options = ResizeOptions { retire, host: to, ..ResizeOptions::default() };
+                let to = (self.nodes > 0 && !retires).then(|| self.node_of(self.founders));
+                let options = ResizeOptions { retire, node: to, ..ResizeOptions::default() };
                 let resized = async { host.host.resize(new, &options, &|_| ()).await.map(|report| ResizeReport { seconds: 0.0, ..report }.to_string()) };
                 host.while_alive(resized).await
             }
