@@ -343,7 +343,8 @@ fn request_names_a_drive_that_asks_for_a_token() {
 
     // A blank drive replaces a lost one, at an address that the request names.
     let status: Value = serde_json::from_str(&run(&["status", "--fleet", &host.url, "--format", "json"]).code(0).out).unwrap();
-    let lost = status["drives"].as_array().unwrap().iter().find(|drive| drive["name"] == "drive-1").unwrap()["id"].as_str().unwrap().to_owned();
+    let lost = status.as_array().unwrap().iter().find(|drive| drive["info"]["name"] == "drive-1").unwrap();
+    let lost = lost["info"]["id"].as_str().unwrap().to_owned();
     host.stop().code(0);
     all.kill(1);
     all.urls.remove(1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use skytether_common::{Key, Kind, Result};
+use skytether_common::{Detail, Key, Kind, Result};
 use skytether_device::Cse;
 use skytether_doors::DriveDoor;
 use skytether_drive::{Drive, DriveOptions};
@@ -137,7 +137,8 @@ async fn mutual_tls_drive_admits_hosts_of_its_authority_only() {
     assert_eq!(drive.get(&key("a")).await.unwrap(), "one");
     for identity in [None, host_identity(&theirs), Some((ours.join("drive.pem"), ours.join("drive.key")))] {
         let refused = connect(&at, with(identity.clone())).await.unwrap_err();
-        assert!(refused.kind() == Kind::Invalid && refused.to_string().contains("client certificate"), "{identity:?}: {refused:#?}");
+        assert!(refused.kind() == Kind::Unavailable && refused.detail() == Some(&Detail::TlsRefused), "{identity:?}: {refused:#?}");
+        assert!(refused.to_string().contains("client certificate"), "{identity:?}: {refused:#?}");
     }
     let plain = Endpoint::new("grpc", at.authority());
     assert_eq!(connect(&plain, Credentials::default()).await.unwrap_err().kind(), Kind::Unavailable);
