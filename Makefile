@@ -108,7 +108,7 @@ $(VENV)/.dev: requirements-dev.txt | $(VENV)/.built
 $(VENV)/.benchmarked: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml | $(VENV)/.dev
 	@echo "Building Skytether for benchmarks (about 25 minutes the first time, on two cores) ..." >&2
 	@rm -f $(VENV)/.installed
-	@$(BIN)/maturin develop -q --profile bench
+	@$(BIN)/maturin develop -q --profile benchmark
 	@touch $@
 
 # nextest does not run the examples in documentation. Crates without examples say `doctest = false`; crates/house checks

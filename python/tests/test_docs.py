@@ -175,7 +175,7 @@ def test_the_examples_of_explain_run(place: Path, capsys: pytest.CaptureFixture[
     assert tree == due and len(due) > 12
     for said in ("it merges what the drives have aggregated", "it follows the merge of the drives' states"):
         assert said in ran and said in shown
-    assert "on the host because" not in ran and "pruned" in shown and "Beside it: __shipped_0" in shown
+    assert "on the host because" not in ran and "pruned" in shown and "Broadcast: __shipped_0" in shown
     exec(compile(second, "docs/explain.md, example 2", "exec"), names)  # noqa: S102
     assert capsys.readouterr().out == printed
     names["fleet"].close()  # type: ignore[attr-defined]
@@ -217,7 +217,7 @@ def test_the_examples_for_storage_run(place: Path) -> None:
             process.communicate()
     assert len(serving) == 8
     # By the drives of a fleet, by those that are left of one that lost two, and of one that lost one, and then a whole
-    # node and one of each other; and by those of a branch.
+    # node and one of each other; and by those of an aggregator.
     assert sum("10.25" in text and "31" in text for text in printed) == 5, printed
     status = next(text for text in printed if "d0" in text)
     assert "d1" in status

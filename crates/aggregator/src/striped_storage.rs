@@ -72,7 +72,7 @@ impl StripedStorage {
             Op::Delete { key, expect } => Op::Delete { key: down(&key)?, expect },
             Op::Check { key, expect } => Op::Check { key: down(&key)?, expect },
             // The two may belong to different drives.
-            Op::Link { key, .. } => return Err(Error::unsupported(format!("a branch does not link values, and {key} was to be one: write it"))),
+            Op::Link { key, .. } => return Err(Error::unsupported(format!("an aggregator does not link values, and {key} was to be one: write it"))),
         })
     }
 

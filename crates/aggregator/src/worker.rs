@@ -60,7 +60,7 @@ impl Below {
     /// The engine over what drive `at` stores.
     fn engine(&self, at: usize) -> Result<Arc<LocalExecutor>> {
         let drives = self.cluster.drives();
-        let drive = drives.get(at).ok_or_else(|| Error::internal("a drive is not one of the branch's"))?;
+        let drive = drives.get(at).ok_or_else(|| Error::internal("a drive is not one of the aggregator's"))?;
         Ok(self.executors.get(drive, drives.len()))
     }
 }

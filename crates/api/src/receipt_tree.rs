@@ -112,7 +112,7 @@ fn host_branches(operators: &[HostOperator], scans: &[ScanReceipt], at: &mut usi
 /// A broadcast table, above the operators that made it.
 fn of_shipped(table: &ShippedReceipt, made: Branch) -> Branch {
     Branch {
-        title: format!("Beside it: {}", table.name),
+        title: format!("Broadcast: {}", table.name),
         rows: table.rows.to_string(),
         more: vec![format!("{} to each drive", human_bytes(table.bytes))],
         below: vec![made],
@@ -373,7 +373,7 @@ mod tests {
                 "Aggregate 2 500.0 ms 1.00 KiB of memory, 2.00 KiB put aside on disk",
                 "│ it merges",
                 "└─ Drives: a.b, sub-plan 0 (full) 6 a plan of 2.00 KiB, with the keys of a join",
-                "├─ Beside it: __shipped_0 3 512 B to each drive",
+                "├─ Broadcast: __shipped_0 3 512 B to each drive",
                 "│ └─ Filter 3 1.0 ms",
                 "├─ drive-0 2 0 µs 1 slices read, 2 pruned, 0 B read, 0 B sent",
                 "├─ drive-1 2 0 µs 1 slices read, 2 pruned, 0 B read, 0 B sent",

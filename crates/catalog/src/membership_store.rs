@@ -90,7 +90,7 @@ impl Catalog {
                 let mut drives: Vec<_> = self.drives().iter().map(member).collect();
                 drives.sort_by_key(|m| m.id);
                 code(scheme, drives.len())?;
-                let (format, branch) = match role {
+                let (format, aggregator) = match role {
                     Role::Fleet if drives.iter().any(|member| !member.node.is_empty()) => (NODES_FORMAT, None),
                     Role::Fleet if scheme != Scheme::None => (REDUNDANT_FORMAT, None),
                     Role::Fleet => (FLEET_FORMAT, None),
@@ -98,7 +98,7 @@ impl Catalog {
                 };
                 let (homes, spread) = homes_of(scheme);
                 let (fleet, redundancy) = (ids.id(), scheme);
-                let founded = Membership { format, fleet, drives, branch, homes, spread, redundancy, absent: Vec::new(), seats: Vec::new(), change: 0 };
+                let founded = Membership { format, fleet, drives, aggregator, homes, spread, redundancy, absent: Vec::new(), seats: Vec::new(), change: 0 };
                 if let Scheme::Levels(outer, inner) = scheme {
                     let all: Vec<usize> = (0..self.drives().len()).collect();
                     FailureDomains::of(&founded, self.ids()).ok_or_else(|| no_nodes(scheme))?.usable(outer, inner, &all)?;

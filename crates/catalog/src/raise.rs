@@ -38,7 +38,7 @@ impl Wanted {
 
     /// Whether a membership record says so. Root records of an aggregator's drives lie with its parent host.
     fn is_in(self, membership: &Membership) -> bool {
-        membership.branch.is_some() || (membership.homes >= self.homes && membership.spread == self.wider(membership))
+        membership.aggregator.is_some() || (membership.homes >= self.homes && membership.spread == self.wider(membership))
     }
 
     /// Has it say so; whether it did not.

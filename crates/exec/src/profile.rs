@@ -270,11 +270,12 @@ mod tests {
         let collector = Collector::new(Instant::now(), Pushdown::Adaptive);
         let scan = collector.scan("a.b".into(), PushdownLevel::Full, "TableScan".into(), Some(0));
         let above = ParentWork { slices: 7, rows_read: 70, bytes_read: 600, seconds: 0.25 };
-        let branch = Annotation { below: vec![Annotation { above, ..annotation("a", PushdownLevel::Raw, 1) }], ..annotation("left", PushdownLevel::Full, 1) };
+        let aggregator =
+            Annotation { below: vec![Annotation { above, ..annotation("a", PushdownLevel::Raw, 1) }], ..annotation("left", PushdownLevel::Full, 1) };
         for told in [
             Annotation { above, ..annotation("drive-0", PushdownLevel::Raw, 600) },
             Annotation { above, ..annotation("drive-1", PushdownLevel::Raw, 600) },
-            branch,
+            aggregator,
         ] {
             collector.begin(scan, told);
         }

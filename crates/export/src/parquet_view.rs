@@ -237,8 +237,8 @@ impl ParquetView {
             let metadata = Metadata::decode(&bytes.await?).map_err(|e| e.context(format!("the metadata slice {key} can't be read")))?;
             parts.push(Part { name: partition, drives, metadata });
         }
-        let in_turn = table.placement == Placement::Spread && table.partitioned_by.is_none() && table.matrix.is_none();
-        let stripes = order(&parts, in_turn);
+        let round_robin = table.placement == Placement::Spread && table.partitioned_by.is_none() && table.matrix.is_none();
+        let stripes = order(&parts, round_robin);
         Ok(Plan { name, record, parts, stripes })
     }
 
@@ -400,9 +400,9 @@ fn add(plan: &Plan, assembly: &mut Assembly, slice: &Slice, stripe: &mut Vec<Foo
 
 /// The stripes in the order of the file. Stripes that were distributed round robin come in ingest order, others
 /// partition by partition.
-fn order(parts: &[Part], in_turn: bool) -> Vec<(usize, usize)> {
+fn order(parts: &[Part], round_robin: bool) -> Vec<(usize, usize)> {
     let count = |part: &Part| part.metadata.stripes();
-    if !in_turn {
+    if !round_robin {
         return parts.iter().enumerate().flat_map(|(at, part)| (0..count(part)).map(move |stripe| (at, stripe))).collect();
     }
     let most = parts.iter().map(count).max().unwrap_or(0);

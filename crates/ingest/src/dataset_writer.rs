@@ -225,13 +225,13 @@ impl DatasetWriter {
                 let coder = if placement == Placement::Spread { self.coder(writes, table, &drives)? } else { None };
                 let partitions = self.route(writes, table, placement, &drives, coder.as_ref(), schema);
                 let cut = || {
-                    let mut dealt = RowRouter::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
+                    let mut router = RowRouter::new(placement, partitions, keys, || TableSlicer::new(schema.clone(), self.slices.clone()));
                     let mut memory_bytes = 0;
                     for batch in receive {
                         memory_bytes += batch_bytes(&batch);
-                        dealt.push(&batch)?;
+                        router.push(&batch)?;
                     }
-                    dealt.finish(&self.catalog, memory_bytes)
+                    router.finish(&self.catalog, memory_bytes)
                 };
                 let mut record = match &coder {
                     Some(coder) => coder.beside(cut)?,

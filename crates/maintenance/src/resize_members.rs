@@ -37,8 +37,10 @@ impl Maintenance {
         }
         let drive = before.map_or_else(|| self.0.fenced(drive), |at| Arc::clone(&self.0.reconstructor().drives[at]));
         let fleet = self.newest_membership().await?;
-        if let Some(branch) = &fleet.branch {
-            return Err(Error::unsupported(format!("these drives are those of the branch {branch}, which places slices by their number: it can't grow")));
+        if let Some(aggregator) = &fleet.aggregator {
+            return Err(Error::unsupported(format!(
+                "these drives are those of the aggregator {aggregator}, which places slices by their number: it can't grow"
+            )));
         }
         // A join that was interrupted may be repeated.
         let key = Key::new(MEMBERSHIP_KEY)?;

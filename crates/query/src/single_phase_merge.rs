@@ -20,9 +20,9 @@ pub(crate) fn merge_once() -> Arc<PhysicalRule> {
 
 fn merged_once(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let Some(last) = node.downcast_ref::<AggregateExec>().filter(|a| *a.mode() == AggregateMode::FinalPartitioned) else { return Ok(None) };
-    let Some(dealt) = last.input().downcast_ref::<RepartitionExec>() else { return Ok(None) };
-    let Partitioning::Hash(_, partitions) = dealt.partitioning() else { return Ok(None) };
-    let Some(first) = dealt.input().downcast_ref::<AggregateExec>().filter(|a| *a.mode() == AggregateMode::Partial) else { return Ok(None) };
+    let Some(repartition) = last.input().downcast_ref::<RepartitionExec>() else { return Ok(None) };
+    let Partitioning::Hash(_, partitions) = repartition.partitioning() else { return Ok(None) };
+    let Some(first) = repartition.input().downcast_ref::<AggregateExec>().filter(|a| *a.mode() == AggregateMode::Partial) else { return Ok(None) };
     let merges = first.aggr_expr().iter().all(|f| is_merge(f.fun())) && !first.aggr_expr().is_empty();
     if !merges || !first.group_expr().is_single() || first.group_expr().is_true_no_grouping() {
         return Ok(None);

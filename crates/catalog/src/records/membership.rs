@@ -61,8 +61,8 @@ pub struct Membership {
     /// All its drives: the founding ones in order of their ids, then later ones.
     pub drives: Vec<Member>,
     /// The name of the aggregator that has these drives, if one has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub branch: Option<String>,
+    #[serde(rename = "branch", default, skip_serializing_if = "Option::is_none")]
+    pub aggregator: Option<String>,
     /// The number of home drives of each root record.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub homes: u32,
@@ -153,17 +153,17 @@ impl Membership {
     /// Checks that these drives are what `role` says. A host that took an aggregator's drives for its own would delete
     /// all their content: the records that name it are those of the aggregator's parent host.
     pub(crate) fn plays(&self, role: &Role) -> Result<()> {
-        match (&self.branch, role) {
+        match (&self.aggregator, role) {
             (None, Role::Fleet) => Ok(()),
             (Some(own), Role::Aggregator(name)) if own == name => Ok(()),
             (Some(own), Role::Aggregator(name)) => {
-                Err(Error::invalid(format!("these drives are those of the branch {own}, not of {name}: serve them under that name")))
+                Err(Error::invalid(format!("these drives are those of the aggregator {own}, not of {name}: serve them under that name")))
             }
             (Some(own), Role::Fleet) => Err(Error::invalid(format!(
-                "these drives are those of the branch {own}: serve it (`skytether host serve --aggregator {own}`) and name that as one drive"
+                "these drives are those of the aggregator {own}: serve it (`skytether host serve --aggregator {own}`) and name that as one drive"
             ))),
             (None, Role::Aggregator(name)) => {
-                Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the branch {name} needs empty drives")))
+                Err(Error::invalid(format!("these drives are a fleet of their own, with data sets of their own: the aggregator {name} needs empty drives")))
             }
         }
     }

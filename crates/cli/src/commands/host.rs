@@ -140,7 +140,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     } else {
         let placed = drives_on_nodes(&args.drives, args.redundancy).map_err(Failure::Call)?;
         if args.aggregator.is_some() && args.drives.iter().any(|at| at.contains(';')) {
-            return Err(Failure::Call(Error::invalid("the drives of a branch are one drive of the host above: name them without semicolons")));
+            return Err(Failure::Call(Error::invalid("the drives of an aggregator are one drive of the host above: name them without semicolons")));
         }
         let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
         let mut silent = Vec::new();
@@ -167,9 +167,11 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             let doors = doors::of_drives();
             let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
             let link = args.uplink_gbit.map(|gbit| (gbit * 1e9, 0.0));
-            let branch = Aggregator::open(name, drives, options, Founding::EmptyDrives, link).await?;
+            let aggregator = Aggregator::open(name, drives, options, Founding::EmptyDrives, link).await?;
             let who = format!("{name} serves {} as one", counted(placed.len() as u64, "drive"));
-            return bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(branch.clone(), listener, context))).await;
+            return bound
+                .serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(aggregator.clone(), listener, context)))
+                .await;
         }
         // First: if another host of the same drives has the port, that host keeps the drives.
         let bound = args.serve.bind(&doors::of_hosts(), None).await?;

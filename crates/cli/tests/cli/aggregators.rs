@@ -28,9 +28,9 @@ fn aggregator_is_one_drive_of_its_host_and_shows_its_children() {
     let drive = |n| Served::start(&["drive", "serve", "--data", text(&dir.path().join(format!("drive-{n}"))), "--listen", "127.0.0.1:0"]);
     let drives: Vec<_> = (0..2).map(drive).collect();
     let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
-    let branch = Served::start(&["host", "serve", "--drives", &addresses, "--aggregator", "middle", "--listen", "127.0.0.1:0"]);
+    let aggregator = Served::start(&["host", "serve", "--drives", &addresses, "--aggregator", "middle", "--listen", "127.0.0.1:0"]);
     // So that there are slices enough for both.
-    let host = Served::start(&["host", "serve", "--drives", branch.address(), "--slice-rows", "250", "--listen", "127.0.0.1:0"]);
+    let host = Served::start(&["host", "serve", "--drives", aggregator.address(), "--slice-rows", "250", "--listen", "127.0.0.1:0"]);
 
     let embedded = fleet(dir.path(), "2");
     // Sums of eighths are exact in any order.
@@ -55,9 +55,9 @@ fn aggregator_is_one_drive_of_its_host_and_shows_its_children() {
     let status: Vec<Value> = serde_json::from_str(&run(&["status", "--fleet", &host.url, "--format", "json"]).code(0).out).unwrap();
     assert!(status.len() == 1 && status[0]["info"]["name"] == "middle" && status[0]["error"].is_null(), "{status:?}");
     let said = run(&["host", "serve", "--drives", &addresses, "--listen", "127.0.0.1:0"]).fails(1);
-    assert!(said.contains("those of the branch middle") && said.contains("--aggregator middle"), "{said}");
+    assert!(said.contains("those of the aggregator middle") && said.contains("--aggregator middle"), "{said}");
 
-    for served in [host, branch].into_iter().chain(drives) {
+    for served in [host, aggregator].into_iter().chain(drives) {
         let done = served.stop().code(0);
         assert!(done.out.is_empty() && done.err.trim_end().ends_with("stopped"), "{done:?}");
     }

@@ -40,7 +40,9 @@ impl Task {
             }
             Ok(OpenReply::Whole(_)) if self.source.is_some() => {
                 let name = &self.drives[at].cse.info().name;
-                Err(Error::internal(format!("{name} runs a sub-plan as a whole of which the branch above it feeds it slices: do they have the same version?")))
+                Err(Error::internal(format!(
+                    "{name} runs a sub-plan as a whole, although the aggregator above it feeds its slices: do they have the same version?"
+                )))
             }
             Ok(OpenReply::Whole(stream)) if first => {
                 let drive = &mut self.drives[at];

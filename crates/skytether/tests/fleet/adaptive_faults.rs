@@ -165,11 +165,11 @@ async fn host(dir: &Path, fates: [Fate; DRIVES], policy: Policy, limits: Limits)
 }
 
 /// A host over the last drive, and an aggregator of all others.
-async fn host_of_branch(dir: &Path, fates: [Fate; DRIVES], above: Policy, below: Policy, limits: Limits) -> Host {
+async fn host_of_aggregator(dir: &Path, fates: [Fate; DRIVES], above: Policy, below: Policy, limits: Limits) -> Host {
     let mut drives: Vec<_> = fates.into_iter().enumerate().map(|(n, fate)| unsteady(dir, n, fate)).collect();
     let alone = drives.pop().unwrap();
-    let branch = Aggregator::open("branch", drives, options(below, limits), Founding::EmptyDrives, None).await.unwrap();
-    Host::join(vec![branch, alone], options(above, limits), Founding::EmptyDrives).await.unwrap().0
+    let aggregator = Aggregator::open("aggregator", drives, options(below, limits), Founding::EmptyDrives, None).await.unwrap();
+    Host::join(vec![aggregator, alone], options(above, limits), Founding::EmptyDrives).await.unwrap().0
 }
 
 async fn fill(host: &Host) {
@@ -237,7 +237,7 @@ async fn faults_below_an_aggregator_change_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { pause: 0.01, silence: 2.0, ..Limits::default() };
     let none = Fate::default();
-    let first = host_of_branch(dir.path(), [none; DRIVES], Policy::Adaptive, Policy::Adaptive, limits).await;
+    let first = host_of_aggregator(dir.path(), [none; DRIVES], Policy::Adaptive, Policy::Adaptive, limits).await;
     fill(&first).await;
     let mut expected = Vec::new();
     for sql in QUERIES {
@@ -258,7 +258,7 @@ async fn faults_below_an_aggregator_change_no_answer() {
         for (at, fate) in fates.into_iter().enumerate() {
             let mut all = [none; DRIVES];
             all[at % 2] = fate;
-            let host = host_of_branch(dir.path(), all, above, below, limits).await;
+            let host = host_of_aggregator(dir.path(), all, above, below, limits).await;
             for (sql, expected) in QUERIES.iter().zip(&expected) {
                 let given = answer(&host, sql).await.unwrap_or_else(|e| panic!("{above:?} over {below:?}, {fate:?}: {sql}: {}", e.report()));
                 assert_eq!(&given, expected, "{above:?} over {below:?}, {fate:?}: {sql}");
@@ -267,7 +267,7 @@ async fn faults_below_an_aggregator_change_no_answer() {
     }
     // The error names a drive that always breaks, also two levels below the host.
     let fates = [none, Fate { breaks: Some((1, usize::MAX)), ..none }, none];
-    let host = host_of_branch(dir.path(), fates, full, full, limits).await;
+    let host = host_of_aggregator(dir.path(), fates, full, full, limits).await;
     let error = answer(&host, QUERIES[0]).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.report().contains("drive-1") && error.report().contains("the connection broke"), "{}", error.report());

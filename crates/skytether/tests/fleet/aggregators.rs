@@ -35,16 +35,16 @@ fn drive(dir: &Path, name: &str, device: Option<&str>) -> Arc<dyn Cse> {
     linked(Drive::open(&dir.join(name), Some(identity), DriveOptions { memory_limit: 64 << 20, device, ..DriveOptions::default() }).unwrap())
 }
 
-async fn branch(name: &str, drives: Vec<Arc<dyn Cse>>, moving: AdaptiveMode) -> Result<Arc<dyn Cse>> {
+async fn aggregator(name: &str, drives: Vec<Arc<dyn Cse>>, moving: AdaptiveMode) -> Result<Arc<dyn Cse>> {
     Ok(Aggregator::open(name, drives, options(moving), Founding::EmptyDrives, None).await? as Arc<dyn Cse>)
 }
 
 /// Three levels. The host is over three members: an aggregator of three drives, an aggregator of an aggregator of two
 /// and a drive, and a drive.
 async fn tree(dir: &Path, above: AdaptiveMode, below: AdaptiveMode) -> Host {
-    let left = branch("left", ["a", "b", "c"].map(|name| drive(dir, name, None)).to_vec(), below).await.unwrap();
-    let inner = branch("inner", vec![drive(dir, "d", None), drive(dir, "e", None)], below).await.unwrap();
-    let right = branch("right", vec![inner, drive(dir, "f", None)], below).await.unwrap();
+    let left = aggregator("left", ["a", "b", "c"].map(|name| drive(dir, name, None)).to_vec(), below).await.unwrap();
+    let inner = aggregator("inner", vec![drive(dir, "d", None), drive(dir, "e", None)], below).await.unwrap();
+    let right = aggregator("right", vec![inner, drive(dir, "f", None)], below).await.unwrap();
     Host::join(vec![left, right, drive(dir, "g", None)], options(above), Founding::EmptyDrives).await.unwrap().0
 }
 
@@ -141,8 +141,8 @@ async fn drives_of_many_speeds_work_in_one_tree() {
     let rows = batches(30, 1000);
     let slow = "speed_per_core = 0.02\ncores = 2\nmemory_bytes = 67108864\ndisk_bytes_per_s = 2e8\nlink_bits_per_s = 1e9\n";
     let quick = "speed_per_core = 0.5\ncores = 1\nmemory_bytes = 67108864\ndisk_bytes_per_s = 1e9\nlink_bits_per_s = 1e10\n";
-    let below = branch("below", vec![drive(dir.path(), "a", Some(slow)), drive(dir.path(), "b", Some(quick))], AdaptiveMode::AsNeeded).await.unwrap();
-    let middle = branch("middle", vec![below, drive(dir.path(), "c", Some(slow))], AdaptiveMode::AsNeeded).await.unwrap();
+    let below = aggregator("below", vec![drive(dir.path(), "a", Some(slow)), drive(dir.path(), "b", Some(quick))], AdaptiveMode::AsNeeded).await.unwrap();
+    let middle = aggregator("middle", vec![below, drive(dir.path(), "c", Some(slow))], AdaptiveMode::AsNeeded).await.unwrap();
     let profile = middle.info().profile.unwrap();
     assert_eq!((profile.cores, profile.disk_bytes_per_s), (5, 1.4e9));
     assert!((profile.speed_per_core - (4.0 * 0.02 + 0.5) / 5.0).abs() < 1e-9);
@@ -173,7 +173,7 @@ async fn busy_drive_of_an_aggregator_returns_its_slices() {
 async fn drives_of_an_aggregator_belong_to_it_alone() {
     let dir = tempfile::tempdir().unwrap();
     let drives = || vec![drive(dir.path(), "a", None), drive(dir.path(), "b", None)];
-    let left = branch("left", drives(), AdaptiveMode::AsNeeded).await.unwrap();
+    let left = aggregator("left", drives(), AdaptiveMode::AsNeeded).await.unwrap();
     let id = left.info().id;
     let host = Host::join(vec![left], options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
     fill(&host, &batches(4, 100)).await;
@@ -181,15 +181,15 @@ async fn drives_of_an_aggregator_belong_to_it_alone() {
     // A host would take everything for garbage.
     let error = Host::join(drives(), options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
-    assert!(error.to_string().contains("the branch left"), "{error}");
-    let error = branch("other", drives(), AdaptiveMode::AsNeeded).await.unwrap_err();
-    assert!(error.to_string().contains("the branch left, not of other"), "{error}");
-    let error = branch("left", drives().split_off(1), AdaptiveMode::AsNeeded).await.unwrap_err();
+    assert!(error.to_string().contains("the aggregator left"), "{error}");
+    let error = aggregator("other", drives(), AdaptiveMode::AsNeeded).await.unwrap_err();
+    assert!(error.to_string().contains("the aggregator left, not of other"), "{error}");
+    let error = aggregator("left", drives().split_off(1), AdaptiveMode::AsNeeded).await.unwrap_err();
     assert!(error.to_string().contains("missing: a"), "{error}");
     // In any order of its drives it is the same aggregator with the same content.
     let mut turned = drives();
     turned.reverse();
-    let left = branch("left", turned, AdaptiveMode::AsNeeded).await.unwrap();
+    let left = aggregator("left", turned, AdaptiveMode::AsNeeded).await.unwrap();
     assert_eq!(left.info().id, id);
     let host = Host::join(vec![left], options(AdaptiveMode::AsNeeded), Founding::EmptyDrives).await.unwrap().0;
     let (rows, _) = ask(&host, "SELECT count(*) FROM lab.plain").await.unwrap();
@@ -234,7 +234,7 @@ async fn expression_queries_work_over_a_tree() {
             let mut options = options(moving);
             options.slices.max_rows = max_rows;
             let dir = tempfile::tempdir().unwrap();
-            let left = branch("left", ["a", "b", "c"].map(|name| drive(dir.path(), name, None)).to_vec(), moving).await.unwrap();
+            let left = aggregator("left", ["a", "b", "c"].map(|name| drive(dir.path(), name, None)).to_vec(), moving).await.unwrap();
             let host = Host::join(vec![left, drive(dir.path(), "d", None)], options, Founding::EmptyDrives).await.unwrap().0;
             write_by(host.writer(&name("lab.tiny"), DatasetKind::Expression, false).await.unwrap()).await;
             for (sql, expected) in queries.iter().zip(&expected) {
@@ -255,7 +255,7 @@ async fn aggregator_is_served_like_a_drive() {
         let path = dir.path().to_owned();
         let server = Server::start(move |listener| async move {
             let drives = drives.map(|name| drive(&path, name, None)).to_vec();
-            let served = branch(name, drives, AdaptiveMode::AsNeeded).await.unwrap();
+            let served = aggregator(name, drives, AdaptiveMode::AsNeeded).await.unwrap();
             send.send(()).unwrap();
             skytether_flight_drive::serve(served, listener, std::future::pending()).await.unwrap();
         });

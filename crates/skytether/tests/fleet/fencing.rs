@@ -236,16 +236,16 @@ async fn damaged_or_lost_coordinator_record_is_rewritten() {
 async fn aggregators_and_their_parents_are_fenced_separately() {
     let dir = tempfile::tempdir().unwrap();
     let drives = served(dir.path(), 2);
-    let branch = async || Aggregator::open("left", connected(&drives).await, options("none"), Founding::EmptyDrives, None).await.unwrap() as Arc<dyn Cse>;
-    let above = async |branch: &Arc<dyn Cse>| Host::join(vec![Arc::clone(branch)], options("none"), Founding::EmptyDrives).await.unwrap().0;
-    let left = branch().await;
+    let aggregator = async || Aggregator::open("left", connected(&drives).await, options("none"), Founding::EmptyDrives, None).await.unwrap() as Arc<dyn Cse>;
+    let above = async |aggregator: &Arc<dyn Cse>| Host::join(vec![Arc::clone(aggregator)], options("none"), Founding::EmptyDrives).await.unwrap().0;
+    let left = aggregator().await;
     let older = above(&left).await;
     store(&older, "lab.t", 500).await.unwrap();
     let newer = above(&left).await;
     fenced(&store(&older, "lab.t", 100).await.unwrap_err());
     store(&newer, "lab.t", 200).await.unwrap();
     // Another process of the same aggregator: the former one changes nothing below it, whichever host it serves.
-    let again = branch().await;
+    let again = aggregator().await;
     fenced(&store(&newer, "lab.t", 100).await.unwrap_err());
     let last = above(&again).await;
     assert_eq!(rows(&last, "lab.t").await.unwrap(), "800");

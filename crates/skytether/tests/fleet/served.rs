@@ -285,7 +285,7 @@ async fn the_parts_of_a_receipt_add_up_over_sockets_too() {
     let explanation = fleet.explanation(sql, true, &QueryOptions::default()).await.unwrap();
     assert_eq!(explanation.receipt.as_ref().unwrap().rows, 4);
     let tree = explanation.receipt.as_ref().unwrap().tree();
-    assert!(tree.contains("it merges what the drives have aggregated") && tree.contains("Beside it: __shipped_0"), "{explanation}");
+    assert!(tree.contains("it merges what the drives have aggregated") && tree.contains("Broadcast: __shipped_0"), "{explanation}");
     let plain = fleet.explanation(sql, false, &QueryOptions::default()).await.unwrap();
     assert_eq!(plain.to_string(), fleet.explain(sql, false, &QueryOptions::default()).await.unwrap());
 }

@@ -182,8 +182,8 @@ async fn stalled_drive_of_an_aggregator_is_named() {
     let join = async || {
         let mut drives = stores.drives();
         let alone = drives.pop().unwrap();
-        let branch = Aggregator::open("branch", drives, full.clone(), Founding::EmptyDrives, None).await.unwrap();
-        Host::join(vec![branch, alone], full.clone(), Founding::EmptyDrives).await.unwrap().0
+        let aggregator = Aggregator::open("aggregator", drives, full.clone(), Founding::EmptyDrives, None).await.unwrap();
+        Host::join(vec![aggregator, alone], full.clone(), Founding::EmptyDrives).await.unwrap().0
     };
     let host = join().await;
     fill(&host).await;

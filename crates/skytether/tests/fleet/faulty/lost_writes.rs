@@ -165,24 +165,24 @@ impl Scene {
 
     /// Checks that all acknowledged changes are there and that a scrub repairs the drive, or says what is wrong. A host
     /// that ran before asks the drive first, and a scrub shows it the loss. A new host compares the records.
-    async fn is_whole(&self, host: &Host, same: bool) -> Result<Became> {
+    async fn is_whole(&self, host: &Host, same: bool) -> Result<Outcome> {
         let (_, after) = self.change.between();
         let wrong = |text: String| Err(Error::internal(text));
-        let mut became = Became::Whole;
+        let mut outcome = Outcome::Whole;
         for round in 0..3 {
             // No record says that a data set was dropped. A home drive that lost the drop still has the root record, so
             // the data set exists again. The other drives have deleted their parts.
             if let (Change::Drop, Err(e)) = (self.change, held(host, VICTIM).await) {
-                if e.kind() != Kind::Corrupt || !e.report().contains(&format!("drop {VICTIM}")) || became == Became::DroppedAgain {
+                if e.kind() != Kind::Corrupt || !e.report().contains(&format!("drop {VICTIM}")) || outcome == Outcome::DroppedAgain {
                     return Err(e);
                 }
                 host.catalog().drop_dataset(&name(VICTIM)).await?;
-                became = Became::DroppedAgain;
+                outcome = Outcome::DroppedAgain;
             }
             for (dataset, holds) in [(VICTIM, &after), (BYSTANDER, &Some(holds(OTHER)))] {
                 match held(host, dataset).await {
                     Ok(held) if held == *holds => {}
-                    _ if same && round == 0 && dataset == VICTIM => became = Became::WholeOnceScrubbed,
+                    _ if same && round == 0 && dataset == VICTIM => outcome = Outcome::WholeOnceScrubbed,
                     other => return wrong(format!("{dataset} holds {other:?} and not {holds:?} in round {round}")),
                 }
             }
@@ -193,13 +193,13 @@ impl Scene {
                 return wrong(format!("scrub in round {round}: {report}"));
             }
         }
-        Ok(became)
+        Ok(outcome)
     }
 }
 
 /// The outcome for a fleet with a drive that lost writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Became {
+enum Outcome {
     Whole,
     WholeOnceScrubbed,
     /// Once the data set that came back was dropped again.
@@ -209,7 +209,7 @@ enum Became {
 /// That of everything acknowledged nothing is lost when one drive forgets some of it.
 async fn survives(redundancy: &'static str, change: Change, forgotten: &[(usize, bool)]) {
     let scene = Scene::new(redundancy, change).await;
-    let (mut cases, mut wrong, mut became) = (0, Vec::new(), BTreeMap::new());
+    let (mut cases, mut wrong, mut outcome) = (0, Vec::new(), BTreeMap::new());
     for at in 0..DRIVES {
         for (batches, same) in forgotten.iter().copied() {
             let tried = tokio::time::timeout(LIMIT, async {
@@ -223,12 +223,12 @@ async fn survives(redundancy: &'static str, change: Change, forgotten: &[(usize,
             });
             cases += 1;
             match tried.await.unwrap_or_else(|_| Err(format!("drive-{at}, {batches}, {same}: takes more than {LIMIT:?}"))) {
-                Ok(what) => *became.entry(what).or_insert(0) += 1,
+                Ok(what) => *outcome.entry(what).or_insert(0) += 1,
                 Err(e) => wrong.push(e),
             }
         }
     }
-    println!("{redundancy}, {change:?}: {cases} cases: {became:?}, {} wrong", wrong.len());
+    println!("{redundancy}, {change:?}: {cases} cases: {outcome:?}, {} wrong", wrong.len());
     assert!(wrong.is_empty(), "{} of {cases}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
