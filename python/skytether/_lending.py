@@ -159,8 +159,8 @@ def _exit() -> None:
     # Without the lock where a thread holds it for long: it opens a fleet that does not answer, and opens no other.
     held = _lock.acquire(timeout=PATIENCE)
     try:
-        for location in list(_borrowed):
-            fleet, _ = _borrowed.pop(location)
+        while _borrowed:
+            location, (fleet, _) = _borrowed.popitem()
             _released[location] = fleet
     finally:
         if held:
