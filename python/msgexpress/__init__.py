@@ -9,8 +9,11 @@
 
 from __future__ import annotations
 
+# One package on the index has both modules, and so one version.
+from skytether import __version__
+
 from ._dataset import Dataset
 from ._db import MsgExpress, connect, open
 from ._rank import RankResult
 
-__all__ = ["Dataset", "MsgExpress", "RankResult", "connect", "open"]
+__all__ = ["Dataset", "MsgExpress", "RankResult", "__version__", "connect", "open"]

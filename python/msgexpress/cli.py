@@ -414,7 +414,7 @@ def _file_name(group: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
-    parser.add_argument("--version", action="version", version=f"msgx {_version()}")
+    parser.add_argument("-V", "--version", action="version", version=f"msgx {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str, fleet: bool = True) -> argparse.ArgumentParser:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import operator
 import os
-import time
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
-from . import _internal
+from . import _internal, _lending
 from ._growth import Growth, bytes_per_s, either_name
 from ._result import Explanation, Receipt, Result
 from ._sources import as_stream, plan_bytes
@@ -31,13 +30,6 @@ FileProgress = Callable[[int, int], None]
 #: Open fleets of this process by their directories. ``skytether://`` reads through these objects, as a directory can't
 #: be opened twice.
 _opened: weakref.WeakValueDictionary[str, Fleet] = weakref.WeakValueDictionary()
-
-#: Directories of fleets that ``skytether://`` has open. Readers release their files in threads of their own, a moment
-#: after they returned their result.
-_lent: set[str] = set()
-
-#: Seconds to wait for that.
-PATIENCE = 2.0
 
 #: A device profile: the name of a shipped one (``"envoy"``, ``"newport"``, ``"server"``, ``"unlimited"``), the path of
 #: a TOML file, or a profile's TOML text.
@@ -113,29 +105,10 @@ def open(  # noqa: A001 - the name users expect
             f"drives is {drives!r}, and must be a number: open() is for drives in a directory; served drives have a host (skytether host serve --drives ADDR,ADDR), which connect(\"HOST:PORT\") reaches"
         )
     nodes = either_name("nodes", nodes, "hosts", hosts)
-    waited = time.monotonic() + PATIENCE
-    while os.path.realpath(path) in _lent and time.monotonic() < waited:
-        time.sleep(0.01)
+    _lending.make_way(os.fspath(path))
     fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows, nodes=nodes))
     _opened[os.path.realpath(path)] = fleet
     return fleet
-
-
-def borrow(location: str) -> Fleet:
-    """Borrows the fleet in a directory or behind a host for a read. The caller returns it with `give_back`."""
-    if _internal.is_host(location):
-        return connect_again(location)
-    fleet = Fleet(_internal.Fleet.open(location, None, "none", "unlimited", False, None, None, None, None))
-    _lent.add(location)
-    return fleet
-
-
-def give_back(location: str, fleet: Fleet) -> None:
-    """Closes what was borrowed."""
-    try:
-        fleet.close()
-    finally:
-        _lent.discard(location)
 
 
 def opened(path: str | os.PathLike[str]) -> Fleet | None:

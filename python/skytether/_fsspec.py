@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from . import _internal
-from ._fleet import _credentials, give_back
+from . import _internal, _lending
+from ._fleet import _credentials
 from .errors import ConflictError, CorruptError, InvalidError, NotFoundError, SkytetherError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -36,44 +36,11 @@ ENDING = ".parquet"
 #: one need not read them again.
 KEPT = 4
 
-#: Guards what all file systems of the process share.
-_shared = threading.RLock()
-
-#: Fleets that were opened for reading, by location, and how many are using each.
-_borrowed: dict[str, tuple[Fleet, int]] = {}
+#: Guards `_known`.
+_shared = threading.Lock()
 
 #: Tables by location of their fleet and name, the last used last.
 _known: OrderedDict[tuple[str, str], Any] = OrderedDict()
-
-
-def _take(location: str) -> tuple[Fleet, Callable[[], None]]:
-    """The fleet at a location, and a function to call after the read. A fleet that another user has open stays open."""
-    from . import _fleet
-
-    with _shared:
-        if location in _borrowed:
-            fleet, users = _borrowed[location]
-        else:
-            fleet, users = _fleet.opened(location), 0
-            if fleet is not None:
-                return fleet, _nothing
-            fleet = _fleet.borrow(location)
-        _borrowed[location] = (fleet, users + 1)
-        return fleet, partial(_give_back, location)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _give_back(location: str) -> None:
-    with _shared:
-        fleet, users = _borrowed[location]
-        if users > 1:
-            _borrowed[location] = (fleet, users - 1)
-        else:
-            del _borrowed[location]
-            give_back(location, fleet)
 
 
 @contextmanager
@@ -149,15 +116,17 @@ class SkytetherFileSystem(AbstractFileSystem):
     # Fleets
 
     def _take(self, location: str) -> tuple[Fleet, Callable[[], None]]:
-        return (self._fleet, _nothing) if self._fleet is not None else _take(location)
+        return (self._fleet, _lending.nothing) if self._fleet is not None else _lending.take(location)
 
     @contextmanager
     def _using(self, location: str) -> Iterator[Fleet]:
-        fleet, release = self._take(location)
-        try:
-            yield fleet
-        finally:
-            release()
+        with _lending.working():
+            fleet, release = self._take(location)
+            try:
+                yield fleet
+            finally:
+                release()
+                _lending.wait_here(location)
 
     def _plain(self, fleet: Fleet, location: str, name: str) -> Any:
         """The table's file, as it is now."""
@@ -240,7 +209,7 @@ def _files(dataset: dict[str, Any]) -> list[str]:
 
 
 def _fetch(file: Any, path: str, start: int, end: int) -> bytes:
-    with _as_os_error(path):
+    with _as_os_error(path), _lending.working():
         return file.read(max(0, start), min(end, file.size()))
 
 
@@ -255,7 +224,8 @@ class TableFile(AbstractBufferedFile):
         stripped = fs._strip_protocol(path)
         if not name:
             raise IsADirectoryError(errno.EISDIR, "a fleet is a directory of tables", stripped)
-        with _as_os_error(stripped):
+        self._location = location
+        with _as_os_error(stripped), _lending.working():
             fleet, release = fs._take(location)
             # However it ends, closed or forgotten.
             self._done = weakref.finalize(self, release)
@@ -274,6 +244,13 @@ class TableFile(AbstractBufferedFile):
 
     def close(self) -> None:
         super().close()
+        self._end()
+        _lending.wait_here(getattr(self, "_location", ""))
+
+    def _end(self) -> None:
         done = getattr(self, "_done", None)
         if done is not None:
             done()
+
+    #: Not `close`, as in the base classes: that waits, and this may run on any thread and while Python exits.
+    __del__ = _end

@@ -205,6 +205,11 @@ def test_export_keeps_text_as_text(tmp_path):
     assert_same(ad.read_h5ad(tmp_path / "out.h5ad"), wanted)
 
 
+def test_version_is_that_of_the_package():
+    assert command("-V").stdout == command("--version").stdout == f"msgx {msgexpress.__version__}\n"
+    assert msgexpress.__version__ == skytether.__version__
+
+
 def test_without_a_fleet(tmp_path):
     done = command("ls", MSGX_FLEET="")
     assert done.returncode == 2 and "--fleet" in done.stderr

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -481,3 +482,47 @@ def test_malformed_dumps_are_refused(tmp_path):
         (tmp_path / "none.vpic").write_bytes(b"")
         fleet.ingest(tmp_path / "none.vpic", "physics.none")
         assert [d["name"] for d in fleet.ls()] == ["physics.none"]
+
+
+#: As in docs/physicists.md: each drops its file where pyarrow does, on a thread of pyarrow's.
+SCRIPTS = {
+    "pandas": "import pandas as pd; print(len(pd.read_parquet('skytether://{place}/lab.t.parquet', columns=['x'], filters=[('k', '>', 4000)])))",
+    "pyarrow": "import fsspec, pyarrow.parquet as pq; print(pq.read_table('{place}/lab.t.parquet', filesystem=fsspec.filesystem('skytether')).num_rows)",
+    # A reader that is dropped while pyarrow reads ahead.
+    "half": "import fsspec, pyarrow.dataset as ds; d = ds.dataset('{place}/lab.t.parquet', filesystem=fsspec.filesystem('skytether'), format='parquet');"
+    " next(iter(d.to_batches(batch_size=10))); print('begun')",
+    # A file that is open at the end.
+    "open": "import fsspec; file = fsspec.open('skytether://{place}/lab.t.parquet').open(); print(file.read(4))",
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    place = tmp_path_factory.mktemp("filled") / "fleet"
+    with skytether.open(place, drives=5, redundancy="ec:4+1", slice_rows=500) as opened:
+        opened.ingest(events(20_000), "lab.t")
+    return place
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_that_reads_the_view_ends(filled, script):
+    """The last file of a fleet is dropped while Python exits, or a moment before. Five times, as that is a race."""
+    printed = {"pandas": "15999", "pyarrow": "20000", "half": "begun", "open": "b'PAR1'"}[script]
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", SCRIPTS[script].format(place=filled)], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.strip() == printed
+    skytether.open(filled).close()
+
+
+def test_a_dropped_file_closes_its_fleet(filled):
+    """Without a call to `close`, as pyarrow drops its files; also on a thread that waits for nothing."""
+    file = fsspec.open(f"skytether://{filled}/lab.t.parquet").open()
+    with pytest.raises(skytether.ConflictError):
+        skytether.open(filled)
+    del file
+    skytether.open(filled).close()
+    files = [fsspec.open(f"skytether://{filled}/lab.t.parquet").open() for _ in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: files.pop().read(4), range(8)))
+    skytether.open(filled).close()

@@ -27,6 +27,9 @@ use skytether_runtime::within;
 /// The shortest time between two checks whether lost drives are back, and how long the drives have to answer.
 const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
+/// The longest wait for such a check before the status of the drives. Ingests and repairs may hold the lock for it.
+const PROBE: Duration = Duration::from_secs(5);
+
 /// Data sets whose root records are compared at a time.
 const AGREED: usize = 16;
 
@@ -145,6 +148,23 @@ impl Catalog {
                 tracing::debug!("{e}");
             }
         });
+    }
+
+    /// Checks before a status whether lost drives are back, and whether blank ones are in their places. A check that
+    /// takes long goes on in the background.
+    pub async fn probe_lost(&self) {
+        if !self.health().is_redundant() {
+            return;
+        }
+        let own = self.clone();
+        let check = tokio::spawn(async move {
+            if let Err(e) = own.rejoin(LOOK.1).await {
+                tracing::debug!("{e}");
+            }
+        });
+        if tokio::time::timeout(PROBE, check).await.is_err() {
+            tracing::debug!("the check for lost drives takes long");
+        }
     }
 
     /// The drives that were away while something changed, and have not got it yet.

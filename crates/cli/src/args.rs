@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Run a host: catalog, planning and merging over drives.
     #[command(subcommand)]
     Host(HostCommand),
-    /// Put files (Parquet, Arrow IPC/Feather, CSV, JSON lines, raw VPIC particles) on the drives as one table.
+    /// Put files (Parquet, Arrow IPC/Feather, CSV, TSV, JSON lines, raw VPIC particles) on the drives as one table.
     Ingest(Ingest),
     /// Write a table to one Parquet file: its slices as they are stored.
     Export(Export),

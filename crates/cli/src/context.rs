@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Call(Error),
     /// The work failed.
     Work(Error),
+    /// The work failed for several reasons: a line for each.
+    Each(Vec<Error>),
     /// Ctrl-C ended it; has the line to print.
     Stopped(&'static str),
 }

@@ -1,7 +1,8 @@
 //! The `skytether` command. One crate, reached as a binary and through the Python wheel's entry point.
 //!
 //! [`main_with`] parses arguments (`args`), resolves them (`run`) and runs a command; each has a file in `commands`.
-//! `serving` and `shutdown` are for the commands that serve; `output`, `listing` and `progress` write for people.
+//! `serving` and `shutdown` are for the commands that serve; `output`, `listing` and `progress` write for people, and
+//! `logging` writes the log.
 //!
 //! Invariants: results go to stdout, everything else to stderr. Exit status 0 means done, 1 that the work failed, 2
 //! that the call was wrong, 130 that Ctrl-C was pressed. Commands hold no logic of their own: `skytether` does
@@ -15,20 +16,22 @@ mod common_args;
 mod context;
 mod doors;
 mod listing;
+mod logging;
 mod output;
 mod progress;
 mod run;
 mod serving;
 mod shutdown;
 
-use std::ffi::{OsStr, OsString};
-use std::io::IsTerminal;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 use skytether_common::Error;
 
 use crate::context::Failure;
+use crate::logging::Writer;
+pub use crate::logging::log_to_stderr;
 
 /// Exit status of work that failed.
 const FAILED: u8 = 1;
@@ -50,7 +53,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return if e.use_stderr() { WRONG_CALL } else { 0 };
         }
     };
-    log_to_stderr();
+    logging::begin(Writer::of(&cli.command));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).thread_stack_size(STACK).build() {
         Ok(runtime) => runtime,
         Err(e) => return fail(&Error::unavailable("cannot start threads").with_source(e), FAILED),
@@ -62,6 +65,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(Failure::Work(e)) => fail(&e, FAILED),
         Err(Failure::Call(e)) => fail(&e, WRONG_CALL),
+        Err(Failure::Each(errors)) => errors.iter().map(|e| fail(e, FAILED)).last().unwrap_or(FAILED),
         Err(Failure::Stopped(line)) => {
             shutdown::print_error_line(line);
             shutdown::STOPPED
@@ -93,33 +97,11 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Logs warnings to stderr. `SKYTETHER_LOG=info` or `debug` logs more; `SKYTETHER_LOG=skytether::moves=trace` logs the
-/// decisions of adaptive execution.
-pub fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SKYTETHER_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    // A second call in one process (tests, Python) finds the subscriber already there.
-    let colours = coloured(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).compact().try_init();
-}
-
-/// Whether what is logged is coloured: on a terminal, unless `NO_COLOR` says something (<https://no-color.org>).
-fn coloured(terminal: bool, no_color: Option<&OsStr>) -> bool {
-    terminal && no_color.is_none_or(OsStr::is_empty)
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
     fn an_error_is_one_line() {
         let text = "no function matches 'f(Utf8)'. You might need a cast.\n\tCandidate functions:\n\tf(Int64)\n\tf(Float64)\n";
         assert_eq!(super::one_line(text), "no function matches 'f(Utf8)'. You might need a cast. Candidate functions: f(Int64); f(Float64)");
-    }
-
-    #[test]
-    fn only_a_terminal_gets_colours() {
-        use super::{OsStr, coloured};
-
-        assert!(coloured(true, None) && coloured(true, Some(OsStr::new(""))));
-        assert!(!coloured(true, Some(OsStr::new("1"))) && !coloured(false, None));
     }
 }

@@ -19,7 +19,10 @@ use skytether_catalog::records::membership::newest;
 use skytether_catalog::records::membership::{Founding, Membership, Role};
 use skytether_catalog::root_store::Catalog;
 use skytether_recovery::fallback::Fallback;
-use skytether_recovery::missing_drive::{MissingDrive, UnavailableDrive, advice};
+use skytether_recovery::missing_drive::{MissingDrive, UnavailableDrive};
+
+/// The log's target for drives without which a fleet opens. Commands that show the drives leave it out.
+const LOST: &str = "skytether::lost";
 
 impl Cluster {
     /// Joins all drives of one fleet to a cluster, and deletes what earlier ingests left behind. Also gives the number
@@ -71,11 +74,11 @@ impl Cluster {
             };
             let mut why: BTreeMap<Uuid, UnavailableDrive> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
             let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
-            let mut missing = Vec::new();
+            let (mut missing, mut lines) = (Vec::new(), Vec::new());
             for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
                 let silent = || (usize::MAX, not_given(&member.id, &options.silent, founding));
                 let (place, text) = why.remove(&member.id).map_or_else(silent, |lost| (lost.place, lost.error.report()));
-                tracing::warn!("{} is lost: {text}; {}", member.name, advice(&member.id, &member.name, founding == Founding::KnownList));
+                lines.push(format!("{} is lost: {text}; `skytether status` says what to do", member.name));
                 missing.push((place, Arc::new(MissingDrive::new(member.id, &member.name, text))));
             }
             let gone = missing.iter().map(|(_, gone)| Arc::clone(gone)).collect();
@@ -83,7 +86,12 @@ impl Cluster {
             for (place, gone) in missing {
                 drives.insert(place.min(drives.len()), gone);
             }
-            Self::joined(drives, gone, options, founding, scheme, fallback).await
+            let joined = Self::joined(drives, gone, options, founding, scheme, fallback).await?;
+            // An error names these drives itself.
+            for line in lines {
+                tracing::warn!(target: LOST, "{line}");
+            }
+            Ok(joined)
         })
     }
 

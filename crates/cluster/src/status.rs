@@ -14,9 +14,11 @@ use skytether_recovery::missing_drive::advice;
 use skytether_runtime::within;
 
 impl Cluster {
-    /// The status of all members: usage or the reason why it is unknown, and the data sets with damage on the drive.
+    /// The status of all members: usage or the reason why it is unknown, and the data sets with damage on the drive. It
+    /// checks first whether lost drives are back, and whether blank ones are in their places.
     pub fn status(&self) -> BoxFuture<'_, Vec<DriveStatus>> {
         Box::pin(async move {
+            self.catalog().probe_lost().await;
             let health = self.catalog().health();
             join_all((0..self.drives().len()).filter(|at| !health.is_outside(*at)).map(|at| self.status_of(at))).await
         })

@@ -74,6 +74,9 @@ enum Stage {
     Answer,
 }
 
+/// The log's target for the loss and the return of drives. Servers log both.
+const DRIVES: &str = "skytether::drives";
+
 /// Advice for the operator of the drives.
 const RESTART: &str = "start it again with `skytether drive serve`";
 const START: &str = "is `skytether drive serve` running there?";
@@ -98,8 +101,10 @@ impl Peer {
     /// nothing.
     fn found(&self, lost: Option<&str>) {
         match lost {
-            Some(why) if !self.lost.swap(true, Ordering::Relaxed) => tracing::warn!("{} is lost: {why}", self.title),
-            None if self.id.is_some() && self.lost.swap(false, Ordering::Relaxed) => tracing::warn!("{} is back", self.title),
+            Some(why) if !self.lost.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(target: DRIVES, "{} is lost: {why}", self.title);
+            }
+            None if self.id.is_some() && self.lost.swap(false, Ordering::Relaxed) => tracing::info!(target: DRIVES, "{} is back", self.title),
             _ => {}
         }
     }

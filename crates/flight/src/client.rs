@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use skytether_common::{Context, DatasetName, Error, Key, Kind, Result};
+use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_device::{CseInfo, ResultMessage, Storage};
 use skytether_flight_drive::MAX_MESSAGE;
 use skytether_flight_drive::deliveries::{DeliveryDecoder, Incoming};
@@ -21,6 +21,7 @@ use skytether_flight_drive::status::{from_status, is_ours, of_connection};
 use skytether_slice::SliceOptions;
 use skytether_store::{Entry, Op, Usage, Version};
 use skytether_transport::grpc::{self as transport, Channel, ChannelOptions};
+use skytether_transport::endpoint::{DEFAULT_SCHEME, TLS_SCHEME};
 use skytether_transport::{Credentials, Endpoint, Secret, TokenInfo};
 use tonic::Streaming;
 use uuid::Uuid;
@@ -121,6 +122,19 @@ impl Connection {
     }
 }
 
+/// The error of the first call at `url`. A host that refuses the caller's token is a host nevertheless. A port with TLS
+/// accepts the connection and ends it at the first plain byte.
+fn first_call_failed(endpoint: &Endpoint, url: &str, error: Error) -> Error {
+    match error.kind() {
+        Kind::Invalid => error,
+        Kind::Unavailable if endpoint.scheme() == DEFAULT_SCHEME => {
+            Error::unavailable(format!("{}; if it uses TLS, write {TLS_SCHEME}://{}", error.report(), endpoint.authority()))
+        }
+        Kind::Unavailable => error,
+        _ => error.context(format!("what listens at {url} is no Skytether host")),
+    }
+}
+
 impl RemoteHost {
     /// Connects to the host at `url`, without credentials: see [`RemoteHost::connect_with`].
     ///
@@ -152,12 +166,12 @@ impl RemoteHost {
             let answer = tokio::time::timeout(CONNECT, connection.act(HostAction::Info))
                 .await
                 .map_err(|_| Error::unavailable(format!("what listens at {url} does not answer")))?
-                .context(|| format!("what listens at {url} is no Skytether host"))?;
-            let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|e| {
+                .map_err(|e| first_call_failed(&endpoint, url, e))?;
+            // The cause, a place in a text that is no JSON, says nothing to people.
+            let said: serde_json::Value = serde_json::from_slice(&answer).map_err(|_| {
                 Error::invalid(format!(
                     "what listens at {url} is no Skytether host; if it is a drive, put a host before it (skytether host serve --drives ...) and connect there"
                 ))
-                .with_source(e)
             })?;
             let protocol = said.get("protocol").and_then(serde_json::Value::as_u64);
             if protocol != Some(u64::from(PROTOCOL)) {

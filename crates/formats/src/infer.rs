@@ -1,7 +1,7 @@
 //! The types of text files, inferred from all of their rows, so that no later row contradicts them.
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use arrow::datatypes::{DataType, Schema, TimeUnit};
@@ -29,8 +29,7 @@ pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
     let text = Text::open(path)?;
     let failure = text.failure();
     let mut text = Quotes::new(CsvNulls::new(text, by), by);
-    let (schema, rows) =
-        format(by).infer_schema(&mut text, None).map_err(|e| failure.or(path, Error::invalid(format!("cannot read {}", path.display())).with_source(e)))?;
+    let (schema, rows) = format(by).infer_schema(&mut text, None).map_err(|e| failure.or(path, misread(path, by, &e)))?;
     if let Some(line) = text.open() {
         // The reader of the format would take all that follows for one value.
         return Err(Error::invalid(format!("{}: line {line} opens a quote that is never closed", path.display())));
@@ -42,9 +41,37 @@ pub(super) fn separated(path: &Path, by: u8) -> Result<(Schema, u64)> {
 /// A warning for separated values that seem to have another separator: one column with that in its name.
 pub(super) fn hint(path: &Path, by: u8, schema: &Schema) -> Option<String> {
     let [only] = schema.fields().iter().as_slice() else { return None };
-    let other = [(';', "';': write it again with commas"), ('\t', "tabs: call it .tsv"), (',', "commas: call it .csv")];
-    let (_, advice) = other.into_iter().find(|(c, _)| *c != char::from(by) && only.name().contains(*c))?;
+    let advice = other_separator(by, only.name())?;
     Some(format!("{} has one column, {:?}: its values seem to be separated by {advice}", path.display(), only.name()))
+}
+
+/// The separator that `names` seem to have instead of `by`, and what to do about it.
+fn other_separator(by: u8, names: &str) -> Option<&'static str> {
+    let other = [
+        (';', "';': write it again with commas"),
+        ('\t', "tabs: call it .tsv"),
+        ('|', "'|': write it again with commas"),
+        (',', "commas: call it .csv"),
+    ];
+    other.into_iter().find(|(c, _)| *c != char::from(by) && names.contains(*c)).map(|(_, advice)| advice)
+}
+
+/// The error for separated values that can't be read. Rows with decimal commas have more fields than the line of names,
+/// where that has another separator.
+fn misread(path: &Path, by: u8, e: &ArrowError) -> Error {
+    let names = first_line(path).filter(|names| !names.contains(char::from(by)));
+    let hint = names.and_then(|names| other_separator(by, &names));
+    let hint = hint.map(|advice| format!(" (its first line seems to be separated by {advice})")).unwrap_or_default();
+    // Arrow calls the fields of a row records.
+    let cause = e.to_string().replace(" records,", " fields,").replace(" records at line", " fields at line");
+    Error::invalid(format!("cannot read {}{hint}: {cause}", path.display()))
+}
+
+/// The first line of a text, if it can be read.
+fn first_line(path: &Path) -> Option<String> {
+    let mut line = Vec::new();
+    BufReader::new(Text::open(path).ok()?).take(1 << 16).read_until(b'\n', &mut line).ok()?;
+    Some(String::from_utf8_lossy(&line).into_owned())
 }
 
 /// Columns of some files of JSON lines together, and the number of rows of each.

@@ -211,6 +211,26 @@ mod tests {
     }
 
     #[test]
+    fn another_separator_is_named_in_hint_and_error() {
+        for (text, told) in [
+            ("a;b\n1;2\n", "separated by ';': write it again with commas"),
+            ("a\tb\n1\t2\n", "separated by tabs: call it .tsv"),
+            ("a|b\n1|2\n", "separated by '|': write it again with commas"),
+        ] {
+            let (_d, path) = write("a.csv", text.as_bytes());
+            let hint = open(&[&path]).unwrap().hint.unwrap_or_default();
+            assert!(hint.contains("has one column") && hint.ends_with(told), "{hint}");
+            // Decimal commas.
+            let (_d, path) = write("b.csv", text.replace('2', "2,5").as_bytes());
+            let error = open(&[&path]).unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains("Expected 1 fields, found 2 fields at line 2"), "{error}");
+        }
+        let (_d, path) = write("c.csv", b"a,b\n1,2,3\n");
+        let error = open(&[&path]).unwrap_err().to_string();
+        assert!(!error.contains("seems") && error.contains("Expected 2 fields, found 3 fields at line 2"), "{error}");
+    }
+
+    #[test]
     fn json_lines_are_read_and_wrong_ones_named() {
         let (_d, path) = write("a.jsonl", b"{\"a\": 1, \"b\": \"x\"}\n{\"a\": 2}\n");
         assert_eq!(rows(open(&[&path]).unwrap()).unwrap(), 2);

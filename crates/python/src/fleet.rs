@@ -437,8 +437,18 @@ impl PyFleet {
         self.0.is_remote()
     }
 
+    /// Closes the fleet, and waits until it is closed.
     fn close(&self, py: Python<'_>) {
         let open = self.0.close();
-        py.detach(|| drop(open));
+        py.detach(|| {
+            drop(open);
+            self.0.wait_until_closed();
+        });
+    }
+
+    /// Has a thread of ours close the fleet. It keeps Python's lock and does not wait: finalisers call it on any thread
+    /// and while Python exits, where a thread that releases the lock never gets it again.
+    fn release(&self) {
+        self.0.release();
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use arrow::datatypes::{Field, SchemaRef};
 use bytes::Bytes;
-use datafusion::common::{ScalarValue, TableReference};
+use datafusion::common::{DataFusionError, ScalarValue, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::PeakRecordingPool;
@@ -354,7 +354,11 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
 fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     sql_limits::check(text)?;
     let dialect = state.config_options().sql_parser.dialect;
-    let statement = state.sql_to_statement(text, &dialect).map_err(from_datafusion)?;
+    let statement = state.sql_to_statement(text, &dialect).map_err(|e| match e {
+        // The parser has this variant for nothing else.
+        DataFusionError::NotImplemented(_) => Error::unsupported("one query at a time: the text has several, with ';' between them"),
+        other => from_datafusion(other),
+    })?;
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
         SqlStatement::Statement(inner) => match inner.as_ref() {

@@ -222,8 +222,29 @@ impl Storage for DegradedStorage {
     }
 }
 
+/// What a store advises about a damaged value. It knows no redundancy.
+const DROP: &str = ": drop its data set and ingest it again";
+
 /// The text for a value that can't be read, and why. A store's advice to drop the data set is removed: here a scrub can
 /// repair the value.
 pub fn damaged(why: &str) -> String {
-    format!("is damaged ({})", why.strip_suffix(": drop its data set and ingest it again").unwrap_or(why))
+    format!("is damaged ({})", why.strip_suffix(DROP).unwrap_or(why))
+}
+
+/// What a drive said of values that other drives had, with the advice for a fleet with redundancy.
+pub(crate) fn mendable(why: &str) -> String {
+    why.replace(DROP, "; `skytether scrub` mends it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_s_advice_becomes_that_of_the_fleet() {
+        let told = "the value of key k in f has 588 bytes instead of 581: drop its data set and ingest it again";
+        assert_eq!(mendable(told), "the value of key k in f has 588 bytes instead of 581; `skytether scrub` mends it");
+        assert_eq!(damaged(told), "is damaged (the value of key k in f has 588 bytes instead of 581)");
+        assert_eq!(mendable("drive-1 is full"), "drive-1 is full");
+    }
 }

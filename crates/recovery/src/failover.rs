@@ -15,7 +15,7 @@ use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, FaultReporter
 use skytether_store::{Entry, Op, Version};
 use tokio::sync::RwLockReadGuard;
 
-use crate::degraded_storage::{DegradedStorage, ReconstructionCounters, covers};
+use crate::degraded_storage::{DegradedStorage, ReconstructionCounters, covers, mendable};
 use crate::reconstruct::Reconstructor;
 use crate::replacement_engine::ReplacementEngine;
 use crate::replay_buffer::{RetryFn, held};
@@ -161,6 +161,8 @@ impl FailoverDrive {
         let DegradedStorage { reconstructor, at, .. } = self.0.rebuilt.as_ref();
         let why = match error.kind() {
             Kind::Unavailable => format!("{} was lost ({})", reconstructor.name(*at), error.report()),
+            // The receipt says this where other drives had what it takes.
+            Kind::Corrupt if self.is_redundant() => format!("{} could not ({})", reconstructor.name(*at), mendable(&error.report())),
             _ => format!("{} could not ({})", reconstructor.name(*at), error.report()),
         };
         let mut plans = self.plans();

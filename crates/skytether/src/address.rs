@@ -1,5 +1,6 @@
 //! Tells addresses of hosts from directories: one rule for the command line and both Python packages.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use skytether_transport::Endpoint;
@@ -9,6 +10,11 @@ pub use skytether_transport::endpoint::is_host_and_port;
 #[must_use]
 pub fn is_host(text: &str) -> bool {
     is_url(text) || (is_host_and_port(text) && !Path::new(text).is_dir())
+}
+
+/// Whether `path` seems to be a host's address without its port: a number such as `127.0.0.1`, or `localhost`.
+pub(crate) fn lacks_port(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text == "localhost" || text.parse::<IpAddr>().is_ok())
 }
 
 /// Whether `text` begins as `grpc://` does.
@@ -33,6 +39,13 @@ mod tests {
         }
         for text in ["fleet", "./127.0.0.1:1", "a/b:1", "C:fleet", "12:30:99999", "a:b", ":1", "a b:1", "[]:1", "[a b]:1", "x:", "://x", "::1:5300"] {
             assert!(!is_host(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_without_a_port_are_recognized() {
+        for (text, lacks) in [("127.0.0.1", true), ("localhost", true), ("::1", true), ("127.0.0.1:5300", false), ("fleet", false), ("1", false)] {
+            assert_eq!(lacks_port(Path::new(text)), lacks, "{text}");
         }
     }
 

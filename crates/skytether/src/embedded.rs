@@ -361,7 +361,8 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
             if !begun(path)?.is_empty() {
                 return Err(lost(path, "there are drives"));
             }
-            return Err(Error::not_found(format!("there is no fleet at {}: make one with `skytether init`", path.display())));
+            let host = if crate::address::lacks_port(path) { format!(", or write {}:PORT if you mean a host", path.display()) } else { String::new() };
+            return Err(Error::not_found(format!("there is no fleet at {}: make one with `skytether init`{host}", path.display())));
         }
         check_empty(path)?;
         check_nodes(wanted(options, scheme), options.nodes, scheme)?;

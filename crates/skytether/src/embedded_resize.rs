@@ -3,7 +3,7 @@
 //! `fleet.json` names a joining drive before it is a member, and a leaving drive until it is none. The next open leaves
 //! out drives that are no members, and corrects the list.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skytether_common::{Error, Kind, Result};
@@ -35,7 +35,22 @@ impl Embedded {
         let done = self.host().resize(new, options, tell).await;
         // After a failure as well: some drives may have joined or left.
         let kept = self.keep_list().await;
-        done.and_then(|report| kept.map(|()| report))
+        let mut report = done?;
+        kept?;
+        for dir in self.left_behind(&report.retired)? {
+            report.notes.push(format!("{} holds nothing that the fleet needs any more: it may be deleted", dir.display()));
+        }
+        Ok(report)
+    }
+
+    /// The directories of these retired drives.
+    fn left_behind(&self, retired: &[String]) -> Result<Vec<PathBuf>> {
+        if retired.is_empty() {
+            return Ok(Vec::new());
+        }
+        let members = read(&self.path().join("fleet.json"))?.drives;
+        let is_left = |dir: &PathBuf| identity_of(dir).is_some_and(|found| retired.contains(&found.name) && !members.contains(&found.id));
+        Ok(begun(self.path())?.into_iter().map(|place| drive_dir(self.path(), place)).filter(is_left).collect())
     }
 
     /// Makes `fleet.json` name the members and no other drives. A drive that any drive takes for a member stays:

@@ -149,8 +149,11 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid(format!("{name:?} can't be a token's name: use 1 to 64 letters, digits, '-', '_', '.' and '@'")))
 }
 
-/// A grant of the form `read:DOMAIN`, `write:DOMAIN` or `admin`.
-fn check_grant(grant: &str) -> Result<()> {
+/// Checks a grant: `read:DOMAIN`, `write:DOMAIN` or `admin`.
+///
+/// # Errors
+/// `Invalid` for any other text.
+pub fn check_grant(grant: &str) -> Result<()> {
     let good = match grant.split_once(':') {
         Some(("read" | "write", domain)) => (1..=255).contains(&domain.len()) && !domain.chars().any(|c| c.is_whitespace() || c.is_control()),
         _ => grant == "admin",

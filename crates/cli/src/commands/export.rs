@@ -1,8 +1,9 @@
 //! `skytether export`: a table as one Parquet file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use skytether_common::Error;
 use skytether_common::units::{counted, human_bytes, human_seconds};
 
 use crate::common_args::{FleetArg, ListFormat};
@@ -36,6 +37,11 @@ pub(crate) async fn run(args: Export) -> Result<(), Failure> {
     // A name that can't be one is a wrong call.
     let dataset = args.table.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
     name(&dataset)?;
+    if args.out == Path::new("-") {
+        return Err(Failure::Call(Error::invalid(
+            "--out names a file, and an export can't go to standard output: `skytether sql \"SELECT * FROM ...\" --format arrow` prints rows (a file of this name is ./-)",
+        )));
+    }
     let fleet = fleet(&args.fleet).await?;
     let progress = Bytes::new(&format!("writing {}", args.out.display()));
     let done = fleet.export(&args.table, &args.out, args.replace, progress.counter()).await;

@@ -39,7 +39,7 @@ pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
     }
     let trouble = listing::trouble(&found);
     if !trouble.is_empty() {
-        return Err(Failure::Work(Error::unavailable(trouble.join("; "))));
+        return Err(Failure::Each(trouble.into_iter().map(Error::unavailable).collect()));
     }
     let unreadable: Vec<_> = found.iter().flat_map(|d| d.unreadable.iter().map(|u| u.name.to_string())).collect();
     if unreadable.is_empty() {

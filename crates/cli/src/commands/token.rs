@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use skytether::address::is_host;
 use skytether_common::Error;
 use skytether_flight::RemoteHost;
-use skytether_transport::token::{FILE_NAME, lifetime};
+use skytether_transport::token::{FILE_NAME, check_grant, lifetime};
 use skytether_transport::{Secret, TokenInfo, TokenStore};
 
 use crate::common_args::{ClientArgs, ListFormat};
@@ -48,7 +48,7 @@ pub(crate) struct TokenCreate {
     place: Place,
     /// What its holder may do: read:DOMAIN, write:DOMAIN or admin; may be given several times. Grants are kept and
     /// listed; this version does not enforce them yet.
-    #[arg(long, value_name = "GRANT")]
+    #[arg(long, value_name = "GRANT", value_parser = |text: &str| check_grant(text).map(|()| text.to_owned()).map_err(|e| e.message().to_owned()))]
     grant: Vec<String>,
     /// How long it is valid: 90m, 12h, 30d, 52w (default: until it is revoked).
     #[arg(long, value_name = "TIME", value_parser = |text: &str| lifetime(text).map_err(|e| e.message().to_owned()))]

@@ -80,6 +80,9 @@ fn wrong_calls_exit_with_2_and_say_why() {
         (&["drop", "nodot", "--fleet", &at], "nodot"),
         (&["export", "nodot", "--out", "t.parquet", "--fleet", &at], "nodot"),
         (&["export", "d.t", "--fleet", &at], "--out"),
+        (&["export", "d.t", "--out", "-", "--fleet", &at], "can't go to standard output"),
+        (&["token", "create", "laptop", "--grant", "foo", "--fleet", &at], "write read:DOMAIN, write:DOMAIN or admin"),
+        (&["token", "create", "laptop", "--expires", "30days", "--fleet", &at], "is no lifetime"),
         (&["ingest", &csv, "--to", "d.u", "--fleet", &at, "--input-format", "xml"], "[possible values: parquet, arrow, csv, tsv, jsonl, vpic]"),
         (&["generate", "particles", "--out", "p.parquet"], "--rows"),
         (&["generate", "particles", "--rows", "some", "--out", "p.parquet"], "50M"),
@@ -130,6 +133,7 @@ fn work_that_fails_is_1_and_names_its_object() {
     let pattern = format!("{none}-*.csv");
     for (args, says) in [
         (&["sql", "SELECT * FROM d.nope", "--fleet", &at][..], "d.nope"),
+        (&["ls", "--fleet", "127.0.0.1"], "write 127.0.0.1:PORT if you mean a host"),
         (&["sql", "SELECT nope FROM d.t", "--fleet", &at], "nope"),
         (&["sql", "SELEC 1", "--fleet", &at], "SELEC"),
         (&["sql", "DROP TABLE d.t", "--fleet", &at], "drop"),
@@ -406,7 +410,7 @@ fn patterns_name_files_and_a_wrong_separator_is_noticed() {
     run(&["ingest", &odd, "--to", "d.odd", "--fleet", &at]).code(0);
     assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.odd", "--fleet", &at, "--format", "csv"]).code(0).out, "s\n8\n");
 
-    for (name, content, says) in [("semi.csv", "a;b\n1;2\n", "';'"), ("tabs.csv", "a\tb\n1\t2\n", ".tsv"), ("commas.tsv", "a,b\n1,2\n", ".csv")] {
+    for (name, content, says) in [("semi.csv", "a;b\n1;2\n", "';'"), ("tabs.csv", "a\tb\n1\t2\n", ".tsv"), ("bars.csv", "a|b\n1|2\n", "'|'"), ("commas.tsv", "a,b\n1,2\n", ".csv")] {
         let done = run(&["ingest", &file(dir.path(), name, content), "--to", "d.one", "--replace", "--fleet", &at]).code(0);
         assert!(done.err.contains(name) && done.err.contains("one column") && done.err.contains(says) && done.err.lines().count() == 1, "{done:?}");
     }
@@ -429,6 +433,7 @@ fn errors_of_queries_speak_of_the_query() {
         ("DESCRIBE d.t", "LIMIT 0"),
         ("SHOW TABLES", "`skytether ls`"),
         ("EXPLAIN SELECT 1", "`explain`"),
+        ("SELECT 1; SELECT 2", "one query at a time: the text has several, with ';' between them"),
     ] {
         let said = run(&["sql", sql, "--fleet", &at]).fails(1);
         assert!(said.contains(says), "{sql}: {said}");
@@ -510,8 +515,11 @@ fn repairable_damage_suggests_a_scrub_and_no_drop() {
     let longest = values.iter().max_by_key(|file| std::fs::metadata(file).unwrap().len()).unwrap();
     let len = std::fs::metadata(longest).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(longest).unwrap().set_len(len - 1).unwrap();
-    let asked = run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", text(&at), "--format", "csv"]).code(0);
+    let asked = run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", text(&at), "--format", "csv", "--receipt"]).code(0);
     assert!(asked.out == "s\n12497500\n" && !asked.err.contains("drop"), "{asked:?}");
+    // The log says so, and so does the receipt, where a drive could not run its sub-plan.
+    let receipt = asked.err.lines().filter(|line| line.contains(" could not (")).collect::<Vec<_>>();
+    assert!(receipt.iter().all(|line| line.contains("; `skytether scrub` mends it)")), "{asked:?}");
     let mended = run(&["scrub", "--fleet", text(&at)]).code(0);
     assert!(mended.out.contains("1 damaged, all mended") && !mended.err.contains("drop"), "{mended:?}");
     assert!(run(&["scrub", "--fleet", text(&at)]).code(0).out.ends_with("nothing is damaged\n"));

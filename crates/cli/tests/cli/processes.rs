@@ -212,6 +212,35 @@ fn foreign_drive_at_a_known_address_is_found_by_its_id() {
     assert_eq!(host.stop().code(0).err.matches("is lost: ").count(), 1);
 }
 
+/// `status` itself asks the drive who it is: no query comes between.
+#[test]
+fn status_shows_a_blank_drive_at_the_old_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut drives: Vec<_> = (0..3).map(|n| drive(dir.path(), n, "127.0.0.1:0")).collect();
+    let addresses = drives.iter().map(Served::address).collect::<Vec<_>>().join(",");
+    let host = Served::start(&["host", "serve", "--drives", &addresses, "--redundancy", "ec:2+1", "--listen", "127.0.0.1:0"]);
+    let csv = file(dir.path(), "t.csv", "v\n1\n2\n");
+    run(&["ingest", &csv, "--to", "d.t", "--fleet", &host.url]).code(0);
+    let found: Vec<Value> = serde_json::from_str(&run(&["status", "--fleet", &host.url, "--format", "json"]).code(0).out).unwrap();
+    let lost = found.iter().find(|drive| drive["info"]["name"] == "drive-1").unwrap();
+    let id = lost["info"]["id"].as_str().unwrap();
+    let address = drives[1].address().to_owned();
+    drives.remove(1).kill();
+    run(&["sql", "SELECT sum(v) AS s FROM d.t", "--fleet", &host.url]).code(0);
+    let state = || {
+        let status = run(&["status", "--fleet", &host.url]).code(1);
+        let line = status.out.lines().find(|line| line.starts_with("drive-1 ")).unwrap_or_else(|| panic!("{status:?}"));
+        assert!(status.err.lines().count() == 1 && status.err.contains("drive-1 is lost: "), "{status:?}");
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(state(), "lost");
+    let new = dir.path().join("new");
+    let _blank = Served::start(&["drive", "serve", "--data", text(&new), "--name", "drive-1", "--replace", id, "--listen", &address]);
+    assert_eq!(state(), "blank");
+    run(&["repair", "--fleet", &host.url]).code(0);
+    run(&["status", "--fleet", &host.url]).code(0);
+}
+
 /// With `ec:2+1` a query goes on without the dead drive, and a new host starts without it.
 #[test]
 fn served_fleet_with_parity_survives_a_dead_drive_and_restart() {

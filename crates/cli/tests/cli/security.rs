@@ -78,7 +78,8 @@ fn query_reaches_a_mutual_tls_drive_through_a_tls_host() {
     let other = Pki::init(&dir.path().join("other"), &[]);
     assert!(sum(&[], &["--tls-ca", &other.ca]).fails(1).contains("not trusted here"));
     assert!(sum(&[], &[]).fails(1).contains("--tls-ca"));
-    run(&["ls", "--fleet", host.address()]).fails(1);
+    let said = run(&["ls", "--fleet", host.address()]).fails(1);
+    assert!(said.contains(&format!("if it uses TLS, write grpc+tls://{}", host.address())) && !said.contains("no Skytether host"), "{said}");
 
     // The drive wants a certificate, of its authority, that may be a client's: a drive's own may not.
     let refused = |more: &[&str]| {
@@ -108,8 +109,9 @@ fn token_is_required_from_its_creation_to_its_revocation() {
         run(&args)
     };
     let said = sql(None).fails(1);
-    assert!(said.contains("requires authentication") && said.contains("SKYTETHER_TOKEN"), "{said}");
-    assert!(sql(Some("sky_wrong")).fails(1).contains("wrong or was revoked"));
+    assert!(said.contains("requires authentication") && said.contains("SKYTETHER_TOKEN") && !said.contains("no Skytether host"), "{said}");
+    let said = sql(Some("sky_wrong")).fails(1);
+    assert!(said.contains("wrong or was revoked") && !said.contains("no Skytether host"), "{said}");
 
     // Made while the host runs, in the directory that it has open; then through the host, by a caller that it knows.
     let first = create("laptop", &["--fleet", &at, "--grant", "read:d", "--expires", "30d"]);

@@ -204,7 +204,8 @@ async fn dead_host_and_wrong_addresses_are_named() {
     let error = Fleet::connect("somewhere").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
     let error = Fleet::connect(&format!("grpc://{}", drives[0].address)).await.unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.to_string().contains("is no Skytether host"), "{error}");
+    let told = error.to_string();
+    assert!(error.kind() == Kind::Invalid && told.contains("is no Skytether host") && told.ends_with("and connect there"), "{told}");
 }
 
 /// A drive whose answers wait for a word.
