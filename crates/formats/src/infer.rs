@@ -47,12 +47,8 @@ pub(super) fn hint(path: &Path, by: u8, schema: &Schema) -> Option<String> {
 
 /// The separator that `names` seem to have instead of `by`, and what to do about it.
 fn other_separator(by: u8, names: &str) -> Option<&'static str> {
-    let other = [
-        (';', "';': write it again with commas"),
-        ('\t', "tabs: call it .tsv"),
-        ('|', "'|': write it again with commas"),
-        (',', "commas: call it .csv"),
-    ];
+    let other =
+        [(';', "';': write it again with commas"), ('\t', "tabs: call it .tsv"), ('|', "'|': write it again with commas"), (',', "commas: call it .csv")];
     other.into_iter().find(|(c, _)| *c != char::from(by) && names.contains(*c)).map(|(_, advice)| advice)
 }
 

@@ -410,7 +410,9 @@ fn patterns_name_files_and_a_wrong_separator_is_noticed() {
     run(&["ingest", &odd, "--to", "d.odd", "--fleet", &at]).code(0);
     assert_eq!(run(&["sql", "SELECT sum(v) AS s FROM d.odd", "--fleet", &at, "--format", "csv"]).code(0).out, "s\n8\n");
 
-    for (name, content, says) in [("semi.csv", "a;b\n1;2\n", "';'"), ("tabs.csv", "a\tb\n1\t2\n", ".tsv"), ("bars.csv", "a|b\n1|2\n", "'|'"), ("commas.tsv", "a,b\n1,2\n", ".csv")] {
+    for (name, content, says) in
+        [("semi.csv", "a;b\n1;2\n", "';'"), ("tabs.csv", "a\tb\n1\t2\n", ".tsv"), ("bars.csv", "a|b\n1|2\n", "'|'"), ("commas.tsv", "a,b\n1,2\n", ".csv")]
+    {
         let done = run(&["ingest", &file(dir.path(), name, content), "--to", "d.one", "--replace", "--fleet", &at]).code(0);
         assert!(done.err.contains(name) && done.err.contains("one column") && done.err.contains(says) && done.err.lines().count() == 1, "{done:?}");
     }

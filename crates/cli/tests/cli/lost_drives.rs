@@ -17,7 +17,10 @@ fn each_lost_drive_gets_one_line() {
     let lines: Vec<&str> = asked.err.lines().collect();
     assert!(asked.out == "s\n3\n" && lines.len() == 2, "{asked:?}");
     for (line, n) in lines.iter().zip([1, 3]) {
-        assert!(line.starts_with(&format!("skytether: drive-{n} is lost: it is missing: ")) && line.ends_with("; `skytether status` says what to do"), "{line}");
+        assert!(
+            line.starts_with(&format!("skytether: drive-{n} is lost: it is missing: ")) && line.ends_with("; `skytether status` says what to do"),
+            "{line}"
+        );
     }
     let logged = run_with(&sql, &[("SKYTETHER_LOG", "warn")]).code(0);
     assert!(logged.err.lines().count() == 2 && logged.err.lines().all(|line| line.contains(" WARN ") && line.contains("is lost: ")), "{logged:?}");
