@@ -65,7 +65,12 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(Failure::Work(e)) => fail(&e, FAILED),
         Err(Failure::Call(e)) => fail(&e, WRONG_CALL),
-        Err(Failure::Each(errors)) => errors.iter().map(|e| fail(e, FAILED)).last().unwrap_or(FAILED),
+        Err(Failure::Each(errors)) => {
+            for e in &errors {
+                fail(e, FAILED);
+            }
+            FAILED
+        }
         Err(Failure::Stopped(line)) => {
             shutdown::print_error_line(line);
             shutdown::STOPPED
