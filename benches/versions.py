@@ -33,8 +33,8 @@ SLOW = (
 #: Queries over particles: a search that statistics prune little of, an aggregate, and all rows.
 SEARCHES = (
     "SELECT * FROM vpic.particles WHERE ke > 1.0",
-    "SELECT count(*) AS n, sum(ke) AS s, avg(ux) AS m FROM vpic.particles",
-    "SELECT ke, ux FROM vpic.particles",
+    "SELECT count(*) AS n, sum(ke) AS s, avg(x) AS m FROM vpic.particles",
+    "SELECT ke, x FROM vpic.particles",
 )
 
 Job = Callable[[], object]
