@@ -155,7 +155,7 @@ pub(crate) fn no_leaks(dir: &Path, homes: usize, what: &str) {
 pub(crate) fn settled(again: &ResizeReport) {
     let all: u64 = again.drives.iter().map(|load| load.after).sum();
     assert!(again.bytes_moved * 20 <= all, "what is balanced stays: {again}");
-    // Within the 5% that are promised, up to the size of a slice: from there on a move may help one drive and not another.
+    // Within the 5% that are promised, up to the size of a slice, which may help one drive and not another.
     let slice = again.longest as f64 * again.drives.len() as f64 / all as f64;
     assert!(again.off_after <= again.off_before.max(0.05) + slice, "{again}");
 }
