@@ -13,16 +13,17 @@ fn regret_is_small_on_a_sample_of_the_grid() {
     let every = if soak() { 1 } else { 29 };
     let sample: Vec<_> = points().into_iter().step_by(every).collect();
     assert!([Load::Idle, Load::OneOverloaded, Load::Changes].iter().all(|load| sample.iter().any(|point| point.load == *load)));
-    for seed in [1, 2] {
+    // The goal is that no point is more than 10% slower than `raw`. In the whole grid 3 points of seed 1 and 14 of seed 2
+    // miss it, as docs/benchmarks.md says; one or two of them are in the sample.
+    for (seed, misses) in [(1, 3), (2, 14)] {
         let rows = measure_all(&sample, &Scenario { seed, ..Scenario::default() });
         let all = summary(&rows);
         let worst = rows.iter().max_by(|a, b| a.regret().total_cmp(&b.regret())).unwrap();
         let [median, p95, most] = all.regret;
         assert!(median <= 0.03 && p95 <= 0.10 && most <= 0.25, "{all:?}, worst {:?} {:?} {}", worst.point, worst.fixed, worst.adaptive);
-        // The goal is 10%. The points that docs/benchmarks.md names miss it, and one or two of them are in this sample.
         assert!(all.over_raw <= 0.25, "{all:?}");
         let over = rows.iter().filter(|row| row.over_raw() > 0.10).count();
-        assert!(over <= if soak() { rows.len() / 100 } else { 2 }, "{over}: {all:?}");
+        assert!(over <= if soak() { misses } else { 2 }, "{over}: {all:?}");
         let changes = all.changes;
         assert!(changes.better + changes.level >= changes.all * 3 / 4, "{all:?}");
         assert_eq!(changes.better + changes.shut + changes.nearly_shut + changes.foreseen + changes.missed, changes.all, "{all:?}");
