@@ -13,8 +13,8 @@ fn regret_is_small_on_a_sample_of_the_grid() {
     let every = if soak() { 1 } else { 29 };
     let sample: Vec<_> = points().into_iter().step_by(every).collect();
     assert!([Load::Idle, Load::OneOverloaded, Load::Changes].iter().all(|load| sample.iter().any(|point| point.load == *load)));
-    // The goal is that no point is more than 10% slower than `raw`. In the whole grid 3 points of seed 1 and 14 of seed 2
-    // miss it, as docs/benchmarks.md says; one or two of them are in the sample.
+    // The goal: no point is more than 10% slower than `raw`. In the whole grid 3 points of seed 1 and 14 of seed 2 miss
+    // it, as docs/benchmarks.md says; one or two of them are in the sample.
     for (seed, misses) in [(1, 3), (2, 14)] {
         let rows = measure_all(&sample, &Scenario { seed, ..Scenario::default() });
         let all = summary(&rows);
