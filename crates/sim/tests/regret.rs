@@ -25,7 +25,9 @@ fn regret_is_small_on_a_sample_of_the_grid() {
         let over = rows.iter().filter(|row| row.over_raw() > 0.10).count();
         assert!(over <= if soak() { misses } else { 2 }, "{over}: {all:?}");
         let changes = all.changes;
-        assert!(changes.better + changes.level >= changes.all * 3 / 4, "{all:?}");
+        // Of the 336 changes of the whole grid 65 and 67 are missed, as docs/benchmarks.md says.
+        let least = if soak() { changes.all * 2 / 3 } else { changes.all * 3 / 4 };
+        assert!(changes.better + changes.level >= least && (!soak() || changes.missed <= 67), "{all:?}");
         assert_eq!(changes.better + changes.shut + changes.nearly_shut + changes.foreseen + changes.missed, changes.all, "{all:?}");
         // What nothing can beat is not beaten.
         for row in &rows {
