@@ -188,7 +188,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         };
         let what = match host.lost() {
             0 => counted(placed.len() as u64, "drive"),
-            lost => format!("{}, {lost} of which {} lost,", counted(host.drives().len() as u64, "drive"), if lost == 1 { "is" } else { "are" }),
+            lost => format!("{}, {lost} lost,", counted(host.drives().len() as u64, "drive")),
         };
         (host, what, bound, None)
     };

@@ -59,7 +59,7 @@ pub(crate) struct Add {
 #[command(
     after_help = "All that is on these drives is moved to the others, as evenly as it goes; what was on lost ones is reconstructed from the rest of its groups, or from copies. Then they are not of the fleet any more, and those that are here are wiped. As many must be left as the redundancy of the fleet and of each data set takes. \
 Queries and ingests go on meanwhile; an ingest that began before and ends after is told to begin again. What was cut off goes on when it is begun again.\n\n\
-A table that is partitioned by key needs a drive on which it is not yet for each one that leaves: add one before, or drop the table and ingest it again. A data set with redundancy on two levels needs as many drives on each of its nodes as its inner code has shards; where all drives of a node are retired together, another node that has so many takes its place.\n\n\
+For each drive that leaves, a table that is partitioned by key needs another drive without a part of it: add one first, or drop the table and ingest it again. A data set with redundancy on two levels needs as many drives on each of its nodes as its inner code has shards; where all drives of a node are retired together, another node that has so many takes its place.\n\n\
 Example:\n  skytether fleet retire drive-2 --fleet fleet"
 )]
 pub(crate) struct Retire {

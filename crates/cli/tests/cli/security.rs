@@ -308,7 +308,7 @@ fn drive_with_an_untrusted_certificate_counts_as_lost() {
     assert!(said.code == Some(1) && said.out.contains("lost"), "{said:?}");
     host.stop().code(0);
     let host = all.host(&[]);
-    assert!(host.banner[0].contains("1 of which is lost"), "{:?}", host.banner);
+    assert!(host.banner[0].contains("3 drives, 1 lost,"), "{:?}", host.banner);
     ask(&host);
     // Trusted again.
     all.kill(1);
