@@ -74,17 +74,20 @@ impl Cluster {
             };
             let mut why: BTreeMap<Uuid, UnavailableDrive> = lost.into_iter().map(|lost| (lost.id, lost)).collect();
             let given: Vec<Uuid> = drives.iter().map(|drive| drive.info().id).collect();
-            let (mut missing, mut lines) = (Vec::new(), Vec::new());
+            let mut missing = Vec::new();
             for member in membership.drives.iter().filter(|member| !given.contains(&member.id)) {
                 let silent = || (usize::MAX, not_given(&member.id, &options.silent, founding));
                 let (place, text) = why.remove(&member.id).map_or_else(silent, |lost| (lost.place, lost.error.report()));
-                lines.push(format!("{} is lost: {text}; `skytether status` says what to do", member.name));
-                missing.push((place, Arc::new(MissingDrive::new(member.id, &member.name, text))));
+                let line = format!("{} is lost: {text}; `skytether status` says what to do", member.name);
+                missing.push((place, line, Arc::new(MissingDrive::new(member.id, &member.name, text))));
             }
-            let gone = missing.iter().map(|(_, gone)| Arc::clone(gone)).collect();
-            missing.sort_by_key(|(place, _)| *place);
-            for (place, gone) in missing {
-                drives.insert(place.min(drives.len()), gone);
+            // Members are in the order of their ids, which are random: lines and drives come in the order of places.
+            missing.sort_by_key(|(place, ..)| *place);
+            let (mut gone, mut lines) = (Vec::new(), Vec::new());
+            for (place, line, drive) in missing {
+                gone.push(Arc::clone(&drive));
+                lines.push(line);
+                drives.insert(place.min(drives.len()), drive);
             }
             let joined = Self::joined(drives, gone, options, founding, scheme, fallback).await?;
             // An error names these drives itself.
