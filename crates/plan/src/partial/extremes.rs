@@ -8,24 +8,22 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray};
 use datafusion::arrow::compute::{not, nullif, prep_null_mask_filter};
-use datafusion::arrow::datatypes::{DataType, FieldRef, Float32Type, Float64Type};
+use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::utils::AggregateOrderSensitivity;
-use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, EmitTo, GroupsAccumulator, ReversedUDAF, SetMonotonicity, Signature, StatisticsArgs,
-};
+use datafusion::logical_expr::function::AccumulatorArgs;
+use datafusion::logical_expr::{Accumulator, AggregateUDF, EmitTo, GroupsAccumulator};
+
+use super::replacement::{Replacement, replaced};
 
 /// `min` and `max`, to replace DataFusion's.
 pub(super) fn udafs() -> [Arc<AggregateUDF>; 2] {
-    [min_udaf(), max_udaf()].map(|inner| Arc::new(AggregateUDF::from(Extreme { greatest: inner.name() == "max", inner })))
+    [replaced(min_udaf(), Extreme { greatest: false }), replaced(max_udaf(), Extreme { greatest: true })]
 }
 
 /// One of them.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Extreme {
-    inner: Arc<AggregateUDF>,
     greatest: bool,
 }
 
@@ -39,76 +37,20 @@ impl Extreme {
     }
 }
 
-impl AggregateUDFImpl for Extreme {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arg_types)
-    }
-
-    fn return_field(&self, arg_fields: &[FieldRef]) -> Result<FieldRef> {
-        self.inner.return_field(arg_fields)
-    }
-
-    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(arg_types)
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        self.inner.state_fields(args)
-    }
-
-    fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+impl Replacement for Extreme {
+    fn accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
         match self.of_floats(args.return_field.data_type()) {
             Some(floats) => Ok(Box::new(One(floats))),
-            None => self.inner.accumulator(args),
+            None => inner.accumulator(args),
         }
     }
 
-    fn groups_accumulator_supported(&self, args: AccumulatorArgs) -> bool {
-        self.inner.groups_accumulator_supported(args)
-    }
-
-    fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
+    fn groups_accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>> {
         match args.return_field.data_type() {
             DataType::Float32 => Ok(Box::new(Floats::<Float32Type>::new(self.greatest))),
             DataType::Float64 => Ok(Box::new(Floats::<Float64Type>::new(self.greatest))),
-            _ => self.inner.create_groups_accumulator(args),
+            _ => inner.create_groups_accumulator(args),
         }
-    }
-
-    fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        self.inner.create_sliding_accumulator(args)
-    }
-
-    fn is_descending(&self) -> Option<bool> {
-        self.inner.is_descending()
-    }
-
-    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        self.inner.order_sensitivity()
-    }
-
-    fn reverse_expr(&self) -> ReversedUDAF {
-        ReversedUDAF::Identical
-    }
-
-    fn value_from_stats(&self, args: &StatisticsArgs) -> Option<ScalarValue> {
-        self.inner.value_from_stats(args)
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
-    }
-
-    fn set_monotonicity(&self, data_type: &DataType) -> SetMonotonicity {
-        self.inner.inner().set_monotonicity(data_type)
     }
 }
 

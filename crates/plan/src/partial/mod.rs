@@ -17,7 +17,9 @@
 mod extremes;
 mod forms;
 mod merge;
+mod replacement;
 mod state;
+mod sums;
 
 use std::sync::Arc;
 
@@ -91,13 +93,19 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     !NOT_MERGEABLE.contains(&name) && !name.starts_with(PREFIX) && name == name.to_lowercase()
 }
 
-/// Registers both forms of every mergeable aggregate in `registry`, and `min` and `max` that order floats as SQL does.
+/// Aggregates that replace DataFusion's: `min` and `max` that order floats as SQL does, and a `sum` that does not wrap
+/// around.
+fn own() -> Vec<Arc<AggregateUDF>> {
+    extremes::udafs().into_iter().chain([sums::udaf()]).collect()
+}
+
+/// Registers both forms of every mergeable aggregate in `registry`, and our own aggregates.
 /// Call it after user aggregates were registered; a second call does no harm.
 ///
 /// # Errors
 /// Those of a registry that can't be written.
 pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
-    for udaf in extremes::udafs() {
+    for udaf in own() {
         registry.register_udaf(udaf)?;
     }
     let mut names: Vec<String> = registry.udafs().into_iter().collect();
@@ -114,7 +122,7 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 /// As [`register`], for a session that is being built: the builder's own aggregates and their forms.
 pub fn register_with(builder: &mut SessionStateBuilder) {
     let list = builder.aggregate_functions().get_or_insert_default();
-    let own = extremes::udafs();
+    let own = own();
     list.retain(|f| own.iter().all(|own| own.name() != f.name()));
     list.extend(own);
     let known: Vec<String> = list.iter().map(|f| f.name().to_owned()).collect();
