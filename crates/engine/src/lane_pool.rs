@@ -146,16 +146,17 @@ impl Worker for LanePool {
             let metered = Metered::begin(&self, &meter);
             let given = Arc::new(Mutex::new((0u64, 0u64)));
             let lane = Arc::new(lane);
-            let feed = LaneFeed(Arc::new(Feeding {
+            let feeding = Arc::new(Feeding {
                 lanes: Arc::clone(&self),
                 lane: Arc::clone(&lane),
                 meter: Arc::clone(&meter),
                 permit: Mutex::default(),
+                current: Mutex::default(),
                 last: Mutex::default(),
                 given: Arc::clone(&given),
-            }));
+            });
             self.execution.ready(lane.rung()).await?;
-            let mut rows = self.execution.lane(lane.rung(), Arc::new(feed), meter)?;
+            let mut rows = self.execution.lane(lane.rung(), Arc::new(LaneFeed(Arc::clone(&feeding))), meter)?;
             while let Some(batch) = rows.next().await? {
                 {
                     let mut sums = given.lock();
@@ -166,6 +167,7 @@ impl Worker for LanePool {
                 }
             }
             self.execution.ended(lane.rung(), &rows);
+            feeding.rest().await;
             drop(metered);
             Ok(())
         })
@@ -208,6 +210,8 @@ struct Feeding {
     meter: Arc<Meter>,
     /// While it works on a slice.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
+    /// The slice that it works on.
+    current: Mutex<Option<u32>>,
     /// When its last slice was done.
     last: Mutex<CpuSample>,
     /// Rows and bytes that the lane has given since then.
@@ -215,10 +219,10 @@ struct Feeding {
 }
 
 impl Feeding {
-    /// Waits for a slice and a turn, and reads it; `None` at the end of the epoch.
-    async fn next(self: Arc<Self>) -> Option<Result<FetchedSlice>> {
-        let Self { lanes, lane, .. } = &*self;
-        let slice = loop {
+    /// Waits for a slice and a turn; `None` at the end of the epoch.
+    async fn take(&self) -> Option<SliceId> {
+        let Self { lanes, lane, .. } = self;
+        loop {
             let waiting = Instant::now();
             let permit = Arc::clone(lanes.engine.turns()).acquire_owned().await.ok()?;
             // Turns are waited for by a device's time, and polls take this machine's: one of its seconds is so
@@ -232,7 +236,8 @@ impl Feeding {
             match next {
                 Next::Slice(slice) => {
                     *self.permit.lock() = Some(permit);
-                    break slice;
+                    *self.current.lock() = Some(slice.0);
+                    return Some(slice);
                 }
                 Next::End => return None,
                 Next::Wait => {
@@ -240,7 +245,13 @@ impl Feeding {
                     changed.await;
                 }
             }
-        };
+        }
+    }
+
+    /// Takes a slice and reads it; `None` at the end of the epoch.
+    async fn next(self: Arc<Self>) -> Option<Result<FetchedSlice>> {
+        let Self { lanes, lane, .. } = &*self;
+        let slice = self.take().await?;
         let rung = lanes.reads_at(lane.rung());
         let read = lanes.reads().remove(&(rung, slice));
         lane.ahead();
@@ -252,6 +263,33 @@ impl Feeding {
             },
         })
     }
+
+    /// Ends the slices that are left. A plan may end before its input does: a join with a table without rows, or a
+    /// limit. It needs none of them, and the epoch ends when all are done.
+    async fn rest(&self) {
+        let begun = self.current.lock().take();
+        if let Some(stripe) = begun {
+            self.done(stripe);
+        }
+        while let Some(slice) = self.take().await {
+            self.lane.ahead();
+            self.done(slice.0);
+        }
+    }
+
+    /// `stripe` is processed.
+    fn done(&self, stripe: u32) {
+        let Self { lanes, lane, meter, permit, current, last, given } = self;
+        permit.lock().take();
+        current.lock().take();
+        let now = meter.read(true);
+        let before = std::mem::replace(&mut *last.lock(), now);
+        let (rows_out, bytes_out) = std::mem::take(&mut *given.lock());
+        let slice = SliceId(stripe);
+        lanes.taken().running.remove(&(lane.epoch(), slice));
+        let cpu = now.since(before).cpu.as_secs_f64() / lanes.speed;
+        lane.done(SliceCost { slice, cpu, rows_out, bytes_out }, (0, lanes.execution.memory()));
+    }
 }
 
 impl SliceFeed for LaneFeed {
@@ -260,14 +298,6 @@ impl SliceFeed for LaneFeed {
     }
 
     fn done(&self, stripe: u32) {
-        let Feeding { lanes, lane, meter, permit, last, given } = self.0.as_ref();
-        permit.lock().take();
-        let now = meter.read(true);
-        let before = std::mem::replace(&mut *last.lock(), now);
-        let (rows_out, bytes_out) = std::mem::take(&mut *given.lock());
-        let slice = SliceId(stripe);
-        lanes.taken().running.remove(&(lane.epoch(), slice));
-        let cpu = now.since(before).cpu.as_secs_f64() / lanes.speed;
-        lane.done(SliceCost { slice, cpu, rows_out, bytes_out }, (0, lanes.execution.memory()));
+        self.0.done(stripe);
     }
 }

@@ -306,6 +306,7 @@ async fn drive_without_memory_or_time_names_the_level_it_accepts() {
                     break;
                 }
                 Message::Up(Up::Refused { epoch, .. }) => panic!("{epoch:?} was refused, too"),
+                Message::EpochError { error, .. } => panic!("{}", error.report()),
                 _ => {}
             }
         }

@@ -124,6 +124,10 @@ async fn served_and_embedded_fleets_answer_alike() {
         "SELECT id, name FROM lab.t WHERE id % 1000 = 3 ORDER BY id",
         "SELECT a.grp, count(*) FROM lab.t a JOIN blood.tiny.obs o ON a.name = replace(o.cell, 'cell-', 'name ') GROUP BY a.grp ORDER BY a.grp",
         "SELECT gene, cell_moments(cell, value, 'cell_type', 'log1p_cp10k') FROM blood.tiny.x GROUP BY gene ORDER BY gene",
+        // The join ends before it has read a slice.
+        "SELECT a.grp, count(*) FROM lab.t a JOIN (SELECT max(id) AS id FROM lab.t HAVING max(id) < 0) s ON a.id = s.id GROUP BY a.grp",
+        "SELECT count(*) FROM lab.t a WHERE a.id IN (SELECT max(id) FROM lab.t HAVING max(id) < 0)",
+        "SELECT a.grp, count(*) FROM lab.t a JOIN (SELECT id FROM lab.t ORDER BY id LIMIT 2 OFFSET 20000) s ON a.id = s.id GROUP BY a.grp",
     ] {
         for cut in CUTS {
             let expected = query(&embedded, sql, cut).await.unwrap();
