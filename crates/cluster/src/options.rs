@@ -39,6 +39,9 @@ pub struct HostOptions {
     pub begin_deadline: Duration,
     /// How long a drive may send nothing in the middle of a sub-plan. Heartbeats count as there.
     pub silence_deadline: Duration,
+    /// How long a query may be planned, on a thread of its own. `None`: it is planned where it is asked, however long
+    /// that takes, for simulations that have one thread.
+    pub planning_deadline: Option<Duration>,
     /// Limit of bytes that all queries of this host together spill to disk for sorting, joining and merging.
     pub spill_limit: u64,
     /// Where spill files are: in a directory of this host below it, which is deleted with the host. `None`: the
@@ -76,6 +79,7 @@ impl Default for HostOptions {
             storage_deadline: Duration::from_secs(60),
             begin_deadline: Duration::from_secs(60),
             silence_deadline: Duration::from_secs(600),
+            planning_deadline: Some(Duration::from_secs(60)),
             spill_limit: 10 << 30,
             spill_below: None,
             slices: SliceOptions::default(),
