@@ -25,6 +25,8 @@ use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, DeliveryStream, ResultMessage, SubPlan};
 use skytether_emulation::paced;
+use skytether_plan::barriers::guarded;
+use skytether_plan::bounded_results::{self, ResultLimits};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::keys::{KeySets, among_udf};
@@ -84,6 +86,10 @@ impl Engine {
         config.options_mut().optimizer.max_passes = 1;
         // Round robin only pays where there is more to do per row than to hand it over.
         config.options_mut().optimizer.enable_round_robin_repartition = false;
+        // As on the host (`skytether_query::planner`).
+        config.options_mut().optimizer.enable_distinct_aggregation_soft_limit = false;
+        config.options_mut().execution.time_zone = Some("UTC".into());
+        config.options_mut().extensions.insert(ResultLimits::of(pool.as_ref()));
         // Spilling would use the same disk that scans read; a drive returns `Exhausted` instead.
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool)).with_disk_manager_builder(disk).build_arc().map_err(from_datafusion)?;
@@ -92,11 +98,12 @@ impl Engine {
             .with_runtime_env(runtime)
             .with_default_features()
             .with_optimizer_rules(rules())
-            .with_physical_optimizer_rules(metadata_aggregates::rules())
+            .with_physical_optimizer_rules(guarded(metadata_aggregates::rules()))
             .with_physical_optimizer_rule(filter_before_project())
             .with_physical_optimizer_rule(topk_heap_cap())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
+        bounded_results::register(&mut base).map_err(from_datafusion)?;
         Ok(Self { name, reader, indexes: None, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
     }
 

@@ -37,6 +37,9 @@
 //! memory (I15). This crate sends nothing: `skytether_query` calls it, and `skytether_host` has an example. See also
 //! `docs/internals/planning.md`, `docs/internals/joins.md` and `docs/internals/substrait-import.md`.
 
+pub mod barriers;
+pub mod bounded_concat;
+pub mod bounded_results;
 pub mod broadcast_join;
 pub mod classify;
 pub mod codec;
@@ -47,8 +50,10 @@ pub mod error;
 pub mod explain_text;
 pub mod expressions;
 pub mod filter_before_project;
+pub mod in_lists;
 pub mod join_types;
 pub mod keys;
+mod named;
 mod nesting_limits;
 pub mod node;
 pub mod operator_metrics;
@@ -59,8 +64,12 @@ pub mod policy;
 pub mod pushdown_level;
 mod size;
 mod split;
+pub mod subqueries;
 pub mod substrait_import;
 pub mod super_plan;
+pub mod tidy;
+pub mod time_bounds;
+pub mod time_units;
 pub mod topk_heap_cap;
 pub mod wide_projection;
 

@@ -7,13 +7,16 @@ use std::time::Instant;
 
 use arrow::datatypes::{Field, SchemaRef};
 use bytes::Bytes;
-use datafusion::common::{DataFusionError, ScalarValue, TableReference};
+use datafusion::common::{DataFusionError, ScalarValue, SchemaError, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::PeakRecordingPool;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::eliminate_duplicated_expr::EliminateDuplicatedExpr;
+use datafusion::optimizer::{Optimizer, OptimizerRule};
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::SessionConfig;
@@ -22,10 +25,18 @@ use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
 use skytether_common::{Error, Result};
 use skytether_expression::CellSource;
+use skytether_plan::barriers::guarded;
+use skytether_plan::bounded_concat::StringConcats;
+use skytether_plan::bounded_results::{self, ResultLimits};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
+use skytether_plan::in_lists::InLists;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
+use skytether_plan::subqueries::Subqueries;
+use skytether_plan::tidy::Tidy;
+use skytether_plan::time_bounds::TimeBounds;
+use skytether_plan::time_units::TimeUnits;
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
 use uuid::Uuid;
@@ -34,11 +45,17 @@ use crate::cells::{HostCells, needs};
 use crate::chunked;
 use crate::chunked::InParts;
 use crate::cooperative_join::take_turns;
+use crate::distinct_from;
+use crate::expansion;
 use crate::host_reasons as reasons;
 use crate::join_key_routing::send_keys_apart;
 use crate::mentioned_columns::Shown;
+use crate::merged_keys;
 use crate::parameters;
+use crate::patterns;
+use crate::planning_threads::PlanningThreads;
 use crate::scan_planner::ScanPlanner;
+use crate::set_operations;
 use crate::single_phase_merge::merge_once;
 use crate::sql_limits;
 use crate::star;
@@ -69,6 +86,7 @@ struct Inner {
     base: SessionState,
     schemas: SchemaCache,
     executors: LocalExecutors,
+    threads: PlanningThreads,
 }
 
 impl fmt::Debug for Inner {
@@ -107,7 +125,8 @@ impl Planner {
         let base = base_state(cluster.options(), runtime)?;
         let pool = Arc::clone(&base.runtime_env().memory_pool);
         let executors = LocalExecutors::new(pool, cluster.options().storage_deadline);
-        Ok(Self(Arc::new(Inner { cluster, base, schemas: SchemaCache::default(), executors })))
+        let threads = PlanningThreads::new(cluster.options().planning_deadline);
+        Ok(Self(Arc::new(Inner { cluster, base, schemas: SchemaCache::default(), executors, threads })))
     }
 
     /// The drives that it plans over.
@@ -163,7 +182,15 @@ impl Planner {
     }
 
     /// Plans a query, with `values` in the place of the parameters `$1`, `$2`, ...
+    ///
+    /// # Errors
+    /// As [`Planner::sql`]; `Exhausted` at [`HostOptions::planning_deadline`].
     pub async fn plan_asked(&self, asked: &Statement, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
+        let (planner, asked, options) = (self.clone(), asked.clone(), options.clone());
+        self.0.threads.run(async move { planner.plan_here(&asked, &options, values).await }).await
+    }
+
+    async fn plan_here(&self, asked: &Statement, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
         self.0.cluster.catalog().look_again();
         // Taken before it is known what the query reads.
@@ -194,7 +221,15 @@ impl Planner {
 
     /// The columns of a query's result, as far as known before its parameters have values, and the parameters in order.
     /// Parameters whose type the query does not determine are of type null.
+    ///
+    /// # Errors
+    /// As [`Planner::plan_asked`].
     pub async fn prepare(&self, asked: &Statement) -> Result<(SchemaRef, Vec<Field>)> {
+        let (planner, asked) = (self.clone(), asked.clone());
+        self.0.threads.run(async move { planner.prepare_here(&asked).await }).await
+    }
+
+    async fn prepare_here(&self, asked: &Statement) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
         let shown = Shown::named();
         let Logical { plan, .. } = match self.logical(asked, &shown, &collector, false).await {
@@ -217,8 +252,30 @@ impl Planner {
             }
         };
         parameters::number(&mut statement)?;
+        let again = statement.clone();
+        match self.logical_sql(text, statement, merged_keys::Joins::Outer, shown, collector, optimise).await {
+            Err(e) if Ambiguous::is_cause_of(&e) => self.logical_sql(text, again, merged_keys::Joins::All, shown, collector, optimise).await.map_err(|_| e),
+            planned => planned,
+        }
+    }
+
+    async fn logical_sql(
+        &self,
+        text: &str,
+        mut statement: SqlStatement,
+        merged: merged_keys::Joins,
+        shown: &Shown,
+        collector: &Collector,
+        optimise: bool,
+    ) -> Result<Logical> {
         let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
         let (tables, mut state) = self.named(references, collector).await?;
+        if let Some(planner) = merged_keys::wrap(&mut statement, merged)? {
+            state.register_relation_planner(Arc::new(planner)).map_err(from_datafusion)?;
+        }
+        if set_operations::take_out(&mut statement) {
+            state.register_relation_planner(Arc::new(set_operations::Copies)).map_err(from_datafusion)?;
+        }
         if let Some(few) = shown.few(&tables, text, &statement)? {
             state.register_catalog_list(few);
         }
@@ -226,7 +283,7 @@ impl Planner {
             return Ok(Logical { plan, optimised, state, tables });
         }
         let star = star::take_out(&mut statement);
-        let plan = state.statement_to_plan(statement).await.map_err(from_datafusion)?;
+        let plan = state.statement_to_plan(statement).await.map_err(Ambiguous::noted)?;
         let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };
         Ok(Logical { plan, optimised: false, state, tables })
     }
@@ -332,10 +389,25 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     optimizer.hash_join_inlist_pushdown_max_distinct_values = JOIN_KEYS;
     optimizer.hash_join_inlist_pushdown_max_size = JOIN_KEYS * 32;
+    // A field of a struct that moves below the projection that computes a column of the same name reads the wrong one.
+    optimizer.enable_leaf_expression_pushdown = false;
+    // It stops a DISTINCT at a limit that belongs to what stands above a union, or a window.
+    optimizer.enable_distinct_aggregation_soft_limit = false;
+    // Without it, literals lose their zone next to a column with another one.
+    config.options_mut().execution.time_zone = Some("UTC".into());
+    config.options_mut().extensions.insert(ResultLimits::of(runtime.env().memory_pool.as_ref()));
     config.set_extension(Arc::clone(runtime.spill()));
     let mut state = SessionStateBuilder::new_with_default_features()
         .with_config(config)
         .with_runtime_env(Arc::clone(runtime.env()))
+        .with_optimizer_rules(rules())
+        .with_physical_optimizer_rules(guarded(PhysicalOptimizer::default().rules))
+        .with_analyzer_rule(Arc::new(InLists))
+        .with_analyzer_rule(Arc::new(TimeUnits))
+        .with_analyzer_rule(Arc::new(TimeBounds))
+        .with_analyzer_rule(Arc::new(Tidy))
+        .with_analyzer_rule(Arc::new(Subqueries))
+        .with_analyzer_rule(Arc::new(StringConcats::default()))
         .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_before_project())
         .with_physical_optimizer_rule(topk_heap_cap())
@@ -346,19 +418,54 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
+    bounded_results::register(&mut state).map_err(from_datafusion)?;
     state.register_udf(Arc::new(among_udf(KeySets::default()))).map_err(from_datafusion)?;
     state.register_relation_planner(Arc::new(unnested::Relations)).map_err(from_datafusion)?;
     Ok(state)
 }
 
+/// DataFusion's rules for logical plans, without the one that drops sort keys which others determine: after a join it
+/// takes the key of one side for a key of the result. (Keys that come twice are dropped by [`Tidy`].)
+fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    let dropped = EliminateDuplicatedExpr::new();
+    Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect()
+}
+
+/// The cause of an error about a column that DataFusion takes for ambiguous.
+#[derive(Debug)]
+struct Ambiguous;
+
+impl fmt::Display for Ambiguous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("several relations of the query have it; write which")
+    }
+}
+
+impl std::error::Error for Ambiguous {}
+
+impl Ambiguous {
+    fn noted(error: DataFusionError) -> Error {
+        let is = matches!(error.find_root(), DataFusionError::SchemaError(e, _) if matches!(e.as_ref(), SchemaError::AmbiguousReference { .. }));
+        let ours = from_datafusion(error);
+        if is { ours.with_source(Self) } else { ours }
+    }
+
+    fn is_cause_of(error: &Error) -> bool {
+        std::error::Error::source(error).is_some_and(|cause| cause.is::<Self>())
+    }
+}
+
 fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     sql_limits::check(text)?;
     let dialect = state.config_options().sql_parser.dialect;
-    let statement = state.sql_to_statement(text, &dialect).map_err(|e| match e {
+    let mut statement = state.sql_to_statement(text, &dialect).map_err(|e| match e {
         // The parser has this variant for nothing else.
         DataFusionError::NotImplemented(_) => Error::unsupported("one query at a time: the text has several, with ';' between them"),
         other => from_datafusion(other),
     })?;
+    expansion::check(&statement)?;
+    distinct_from::bind(&mut statement);
+    patterns::rewrite(&mut statement)?;
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
         SqlStatement::Statement(inner) => match inner.as_ref() {

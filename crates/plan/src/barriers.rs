@@ -1,0 +1,256 @@
+//! Barriers for rules of DataFusion that move something too far down the physical plan.
+//!
+//! - **Filters.** DataFusion moves filters, and those that joins make, down. On the way it finds a filter's column
+//!   in the next operator by name. Where two columns have that name, as after a join of `a.c` and `b.c`, it takes the
+//!   first of them, and rows are dropped by the wrong column. While these rules run, a barrier is above every operator
+//!   with such columns. It lets no filter pass that names one of them.
+//! - **Limits.** Where the input of `ORDER BY x LIMIT 3` is sorted by `x`, DataFusion drops the sort and gives its
+//!   limit to whatever sorts below, also below a `DISTINCT`, which then has too few rows. While this rule runs, a
+//!   barrier below such a sort hides the order, so that the sort stays.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
+use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::filter_pushdown::{
+    ChildFilterDescription, ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
+};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+};
+
+type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
+
+/// `rules`, those that move filters and limits too far with barriers.
+#[must_use]
+pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
+    let filters = [FilterPushdown::new().name().to_owned(), FilterPushdown::new_post_optimization().name().to_owned()];
+    let limits = EnsureRequirements::new().name().to_owned();
+    let guarded = |rule: Rule| -> Rule {
+        if filters.iter().any(|name| name == rule.name()) {
+            Arc::new(Guarded { rule, fence: BarrierExec::for_filters })
+        } else if limits == rule.name() {
+            Arc::new(Guarded { rule, fence: BarrierExec::for_limits })
+        } else {
+            rule
+        }
+    };
+    rules.into_iter().map(guarded).collect()
+}
+
+type Fence = fn(Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>>;
+
+#[derive(Debug)]
+struct Guarded {
+    rule: Rule,
+    /// Puts a barrier where an operator needs one.
+    fence: Fence,
+}
+
+impl PhysicalOptimizerRule for Guarded {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let fenced = plan.transform_up(self.fence).data()?;
+        self.rule
+            .optimize(fenced, config)?
+            .transform_up(|node| {
+                Ok(match node.downcast_ref::<BarrierExec>() {
+                    Some(barrier) => Transformed::yes(Arc::clone(&barrier.input)),
+                    None => Transformed::no(node),
+                })
+            })
+            .data()
+    }
+
+    fn name(&self) -> &str {
+        self.rule.name()
+    }
+
+    fn schema_check(&self) -> bool {
+        self.rule.schema_check()
+    }
+}
+
+/// Its input, as it is, or without its order.
+#[derive(Debug)]
+struct BarrierExec {
+    input: Arc<dyn ExecutionPlan>,
+    /// The places of columns that filters may name.
+    single: HashSet<usize>,
+    ordered: bool,
+    properties: Arc<PlanProperties>,
+}
+
+impl BarrierExec {
+    fn new(input: Arc<dyn ExecutionPlan>, single: HashSet<usize>, ordered: bool) -> Self {
+        let mut properties = Arc::clone(input.properties());
+        if !ordered {
+            let unordered = properties.as_ref().clone().with_eq_properties(EquivalenceProperties::new(input.schema()));
+            properties = Arc::new(unordered);
+        }
+        Self { input, single, ordered, properties }
+    }
+
+    /// `node`, below a barrier if it has columns of one name.
+    fn for_filters(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let schema = node.schema();
+        let mut columns: HashMap<&str, usize> = HashMap::new();
+        schema.fields().iter().for_each(|field| *columns.entry(field.name()).or_default() += 1);
+        let single: HashSet<usize> = schema.fields().iter().enumerate().filter(|(_, field)| columns[field.name().as_str()] == 1).map(|(at, _)| at).collect();
+        Ok(if single.len() == schema.fields().len() { Transformed::no(node) } else { Transformed::yes(Arc::new(Self::new(node, single, true))) })
+    }
+
+    /// `node`, above a barrier if it is a sort with a limit over what is sorted so and is not the rows of a scan.
+    fn for_limits(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let Some(sort) = node.downcast_ref::<SortExec>().filter(|sort| sort.fetch().is_some()) else { return Ok(Transformed::no(node)) };
+        let input = sort.input();
+        if !changes_rows(input) || !input.equivalence_properties().ordering_satisfy(sort.expr().clone())? {
+            return Ok(Transformed::no(node));
+        }
+        let barrier = Arc::new(Self::new(Arc::clone(input), HashSet::new(), false));
+        node.replace_children(vec![barrier], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)).map(Transformed::yes)
+    }
+}
+
+/// Whether an operator below gives other rows than it gets.
+fn changes_rows(node: &Arc<dyn ExecutionPlan>) -> bool {
+    let children = node.children();
+    match (children.as_slice(), node.cardinality_effect()) {
+        ([], _) => false,
+        ([input], CardinalityEffect::Equal) => changes_rows(input),
+        _ => true,
+    }
+}
+
+impl DisplayAs for BarrierExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "BarrierExec")
+    }
+}
+
+impl ExecutionPlan for BarrierExec {
+    fn name(&self) -> &str {
+        "BarrierExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![self.ordered]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        match <[_; 1]>::try_from(children) {
+            Ok([input]) => Ok(Arc::new(Self::new(input, self.single.clone(), self.ordered))),
+            Err(other) => internal_err!("BarrierExec has one input, not {}", other.len()),
+        }
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        self.input.execute(partition, context)
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], _: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(Arc::clone(&inputs[0]))
+    }
+
+    fn gather_filters_for_pushdown(&self, _: FilterPushdownPhase, filters: Vec<Arc<dyn PhysicalExpr>>, _: &ConfigOptions) -> Result<FilterDescription> {
+        let below = ChildFilterDescription::from_child_with_allowed_indices(&filters, self.single.clone(), &self.input)?;
+        Ok(FilterDescription::new().with_child(below))
+    }
+
+    fn handle_child_pushdown_result(
+        &self,
+        _: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        _: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        Ok(FilterPushdownPropagation::if_all(result))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    /// Both sides of the join have `c0`, and the condition cannot be turned into an inner join.
+    const QUERY: &str = "WITH w AS (SELECT -1 AS c0, 1 AS c1 UNION ALL SELECT s AS c0, 2 AS c1 FROM t) \
+        SELECT b.c0 AS c2, a.c0 AS x FROM w a RIGHT JOIN w b ON b.c1 = a.c1 WHERE CASE a.c0 WHEN 1 THEN FALSE ELSE TRUE END ORDER BY c2, x";
+
+    #[tokio::test]
+    async fn filter_of_one_side_stays_on_that_side() {
+        let state = SessionStateBuilder::new().with_default_features().with_physical_optimizer_rules(guarded(PhysicalOptimizer::default().rules)).build();
+        let context = SessionContext::new_with_state(state);
+        context.sql("CREATE TABLE t AS SELECT * FROM (VALUES (1), (NULL)) AS v (s)").await.unwrap();
+        let rows = context.sql(QUERY).await.unwrap().collect().await.unwrap();
+        let text = pretty_format_batches(&rows).unwrap().to_string();
+        let rows: Vec<String> = text.lines().skip(3).filter(|line| line.starts_with('|')).map(|line| line.replace([' ', '|'], ";")).collect();
+        let cells: Vec<Vec<&str>> = rows.iter().map(|row| row.split(';').filter(|cell| !cell.is_empty()).collect()).collect();
+        assert_eq!(cells, [vec!["-1", "-1"], vec!["1"], vec![]], "{text}");
+        let plan = context.sql(QUERY).await.unwrap().create_physical_plan().await.unwrap();
+        let shown = datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string();
+        assert!(!shown.contains("BarrierExec"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn filters_of_other_columns_pass() {
+        let state = SessionStateBuilder::new().with_default_features().with_physical_optimizer_rules(guarded(PhysicalOptimizer::default().rules)).build();
+        let context = SessionContext::new_with_state(state);
+        for name in ["a", "b"] {
+            context.sql(&format!("CREATE TABLE {name} AS SELECT value AS k, value AS {name}_v FROM generate_series(1, 100)")).await.unwrap();
+        }
+        let sql = "SELECT count(*) FROM a JOIN b ON a.k = b.k WHERE b_v IN (SELECT a_v FROM a WHERE a_v < 10)";
+        let rows = context.sql(sql).await.unwrap().collect().await.unwrap();
+        assert!(pretty_format_batches(&rows).unwrap().to_string().contains("| 9 "), "nine pairs");
+    }
+
+    #[tokio::test]
+    async fn limit_stays_above_a_distinct() {
+        let config = datafusion::prelude::SessionConfig::new().with_target_partitions(2);
+        let rules = guarded(PhysicalOptimizer::default().rules);
+        let state = SessionStateBuilder::new().with_default_features().with_config(config).with_physical_optimizer_rules(rules).build();
+        let context = SessionContext::new_with_state(state);
+        context.sql("CREATE TABLE t AS SELECT value % 10 AS x FROM generate_series(0, 99)").await.unwrap();
+        let half = "(SELECT x FROM t ORDER BY x LIMIT 50)";
+        let all = format!("SELECT * FROM {half} UNION ALL SELECT * FROM {half} UNION ALL SELECT * FROM {half}");
+        for (query, values) in [
+            (format!("SELECT DISTINCT x FROM ({all}) AS u ORDER BY x LIMIT 4"), ["0", "1", "2", "3"]),
+            (format!("SELECT x FROM ({all}) AS u WHERE x % 2 = 1 GROUP BY x HAVING count(*) > 1 ORDER BY x LIMIT 4"), ["1", "3", "", ""]),
+        ] {
+            let rows = context.sql(&query).await.unwrap().collect().await.unwrap();
+            let text = pretty_format_batches(&rows).unwrap().to_string();
+            let mut got: Vec<&str> = text.lines().skip(3).filter(|line| line.starts_with('|')).map(|line| line.trim_matches(['|', ' '])).collect();
+            got.resize(4, "");
+            assert_eq!(got, values, "{query}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Subqueries in conditions and results, with SQL's three values.
+//!
+//! DataFusion turns `EXISTS` and `IN` of a filter into joins and knows only true and false there: `IN` over a NULL is
+//! false where SQL has NULL, and the difference shows under `NOT`, `IS NULL` or `OR`, and in a list of results. It
+//! drops `OFFSET` within `EXISTS`, and takes an aggregate without groups for one that may have no row. This rule
+//! rewrites such subqueries before DataFusion's own rules see them:
+//!
+//! | form | becomes | module |
+//! |---|---|---|
+//! | `EXISTS` over `LIMIT`, `OFFSET`, aggregates | a constant, a count, or `EXISTS` of what decides | [`normal`] |
+//! | `IN` over a single row | a comparison with a subquery for one value | [`normal`] |
+//! | `IN`, where false and NULL differ | mark joins: equal, NULL among the values, any row | [`marks`] |
+//! | any of these in a list of results, a sort, a window or an aggregate | columns of the input | here |
+//!
+//! A conjunct `x IN (...)` of a filter stays a semi join, and one `x NOT IN (...)` without ties to the outer row a
+//! null-aware anti join: there DataFusion is right.
+
+mod marks;
+mod normal;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, Result};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Expr, ExprSchemable, Filter, LogicalPlan, Projection};
+use datafusion::optimizer::AnalyzerRule;
+
+use self::marks::Marks;
+use crate::named::map_expressions;
+
+/// Rewrites subqueries in conditions and results (see the module). It runs after the types are known.
+#[derive(Debug, Default)]
+pub struct Subqueries;
+
+impl AnalyzerRule for Subqueries {
+    fn name(&self) -> &'static str {
+        "subqueries"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        let (count, changed) = (Cell::new(0), Cell::new(false));
+        let rewritten = plan.transform_up_with_subqueries(|node| {
+            if node.expressions().iter().any(has_subquery) {
+                let node = rewrite(node, &count)?;
+                changed.set(changed.get() | node.transformed);
+                return Ok(node);
+            }
+            // A result that was never NULL may be now.
+            if changed.get() { node.recompute_schema().map(Transformed::yes) } else { Ok(Transformed::no(node)) }
+        })?;
+        Ok(rewritten.data)
+    }
+}
+
+fn rewrite(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
+    match node {
+        LogicalPlan::Filter(_) => match normalised(node)? {
+            LogicalPlan::Filter(filter) => of_filter(filter, count),
+            other => Ok(Transformed::yes(other)),
+        },
+        LogicalPlan::Projection(_) => match normalised(node)? {
+            LogicalPlan::Projection(projection) => of_projection(projection, count),
+            other => Ok(Transformed::yes(other)),
+        },
+        LogicalPlan::Aggregate(_) | LogicalPlan::Sort(_) | LogicalPlan::Window(_) => lifted(node, count),
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+/// Whether `e` has a subquery that this rule is about.
+fn has_subquery(e: &Expr) -> bool {
+    e.exists(|e| Ok(is_predicate(e) || matches!(e, Expr::ScalarSubquery(_)))).unwrap_or(false)
+}
+
+fn has_predicate(e: &Expr) -> bool {
+    e.exists(|e| Ok(is_predicate(e))).unwrap_or(false)
+}
+
+fn is_predicate(e: &Expr) -> bool {
+    matches!(e, Expr::Exists(_) | Expr::InSubquery(_))
+}
+
+/// `node` with its subqueries in the simplest form that means the same.
+fn normalised(node: LogicalPlan) -> Result<LogicalPlan> {
+    Ok(map_expressions(node, normal::form)?.data)
+}
+
+fn of_filter(filter: Filter, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
+    let Filter { predicate, input, .. } = filter;
+    let columns = input.schema().columns();
+    let schema = Arc::clone(input.schema());
+    let mut marks = Marks::new(Arc::unwrap_or_clone(input), count);
+    let mut conjuncts = Vec::new();
+    for conjunct in split_conjunction_owned(predicate) {
+        let is_join = match &conjunct {
+            Expr::Exists(_) => true,
+            Expr::Not(inner) => match inner.as_ref() {
+                Expr::Exists(_) => true,
+                Expr::InSubquery(of) => of.negated,
+                _ => false,
+            },
+            Expr::InSubquery(of) if of.negated => !marks::may_be_unknown(of, &schema) || of.subquery.outer_ref_columns.is_empty(),
+            Expr::InSubquery(_) => true,
+            _ => false,
+        };
+        conjuncts.push(if is_join || !has_predicate(&conjunct) { conjunct } else { marks.replace(conjunct)? });
+    }
+    let marked = marks.any();
+    let Some(predicate) = conjunction(conjuncts) else { return Ok(Transformed::yes(marks.into_plan())) };
+    let plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(marks.into_plan()))?);
+    Ok(Transformed::yes(if marked { project(plan, columns)? } else { plan }))
+}
+
+fn of_projection(projection: Projection, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
+    let Projection { expr, input, .. } = projection;
+    let input = Arc::unwrap_or_clone(input);
+    // Names are those of the expressions as they were.
+    let names = NamePreserver::new_for_projection();
+    let mut marks = Marks::new(input, count);
+    let exprs = expr
+        .into_iter()
+        .map(|e| {
+            let name = names.save(&e);
+            Ok(name.restore(if has_predicate(&e) { marks.replace(e)? } else { e }))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Transformed::yes(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(marks.into_plan()))?)))
+}
+
+/// `node`, an aggregate, a sort or a window, over a projection that computes its subqueries.
+fn lifted(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
+    let Some(input) = node.inputs().first().map(|input| (*input).clone()) else { return Ok(Transformed::no(node)) };
+    let before = Arc::clone(node.schema());
+    // A sort keeps its input's columns, a window adds to them, an aggregate has its own.
+    let kept = if matches!(node, LogicalPlan::Aggregate(_)) { 0 } else { input.schema().fields().len() };
+    let mut lifted: Vec<(Expr, String)> = Vec::new();
+    let exprs = node
+        .expressions()
+        .into_iter()
+        .map(|e| {
+            let replaced = e.transform_down(|e| {
+                if !is_predicate(&e) && !matches!(e, Expr::ScalarSubquery(_)) {
+                    return Ok(Transformed::no(e));
+                }
+                let name = match lifted.iter().find(|(known, _)| *known == e) {
+                    Some((_, name)) => name.clone(),
+                    None => {
+                        count.set(count.get() + 1);
+                        let name = format!("__subquery_{}", count.get());
+                        lifted.push((e, name.clone()));
+                        name
+                    }
+                };
+                Ok(Transformed::yes(Expr::Column(Column::new_unqualified(name))))
+            })?;
+            Ok(replaced.data)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let added = lifted.len();
+    let mut columns: Vec<Expr> = input.schema().columns().into_iter().map(Expr::Column).collect();
+    columns.extend(lifted.into_iter().map(|(e, name)| e.alias(name)));
+    let below = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(input))?);
+    let below = rewrite(below, count)?.data;
+    let above = node.with_new_exprs(exprs, vec![below])?;
+    // The columns of before, by their places.
+    let after = above.schema().columns();
+    let place = |at: usize| if at < kept || kept == 0 { at } else { at + added };
+    let columns = before
+        .iter()
+        .enumerate()
+        .filter_map(|(at, (qualifier, field))| {
+            let now = after.get(place(at))?.clone();
+            let same = now.relation.as_ref() == qualifier && now.name == *field.name();
+            Some(if same { Expr::Column(now) } else { Expr::Column(now).alias_qualified(qualifier.cloned(), field.name()) })
+        })
+        .collect::<Vec<_>>();
+    Ok(Transformed::yes(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(above))?)))
+}
+
+/// `columns` of `plan`.
+fn project(plan: LogicalPlan, columns: Vec<Column>) -> Result<LogicalPlan> {
+    Ok(LogicalPlan::Projection(Projection::try_new(columns.into_iter().map(Expr::Column).collect(), Arc::new(plan))?))
+}
+
+/// Whether `e` can be NULL over `plan`; unknown counts as yes.
+fn is_nullable(e: &Expr, plan: &LogicalPlan) -> bool {
+    e.nullable(plan.schema().as_ref()).unwrap_or(true)
+}

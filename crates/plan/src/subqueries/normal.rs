@@ -1,0 +1,118 @@
+//! Subqueries in their simplest form.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{Result, not_impl_err};
+use datafusion::functions_aggregate::expr_fn::count;
+use datafusion::logical_expr::expr::{Exists, GroupingSet, InSubquery};
+use datafusion::logical_expr::{Aggregate, Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, SkipType, lit, not};
+
+use super::marks::subquery;
+
+/// `e`, if it is a subquery under `EXISTS` or `IN`, in its simplest form.
+pub(super) fn form(e: Expr) -> Result<Transformed<Expr>> {
+    match e {
+        Expr::Exists(Exists { subquery, negated }) => {
+            let exists = exists(Arc::unwrap_or_clone(subquery.subquery))?;
+            Ok(Transformed::yes(match exists {
+                Expr::Exists(exists) => Expr::Exists(Exists { negated, ..exists }),
+                other if negated => not(other),
+                other => other,
+            }))
+        }
+        Expr::InSubquery(of) => membership(of),
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+/// Whether `plan` has a row, by the part of it that decides.
+fn exists(mut plan: LogicalPlan) -> Result<Expr> {
+    loop {
+        plan = match plan {
+            LogicalPlan::Projection(node) => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::SubqueryAlias(node) => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::Window(node) => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::Distinct(Distinct::All(input)) => Arc::unwrap_or_clone(input),
+            LogicalPlan::Distinct(Distinct::On(node)) => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::Sort(node) if node.fetch == Some(0) => return Ok(lit(false)),
+            LogicalPlan::Sort(node) => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::Limit(node) => match (node.get_skip_type()?, node.get_fetch_type()?) {
+                (_, FetchType::Literal(Some(0))) => return Ok(lit(false)),
+                (SkipType::Literal(0), FetchType::Literal(_)) => Arc::unwrap_or_clone(node.input),
+                (SkipType::Literal(skip), FetchType::Literal(_)) => return has_more_than(Arc::unwrap_or_clone(node.input), skip),
+                _ => return not_impl_err!("LIMIT and OFFSET within EXISTS by an expression: write numbers"),
+            },
+            LogicalPlan::Aggregate(node) if has_row_without_input(&node) => return Ok(lit(true)),
+            LogicalPlan::Aggregate(node) => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::Filter(node) => match of_aggregate(&node.input) {
+                // HAVING over the one row of an aggregate.
+                Some(aggregate) if has_row_without_input(aggregate) && aggregate.group_expr.is_empty() && !node.predicate.contains_outer() => {
+                    let value = LogicalPlanBuilder::from(node.input.as_ref().clone()).project([node.predicate.clone().alias("__having")])?.build()?;
+                    return Ok(Expr::ScalarSubquery(subquery(value)).is_true());
+                }
+                Some(aggregate) if has_row_without_input(aggregate) && !node.input.all_out_ref_exprs().is_empty() => {
+                    return not_impl_err!("EXISTS over HAVING and grouping sets with a total, tied to the outer row: write GROUP BY without the total");
+                }
+                _ => break plan_exists(LogicalPlan::Filter(node)),
+            },
+            other => break plan_exists(other),
+        };
+    }
+}
+
+fn plan_exists(plan: LogicalPlan) -> Result<Expr> {
+    Ok(Expr::Exists(Exists { subquery: subquery(plan), negated: false }))
+}
+
+/// `(SELECT count(*) FROM plan) > skip`.
+fn has_more_than(mut plan: LogicalPlan, skip: usize) -> Result<Expr> {
+    // Without what changes no number of rows, and keeps DataFusion from joining what is below.
+    while let LogicalPlan::Sort(_) | LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) = plan {
+        plan = match plan {
+            LogicalPlan::Sort(node) if node.fetch.is_none() => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::Projection(node) => Arc::unwrap_or_clone(node.input),
+            LogicalPlan::SubqueryAlias(node) => Arc::unwrap_or_clone(node.input),
+            other => return counted(other, skip),
+        };
+    }
+    counted(plan, skip)
+}
+
+fn counted(plan: LogicalPlan, skip: usize) -> Result<Expr> {
+    let rows = LogicalPlanBuilder::from(plan).aggregate(Vec::<Expr>::new(), [count(lit(1_i64)).alias("__rows")])?.build()?;
+    Ok(Expr::ScalarSubquery(subquery(rows)).gt(lit(i64::try_from(skip).unwrap_or(i64::MAX))))
+}
+
+/// `IN` over a subquery with exactly one row is a comparison: its value may be NULL where there is no row to aggregate.
+fn membership(of: InSubquery) -> Result<Transformed<Expr>> {
+    let mut at = of.subquery.subquery.as_ref();
+    while let LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) = at {
+        let Some(below) = at.inputs().first().copied() else { break };
+        at = below;
+    }
+    match of_aggregate(at) {
+        Some(aggregate) if aggregate.group_expr.is_empty() => {
+            let value = Expr::ScalarSubquery(of.subquery);
+            Ok(Transformed::yes(if of.negated { of.expr.as_ref().clone().not_eq(value) } else { of.expr.as_ref().clone().eq(value) }))
+        }
+        _ => Ok(Transformed::no(Expr::InSubquery(of))),
+    }
+}
+
+fn of_aggregate(plan: &LogicalPlan) -> Option<&Aggregate> {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => Some(aggregate),
+        _ => None,
+    }
+}
+
+/// Whether `aggregate` has a row even if its input has none: one without groups, or with a total among its groups.
+fn has_row_without_input(aggregate: &Aggregate) -> bool {
+    match aggregate.group_expr.as_slice() {
+        [] => true,
+        [Expr::GroupingSet(GroupingSet::Rollup(_) | GroupingSet::Cube(_))] => true,
+        [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] => sets.iter().any(Vec::is_empty),
+        _ => false,
+    }
+}

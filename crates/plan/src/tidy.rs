@@ -1,0 +1,181 @@
+//! Forms of a query that DataFusion's planner answers wrongly or fails at, in forms that it answers rightly.
+//!
+//! | form | what DataFusion makes of it | here |
+//! |---|---|---|
+//! | a condition without columns over an aggregate | tests it below | a join with a row that may be missing |
+//! | one sort key twice, in the `ORDER BY` of an aggregate | an internal error | once |
+//! | `lead(x, 2) IGNORE NULLS` | looks two rows ahead only | refused |
+//! | a correlated subquery whose result is named like a column of its tables | refuses it as ambiguous | another name |
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinType, Result, ScalarValue, not_impl_err};
+use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, WindowFunction};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection, SortExpr, Subquery, WindowFunctionDefinition};
+use datafusion::optimizer::AnalyzerRule;
+
+use crate::named::map_expressions;
+
+/// See the module. It runs after the types are known.
+#[derive(Debug, Default)]
+pub struct Tidy;
+
+impl AnalyzerRule for Tidy {
+    fn name(&self) -> &'static str {
+        "tidy"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        let count = Cell::new(0);
+        plan.transform_up_with_subqueries(|node| {
+            let node = map_expressions(node, |e| expression(e, &count))?;
+            let changed = node.transformed;
+            let node = match node.data {
+                LogicalPlan::Filter(filter) => of_filter(filter)?,
+                LogicalPlan::Join(join) => of_join(join)?,
+                LogicalPlan::Sort(mut sort) => {
+                    let repeated = sort_keys_once(&mut sort.expr);
+                    Transformed::new_transformed(LogicalPlan::Sort(sort), repeated)
+                }
+                other => Transformed::no(other),
+            };
+            Ok(Transformed::new_transformed(node.data, node.transformed || changed))
+        })
+        .data()
+    }
+}
+
+fn expression(e: Expr, count: &Cell<u32>) -> Result<Transformed<Expr>> {
+    match e {
+        Expr::AggregateFunction(mut call) => {
+            Ok(if each_once(&mut call) { Transformed::yes(Expr::AggregateFunction(call)) } else { Transformed::no(Expr::AggregateFunction(call)) })
+        }
+        Expr::WindowFunction(call) => {
+            looks_far_ahead(&call)?;
+            Ok(Transformed::no(Expr::WindowFunction(call)))
+        }
+        Expr::ScalarSubquery(subquery) if !subquery.outer_ref_columns.is_empty() => {
+            let renamed = renamed(&subquery, count)?;
+            Ok(match renamed {
+                Some(subquery) => Transformed::yes(Expr::ScalarSubquery(subquery)),
+                None => Transformed::no(Expr::ScalarSubquery(subquery)),
+            })
+        }
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+/// Drops sort keys that come a second time. Returns whether there were any.
+fn each_once(call: &mut AggregateFunction) -> bool {
+    sort_keys_once(&mut call.params.order_by)
+}
+
+fn sort_keys_once(keys: &mut Vec<SortExpr>) -> bool {
+    let before = keys.len();
+    let mut seen = HashSet::new();
+    keys.retain(|sort| seen.insert(sort.expr.clone()));
+    keys.len() < before
+}
+
+fn looks_far_ahead(call: &WindowFunction) -> Result<()> {
+    let WindowFunctionDefinition::WindowUDF(function) = &call.fun else { return Ok(()) };
+    if call.params.null_treatment != Some(NullTreatment::IgnoreNulls) {
+        return Ok(());
+    }
+    let offset = match call.params.args.get(1) {
+        None => Some(1),
+        Some(Expr::Literal(value, _)) => match value.cast_to(&datafusion::arrow::datatypes::DataType::Int64) {
+            Ok(ScalarValue::Int64(Some(offset))) => Some(offset),
+            _ => None,
+        },
+        Some(_) => None,
+    };
+    let ahead = match function.name() {
+        "lead" => offset,
+        "lag" => offset.map(i64::saturating_neg),
+        _ => return Ok(()),
+    };
+    if ahead.is_none_or(|ahead| ahead > 1) {
+        return not_impl_err!("{} by several rows with IGNORE NULLS: read from a subquery that has no NULL (WHERE x IS NOT NULL)", function.name());
+    }
+    Ok(())
+}
+
+/// The subquery with another name for its result, if that is computed.
+fn renamed(subquery: &Subquery, count: &Cell<u32>) -> Result<Option<Subquery>> {
+    let LogicalPlan::Projection(top) = subquery.subquery.as_ref() else { return Ok(None) };
+    let [Expr::Alias(alias)] = top.expr.as_slice() else { return Ok(None) };
+    count.set(count.get() + 1);
+    let result = alias.expr.as_ref().clone().alias(format!("__result_{}", count.get()));
+    let plan = LogicalPlan::Projection(Projection::try_new(vec![result], Arc::clone(&top.input))?);
+    Ok(Some(subquery.with_plan(Arc::new(plan))))
+}
+
+/// Whether `e` tests nothing of a row, and is no plain literal.
+fn is_constant(e: &Expr) -> bool {
+    // Other subqueries become joins.
+    let tied = e.exists(|e| {
+        Ok(match e {
+            Expr::ScalarSubquery(subquery) => !subquery.outer_ref_columns.is_empty(),
+            other => matches!(other, Expr::Exists(_) | Expr::InSubquery(_)),
+        })
+    });
+    !tied.unwrap_or(true) && !e.any_column_refs() && !e.contains_outer() && !e.is_volatile() && !matches!(e, Expr::Literal(ScalarValue::Boolean(Some(_)), _))
+}
+
+fn of_filter(filter: Filter) -> Result<Transformed<LogicalPlan>> {
+    let (constant, others): (Vec<Expr>, Vec<Expr>) = split_conjunction_owned(filter.predicate.clone()).into_iter().partition(is_constant);
+    let Some(condition) = conjunction(constant).filter(|_| aggregates(&filter.input)) else {
+        return Ok(Transformed::no(LogicalPlan::Filter(filter)));
+    };
+    let input = Arc::unwrap_or_clone(filter.input);
+    let input = match conjunction(others) {
+        Some(others) => LogicalPlan::Filter(Filter::try_new(others, Arc::new(input))?),
+        None => input,
+    };
+    where_row(input, condition).map(Transformed::yes)
+}
+
+/// The condition of a join goes to the side that it drops rows of.
+fn of_join(join: Join) -> Result<Transformed<LogicalPlan>> {
+    let Some(filter) = join.filter.clone() else { return Ok(Transformed::no(LogicalPlan::Join(join))) };
+    let (constant, others): (Vec<Expr>, Vec<Expr>) = split_conjunction_owned(filter).into_iter().partition(is_constant);
+    let on_the_left = match join.join_type {
+        JoinType::Inner | JoinType::Right => true,
+        JoinType::Left => false,
+        _ => return Ok(Transformed::no(LogicalPlan::Join(join))),
+    };
+    let Some(condition) = conjunction(constant).filter(|_| aggregates(&join.left) || aggregates(&join.right)) else {
+        return Ok(Transformed::no(LogicalPlan::Join(join)));
+    };
+    let mut join = Join { filter: conjunction(others), ..join };
+    if on_the_left {
+        join.left = Arc::new(where_row(Arc::unwrap_or_clone(join.left), condition)?);
+    } else {
+        join.right = Arc::new(where_row(Arc::unwrap_or_clone(join.right), condition)?);
+    }
+    Ok(Transformed::yes(LogicalPlan::Join(join)))
+}
+
+/// Whether an aggregate that has a row without any input is in `plan`, outside of subqueries.
+fn aggregates(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => {
+            let empty = aggregate.group_expr.is_empty() || aggregate.group_expr.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
+            empty || aggregates(&aggregate.input)
+        }
+        other => other.inputs().into_iter().any(aggregates),
+    }
+}
+
+/// `input`, if `condition` is true, and none of its rows otherwise.
+fn where_row(input: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
+    let columns: Vec<Expr> = input.schema().columns().into_iter().map(Expr::Column).collect();
+    let row = LogicalPlanBuilder::empty(true).filter(condition)?.project(vec![datafusion::logical_expr::lit(true).alias("__holds")])?.build()?;
+    LogicalPlanBuilder::from(input).cross_join(row)?.project(columns)?.build()
+}

@@ -1,0 +1,225 @@
+//! Comparisons of times in a coarse unit with a constant in a finer one.
+//!
+//! DataFusion compares a column of seconds with `TIMESTAMP '2024-01-01 00:00:00.5'` by casting the constant to
+//! seconds. That cuts it, and makes the column equal to it. This rule compares with the last whole second before, by
+//! the operator that gives the right answer, and decides what no whole second can be.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::expr::{Between, InList};
+use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, Volatility, lit};
+use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+
+use crate::named::map_expressions;
+
+/// See the module. It runs after the types are known.
+#[derive(Debug, Default)]
+pub struct TimeUnits;
+
+impl AnalyzerRule for TimeUnits {
+    fn name(&self) -> &'static str {
+        "time_units"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
+        let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(Arc::new(config.clone())).build());
+        plan.transform_up_with_subqueries(|node| {
+            let mut schema = DFSchema::empty();
+            for input in node.inputs() {
+                schema.merge(input.schema());
+            }
+            if let LogicalPlan::TableScan(scan) = &node {
+                schema.merge(&scan.projected_schema);
+            }
+            map_expressions(node, |e| compared(e, &schema, &constants))
+        })
+        .data()
+    }
+}
+
+fn compared(e: Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
+    match e {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            if let Some(new) = with_constant(&left, op, &right, schema, constants)? {
+                return Ok(Transformed::yes(new));
+            }
+            if let Some(swapped) = op.swap()
+                && let Some(new) = with_constant(&right, swapped, &left, schema, constants)?
+            {
+                return Ok(Transformed::yes(new));
+            }
+            Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })))
+        }
+        Expr::Between(between) => as_two(between, schema, constants),
+        Expr::InList(list) => without_fractions(list, schema, constants),
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+/// The time below a cast to a finer unit, and how many of the finer make one of it.
+fn coarse<'e>(e: &'e Expr, schema: &DFSchema) -> Result<Option<(&'e Expr, i64)>> {
+    let Expr::Cast(Cast { expr, field }) = e else { return Ok(None) };
+    let (DataType::Timestamp(from, _), DataType::Timestamp(to, _)) = (expr.get_type(schema)?, field.data_type()) else { return Ok(None) };
+    let (from, to) = (per_second(from), per_second(*to));
+    Ok((from < to && !is_constant(expr)).then(|| (expr.as_ref(), to / from)))
+}
+
+fn per_second(unit: TimeUnit) -> i64 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}
+
+/// Whether `e` has the same value for every row and every run.
+fn is_constant(e: &Expr) -> bool {
+    let varies = e.exists(|e| {
+        Ok(match e {
+            Expr::ScalarFunction(call) => call.func.signature().volatility != Volatility::Immutable,
+            Expr::Literal(..) | Expr::Alias(_) | Expr::BinaryExpr(_) | Expr::Cast(_) | Expr::TryCast(_) | Expr::Negative(_) => false,
+            _ => true,
+        })
+    });
+    !varies.unwrap_or(true)
+}
+
+/// The value of a constant time, counted in its unit. An error in it is left to the execution.
+fn value(e: &Expr, constants: &ExprSimplifier) -> Option<Option<i64>> {
+    if !is_constant(e) {
+        return None;
+    }
+    let Ok(Expr::Literal(value, _)) = constants.simplify(e.clone()) else { return None };
+    match value {
+        ScalarValue::TimestampSecond(at, _)
+        | ScalarValue::TimestampMillisecond(at, _)
+        | ScalarValue::TimestampMicrosecond(at, _)
+        | ScalarValue::TimestampNanosecond(at, _) => Some(at),
+        _ => None,
+    }
+}
+
+/// `left op right`, where `left` is coarse and `right` a constant that is not whole in its unit.
+fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Option<Expr>> {
+    let Some((time, ratio)) = coarse(left, schema)? else { return Ok(None) };
+    let Some(Some(at)) = value(right, constants) else { return Ok(None) };
+    if at % ratio == 0 {
+        return Ok(None);
+    }
+    let of = time.get_type(schema)?;
+    // The cast to the coarse unit cuts towards zero, which is up for times before 1970.
+    let floor = ScalarValue::Int64(Some(at.div_euclid(ratio))).cast_to(&of)?;
+    let compare = |op: Operator| Expr::BinaryExpr(BinaryExpr { left: Box::new(time.clone()), op, right: Box::new(lit(floor.clone())) });
+    Ok(match op {
+        Operator::Eq => Some(decided(time, false)),
+        Operator::NotEq => Some(decided(time, true)),
+        Operator::IsDistinctFrom => Some(lit(true)),
+        Operator::IsNotDistinctFrom => Some(lit(false)),
+        Operator::Lt | Operator::LtEq => Some(compare(Operator::LtEq)),
+        Operator::Gt | Operator::GtEq => Some(compare(Operator::Gt)),
+        _ => None,
+    })
+}
+
+/// `value`, and NULL where `time` is.
+fn decided(time: &Expr, value: bool) -> Expr {
+    let (is, op) = if value { (time.clone().is_not_null(), Operator::Or) } else { (time.clone().is_null(), Operator::And) };
+    Expr::BinaryExpr(BinaryExpr { left: Box::new(is), op, right: Box::new(lit(ScalarValue::Boolean(None))) })
+}
+
+/// `BETWEEN` as its two comparisons, if one of them has to change.
+fn as_two(between: Between, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
+    let (from, to) = if between.negated { (Operator::Lt, Operator::Gt) } else { (Operator::GtEq, Operator::LtEq) };
+    let low = with_constant(&between.expr, from, &between.low, schema, constants)?;
+    let high = with_constant(&between.expr, to, &between.high, schema, constants)?;
+    if (low.is_none() && high.is_none()) || between.expr.is_volatile() {
+        return Ok(Transformed::no(Expr::Between(between)));
+    }
+    let Between { expr, negated, low: least, high: most } = between;
+    let plain = |op: Operator, bound: Box<Expr>| Expr::BinaryExpr(BinaryExpr { left: expr.clone(), op, right: bound });
+    let (low, high) = (low.unwrap_or_else(|| plain(from, least)), high.unwrap_or_else(|| plain(to, most)));
+    Ok(Transformed::yes(if negated { low.or(high) } else { low.and(high) }))
+}
+
+/// A list without the constants that no whole unit equals.
+fn without_fractions(list: InList, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
+    let Some((time, ratio)) = coarse(&list.expr, schema)? else { return Ok(Transformed::no(Expr::InList(list))) };
+    let time = time.clone();
+    let whole = |e: &Expr| !matches!(value(e, constants), Some(Some(at)) if at % ratio != 0);
+    let before = list.list.len();
+    let InList { expr, list, negated } = list;
+    let kept: Vec<Expr> = list.into_iter().filter(whole).collect();
+    if kept.is_empty() {
+        return Ok(Transformed::yes(decided(&time, negated)));
+    }
+    let changed = kept.len() < before;
+    Ok(Transformed::new_transformed(Expr::InList(InList { expr, list: kept, negated }), changed))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    /// The rows of `t` for which `condition` is true, and for which it is NULL, by their number.
+    async fn holds(context: &SessionContext, condition: &str) -> (Vec<String>, Vec<String>) {
+        let mut found = Vec::new();
+        for sql in [
+            format!("SELECT n FROM t WHERE {condition} ORDER BY n"),
+            format!("SELECT n FROM (SELECT n, {condition} AS c FROM t) AS u WHERE c IS NULL ORDER BY n"),
+        ] {
+            let rows = context.sql(&sql).await.unwrap().collect().await.unwrap();
+            let text = pretty_format_batches(&rows).unwrap().to_string();
+            found.push(text.lines().skip(3).filter(|line| line.starts_with('|')).map(|line| line.trim_matches(['|', ' ']).to_owned()).collect());
+        }
+        let nulls = found.pop().unwrap();
+        (found.pop().unwrap(), nulls)
+    }
+
+    #[tokio::test]
+    async fn constant_between_two_units_equals_neither() {
+        let state = SessionStateBuilder::new().with_default_features().with_analyzer_rule(Arc::new(TimeUnits)).build();
+        let context = SessionContext::new_with_state(state);
+        // Rows 1 to 4: a second before 1970, 1970, a second after, NULL.
+        for (unit, one) in [("s", 1), ("ms", 1_000), ("us", 1_000_000)] {
+            let rows = format!("(VALUES (1, -{one}), (2, 0), (3, {one}), (4, NULL)) AS v (n, x)");
+            let create = format!("CREATE OR REPLACE TABLE t AS SELECT n, arrow_cast(CAST(x AS BIGINT), 'Timestamp({unit})') AS at FROM {rows}");
+            context.sql(&create).await.unwrap().collect().await.unwrap();
+            let before = "TIMESTAMP '1969-12-31 23:59:59.9999999'";
+            let after = "to_timestamp('1970-01-01 00:00:00.0000001')";
+            for (condition, rows, null) in [
+                (format!("at = {after}"), "", "4"),
+                (format!("{after} = at"), "", "4"),
+                (format!("at <> {after}"), "123", "4"),
+                (format!("at < {after}"), "12", "4"),
+                (format!("at <= {after}"), "12", "4"),
+                (format!("at > {after}"), "3", "4"),
+                (format!("{after} <= at"), "3", "4"),
+                (format!("at < {before}"), "1", "4"),
+                (format!("at >= {before}"), "23", "4"),
+                (format!("at IS DISTINCT FROM {before}"), "1234", ""),
+                (format!("at IS NOT DISTINCT FROM {before}"), "", ""),
+                (format!("at BETWEEN {before} AND {after}"), "2", "4"),
+                (format!("at NOT BETWEEN {before} AND {after}"), "13", "4"),
+                (format!("at IN ({before}, TIMESTAMP '1970-01-01', {after})"), "2", "4"),
+                (format!("at NOT IN ({before}, {after})"), "123", "4"),
+                (format!("at IN ({before}, NULL)"), "", "1234"),
+                ("at = TIMESTAMP '1970-01-01'".to_owned(), "2", "4"),
+                ("at = NULL".to_owned(), "", "1234"),
+            ] {
+                let (found, nulls) = holds(&context, &condition).await;
+                assert_eq!((found.concat().as_str(), nulls.concat().as_str()), (rows, null), "{unit}: {condition}");
+            }
+        }
+    }
+}
