@@ -256,9 +256,9 @@ class Fleet(Growth):
         source
             A path, directory or glob of Parquet, Arrow IPC/Feather, CSV, JSON (lines of objects, or one array of them)
             or raw VPIC particle (``.vpic``) files (texts also as .gz or .zst). Files that begin with ``.`` are left
-            out, and in directories also those that begin with ``_``. Or a table in memory: a pyarrow Table or RecordBatchReader, a pandas or polars data
-            frame, anything with ``__arrow_c_stream__``. The index of a pandas data frame becomes columns, as pyarrow
-            does it, unless it is a range without a name.
+            out, and in directories also those that begin with ``_``. Or a table in memory: a pyarrow Table or
+            RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a
+            pandas data frame becomes columns, as pyarrow does it, unless it is a range without a name.
         replace
             True: put it in the place of a data set of that name, atomically. False: a data set of that
             name is a `ConflictError`.

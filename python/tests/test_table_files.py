@@ -396,9 +396,11 @@ def test_a_source_that_fails_is_named_and_a_callbacks_error_is_kept(fleet):
 
 def test_slices_of_structs_within_structs(fleet):
     rows = [{"a": {"b": {"c": n}, "l": [{"x": n}]}} if n % 3 else None for n in range(10)]
-    table = pa.table({"s": pa.array(rows), "n": range(10)}).slice(3, 5)
+    pairs = pa.FixedSizeListArray.from_arrays(pa.array([{"x": n, "l": [n]} for n in range(20)]), 2)
+    table = pa.table({"s": pa.array(rows), "n": range(10), "f": pairs}).slice(3, 5)
     fleet.ingest(pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=2)), "foreign.slices")
-    assert read(fleet, "SELECT s FROM foreign.slices ORDER BY n") == [(row,) for row in rows[3:8]]
+    found = read(fleet, "SELECT s, f FROM foreign.slices ORDER BY n")
+    assert found == [(row, pair) for row, pair in zip(rows[3:8], pairs.to_pylist()[3:8])]
 
 
 # --- hostile files ---
@@ -428,7 +430,7 @@ def hostile(tmp_path, path) -> tuple[str, int]:
 
 
 def deep_parquet(path, levels: int) -> None:
-    """A file whose schema is that many groups around a number, with no rows; written by hand, as no library writes it."""
+    """A file whose schema is that many groups around a number, with no rows; no library writes it."""
     varint = lambda n: bytes([n & 0x7F | 0x80]) + varint(n >> 7) if n > 0x7F else bytes([n])  # noqa: E731
     footer = b"\x15\x02\x19\xfc" + varint(levels + 2) + b"\x48\x06schema\x15\x02\x00"
     footer += b"\x35\x02\x18\x01g\x15\x02\x00" * levels + b"\x15\x02\x25\x00\x18\x01x\x00" + b"\x16\x00\x19\x0c\x00"

@@ -145,7 +145,8 @@ fn take(file: &mut Source, n: u64) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks the message that begins at `at`, before byte `bytes`. Gives where the next one begins; `None` at the end mark.
+/// Checks the message that begins at `at`, before byte `bytes`. Gives where the next one begins, and `None` at the end
+/// mark.
 fn check_message(file: &mut Source, at: u64, bytes: u64, first: bool) -> std::result::Result<Option<u64>, Wrong> {
     let mut prefix = 4;
     let mut length = u32::from_le_bytes(array(file)?);

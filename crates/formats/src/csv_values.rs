@@ -151,7 +151,7 @@ fn number(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// Whether a value looks like a date, or a time and of which unit. Whether there is such a day the reader finds out.
+/// The kind of a value that looks like a date or a time. Whether there is such a day the reader finds out.
 fn time(bytes: &[u8]) -> u16 {
     let like = |bytes: &[u8], pattern: &[u8]| {
         bytes.len() >= pattern.len()

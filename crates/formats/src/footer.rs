@@ -16,7 +16,7 @@ pub(super) const MAX_FOOTER: u64 = 256 << 20;
 /// The deepest schema. A list takes two levels, and a map three, so this is more than any table may be nested.
 pub(super) const MAX_LEVELS: usize = 128;
 
-/// Structs within structs, of which Parquet needs a few.
+/// Structs within structs: Parquet needs a few.
 const MAX_DEPTH: usize = 32;
 
 /// What is wrong with a footer.
@@ -224,7 +224,7 @@ impl Compact<'_> {
 mod tests {
     use super::*;
 
-    /// The metadata of a file whose schema is `levels` groups around a number, of which each claims `children`.
+    /// The metadata of a file whose schema is `levels` groups around a number; each claims `children`.
     fn nested(levels: usize, children: u8) -> Vec<u8> {
         // Version 1, then the schema.
         let mut bytes = vec![0x15, 2, 0x19, 0xfc];

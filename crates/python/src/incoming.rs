@@ -1,7 +1,7 @@
 //! [`Incoming`]: tables of other libraries by Arrow's C stream interface.
 //!
-//! Arrow's own reader of such streams ends in a panic for a struct within a struct where the outer one begins at an
-//! offset, as slices of pyarrow's tables do: it applies the offset twice. Here offsets of structs are resolved before
+//! Arrow's own reader of such streams ends in a panic for a struct within a struct or a list of fixed size that begins
+//! at an offset, as slices of pyarrow's tables do: it applies the offset twice. Here these offsets are resolved before
 //! arrays are made.
 
 use std::ffi::CStr;
@@ -105,10 +105,10 @@ fn last_error(stream: &mut FFI_ArrowArrayStream) -> ArrowError {
     ArrowError::CDataInterface(text.unwrap_or_else(|| "the stream failed without a reason".to_owned()))
 }
 
-/// The same values, with structs that begin at no offset.
+/// The same values, with structs and lists of fixed size that begin at no offset.
 fn whole(data: &ArrayData) -> ArrayData {
     match data.data_type() {
-        DataType::Struct(_) => part(data, 0, data.len()),
+        DataType::Struct(_) | DataType::FixedSizeList(_, _) => part(data, 0, data.len()),
         of if of.is_nested() => {
             let children = data.child_data().iter().map(whole).collect();
             // SAFETY: only children change, to equal ones.
@@ -120,12 +120,16 @@ fn whole(data: &ArrayData) -> ArrayData {
 
 /// `len` values from `offset` on.
 fn part(data: &ArrayData, offset: usize, len: usize) -> ArrayData {
-    if !matches!(data.data_type(), DataType::Struct(_)) {
-        let data = whole(data);
-        return if offset == 0 && len == data.len() { data } else { data.slice(offset, len) };
-    }
-    let children = data.child_data().iter().map(|child| part(child, data.offset() + offset, len)).collect();
+    let each = match data.data_type() {
+        DataType::Struct(_) => 1,
+        DataType::FixedSizeList(_, each) => usize::try_from(*each).unwrap_or(0),
+        _ => {
+            let data = whole(data);
+            return if offset == 0 && len == data.len() { data } else { data.slice(offset, len) };
+        }
+    };
+    let children = data.child_data().iter().map(|child| part(child, (data.offset() + offset) * each, len * each)).collect();
     let nulls = data.nulls().map(|nulls| nulls.slice(offset, len));
-    // SAFETY: the children have `len` values each, and so have the nulls.
+    // SAFETY: the children have `each` of their values for each of the `len` values, and the nulls have `len`.
     unsafe { ArrayData::builder(data.data_type().clone()).len(len).nulls(nulls).child_data(children).build_unchecked() }
 }

@@ -77,7 +77,7 @@ def feather_file(rng: random.Random, table: pa.Table, place: Path) -> Carried:
 
 
 def _in_pandas(of: pa.DataType) -> bool:
-    """Whether pandas holds all values of the type. pyarrow may end the process where it makes Python's dates of others."""
+    """Whether pandas holds all values of the type. pyarrow may end the process where it makes dates of others."""
     t = pa.types
     if t.is_dictionary(of):
         return _in_pandas(of.value_type)
@@ -128,6 +128,8 @@ def polars(rng: random.Random, table: pa.Table, place: Path) -> Carried:
 
 def duck(_: random.Random, table: pa.Table, place: Path) -> Carried:
     path = place / "t.parquet"
+    # DuckDB writes durations as intervals, and pyarrow shows none.
+    table = table.select([name for name in table.column_names if "duration" not in str(table[name].type)])
     with duckdb.connect() as database:
         database.register("given", table)
         database.execute(f"COPY (SELECT * FROM given) TO '{path}' (FORMAT parquet)")
@@ -138,7 +140,7 @@ def as_text(rng: random.Random, table: pa.Table, place: Path) -> Carried:
     """CSV, whose columns say their types when they are ingested."""
     kept = [name for name in table.column_names if _csv_type(table[name].type)]
     table = table.select(kept)
-    options = {"delimiter": rng.choice([",", ";", "|", "tab"]), "quote": rng.choice(['"', "'"]), "header": rng.random() < 0.8, "null": "<nothing>"}
+    options = {"delimiter": rng.choice([",", ";", "|", "tab"]), "quote": rng.choice(['"', "'"]), "header": rng.random() < 0.8 or not table.num_rows, "null": "<nothing>"}
     path = place / "t.csv"
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(
@@ -151,6 +153,10 @@ def as_text(rng: random.Random, table: pa.Table, place: Path) -> Carried:
             writer.writerow(row)
     names = kept if options["header"] else [f"column_{at + 1}" for at in range(len(kept))]
     options["types"] = {name: _csv_type(table[at].type) for at, name in enumerate(names)}
+    for at, name in enumerate(kept):
+        if pa.types.is_string(table[name].type):
+            # An empty text is no value in CSV.
+            table = table.set_column(at, name, pa.array([value or None for value in table[name].to_pylist()], pa.string()))
     return Carried(path, table.rename_columns(names), options)
 
 
@@ -166,7 +172,6 @@ def _csv_type(of: pa.DataType) -> str | None:
 def _csv_texts(column: pa.ChunkedArray) -> list[str]:
     def text(value: object) -> str:
         if value is None or value == "":
-            # An empty text is no value in CSV.
             return "<nothing>"
         return repr(value) if isinstance(value, float) else str(value)
 
@@ -178,7 +183,7 @@ def _csv_texts(column: pa.ChunkedArray) -> list[str]:
 def as_json(rng: random.Random, table: pa.Table, place: Path) -> Carried:
     """JSON, in lines or as one array; numbers, texts, truth values, and lists and objects of them."""
     kept = [name for name in table.column_names if _in_json(table[name].type)]
-    table = table.select(kept)
+    table = table.select(kept) if table.num_rows else pa.table({ORDER: [0]})
     rows = [{name: value for name, value in row.items() if value is not None or rng.random() < 0.5} for row in table.to_pylist()]
     ascii_ = rng.random() < 0.5
     path = place / "t.json"

@@ -70,7 +70,7 @@ def some_type(rng: random.Random, depth: int = 0) -> pa.DataType:
 
 
 def value(rng: random.Random, of: pa.DataType) -> object:
-    """A value in a form of which ``pa.array`` makes the type: times are whole numbers."""
+    """A value in a form that ``array`` takes: times are whole numbers."""
     t = pa.types
     if rng.random() < 0.15 or t.is_null(of):
         return None
