@@ -18,12 +18,12 @@ pub(super) fn corrupt(path: &Path, what: &str, failure: &Failure, e: impl std::e
 /// Runs `parse` on the bytes of a file. Readers assert some properties of their input instead of returning errors; such
 /// a panic becomes `Corrupt`.
 pub(super) fn guarded<T>(path: &Path, parse: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(parse)).unwrap_or_else(|panic| Err(gave_up(path, panic.as_ref())))
+    catch_unwind(AssertUnwindSafe(parse)).unwrap_or_else(|_| Err(gave_up(path)))
 }
 
-fn gave_up(path: &Path, panic: &(dyn std::any::Any + Send)) -> Error {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    Error::corrupt(format!("{} is malformed: {}", path.display(), text.unwrap_or("its reader gave up")))
+/// What a panic says is for those who wrote the library.
+fn gave_up(path: &Path) -> Error {
+    Error::corrupt(format!("{} is malformed, so that its reader gave up: fetch the file again", path.display()))
 }
 
 /// Ends `batches` at the first error. `wrong` makes the error from the number of rows before it, unless the system
@@ -42,9 +42,9 @@ pub(super) fn named(
         }
         let next = match catch_unwind(AssertUnwindSafe(|| batches.next())) {
             Ok(next) => next?,
-            Err(panic) => {
+            Err(_) => {
                 over = true;
-                return Some(Err(failure.or(&path, gave_up(&path, panic.as_ref()))));
+                return Some(Err(failure.or(&path, gave_up(&path))));
             }
         };
         Some(match next {

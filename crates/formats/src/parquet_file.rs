@@ -125,6 +125,10 @@ fn check_integers(path: &Path, metadata: &ParquetMetaData) -> Result<()> {
 pub(super) fn look_at(path: &Path) -> Result<Looked> {
     let (source, reading, schema, failure) = open(path, &HashMap::new())?;
     let metadata = reading.metadata();
+    let (said, there) = (metadata.file_metadata().num_rows(), metadata.row_groups().iter().map(|group| i128::from(group.num_rows())).sum::<i128>());
+    if i128::from(said) != there {
+        return Err(Error::corrupt(format!("{}: its footer says {said} rows, and its row groups have {there}: write it again", path.display())));
+    }
     for column in metadata.row_groups().iter().flat_map(|group| group.columns()) {
         let codec = column.compression();
         if matches!(codec, Compression::BROTLI(_) | Compression::LZO) {

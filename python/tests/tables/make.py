@@ -41,7 +41,7 @@ def leaf(rng: random.Random) -> pa.DataType:
     return rng.choice(
         [
             pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(),
-            pa.decimal32(rng.randint(1, 9), rng.randint(0, 1)), pa.decimal64(rng.randint(10, 18), rng.randint(0, 10)), pa.decimal128(rng.randint(19, 38), rng.randint(-3, 19)),
+            pa.decimal32(rng.randint(1, 9), rng.randint(0, 1)), pa.decimal64(rng.randint(10, 18), rng.randint(0, 10)), pa.decimal128(rng.randint(19, 35), rng.randint(-3, 19)), pa.decimal128(38, rng.randint(0, 38)),
             pa.decimal256(rng.randint(39, 76), rng.randint(0, 39)), pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"),
             pa.timestamp(unit), pa.timestamp(unit, rng.choice(ZONES)), pa.duration(unit), pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(),
             pa.binary_view(), pa.binary(rng.randint(1, 20)),
