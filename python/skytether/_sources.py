@@ -65,6 +65,10 @@ def _text(error: BaseException) -> str:
 def _of_pandas(frame: Any, name: str) -> Any:
     import pyarrow
 
+    for column, dtype in zip(frame.columns, frame.dtypes):
+        if str(dtype).startswith("period["):
+            # Arrow has no periods: only their numbers would be left.
+            raise InvalidError(f"{name}: column {column!r} of the data frame holds periods: convert it to times (.dt.to_timestamp()) or text first")
     # By its default pyarrow keeps an index as columns, but leaves out ranges, with a name or without.
     named = any(level is not None for level in frame.index.names)
     try:
@@ -103,6 +107,9 @@ def _of_polars(frame: Any, name: str) -> Any:
     import polars
 
     for column, dtype in frame.schema.items():
+        if _has_objects(polars, dtype):
+            # Polars passes on where in memory they are.
+            raise InvalidError(f"{name}: column {column!r} of the data frame holds Python's objects, of type {dtype}: convert it to another type first")
         plain = _plain(polars, dtype)
         if plain == dtype:
             continue
@@ -115,6 +122,12 @@ def _of_polars(frame: Any, name: str) -> Any:
             raise InvalidError(f"{name}: column {column!r} of the data frame, of type {dtype}, has values that {plain} does not hold: cast it to text first")
         frame = frame.with_columns(changed)
     return frame
+
+
+def _has_objects(polars: Any, dtype: Any) -> bool:
+    if isinstance(dtype, polars.Struct):
+        return any(_has_objects(polars, field.dtype) for field in dtype.fields)
+    return dtype == polars.Object or (hasattr(dtype, "inner") and _has_objects(polars, dtype.inner))
 
 
 def _plain(polars: Any, dtype: Any) -> Any:

@@ -46,7 +46,7 @@ def test_int96_beyond_nanoseconds_keeps_its_day(fleet, tmp_path):
     fleet.ingest(int96(tmp_path / "t.parquet", *times), "int96.far")
     found = fleet.sql("SELECT t FROM int96.far ORDER BY n").to_arrow()
     assert found.schema.field("t").type == pa.timestamp("us") and found["t"].to_pylist() == times
-    assert read(fleet, "SELECT count(*) FROM int96.far WHERE t > TIMESTAMP '2262-04-12'") == [(1,)]
+    assert read(fleet, "SELECT min(t), max(t), count(t) FROM int96.far") == [(times[1], times[0], 3)]
 
 
 def test_int96_within_nanoseconds_keeps_them(fleet, tmp_path):
@@ -68,7 +68,7 @@ def test_int96_that_no_unit_holds_is_refused_by_row(fleet, tmp_path):
     near = pa.table({"t": pa.array([1], pa.timestamp("ns")), "n": [0]})
     pq.write_table(near, tmp_path / "1.parquet", use_deprecated_int96_timestamps=True)
     int96(tmp_path / "2.parquet", dt.datetime(9999, 12, 31))
-    with pytest.raises(InvalidError, match=r'2\.parquet: column "t": no unit of time .* 1\.parquet'):
+    with pytest.raises(InvalidError, match=r'2\.parquet: column "t": no unit of time .*1\.parquet'):
         fleet.ingest(tmp_path, "int96.none")
 
 
@@ -365,7 +365,8 @@ FOREIGN = {
     "objects of several kinds": (lambda: pd.DataFrame({"ok": [1, 2], "mixed": ["a", 1]}), "column 'mixed' of the data frame holds a int in row 2"),
     "a dtype that Arrow lacks": (lambda: pd.DataFrame({"z": [1j, 2j]}), "column 'z' of the data frame, of dtype complex128"),
     "names that come twice": (lambda: pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns named 'a'"),
-    "objects of Polars": (lambda: pl.DataFrame({"o": pl.Series([object()], dtype=pl.Object)}), "polars?|[Oo]bject"),
+    "periods": (lambda: pd.DataFrame({"p": pd.period_range("2024-01", periods=2, freq="M")}), "column 'p' of the data frame holds periods"),
+    "objects of Polars": (lambda: pl.DataFrame({"o": pl.Series([object()], dtype=pl.Object)}), "column 'o' of the data frame holds Python's objects"),
     "a frame without rows yet": (lambda: pl.LazyFrame({"a": [1]}), "give its .collect"),
     "no table": (lambda: {"a": [1]}, "a dict can't be ingested"),
 }
@@ -390,7 +391,7 @@ def test_a_source_that_fails_is_named_and_a_callbacks_error_is_kept(fleet):
     def stop(_: int):
         raise ZeroDivisionError("mine")
 
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    with pytest.raises(InvalidError, match="the progress function failed: ZeroDivisionError: mine"):
         fleet.ingest(pa.table({"a": range(100_000)}), "foreign.mine", progress=stop)
 
 
