@@ -274,7 +274,8 @@ def test_separated_values_are_read_as_they_are_said_to_be(fleet, tmp_path, what)
     path.write_text(text, encoding="utf-8")
     fleet.ingest(path, "csv.t", replace=True, **options)
     found = fleet.sql("SELECT * FROM csv.t").to_arrow()
-    assert found.to_pydict() == wanted
+    assert found.column_names == list(wanted)
+    assert sorted(zip(*found.to_pydict().values()), key=str) == sorted(zip(*wanted.values()), key=str)
     if what == "a narrow type":
         assert [str(f.type) for f in found.schema] == ["int8", "float"]
 
