@@ -14,7 +14,7 @@ pub(super) fn pieces(batch: RecordBatch) -> Vec<RecordBatch> {
     let (mut done, mut left) = (Vec::new(), vec![batch]);
     while let Some(batch) = left.pop() {
         let rows = batch.num_rows();
-        if rows <= 1 || batch.columns().iter().map(|column| plain_bytes(column)).fold(0, usize::saturating_add) <= PIECE_BYTES {
+        if rows <= 1 || batch.columns().iter().map(plain_bytes).fold(0, usize::saturating_add) <= PIECE_BYTES {
             done.push(batch);
         } else {
             left.push(batch.slice(rows / 2, rows - rows / 2));

@@ -111,10 +111,8 @@ pub(super) fn columns(files: &[Columns<'_>], options: &ReadOptions) -> Result<To
             to.set_nullable(to.is_nullable() || field.is_nullable());
             typed[place] |= file.typed;
         }
-        if at.len() < common.len() || at.iter().any(Option::is_none) {
-            if !union {
-                return Err(differs(file, lead));
-            }
+        if !union && (at.len() < common.len() || at.iter().any(Option::is_none)) {
+            return Err(differs(file, lead));
         }
         places.push(at);
     }
