@@ -194,24 +194,20 @@ pub(super) fn read(path: PathBuf, by: u8, text: &TextOptions, looked: &Looked, s
         before += batch.num_rows();
         parsed(&batch, &to, before - batch.num_rows() + header)
     });
-    Ok(named(path, failure, misfit, batches))
+    let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+    Ok(named(path, failure, move |path, rows, e| misfit(path, rows, &names, e), batches))
 }
 
 /// A batch whose columns of text become those of `to`; `lines` are before it, as far as no value has line breaks.
 fn parsed(batch: &RecordBatch, to: &SchemaRef, lines: usize) -> std::result::Result<RecordBatch, ArrowError> {
-    let columns = batch.columns().iter().zip(to.fields()).map(|(column, field)| {
+    let columns = batch.columns().iter().zip(to.fields()).enumerate().map(|(at, (column, field))| {
         if column.data_type() == field.data_type() {
             return Ok(Arc::clone(column));
         }
         let texts: StringArray = column.as_string::<i32>().iter().map(|value| value.map(str::trim)).collect();
         let misfit = |row: usize| {
             let value = texts.value(row);
-            ArrowError::ParseError(format!(
-                "Error while parsing value '{value}' as type '{}' for column {:?} at line {}",
-                field.data_type(),
-                field.name(),
-                lines + row
-            ))
+            ArrowError::ParseError(format!("Error while parsing value '{value}' as type '{}' for column {at} at line {}", field.data_type(), lines + row))
         };
         if let DataType::Decimal128(precision, scale) = field.data_type() {
             let mut values = Vec::with_capacity(texts.len());
@@ -248,15 +244,22 @@ fn exact_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
     Some(if negative { -unscaled } else { unscaled })
 }
 
-/// A row of separated values that does not fit the types. Arrow counts its lines without the header, and may show the
-/// whole row, which can be long.
-fn misfit(path: &Path, rows: usize, e: ArrowError) -> Error {
+/// A row of separated values that does not fit the types of the columns called `names`. Arrow numbers columns, counts
+/// its lines without the header, and may show the whole row, which can be long.
+fn misfit(path: &Path, rows: usize, names: &[String], e: ArrowError) -> Error {
     let text = e.to_string();
     let told = text.strip_prefix("Parser error: Error ").and_then(|text| text.split_once(" at line ")).and_then(|(what, rest)| {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let line: usize = rest[..digits].parse().ok()?;
         let why = if rest[digits..].starts_with(". Row data") { "" } else { &rest[digits..] };
-        Some(format!("{}: line {} does not fit: error {what}{why}; to keep the text, give the column that type (types={{\"NAME\": \"text\"}}, in the shell --types NAME=text)", path.display(), line + 1))
+        let name = what.rsplit_once(" for column ").and_then(|(_, number)| names.get(number.parse::<usize>().ok()?));
+        let called = name.map(|name| format!(" ({name:?})")).unwrap_or_default();
+        let name = name.map_or("NAME", String::as_str);
+        Some(format!(
+            "{}: line {} does not fit: error {what}{called}{why}; to keep the text, ask for it (types={{{name:?}: \"text\"}}, in the shell --types {name}=text)",
+            path.display(),
+            line + 1
+        ))
     });
     told.map_or_else(|| Error::invalid(follows(path, rows)).with_source(e), Error::invalid)
 }
