@@ -229,6 +229,13 @@ def connect_again(url: str) -> Fleet:
     return connect(url, token=token, tls_ca=tls_ca)
 
 
+#: What `Fleet.ingest` takes for granted about files.
+_UNSAID = {
+    "format": None, "schema": "strict", "hive": True, "delimiter": None, "header": True, "quote": '"', "null": [], "types": [],
+    "all_text": False,
+}
+
+
 class Fleet(Growth):
     """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in
     a ``with`` statement."""
@@ -239,17 +246,19 @@ class Fleet(Growth):
     def ingest(
         self, source: Any, name: str, replace: bool = False, progress: Progress | None = None, *, partition_by: str | Sequence[str] | None = None,
         redundancy: str | None = None, format: str | None = None,  # noqa: A002 - as the command has it
+        schema: str = "strict", hive: bool = True, delimiter: str | None = None, header: bool = True, quote: str = '"',
+        null: str | Sequence[str] = (), types: Mapping[str, str] | None = None, all_text: bool = False,
     ) -> None:
         """Stores a table under `name` (``domain.dataset``), spread over the drives; all of it or nothing.
 
         Parameters
         ----------
         source
-            A path, directory or glob of Parquet, Arrow IPC/Feather, CSV, JSON lines or raw VPIC particle (``.vpic``)
-            files (texts also as .gz or .zst); files that begin with ``.`` are left out, and in directories also those
-            that begin with ``_``. Or a table in memory: a pyarrow Table or RecordBatchReader, a pandas or polars data
-            frame, anything with ``__arrow_c_stream__``. The index of a pandas data frame becomes columns, as pyarrow
-            does it, unless it is a range without a name.
+            A path, directory or glob of Parquet, Arrow IPC/Feather, CSV, JSON (lines of objects, or one array of them)
+            or raw VPIC particle (``.vpic``) files (texts also as .gz or .zst). Files that begin with ``.`` are left
+            out, and in directories also those that begin with ``_``. Or a table in memory: a pyarrow Table or
+            RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a
+            pandas data frame becomes columns, as pyarrow does it, unless it is a range without a name.
         replace
             True: put it in the place of a data set of that name, atomically. False: a data set of that
             name is a `ConflictError`.
@@ -266,24 +275,55 @@ class Fleet(Growth):
         format
             The format of all files, whatever their names end in: ``"parquet"``, ``"arrow"``, ``"csv"``, ``"tsv"``,
             ``"jsonl"`` or ``"vpic"``.
+        schema
+            ``"strict"``: all files have the same columns, in any order. ``"union"``: the columns of all files, by name.
+            Types are widened to one that holds every value, and what a file lacks is null.
+        hive
+            Whether directories called ``key=value`` around the files become columns.
+        delimiter, quote
+            What separates the values of CSV and TSV files, and what encloses values with separators in them: one
+            character each; ``"tab"`` is a delimiter, too, and ``quote=""`` means that no value is enclosed.
+        header
+            False: their first line holds values; the columns are called ``column_1`` and so on.
+        null
+            A text, or texts, that mean no value in them, besides the empty text.
+        types
+            Types of some of their columns, instead of inferred ones: ``{"zip": "text"}``; also ``"int8"`` to
+            ``"int64"``, ``"uint8"`` to ``"uint64"``, ``"float32"``, ``"float64"``, ``"decimal(P,S)"``, ``"bool"``,
+            ``"date"``, ``"time"``, ``"timestamp"``.
+        all_text
+            True: all their other columns are text.
 
         Raises
         ------
         InvalidError
             There is no such column, or it is of a type that can't say where a row lies; there is no such redundancy,
-            or it needs more drives.
+            or it needs more drives. A value does not fit its column, or files do not go together: file, column and row
+            are named. What another library raised is the exception's cause.
+        CorruptError
+            A file is damaged.
+        UnsupportedError
+            A column is of a type that can't be stored, or nested more than 32 levels deep.
+        ExhaustedError
+            A row of a text file takes more than 64 MiB, or a batch of an Arrow file far more than the file.
 
-        Warns where a file of values seems to be separated by something else than its name says.
+        Warns where a file of values seems to be separated by something else than its name says, and of what a union
+        widened or filled with nulls.
         """
         by = [partition_by] if isinstance(partition_by, str) else list(partition_by or ())
+        reading = {
+            "format": format, "schema": schema, "hive": hive, "delimiter": delimiter, "header": header, "quote": quote,
+            "null": [null] if isinstance(null, str) else list(null), "types": list((types or {}).items()), "all_text": all_text,
+        }
         if isinstance(source, (str, os.PathLike)):
-            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, redundancy, progress, format)
+            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, redundancy, progress, reading)
             if hint is not None:
                 warnings.warn(hint, stacklevel=2)
         else:
-            if format is not None:
-                raise InvalidError("format is said of files; what is in memory has one")
-            self._inner.ingest_stream(as_stream(source), name, replace, by, redundancy, progress)
+            said = sorted(option for option, value in reading.items() if value != _UNSAID[option])
+            if said:
+                raise InvalidError(f"{', '.join(said)} can only be said of files; what is in memory has its columns and types")
+            self._inner.ingest_stream(as_stream(source, name), name, replace, by, redundancy, progress)
 
     def export(self, name: str, path: str | os.PathLike[str], replace: bool = False, progress: FileProgress | None = None) -> dict[str, Any]:
         """Writes a table to one Parquet file: its slices as they are stored, byte for byte, behind one footer. The file

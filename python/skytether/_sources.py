@@ -16,19 +16,130 @@ def plan_bytes(plan: Any) -> bytes:
         raise InvalidError(f"a {type(plan).__name__} is no Substrait plan: give its bytes, or the protobuf message") from None
 
 
-def as_stream(source: Any) -> Any:
-    """`source` as something with ``__arrow_c_stream__``."""
+def as_stream(source: Any, name: str = "the table") -> Any:
+    """`source` as something with ``__arrow_c_stream__``, which is to be stored as `name`.
+
+    Raises
+    ------
+    InvalidError
+        It is no table, or has a column that Arrow does not know, which is named; what the other library raised is the
+        cause.
+    """
     kind, package = type(source).__name__, type(source).__module__.partition(".")[0]
     if kind == "Series" and package in ("pandas", "polars"):
         raise InvalidError(f"the Series {source.name!r} can't be ingested, as it is a column and no table: give its .to_frame()")
+    if kind == "LazyFrame" and package == "polars":
+        raise InvalidError("a LazyFrame has no rows yet: give its .collect()")
     if kind == "DataFrame" and package == "pandas":
-        import pyarrow
+        return _of_pandas(source, name)
+    if kind == "DataFrame" and package == "polars":
+        source = _of_polars(source, name)
+    if not hasattr(source, "__arrow_c_stream__"):
+        raise InvalidError(
+            f"a {type(source).__name__} can't be ingested: give a path, a pyarrow Table or RecordBatchReader, a data frame, or anything with __arrow_c_stream__"
+        )
+    try:
+        return _Stream(source.__arrow_c_stream__())
+    except BaseException as error:
+        # A panic of Polars is no Exception.
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            raise
+        raise InvalidError(f"{name}: the {kind} that is given can't be read as an Arrow stream: {_text(error)}") from error
 
-        # By its default pyarrow keeps an index as columns, but leaves out ranges, with a name or without.
-        named = any(name is not None for name in source.index.names)
-        return pyarrow.Table.from_pandas(source, preserve_index=True if named else None)
-    if hasattr(source, "__arrow_c_stream__"):
-        return source
-    raise InvalidError(
-        f"a {type(source).__name__} can't be ingested: give a path, a pyarrow Table or RecordBatchReader, a data frame, or anything with __arrow_c_stream__"
-    )
+
+class _Stream:
+    """A stream that was begun, so that what its library raises is told from what a callback raises."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._capsule
+
+
+def _text(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(" ".join(str(part) for part in error.args).split()) or type(error).__name__
+
+
+def _of_pandas(frame: Any, name: str) -> Any:
+    import pyarrow
+
+    for column, dtype in zip(frame.columns, frame.dtypes):
+        if str(dtype).startswith("period["):
+            # Arrow has no periods: only their numbers would be left.
+            raise InvalidError(f"{name}: column {column!r} of the data frame holds periods: convert it to times (.dt.to_timestamp()) or text first")
+    # By its default pyarrow keeps an index as columns, but leaves out ranges, with a name or without.
+    named = any(level is not None for level in frame.index.names)
+    try:
+        return pyarrow.Table.from_pandas(frame, preserve_index=True if named else None)
+    except Exception as error:  # noqa: BLE001 - pyarrow raises many classes, and pandas its own
+        raise InvalidError(f"{name}: {_culprit(frame)}: {_text(error)}") from error
+
+
+def _culprit(frame: Any) -> str:
+    """Which column of a pandas data frame has no form in Arrow, and from which row on."""
+    import pyarrow
+
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        return f"the data frame has two columns named {twice[0]!r}, of which one is to be renamed"
+    for at, column in enumerate(frame.columns):
+        values = frame.iloc[:, at]
+        try:
+            pyarrow.array(values, from_pandas=True)
+        except Exception:  # noqa: BLE001 - this one it is
+            kinds = [None if value is None or value != value else type(value) for value in values] if values.dtype == object else []
+            first = next((kind for kind in kinds if kind is not None), None)
+            for row, kind in enumerate(kinds):
+                if kind not in (None, first):
+                    return (
+                        f"column {column!r} of the data frame holds a {kind.__name__} in row {row + 1}, and a {first.__name__} before: convert it to one type first "
+                        f'(.astype("string"), for example)'
+                    )
+            return f"column {column!r} of the data frame, of dtype {values.dtype}, has no form in Arrow: convert it first"
+    return "the data frame, or its index, has no form in Arrow: reset or rename the index"
+
+
+def _of_polars(frame: Any, name: str) -> Any:
+    """The frame, without types that Polars has and others don't: a column without a type becomes text, and integers of
+    128 bits decimals."""
+    import polars
+
+    for column, dtype in frame.schema.items():
+        if _has_objects(polars, dtype):
+            # Polars passes on where in memory they are.
+            raise InvalidError(f"{name}: column {column!r} of the data frame holds Python's objects, of type {dtype}: convert it to another type first")
+        plain = _plain(polars, dtype)
+        if plain == dtype:
+            continue
+        try:
+            changed = frame.get_column(column).cast(plain, strict=True)
+            kept = dtype.is_nested() or changed.null_count() == frame.get_column(column).null_count()
+        except Exception as error:  # noqa: BLE001 - whatever Polars raises
+            raise InvalidError(f"{name}: column {column!r} of the data frame, of type {dtype}, can't be stored as {plain}: {_text(error)}") from error
+        if not kept:
+            raise InvalidError(f"{name}: column {column!r} of the data frame, of type {dtype}, has values that {plain} does not hold: cast it to text first")
+        frame = frame.with_columns(changed)
+    return frame
+
+
+def _has_objects(polars: Any, dtype: Any) -> bool:
+    if isinstance(dtype, polars.Struct):
+        return any(_has_objects(polars, field.dtype) for field in dtype.fields)
+    return dtype == polars.Object or (hasattr(dtype, "inner") and _has_objects(polars, dtype.inner))
+
+
+def _plain(polars: Any, dtype: Any) -> Any:
+    if dtype == polars.Null:
+        return polars.String()
+    if dtype in [getattr(polars, wide) for wide in ("Int128", "UInt128") if hasattr(polars, wide)]:
+        return polars.Decimal(38, 0)
+    if isinstance(dtype, polars.List):
+        return polars.List(_plain(polars, dtype.inner))
+    if isinstance(dtype, polars.Array):
+        # `inner` of several dimensions is an array again.
+        return polars.Array(_plain(polars, dtype.inner), dtype.size)
+    if isinstance(dtype, polars.Struct):
+        return polars.Struct([polars.Field(field.name, _plain(polars, field.dtype)) for field in dtype.fields])
+    return dtype

@@ -34,6 +34,7 @@ pub mod memory;
 pub mod names;
 pub mod operator_stats;
 pub mod parallel;
+pub mod parquet_footer;
 pub mod plan_words;
 pub mod pushdown;
 pub mod units;

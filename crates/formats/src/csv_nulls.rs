@@ -5,12 +5,13 @@ use std::io::{self, Read};
 /// Bytes that are processed at a time.
 const CHUNK: usize = 1 << 16;
 
-/// A reader that writes `""` into the blank lines of separated values with one column. There a blank line is a row
-/// without a value, and the next reader would skip it. Values of several columns, by their first line, stay as they
+/// A reader that writes two quotes into the blank lines of separated values with one column. There a blank line is a
+/// row without a value, and the next reader would skip it. Values of several columns, by their first line, stay as they
 /// are.
 pub(super) struct CsvNulls<R> {
     inner: R,
     by: u8,
+    quote: u8,
     lines: Lines,
     state: BlankState,
     /// What is ready to be read, from `at` on.
@@ -42,19 +43,20 @@ enum BlankState {
 }
 
 impl<R: Read> CsvNulls<R> {
-    pub(super) fn new(inner: R, by: u8) -> Self {
-        Self { inner, by, lines: Lines::Names, state: BlankState::Start, ready: Vec::new(), at: 0, read: Vec::new() }
+    pub(super) fn new(inner: R, by: u8, quote: u8) -> Self {
+        Self { inner, by, quote, lines: Lines::Names, state: BlankState::Start, ready: Vec::new(), at: 0, read: Vec::new() }
     }
 
     fn follow(&mut self, byte: u8) {
         let ended = if byte == b'\r' { BlankState::Return } else { BlankState::Start };
         self.state = match (self.state, byte) {
-            (BlankState::Quoted, b'"') => BlankState::Closing,
-            (BlankState::Quoted, _) | (BlankState::Start | BlankState::Return | BlankState::Closing, b'"') => BlankState::Quoted,
+            (BlankState::Quoted, byte) if byte == self.quote => BlankState::Closing,
+            (BlankState::Quoted, _) => BlankState::Quoted,
+            (BlankState::Start | BlankState::Return | BlankState::Closing, byte) if byte == self.quote => BlankState::Quoted,
             (BlankState::Return, b'\n') => BlankState::Start,
             (BlankState::Start | BlankState::Return, b'\n' | b'\r') => {
                 if self.lines == Lines::Rows {
-                    self.ready.extend_from_slice(b"\"\"");
+                    self.ready.extend_from_slice(&[self.quote; 2]);
                 }
                 ended
             }
@@ -114,7 +116,7 @@ mod tests {
         ] {
             let mut found = String::new();
             // A byte at a time, so that no state is lost between reads.
-            let mut blank = CsvNulls::new(text.as_bytes(), b',');
+            let mut blank = CsvNulls::new(text.as_bytes(), b',', b'"');
             let mut byte = [0];
             while blank.read(&mut byte).unwrap() == 1 {
                 found.push(char::from(byte[0]));

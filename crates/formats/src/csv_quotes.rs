@@ -1,15 +1,22 @@
-//! [`Quotes`]: whether the last quote in separated values is closed.
+//! [`Quotes`]: whether the last quote in separated values is closed, and rows are of bounded length.
 
 use std::io::{self, Read};
+
+use super::json_objects::MAX_ROW;
 
 /// A reader that tracks quotes by the rules of the reader behind it: a quote opens a value only as its first byte, and
 /// two quotes within a quoted value are one.
 pub(super) struct Quotes<R> {
     inner: R,
     by: u8,
+    quote: u8,
     state: QuoteState,
     line: u64,
     opened: u64,
+    /// Bytes of the row so far, and the line that it began in.
+    row: usize,
+    began: u64,
+    long: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,8 +30,13 @@ enum QuoteState {
 }
 
 impl<R: Read> Quotes<R> {
-    pub(super) fn new(inner: R, by: u8) -> Self {
-        Self { inner, by, state: QuoteState::Start, line: 1, opened: 0 }
+    pub(super) fn new(inner: R, by: u8, quote: u8) -> Self {
+        Self { inner, by, quote, state: QuoteState::Start, line: 1, opened: 0, row: 0, began: 1, long: false }
+    }
+
+    /// The line, from 1, where a row begins that is longer than [`MAX_ROW`].
+    pub(super) fn too_long(&self) -> Option<u64> {
+        self.long.then_some(self.began)
     }
 
     /// The line, from 1, of the quote that is open.
@@ -34,17 +46,22 @@ impl<R: Read> Quotes<R> {
 
     fn follow(&mut self, byte: u8) {
         self.state = match (self.state, byte) {
-            (QuoteState::Quoted, b'"') => QuoteState::Closing,
+            (QuoteState::Quoted, byte) if byte == self.quote => QuoteState::Closing,
             (QuoteState::Quoted, _) => QuoteState::Quoted,
-            (QuoteState::Start, b'"') => {
+            (QuoteState::Start, byte) if byte == self.quote => {
                 self.opened = self.line;
                 QuoteState::Quoted
             }
-            (QuoteState::Closing, b'"') => QuoteState::Quoted,
-            (_, b'\n' | b'\r') => QuoteState::Start,
+            (QuoteState::Closing, byte) if byte == self.quote => QuoteState::Quoted,
+            (_, b'\n' | b'\r') => {
+                // Of a line break of two bytes the second is a row of its own here.
+                (self.row, self.began) = (0, self.line + 1);
+                QuoteState::Start
+            }
             (_, byte) if byte == self.by => QuoteState::Start,
             _ => QuoteState::Bare,
         };
+        self.row += 1;
         self.line += u64::from(byte == b'\n');
     }
 }
@@ -52,7 +69,13 @@ impl<R: Read> Quotes<R> {
 impl<R: Read> Read for Quotes<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        buf[..n].iter().for_each(|byte| self.follow(*byte));
+        for byte in &buf[..n] {
+            self.follow(*byte);
+            if self.row > MAX_ROW {
+                self.long = true;
+                return Err(io::Error::other("a row is too long"));
+            }
+        }
         Ok(n)
     }
 }
@@ -74,7 +97,7 @@ mod tests {
             ("a,b\n\"x\"y\",1\n", None),
             ("a\r\n\"x\"\r\n\"", Some(3)),
         ] {
-            let mut quotes = Quotes::new(text.as_bytes(), b',');
+            let mut quotes = Quotes::new(text.as_bytes(), b',', b'"');
             io::copy(&mut quotes, &mut io::sink()).unwrap();
             assert_eq!(quotes.open(), open, "{text:?}");
         }

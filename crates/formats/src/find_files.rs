@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use glob::MatchOptions;
 use skytether_common::{Error, Result};
 
+use super::hive::is_key;
 use super::source::failed;
 
 /// Characters of a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
 /// The files that `names` mean, in the order of the names. A directory means its files by name, without those that
-/// begin with `.` or `_`. A name that is no file and has `*`, `?` or `[` is a pattern, as in a shell. Only a `.` in the
-/// pattern matches a leading `.`, and a pattern matches no directories.
+/// begin with `.` or `_`, and then those of its directories called `key=value`. A name that is no file and has `*`, `?`
+/// or `[` is a pattern, as in a shell. Only a `.` in the pattern matches a leading `.`, and a pattern matches no
+/// directories.
 ///
 /// # Errors
 /// `NotFound` for a name that means no file; `Invalid` for an invalid pattern; errors of the system about a directory.
@@ -48,16 +50,22 @@ pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
 
 fn within(dir: &Path) -> Result<Vec<PathBuf>> {
     let wrong = |e| failed("look into", dir, e);
-    let mut files = Vec::new();
+    let (mut files, mut keys) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(dir).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
         let name = entry.file_name();
         let aside = name.as_encoded_bytes().first().is_some_and(|b| matches!(b, b'.' | b'_'));
         if !aside && entry.path().is_file() {
             files.push(entry.path());
+        } else if name.to_str().is_some_and(is_key) && entry.path().is_dir() {
+            keys.push(entry.path());
         }
     }
     files.sort();
+    keys.sort();
+    for key in keys {
+        files.extend(within(&key)?);
+    }
     Ok(files)
 }
 
@@ -70,10 +78,10 @@ mod tests {
     fn names_directories_and_patterns_skip_hidden_files() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        for name in ["sub", "empty", "sub/deep"] {
+        for name in ["sub", "empty", "sub/deep", "year=2024", "year=2024/month=1"] {
             std::fs::create_dir(at(name)).unwrap();
         }
-        for name in ["b.csv", "a.csv", ".hidden.csv", "_SUCCESS", "[1].csv", "sub/c.csv", "sub/.d.csv", "sub/deep/e.csv"] {
+        for name in ["b.csv", "a.csv", ".hidden.csv", "_SUCCESS", "[1].csv", "sub/c.csv", "sub/.d.csv", "sub/deep/e.csv", "year=2024/month=1/f.csv"] {
             std::fs::write(at(name), "k\n1\n").unwrap();
         }
         let found = |name: &str| -> Vec<String> {
@@ -83,8 +91,8 @@ mod tests {
         assert_eq!(found("*.csv"), ["[1].csv", "a.csv", "b.csv"]);
         assert_eq!(found(".*.csv"), [".hidden.csv"]);
         assert_eq!(found("[1].csv"), ["[1].csv"]);
-        assert_eq!(found("**/*.csv"), ["[1].csv", "a.csv", "b.csv", "sub/c.csv", "sub/deep/e.csv"]);
-        assert_eq!(found(""), ["[1].csv", "a.csv", "b.csv"]);
+        assert_eq!(found("**/*.csv"), ["[1].csv", "a.csv", "b.csv", "sub/c.csv", "sub/deep/e.csv", "year=2024/month=1/f.csv"]);
+        assert_eq!(found(""), ["[1].csv", "a.csv", "b.csv", "year=2024/month=1/f.csv"]);
         assert_eq!(found("sub"), ["sub/c.csv"]);
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
 
@@ -11,6 +12,19 @@ pub const BATCH_ROWS: usize = 8192;
 /// Rows as they are read.
 pub(super) type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
 
+/// Limit of columns of a text file: a file of another kind easily seems to have millions.
+const MAX_TEXT_COLUMNS: usize = 100_000;
+
+/// # Errors
+/// `Invalid` for a text file with no columns, or far too many.
+pub(super) fn check_columns(path: &Path, schema: &Schema) -> Result<()> {
+    match schema.fields().len() {
+        0 => Err(Error::invalid(format!("{} has no columns", path.display()))),
+        n if n > MAX_TEXT_COLUMNS => Err(Error::invalid(format!("{} seems to have {n} columns: is it a file of another kind?", path.display()))),
+        _ => Ok(()),
+    }
+}
+
 /// A file's format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -18,9 +32,9 @@ pub enum Format {
     Parquet,
     /// Arrow IPC as a file or a stream, which is also Feather.
     Arrow,
-    /// Values separated by this byte; the first line names the columns.
+    /// Values separated by this byte.
     Separated(u8),
-    /// One JSON object per line.
+    /// JSON objects, one a line or elements of one array.
     JsonLines,
     /// Raw records of VPIC particles ([`skytether_vpic::vpic`]).
     Vpic,

@@ -8,6 +8,11 @@ use arrow::datatypes::{DataType, Field, Fields, Schema};
 use serde_json::{Number, Value};
 use skytether_common::{Error, Result};
 
+use super::json_objects::Place;
+
+/// The most keys at all places of all objects together.
+const MAX_KEYS: usize = 200_000;
+
 /// The values at one place of the objects so far.
 #[derive(Default)]
 pub(super) struct Shape {
@@ -15,6 +20,8 @@ pub(super) struct Shape {
     numbers: Numbers,
     fields: HashMap<String, Shape>,
     items: Option<Box<Shape>>,
+    /// At the root: the keys at all places so far.
+    keys: usize,
 }
 
 /// The numbers at one place.
@@ -36,8 +43,8 @@ impl Numbers {
     }
 }
 
-/// A kind of value, and the file and line of its first value.
-type Seen = (JsonKind, PathBuf, usize);
+/// A kind of value, and the file and place of its first value.
+type Seen = (JsonKind, PathBuf, Place);
 
 /// A contradiction: the place within the object, the kind there, and the kind before.
 type Clash = (String, JsonKind, Seen);
@@ -69,38 +76,51 @@ impl JsonKind {
 }
 
 impl Shape {
-    /// Adds the object in `line` of `path`.
+    /// Adds the object at `place` of `path`.
     ///
     /// # Errors
-    /// `Invalid` where a key has another kind of value than before, naming the key and both lines.
-    pub(super) fn add(&mut self, value: &Value, path: &Path, line: usize) -> Result<()> {
-        self.visit(value, path, line).map_err(|(key, now, before)| {
+    /// `Invalid` where a key has another kind of value than before, naming the key and both places; `Exhausted` for too
+    /// many keys.
+    pub(super) fn add(&mut self, value: &Value, path: &Path, place: Place) -> Result<()> {
+        let mut keys = self.keys;
+        let added = self.visit(value, path, place, &mut keys);
+        self.keys = keys;
+        if keys > MAX_KEYS {
+            return Err(Error::exhausted(format!(
+                "{}: up to {place} the objects have more than {MAX_KEYS} different keys: are the keys values? Write them as lists of keys and values",
+                path.display()
+            )));
+        }
+        added.map_err(|(key, now, before)| {
             let (kind, earlier, at) = before;
-            let place = if earlier == path { format!("line {at}") } else { format!("{}: line {at}", earlier.display()) };
-            Error::invalid(format!("{}: line {line} does not fit: {key:?} is {} and was {} in {place}", path.display(), now.name(), kind.name()))
+            let earlier = if earlier == path { at.to_string() } else { format!("{}: {at}", earlier.display()) };
+            Error::invalid(format!("{}: {place} does not fit: {key:?} is {} and was {} in {earlier}", path.display(), now.name(), kind.name()))
         })
     }
 
-    fn visit(&mut self, value: &Value, path: &Path, line: usize) -> Result<(), Clash> {
+    fn visit(&mut self, value: &Value, path: &Path, place: Place, keys: &mut usize) -> Result<(), Clash> {
         let Some(now) = JsonKind::of(value) else { return Ok(()) };
         match &self.first {
-            None => self.first = Some((now, path.to_path_buf(), line)),
+            None => self.first = Some((now, path.to_path_buf(), place)),
             Some(before) if before.0 != now => return Err((String::new(), now, before.clone())),
             Some(_) => {}
         }
         match value {
             Value::Array(items) => {
                 let shape = self.items.get_or_insert_default();
-                items.iter().try_for_each(|item| shape.visit(item, path, line)).map_err(|(key, now, before)| (joined("[]", &key), now, before))
+                items.iter().try_for_each(|item| shape.visit(item, path, place, keys)).map_err(|(key, now, before)| (joined("[]", &key), now, before))
             }
             Value::Object(fields) => fields.iter().try_for_each(|(name, field)| {
                 // A known key needs no text of its own.
                 let shape = match self.fields.contains_key(name) {
                     true => self.fields.get_mut(name),
-                    false => Some(self.fields.entry(name.clone()).or_default()),
+                    false => {
+                        *keys += 1;
+                        Some(self.fields.entry(name.clone()).or_default())
+                    }
                 };
                 let Some(shape) = shape else { return Ok(()) };
-                shape.visit(field, path, line).map_err(|(key, now, before)| (joined(name, &key), now, before))
+                shape.visit(field, path, place, keys).map_err(|(key, now, before)| (joined(name, &key), now, before))
             }),
             Value::Number(number) => {
                 self.numbers.add(number);
@@ -163,11 +183,20 @@ mod tests {
             (&["{\"a\": 1}", "{\"a\": \"x\"}", "{\"a\": null, \"b\": [null, 1]}", "{}"], None),
         ] {
             let mut shape = Shape::default();
-            let added = lines.iter().enumerate().try_for_each(|(at, line)| shape.add(&serde_json::from_str(line).unwrap(), Path::new("f"), at + 1));
+            let added =
+                lines.iter().enumerate().try_for_each(|(at, line)| shape.add(&serde_json::from_str(line).unwrap(), Path::new("f"), Place::Line(at + 1)));
             match says {
                 None => added.unwrap(),
                 Some(says) => assert!(added.as_ref().unwrap_err().to_string().contains(says), "{added:?}"),
             }
         }
+    }
+
+    #[test]
+    fn keys_without_an_end_are_refused() {
+        let mut shape = Shape::default();
+        let line = |at: usize| (0..1000).map(|i| (format!("{at}-{i}"), Value::Null)).collect::<serde_json::Map<_, _>>();
+        let added = (0..=MAX_KEYS / 1000).try_for_each(|at| shape.add(&Value::Object(line(at)), Path::new("f"), Place::Line(at + 1)));
+        assert!(added.unwrap_err().to_string().contains("up to line 201 the objects have more than 200000 different keys"));
     }
 }

@@ -1,14 +1,15 @@
-//! Table files, read as Arrow batches: Parquet, Arrow IPC and Feather, CSV and TSV, JSON lines, raw VPIC particles.
+//! Table files, read as Arrow batches: Parquet, Arrow IPC and Feather, CSV and TSV, JSON, raw VPIC particles.
 //!
-//! - [`open`] and [`open_as`] read files of the same columns as one table; [`find`] finds files by patterns.
+//! - [`open`] reads files as one table, [`open_with`] also ones whose columns differ; [`find`] finds files by patterns.
 //! - [`Format`] follows from the name's ending, or the caller gives it. Text may be compressed with gzip or zstd, with
 //!   a second ending (`.csv.gz`).
 //! - [`storage_schema`] is the form in which columns are stored.
 //! - [`atomic_file`] writes a file that is there whole or not at all.
 //!
 //! Invariants: all files are inspected, one by one, before the first row is read, and then opened again one after the
-//! other. So at most one file is open at a time. A file that changes in between is an error that names it. This crate
-//! knows no fleet and no query engine.
+//! other. So at most one file is open at a time. A file that changes in between is an error that names it. Every value
+//! that is read is equal to what the file says, or an error names its place. Limits are checked before a library is
+//! given the bytes, so memory is bounded whatever a file claims. This crate knows no fleet and no query engine.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -26,387 +27,35 @@
 pub mod atomic_file;
 pub mod storage_schema;
 
+mod arrow_file;
+mod convert;
 mod csv_nulls;
 mod csv_quotes;
+mod csv_values;
 mod find_files;
+mod footer;
 mod format;
-mod infer;
+mod guard;
+mod hive;
+mod json_file;
+mod json_objects;
 mod json_shape;
 mod large_text;
-mod readers;
+mod legacy;
+mod open;
+mod options;
+mod parquet_file;
+mod pieces;
+mod separated;
 mod source;
-
-use std::path::{Path, PathBuf};
-
-use arrow::datatypes::{Schema, SchemaRef};
-use arrow::record_batch::RecordBatch;
-use skytether_common::{Error, Result};
+mod together;
+mod vpic_file;
+mod widen;
 
 pub use self::find_files::find;
-use self::format::Batches;
 pub use self::format::{BATCH_ROWS, Format};
-
-/// A table that is read batch by batch.
-pub struct TableFile {
-    /// The columns of every batch.
-    pub schema: SchemaRef,
-    /// The rows.
-    pub batches: Box<dyn Iterator<Item = Result<RecordBatch>> + Send>,
-    /// Number of rows, where the files say it.
-    pub rows: Option<u64>,
-    /// The files' size in bytes.
-    pub bytes: u64,
-    /// A warning for people about a file that can be read, but seems to be wrong.
-    pub hint: Option<String>,
-}
-
-impl std::fmt::Debug for TableFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TableFile").field("schema", &self.schema).field("rows", &self.rows).finish_non_exhaustive()
-    }
-}
-
-/// A file that was inspected and closed again.
-struct Looked {
-    path: PathBuf,
-    format: Format,
-    schema: SchemaRef,
-    rows: Option<u64>,
-}
-
-impl Looked {
-    /// Opens the file and reads it as rows of `schema`. A format with types of its own keeps those.
-    fn read(self, schema: &SchemaRef) -> Batches {
-        let opened = match self.format {
-            Format::Parquet => readers::parquet(self.path),
-            Format::Arrow => readers::arrow(self.path),
-            Format::Separated(by) => readers::separated(self.path, by, schema),
-            Format::JsonLines => readers::json_lines(self.path, schema),
-            Format::Vpic => readers::vpic(self.path),
-        };
-        opened.unwrap_or_else(|e| Box::new(std::iter::once(Err(e))))
-    }
-}
-
-/// Opens files with the same columns as one table. They are read one after the other, in the given order.
-///
-/// The types of text files are inferred from all of their rows together. They are the narrowest that hold every value:
-/// integers and floats become floats, integers beyond 64 bits text, dates and times become times, anything else mixed
-/// becomes text. JSON lines may leave keys out. Blank lines are skipped, except in separated values of one column,
-/// where each is a null.
-///
-/// # Errors
-/// `NotFound`; `Unsupported` for an unknown ending; `Corrupt` or `Invalid` for content of another kind; `Invalid` for a
-/// file with other columns than the first; `Exhausted` and `Unavailable` where the system can't read on. All name the
-/// file.
-pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<TableFile> {
-    open_as(paths, None)
-}
-
-/// As [`open`], where all files have `format`, whatever their names end in.
-///
-/// # Errors
-/// As there.
-pub fn open_as<P: AsRef<Path>>(paths: &[P], format: Option<Format>) -> Result<TableFile> {
-    let mut bytes = 0;
-    let mut named = Vec::new();
-    for path in paths {
-        let path = path.as_ref().to_path_buf();
-        bytes += std::fs::metadata(&path).map_err(|e| source::failed("open", &path, e))?.len();
-        named.push((format.map_or_else(|| Format::of(&path), Ok)?, path));
-    }
-    // A key in one JSON file may be missing in another, so these files are inspected together.
-    let json: Vec<_> = named.iter().filter(|(format, _)| *format == Format::JsonLines).map(|(_, path)| path.clone()).collect();
-    let (json_schema, json_rows) = if json.is_empty() { (Schema::empty(), Vec::new()) } else { infer::json_lines(&json)? };
-    let (json_schema, mut json_rows) = (SchemaRef::from(json_schema), json_rows.into_iter());
-    let mut looked = Vec::new();
-    let mut hint = None;
-    for (format, path) in named {
-        let (schema, rows) = match format {
-            Format::Parquet => readers::look_at_parquet(&path)?,
-            Format::Arrow => (readers::look_at_arrow(&path)?, None),
-            Format::Separated(by) => infer::separated(&path, by).map(|(schema, rows)| (SchemaRef::from(schema), Some(rows)))?,
-            Format::JsonLines => (SchemaRef::clone(&json_schema), json_rows.next()),
-            Format::Vpic => (skytether_vpic::schema(), Some(readers::look_at_vpic(&path)?)),
-        };
-        if let Format::Separated(by) = format {
-            hint = hint.or_else(|| infer::hint(&path, by, &schema));
-        }
-        looked.push(Looked { path, format, schema, rows });
-    }
-    let schema = common_schema(&looked)?;
-    let rows = looked.iter().map(|l| l.rows).sum();
-    let reading = SchemaRef::clone(&schema);
-    let batches = Box::new(looked.into_iter().flat_map(move |file| file.read(&reading)));
-    Ok(TableFile { schema, batches, rows, bytes, hint })
-}
-
-/// The columns of all files together. Files with types of their own must agree; inferred types are widened.
-fn common_schema(files: &[Looked]) -> Result<SchemaRef> {
-    let typed = |l: &&Looked| matches!(l.format, Format::Parquet | Format::Arrow | Format::Vpic);
-    let Some(lead) = files.iter().find(typed).or(files.first()) else { return Err(Error::invalid("no file to read")) };
-    let mut common = lead.schema.fields().iter().map(|f| f.as_ref().clone()).collect::<Vec<_>>();
-    for file in files {
-        let other =
-            || Error::invalid(format!("{} has other columns than {}: {}", file.path.display(), lead.path.display(), difference(&lead.schema, &file.schema)));
-        if file.schema.fields().len() != common.len() {
-            return Err(other());
-        }
-        for (to, own) in common.iter_mut().zip(file.schema.fields()) {
-            let both = match (typed(&lead), typed(&file)) {
-                (true, false) if own.data_type().is_null() => Some(to.data_type().clone()),
-                (true, _) => (to.data_type() == own.data_type()).then(|| own.data_type().clone()),
-                (false, _) => infer::widen(to.data_type(), own.data_type()),
-            };
-            match both {
-                Some(both) if to.name() == own.name() => to.set_data_type(both),
-                _ => return Err(other()),
-            }
-        }
-    }
-    Ok(SchemaRef::from(Schema::new(common)))
-}
-
-fn difference(first: &SchemaRef, other: &SchemaRef) -> String {
-    for (a, b) in first.fields().iter().zip(other.fields()) {
-        if a.name() != b.name() || a.data_type() != b.data_type() {
-            return format!("{:?} ({}) instead of {:?} ({})", b.name(), b.data_type(), a.name(), a.data_type());
-        }
-    }
-    let more = |of: &SchemaRef, than: &SchemaRef| of.fields().get(than.fields().len()).map(|f| format!("{:?} ({})", f.name(), f.data_type()));
-    let which = match (more(other, first), more(first, other)) {
-        (Some(column), _) => format!(", {column} more"),
-        (_, Some(column)) => format!(", without {column}"),
-        _ => String::new(),
-    };
-    format!("{} columns instead of {}{which}", other.fields().len(), first.fields().len())
-}
+pub use self::open::{TableFile, open, open_as, open_with};
+pub use self::options::{NO_QUOTE, ReadOptions, SchemaMode, TextOptions, TextType};
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-
-    fn write(name: &str, bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(name);
-        fs::write(&path, bytes).unwrap();
-        (dir, path)
-    }
-
-    fn rows(table: TableFile) -> Result<usize> {
-        table.batches.map(|b| b.map(|b| b.num_rows())).sum()
-    }
-
-    #[test]
-    fn csv_has_types_and_says_which_line_is_wrong() {
-        let (_d, path) = write("a.csv", b"name,n,x\nb,1,0.5\nc,2,\n");
-        let table = open(&[&path]).unwrap();
-        let types: Vec<_> = table.schema.fields().iter().map(|f| f.data_type().to_string()).collect();
-        assert_eq!(types, ["Utf8", "Int64", "Float64"]);
-        assert_eq!(rows(table).unwrap(), 2);
-        let (_d, path) = write("b.csv", b"name,n\nb,1\nc,2,3\n");
-        let error = open(&[&path]).and_then(rows).unwrap_err();
-        assert!(error.to_string().contains("b.csv") && error.to_string().contains('3'), "{error}");
-    }
-
-    #[test]
-    fn another_separator_is_named_in_hint_and_error() {
-        for (text, told) in [
-            ("a;b\n1;2\n", "separated by ';': write it again with commas"),
-            ("a\tb\n1\t2\n", "separated by tabs: call it .tsv"),
-            ("a|b\n1|2\n", "separated by '|': write it again with commas"),
-        ] {
-            let (_d, path) = write("a.csv", text.as_bytes());
-            let hint = open(&[&path]).unwrap().hint.unwrap_or_default();
-            assert!(hint.contains("has one column") && hint.ends_with(told), "{hint}");
-            // Decimal commas.
-            let (_d, path) = write("b.csv", text.replace('2', "2,5").as_bytes());
-            let error = open(&[&path]).unwrap_err().to_string();
-            assert!(error.contains(told) && error.contains("Expected 1 fields, found 2 fields at line 2"), "{error}");
-        }
-        let (_d, path) = write("c.csv", b"a,b\n1,2,3\n");
-        let error = open(&[&path]).unwrap_err().to_string();
-        assert!(!error.contains("seems") && error.contains("Expected 2 fields, found 3 fields at line 2"), "{error}");
-    }
-
-    #[test]
-    fn json_lines_are_read_and_wrong_ones_named() {
-        let (_d, path) = write("a.jsonl", b"{\"a\": 1, \"b\": \"x\"}\n{\"a\": 2}\n");
-        assert_eq!(rows(open(&[&path]).unwrap()).unwrap(), 2);
-        let (_d, path) = write("b.jsonl", b"{\"a\": 1}\n{\"a\": \n");
-        let error = open(&[&path]).and_then(rows).unwrap_err();
-        assert!(error.to_string().contains("b.jsonl"), "{error}");
-    }
-
-    fn column(table: TableFile, at: usize) -> (String, Vec<String>) {
-        let kind = table.schema.field(at).data_type().to_string();
-        let options = arrow::util::display::FormatOptions::default().with_null("-");
-        let mut values = Vec::new();
-        for batch in table.batches.map(Result::unwrap) {
-            let column = arrow::util::display::ArrayFormatter::try_new(batch.column(at).as_ref(), &options).unwrap();
-            values.extend((0..batch.num_rows()).map(|row| column.value(row).to_string()));
-        }
-        (kind, values)
-    }
-
-    #[test]
-    fn types_hold_the_values_of_all_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let both = |ending: &str, one: &str, two: &str| {
-            let paths = [dir.path().join(format!("1.{ending}")), dir.path().join(format!("2.{ending}"))];
-            fs::write(&paths[0], one).unwrap();
-            fs::write(&paths[1], two).unwrap();
-            open(&paths).unwrap()
-        };
-        for (one, two, kind, values) in [
-            ("1", "2.5", "Float64", ["1.0", "2.5"]),
-            ("1", "x", "Utf8", ["1", "x"]),
-            ("true", "2", "Utf8", ["true", "2"]),
-            ("", "2", "Int64", ["-", "2"]),
-            ("2024-02-29", "2024-03-01T12:00:00.5", "Timestamp(ms)", ["2024-02-29T00:00:00", "2024-03-01T12:00:00.500"]),
-        ] {
-            let table = both("csv", &format!("k,v\na,{one}\n"), &format!("k,v\nb,{two}\n"));
-            assert_eq!((table.rows, column(table, 1)), (Some(2), (kind.into(), values.map(String::from).to_vec())), "{one:?} {two:?}");
-        }
-        for (one, two, kind, values) in [
-            ("{\"v\": 1}", "{\"v\": 2.5}", "Float64", ["1.0", "2.5"]),
-            ("{\"v\": 1}", "{\"v\": \"x\"}", "Utf8", ["1", "x"]),
-            ("{\"v\": null}", "{\"v\": true}", "Boolean", ["-", "true"]),
-            ("{\"k\": 1}", "{\"v\": 2, \"k\": 1}", "Int64", ["-", "2"]),
-        ] {
-            let table = both("jsonl", one, two);
-            let at = table.schema.index_of("v").unwrap();
-            assert_eq!((table.rows, column(table, at)), (Some(2), (kind.into(), values.map(String::from).to_vec())), "{one:?} {two:?}");
-        }
-        let other = [dir.path().join("1.csv"), dir.path().join("o.csv")];
-        fs::write(&other[1], "k,w\nb,2\n").unwrap();
-        assert!(open(&other).unwrap_err().to_string().contains("o.csv has other columns than"));
-    }
-
-    #[test]
-    fn whole_numbers_in_json_stay_exact() {
-        let list = "List(UInt64)";
-        for (lines, kind, values) in [
-            (["{\"v\": 18446744073709551615}", "{\"v\": 18446744073709551614}"], "UInt64", ["18446744073709551615", "18446744073709551614"]),
-            (["{\"v\": 1}", "{\"v\": 9223372036854775808}"], "UInt64", ["1", "9223372036854775808"]),
-            (["{\"v\": 9223372036854775807}", "{\"v\": -9223372036854775808}"], "Int64", ["9223372036854775807", "-9223372036854775808"]),
-            (["{\"v\": -1}", "{\"v\": 9223372036854775808}"], "Utf8", ["-1", "9223372036854775808"]),
-            (["{\"v\": 1}", "{\"v\": 18446744073709551616}"], "Utf8", ["1", "18446744073709551616"]),
-            (["{\"v\": 0.5}", "{\"v\": 9223372036854775808}"], "Float64", ["0.5", "9.223372036854776e18"]),
-            (["{\"v\": \"x\"}", "{\"v\": 18446744073709551615}"], "Utf8", ["x", "18446744073709551615"]),
-            (["{\"v\": [1]}", "{\"v\": [18446744073709551615, null]}"], list, ["[1]", "[18446744073709551615, -]"]),
-            (["{\"v\": {\"w\": 1}}", "{\"v\": {\"w\": 18446744073709551615}}"], "Struct(\"w\": UInt64)", ["{w: 1}", "{w: 18446744073709551615}"]),
-        ] {
-            let (_d, path) = write("n.jsonl", lines.join("\n").as_bytes());
-            assert_eq!(column(open(&[&path]).unwrap(), 0), (kind.into(), values.map(String::from).to_vec()), "{lines:?}");
-        }
-    }
-
-    #[test]
-    fn blank_lines_of_one_column_are_nulls() {
-        let (_d, path) = write("one.csv", b"v\n1\n\n3\n");
-        let table = open(&[&path]).unwrap();
-        assert_eq!((table.rows, column(table, 0)), (Some(3), ("Int64".into(), vec!["1".into(), "-".into(), "3".into()])));
-        let (_d, path) = write("two.csv", b"v,w\n1,2\n\n3,4\n");
-        assert_eq!(rows(open(&[&path]).unwrap()).unwrap(), 2);
-    }
-
-    #[test]
-    fn a_row_that_does_not_fit_is_named_by_file_and_line() {
-        for (name, text, says) in [
-            ("time.csv", "k,v\na,2024-02-28T25:00:00\n", "time.csv: line 2 does not fit"),
-            ("date.csv", "k,v\na,2024-02-28\nb,2024-02-28\nc,2024-02-30\n", "date.csv: line 4 does not fit"),
-            ("short.csv", "k,v\na,1\nb\n", "line 3"),
-            ("list.jsonl", "{\"v\": 1}\n\n{\"v\": {\"w\": 1}}\n", "list.jsonl: line 3 does not fit"),
-            ("big.jsonl", "{\"v\": 1}\n\n{\"v\": 99999999999999999999}\n{\"v\": [1]}\n", "big.jsonl: line "),
-            ("no.jsonl", "{\"v\": 1}\n[1]\n", "no.jsonl: line 2 is no JSON object"),
-            ("kind.jsonl", "{\"v\": 1}\n{\"v\": [1]}\n", "kind.jsonl: line 2 does not fit: \"v\" is a list and was a plain value in line 1"),
-            ("open.csv", "k,v\na,\"1\nb,2\n", "open.csv: line 2 opens a quote that is never closed"),
-            ("long.csv", "k,v\na,1\nb,2,3\n", "line 3"),
-        ] {
-            let (_d, path) = write(name, text.as_bytes());
-            match open(&[&path]).and_then(rows) {
-                Err(error) => assert!(error.to_string().contains(says) && error.kind() == skytether_common::Kind::Invalid, "{name}: {error}"),
-                Ok(rows) => panic!("{name}: {rows} rows"),
-            }
-        }
-    }
-
-    #[test]
-    fn texts_may_be_compressed_and_begin_with_a_byte_order_mark() {
-        let gzip = |bytes: &[u8]| {
-            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-            std::io::Write::write_all(&mut packed, bytes).unwrap();
-            packed.finish().unwrap()
-        };
-        let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
-        for (name, text) in [("a.csv", "k,v\n1,x\n2,y\n"), ("a.tsv", "k\tv\n1\tx\n2\ty\n"), ("a.jsonl", "{\"k\": 1, \"v\": \"x\"}\n{\"k\": 2, \"v\": \"y\"}")] {
-            let marked = ["\u{feff}", text].concat().into_bytes();
-            let twice = |pack: &dyn Fn(&[u8]) -> Vec<u8>| [pack(&marked[..9]), pack(&marked[9..])].concat();
-            for (ending, bytes) in [("", marked.clone()), (".gz", twice(&gzip)), (".zst", twice(&zstd))] {
-                let (_d, path) = write(&format!("{name}{ending}"), &bytes);
-                let table = open(&[&path]).unwrap();
-                assert_eq!(table.schema.fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>(), ["k", "v"], "{name}{ending}");
-                assert_eq!(column(table, 1), ("Utf8".into(), vec!["x".into(), "y".into()]), "{name}{ending}");
-                if !ending.is_empty() {
-                    fs::write(&path, &bytes[..bytes.len() - 6]).unwrap();
-                    let error = open(&[&path]).and_then(rows).unwrap_err();
-                    assert!(error.kind() == skytether_common::Kind::Corrupt && error.to_string().contains("truncated: fetch"), "{name}{ending}: {error}");
-                    fs::write(&path, [&bytes[..bytes.len() / 2], &[0xff; 40]].concat()).unwrap();
-                    let error = open(&[&path]).and_then(rows).unwrap_err();
-                    assert!(error.kind() == skytether_common::Kind::Corrupt && error.to_string().contains(name), "{name}{ending}: {error}");
-                }
-            }
-        }
-        let (_d, path) = write("a.parquet.gz", b"");
-        assert!(open(&[&path]).unwrap_err().to_string().contains("unpack it first"));
-    }
-
-    #[test]
-    fn truncated_file_is_reported_with_its_cause() {
-        let columns = [("v", std::sync::Arc::new(arrow::array::Int64Array::from_iter_values(0..1000)) as arrow::array::ArrayRef)];
-        let batch = RecordBatch::try_from_iter(columns).unwrap();
-        let mut whole = Vec::new();
-        let mut writer = parquet::arrow::ArrowWriter::try_new(&mut whole, batch.schema(), None).unwrap();
-        writer.write(&batch).unwrap();
-        writer.close().unwrap();
-        for len in [3, whole.len() / 2, whole.len() - 1] {
-            let (_d, path) = write("half.parquet", &whole[..len]);
-            let error = open(&[&path]).and_then(rows).unwrap_err();
-            let text = error.report();
-            assert!(error.kind() == skytether_common::Kind::Corrupt && text.contains("half.parquet is truncated or no Parquet file: "), "{len}: {text}");
-        }
-    }
-
-    #[test]
-    fn unreadable_file_is_not_corrupt() {
-        for name in ["a.parquet", "a.arrow", "a.csv", "a.jsonl"] {
-            let dir = tempfile::tempdir().unwrap();
-            // Opens, and fails when it is read.
-            let path = dir.path().join(name);
-            fs::create_dir(&path).unwrap();
-            let error = open(&[&path]).and_then(rows).unwrap_err();
-            assert!(error.kind() == skytether_common::Kind::Invalid && error.to_string().contains("irectory"), "{name}: {error:?}");
-        }
-    }
-
-    #[test]
-    fn truncated_and_foreign_files_are_errors_that_name_the_file() {
-        for name in ["a.parquet", "a.arrow", "a.feather"] {
-            for bytes in [&b""[..], b"PAR1", b"ARROW1", b"something else altogether, and not short either"] {
-                let (_d, path) = write(name, bytes);
-                let error = open(&[&path]).and_then(rows).unwrap_err();
-                assert!(error.to_string().contains(name), "{name} {bytes:?}: {error}");
-            }
-        }
-    }
-
-    #[test]
-    fn unknown_extension_is_refused_with_the_known_ones() {
-        let (_d, path) = write("a.xlsx", b"");
-        assert!(open(&[&path]).unwrap_err().to_string().contains(".parquet"));
-        let (_d, path) = write("a.h5ad", b"");
-        assert!(open(&[&path]).unwrap_err().to_string().contains("msgx ingest"));
-    }
-}
+mod tests;

@@ -4,10 +4,14 @@
 
 use std::sync::Arc;
 
-use arrow::compute::cast;
+use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_common::{DatasetName, Error, Result};
+
+use crate::convert;
+use crate::pieces::pieces;
 
 /// The storable form of `schema`.
 ///
@@ -30,34 +34,60 @@ pub fn schema(name: &DatasetName, schema: &SchemaRef) -> Result<SchemaRef> {
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// `batch` in the storable form `schema` of its own.
-///
-/// # Errors
-/// `Invalid` where it has other columns, or a value does not fit.
-pub fn batch(schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {
-    if batch.schema().fields().len() != schema.fields().len()
-        || batch.schema().fields().iter().zip(schema.fields()).all(|(a, b)| a.data_type() == b.data_type())
-    {
-        // The schemas are equal, or so different that the writer's own error says it better.
-        return Ok(batch);
+/// Batches in the storable form of their schema, row for row equal to what they were.
+#[derive(Debug)]
+pub struct Storable {
+    schema: SchemaRef,
+    /// Rows so far.
+    rows: usize,
+}
+
+impl Storable {
+    /// For batches whose storable schema is `schema`.
+    #[must_use]
+    pub fn new(schema: SchemaRef) -> Self {
+        Self { schema, rows: 0 }
     }
-    let wrong =
-        |column: &str, e: arrow::error::ArrowError| Error::invalid(format!("column {column:?} can't be converted to the type that is stored")).with_source(e);
-    let mut fields = Vec::new();
-    let mut columns = Vec::new();
-    for ((column, own), to) in batch.columns().iter().zip(batch.schema().fields()).zip(schema.fields()) {
-        // Converts only to plain forms; the writer rejects a batch of another type.
-        let plain = plain(own.data_type()).unwrap_or_else(|| own.data_type().clone());
-        columns.push(if plain == *own.data_type() { Arc::clone(column) } else { cast(column, &plain).map_err(|e| wrong(own.name(), e))? });
-        fields.push(Field::new(own.name(), plain, to.is_nullable() || own.is_nullable()));
+
+    /// `batch` in its storable form, in pieces of bounded size: values that a dictionary or a view shares are copies of
+    /// their own there.
+    ///
+    /// # Errors
+    /// `Invalid` where it has other columns, or a value does not fit, naming column and row.
+    pub fn batches(&mut self, batch: RecordBatch) -> Result<Vec<RecordBatch>> {
+        let own = batch.schema();
+        let same = own.fields().iter().zip(self.schema.fields()).all(|(a, b)| a.data_type() == b.data_type());
+        if own.fields().len() != self.schema.fields().len() || same {
+            // The schemas are equal, or so different that the writer's own error says it better.
+            self.rows += batch.num_rows();
+            return Ok(vec![batch]);
+        }
+        pieces(batch).into_iter().map(|piece| self.piece(&piece)).collect()
     }
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
-        .map_err(|e| Error::invalid("a batch does not keep its schema").with_source(e))
+
+    fn piece(&mut self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let (mut fields, mut columns) = (Vec::new(), Vec::new());
+        for ((column, own), to) in batch.columns().iter().zip(batch.schema().fields()).zip(self.schema.fields()) {
+            // Converts only to plain forms; the writer rejects a batch of another type.
+            let plain = plain(own.data_type()).unwrap_or_else(|| own.data_type().clone());
+            columns.push(convert::plainly(column, &plain).map_err(|e| self.misfit(column, own.name(), &plain, e))?);
+            fields.push(Field::new(own.name(), plain, to.is_nullable() || own.is_nullable()));
+        }
+        self.rows += batch.num_rows();
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
+            .map_err(|e| Error::invalid("a batch does not keep its schema").with_source(e))
+    }
+
+    fn misfit(&self, column: &ArrayRef, name: &str, to: &DataType, e: ArrowError) -> Error {
+        let row = convert::row_at_fault(column, |part| convert::plainly(part, to).is_err());
+        let place = row.map(|row| format!(", row {}", self.rows + row + 1)).unwrap_or_default();
+        Error::invalid(format!("column {name:?}{place} can't be converted to the type {to} that is stored")).with_source(e)
+    }
 }
 
 /// The plain form of a type.
-fn plain(of: &DataType) -> Option<DataType> {
+pub(crate) fn plain(of: &DataType) -> Option<DataType> {
     use DataType as T;
     let inner = |f: &FieldRef| plain(f.data_type()).map(|t| Arc::new(Field::new(f.name(), t, f.is_nullable())));
     Some(match of {
@@ -97,7 +127,7 @@ mod tests {
         let given = RecordBatch::try_from_iter([("c", Arc::new(dictionary) as _), ("n", Arc::new(Int32Array::from(vec![1, 2, 3])) as _)]).unwrap();
         let stored = schema(&"a.b".parse().unwrap(), &given.schema()).unwrap();
         assert_eq!(stored.field(0).data_type(), &DataType::Utf8);
-        let batch = batch(&stored, given).unwrap();
+        let [batch] = &Storable::new(stored).batches(given).unwrap()[..] else { panic!() };
         assert_eq!(batch.column(0).as_string::<i32>().iter().flatten().collect::<Vec<_>>(), ["a", "b", "a"]);
         assert_eq!(batch.column(1).as_primitive::<Int32Type>().values(), &[1, 2, 3]);
     }
@@ -114,7 +144,7 @@ mod tests {
         let given = RecordBatch::try_from_iter([("n", Arc::new(arrow::array::NullArray::new(2)) as _)]).unwrap();
         let stored = schema(&"a.b".parse().unwrap(), &given.schema()).unwrap();
         assert_eq!(stored.field(0).data_type(), &DataType::Utf8);
-        let batch = batch(&stored, given).unwrap();
+        let [batch] = &Storable::new(stored).batches(given).unwrap()[..] else { panic!() };
         assert_eq!((batch.column(0).data_type(), batch.column(0).null_count()), (&DataType::Utf8, 2));
     }
 

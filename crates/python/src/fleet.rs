@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3_arrow::{PyRecordBatchReader, PySchema};
+use pyo3_arrow::PySchema;
 use serde::Serialize;
 use skytether::{
     Credentials, DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
@@ -19,6 +19,7 @@ use skytether_common::{DatasetName, Error, Result};
 use tokio::sync::Notify;
 
 use crate::errors::OrRaise;
+use crate::incoming::incoming;
 use crate::plain::PyPlainFile;
 use crate::result::{Asked, PyResultSet, options};
 use crate::runtime::block;
@@ -34,6 +35,34 @@ pub struct PyFleet(Arc<Slot>);
 enum Written {
     Sql(String),
     Substrait(Vec<u8>),
+}
+
+/// What a Python caller says about files, as a dict.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Reading {
+    format: Option<String>,
+    schema: String,
+    hive: bool,
+    delimiter: Option<String>,
+    header: bool,
+    quote: String,
+    null: Vec<String>,
+    types: Vec<(String, String)>,
+    all_text: bool,
+}
+
+impl Reading {
+    fn options(self) -> Result<files::ReadOptions> {
+        let mut text = files::TextOptions { header: self.header, null: self.null, all_text: self.all_text, ..files::TextOptions::default() };
+        text.types = self.types.into_iter().map(|(name, of)| of.parse().map(|of| (name, of))).collect::<Result<_>>()?;
+        if let Some(delimiter) = self.delimiter {
+            text.set_delimiter(&delimiter)?;
+        }
+        text.set_quote(&self.quote)?;
+        let format = self.format.map(|text| text.parse()).transpose()?;
+        Ok(files::ReadOptions { format, schema: self.schema.parse()?, hive: self.hive, text })
+    }
 }
 
 /// A callback that gets the rows or bytes done, and may end the work.
@@ -353,9 +382,8 @@ impl PyFleet {
         })
     }
 
-    #[pyo3(signature = (source, name, replace, partition_by, redundancy, progress, format = None))]
-    #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     /// Stores the files of `source` as a plain table. Gives warnings about the files, for people.
+    #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn ingest_files(
         &self,
         py: Python<'_>,
@@ -365,14 +393,14 @@ impl PyFleet {
         partition_by: Vec<String>,
         redundancy: Option<String>,
         progress: Progress,
-        format: Option<String>,
+        reading: Reading,
     ) -> PyResult<Option<String>> {
         let redundancy = redundancy.map(|text| text.parse()).transpose().or_raise()?;
-        let format = format.map(|text| text.parse()).transpose().or_raise()?;
+        let reading = reading.options().or_raise()?;
         let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by, redundancy });
         block(py, async move {
             let name: DatasetName = name.parse()?;
-            let table = files::open_as(&files::find(&[source])?, format)?;
+            let table = files::open_with(&files::find(&[source])?, &reading)?;
             fleet.ingest_table(&name, table.schema, counted(table.batches, progress), options).await?;
             Ok(table.hint)
         })
@@ -383,7 +411,7 @@ impl PyFleet {
     fn ingest_stream(
         &self,
         py: Python<'_>,
-        source: PyRecordBatchReader,
+        source: &Bound<'_, PyAny>,
         name: String,
         replace: bool,
         partition_by: Vec<String>,
@@ -392,11 +420,12 @@ impl PyFleet {
     ) -> PyResult<String> {
         let redundancy = redundancy.map(|text| text.parse()).transpose().or_raise()?;
         let (fleet, options) = (self.fleet()?, IngestOptions { replace, partition_by, redundancy });
-        let reader = source.into_reader()?;
+        let reader = incoming(source, &name)?;
         block(py, async move {
+            let failed = format!("{name}: the source of rows failed");
             let name: DatasetName = name.parse()?;
             let schema = reader.schema();
-            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").with_source(e)));
+            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid(failed.clone()).with_source(e)));
             json(&fleet.ingest_table(&name, schema, counted(batches, progress), options).await?)
         })
     }

@@ -27,6 +27,7 @@ mod errors;
 mod expression;
 mod files;
 mod fleet;
+mod incoming;
 mod plain;
 mod rank;
 mod result;

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3_arrow::{PyRecordBatchReader, PyTable};
+use pyo3_arrow::PyTable;
 use skytether::{DatasetWriter, Placement};
 use skytether_common::{Error, Result};
 use skytether_matrix::{MtxReader, TransposeOptions, Transposer};
@@ -15,6 +15,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::buffers::{Indices, Lent, Numbers, with_indices, with_numbers};
 use crate::errors::OrRaise;
+use crate::incoming::incoming;
 use crate::runtime::block;
 
 /// Entries of a Matrix Market file that are read before they are transposed.
@@ -39,13 +40,13 @@ impl PyWriter {
 #[pymethods]
 impl PyWriter {
     /// Writes a table from anything with `__arrow_c_stream__`; `placement` is `spread` or `everywhere`.
-    fn table(&self, py: Python<'_>, name: String, placement: &str, rows: PyRecordBatchReader) -> PyResult<()> {
+    fn table(&self, py: Python<'_>, name: String, placement: &str, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         let placement = match placement {
             "spread" => Placement::Spread,
             "everywhere" => Placement::Everywhere,
             _ => return Err(Error::invalid(format!("there is no placement {placement:?}: use 'spread' or 'everywhere'"))).or_raise(),
         };
-        let reader = rows.into_reader()?;
+        let reader = incoming(rows, &name)?;
         let shared = Arc::clone(&self.0);
         block(py, async move {
             let mut guard = shared.lock().await;

@@ -20,7 +20,8 @@ use skytether_transport::Credentials;
 
 use crate::embedded::{Embedded, OpenOptions};
 use crate::offline_status::offline_status;
-use skytether_formats::{self as files, storage_schema};
+use skytether_formats::storage_schema::{self, Storable};
+use skytether_formats::{self as files};
 
 use crate::address;
 
@@ -296,7 +297,11 @@ impl Fleet {
             if let Some(scheme) = options.redundancy {
                 writer.redundancy(scheme)?;
             }
-            let batches = batches.map(|batch| storage_schema::batch(&schema, batch?));
+            let mut storable = Storable::new(schema.clone());
+            let batches = batches.flat_map(move |batch| match batch.and_then(|batch| storable.batches(batch)) {
+                Ok(pieces) => pieces.into_iter().map(Ok).collect::<Vec<_>>(),
+                Err(e) => vec![Err(e)],
+            });
             let written = match options.partition_by.as_slice() {
                 [] => writer.write_table("data", Placement::Spread, schema.clone(), batches).await,
                 by => writer.write_partitioned("data", by, schema.clone(), batches).await,

@@ -9,7 +9,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 use skytether_common::{Error, Result};
 
-use crate::guard::{corrupt, corrupt_arrow, guarded};
+use crate::guard::{check_footer, corrupt, corrupt_arrow, guarded};
 use crate::options::MAX_ROWS;
 use crate::pieces::Pieces;
 
@@ -43,6 +43,7 @@ enum TableSource {
 impl TableBatches {
     pub(crate) fn open(stored: Pieces, schema: &SchemaRef, projection: &[usize], batch_rows: usize, wanted: Option<&[u32]>) -> Result<Self> {
         let projected = Arc::new(schema.project(projection).map_err(|e| Error::invalid("a column that the table does not have is wanted").with_source(e))?);
+        check_footer("a slice's footer", &stored)?;
         let builder = ParquetRecordBatchReaderBuilder::try_new(stored).map_err(corrupt("a slice's footer"))?;
         let groups: i64 = builder.metadata().row_groups().iter().map(|g| g.num_rows()).fold(0, i64::saturating_add);
         let rows = builder.metadata().file_metadata().num_rows();

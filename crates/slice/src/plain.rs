@@ -27,7 +27,7 @@ use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, Type};
 use skytether_common::{Error, Result};
 
 use crate::groups::Groups;
-use crate::guard::{corrupt, guarded};
+use crate::guard::{check_footer, corrupt, guarded};
 use crate::metadata::Metadata;
 use crate::metadata::entry::SliceEntry;
 use crate::metadata::stats_table::StatsTable;
@@ -70,6 +70,7 @@ impl Footer {
     /// # Errors
     /// `Corrupt` where they are not what the partition's metadata describes.
     pub fn read(partition: &Metadata, n: usize, slice: &Pieces) -> Result<Self> {
+        check_footer("a slice's footer", slice)?;
         let metadata = guarded("a slice's footer", || ParquetMetaDataReader::new().parse_and_finish(slice).map_err(corrupt("a slice's footer")))?;
         let wrong = |what: String| Error::corrupt(format!("slice {n} of a partition {what}"));
         let SliceEntry { rows, len, .. } = *partition.slices.get(n).ok_or_else(|| wrong("is not in its metadata".into()))?;

@@ -4,6 +4,7 @@
 mod aggregators;
 mod commands;
 mod index;
+mod ingest_options;
 mod lost_drives;
 mod parquet_view;
 mod processes;

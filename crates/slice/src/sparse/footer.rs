@@ -14,7 +14,7 @@ use skytether_common::{Error, Result};
 
 use super::encode::SparseSlicer;
 use super::schema::{Values, sparse_schema};
-use crate::guard::corrupt;
+use crate::guard::{check_footer, corrupt};
 use crate::layout::ValueType;
 use crate::options::SliceOptions;
 
@@ -92,6 +92,7 @@ pub(super) fn read(bytes: &Bytes, value: ValueType) -> Result<Option<ParquetMeta
         let reader = ParquetMetaDataReader::new().with_metadata_options(Some(form.options.clone()));
         return reader.parse_and_finish(bytes).map(Some).map_err(what);
     }
+    check_footer("a sparse slice's footer", bytes)?;
     let metadata = ParquetMetaDataReader::new().parse_and_finish(bytes).map_err(what)?;
     let same = metadata.file_metadata().schema_descr().root_schema() == form.schema.root_schema();
     Ok(same.then_some(metadata))

@@ -1,0 +1,226 @@
+//! [`Values`]: what the values of a column of text could be.
+
+use std::path::Path;
+
+use arrow::datatypes::{DataType, Field, TimeUnit};
+use skytether_common::{Error, Result};
+
+use super::options::TextType;
+use super::separated::asked_type;
+
+/// The values of a column so far.
+pub(super) struct Values {
+    name: String,
+    asked: Option<TextType>,
+    /// The kinds of values, as bits.
+    kinds: u16,
+    padded: bool,
+    /// The first row, from 0, with a number beyond the floats that are asked for.
+    beyond: Option<u64>,
+}
+
+const BOOLEAN: u16 = 1;
+const INTEGER: u16 = 1 << 1;
+const FLOAT: u16 = 1 << 2;
+const DATE: u16 = 1 << 3;
+/// Times with whole seconds, milliseconds, microseconds and nanoseconds.
+const TIMES: [u16; 4] = [1 << 4, 1 << 5, 1 << 6, 1 << 7];
+const TEXT: u16 = 1 << 8;
+const UNITS: [TimeUnit; 4] = [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond];
+
+impl Values {
+    pub(super) fn new(asked: Option<TextType>, name: String) -> Self {
+        Self { name, asked, kinds: 0, padded: false, beyond: None }
+    }
+
+    /// Adds the value, which is not null, of a row from 0.
+    pub(super) fn add(&mut self, value: &str, row: u64) {
+        let trimmed = value.trim_matches([' ', '\t']);
+        match &self.asked {
+            Some(TextType::Text) => return,
+            Some(TextType::Plain(of @ (DataType::Float32 | DataType::Float64))) => {
+                let infinite = if *of == DataType::Float32 { trimmed.parse().is_ok_and(f32::is_infinite) } else { trimmed.parse().is_ok_and(f64::is_infinite) };
+                if infinite && trimmed.bytes().any(|b| b.is_ascii_digit()) {
+                    self.beyond.get_or_insert(row);
+                }
+            }
+            _ => {}
+        }
+        if trimmed.len() != value.len() && (self.asked.is_some() || kind(trimmed) != TEXT) {
+            self.padded = true;
+        }
+        self.kinds |= kind(trimmed);
+    }
+
+    fn inferred(&self) -> DataType {
+        let times = TIMES.iter().fold(DATE, |all, unit| all | unit);
+        match self.kinds {
+            0 => DataType::Null,
+            BOOLEAN => DataType::Boolean,
+            INTEGER => DataType::Int64,
+            kinds if kinds & !(INTEGER | FLOAT) == 0 => DataType::Float64,
+            DATE => DataType::Date32,
+            kinds if kinds & !times == 0 => {
+                let finest = UNITS.iter().zip(TIMES).rev().find(|(_, bit)| kinds & bit != 0);
+                finest.map_or(DataType::Date32, |(unit, _)| DataType::Timestamp(*unit, None))
+            }
+            _ => DataType::Utf8,
+        }
+    }
+
+    /// The column, of the type that holds all its values.
+    pub(super) fn field(&self) -> Field {
+        let inferred = self.inferred();
+        let of = self.asked.as_ref().map_or_else(|| inferred.clone(), |asked| asked_type(asked, &inferred));
+        Field::new(&self.name, of, true)
+    }
+
+    /// Whether some values have spaces around them, and the type has none.
+    pub(super) fn is_padded(&self) -> bool {
+        self.padded && *self.field().data_type() != DataType::Utf8
+    }
+
+    /// # Errors
+    /// `Invalid` for a number beyond the floats that are asked for.
+    pub(super) fn check(&self, path: &Path, header: bool) -> Result<()> {
+        match self.beyond {
+            None => Ok(()),
+            Some(row) => Err(Error::invalid(format!(
+                "{}: line {} does not fit: column {:?} has a number beyond the floats that are asked for: ask for float64 or text",
+                path.display(),
+                row + 1 + u64::from(header),
+                self.name
+            ))),
+        }
+    }
+}
+
+/// The kind of a value.
+fn kind(value: &str) -> u16 {
+    let bytes = value.as_bytes();
+    match bytes.first() {
+        None => TEXT,
+        Some(b'-' | b'.' | b'0'..=b'9') => match number(bytes) {
+            // Whole numbers beyond 64 bits, and floats beyond doubles, stay as they are.
+            Some(INTEGER) => {
+                if value.parse::<i64>().is_ok() {
+                    INTEGER
+                } else {
+                    TEXT
+                }
+            }
+            Some(_) => {
+                if value.parse::<f64>().is_ok_and(f64::is_finite) {
+                    FLOAT
+                } else {
+                    TEXT
+                }
+            }
+            None if value == "-inf" => FLOAT,
+            None => time(bytes),
+        },
+        _ if value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false") => BOOLEAN,
+        _ if matches!(value, "NaN" | "nan" | "inf") => FLOAT,
+        _ => TEXT,
+    }
+}
+
+/// Whether a value is a whole number or a float.
+fn number(bytes: &[u8]) -> Option<u16> {
+    let rest = bytes.strip_prefix(b"-").unwrap_or(bytes);
+    let digits = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_digit()).count();
+    let whole = digits(rest);
+    let rest = &rest[whole..];
+    if rest.is_empty() {
+        return (whole > 0).then_some(INTEGER);
+    }
+    let (fraction, rest) = match rest.strip_prefix(b".") {
+        Some(rest) => (digits(rest), &rest[digits(rest)..]),
+        None => (0, rest),
+    };
+    if whole + fraction == 0 {
+        return None;
+    }
+    match rest.split_first() {
+        None => Some(FLOAT),
+        Some((b'e' | b'E', power)) => {
+            let power = power.strip_prefix(b"-").or_else(|| power.strip_prefix(b"+")).unwrap_or(power);
+            (!power.is_empty() && digits(power) == power.len()).then_some(FLOAT)
+        }
+        Some(_) => None,
+    }
+}
+
+/// The kind of a value that looks like a date or a time. Whether there is such a day the reader finds out.
+fn time(bytes: &[u8]) -> u16 {
+    let like = |bytes: &[u8], pattern: &[u8]| {
+        bytes.len() >= pattern.len()
+            && bytes.iter().zip(pattern).all(|(b, p)| match p {
+                b'0' => b.is_ascii_digit(),
+                b'T' => matches!(b, b'T' | b' '),
+                p => b == p,
+            })
+    };
+    if !like(bytes, b"0000-00-00") {
+        return TEXT;
+    }
+    if bytes.len() == 10 {
+        return DATE;
+    }
+    if !like(bytes, b"0000-00-00T00:00:00") {
+        return TEXT;
+    }
+    match &bytes[19..] {
+        [] => TIMES[0],
+        [b'.', rest @ ..] => match rest.iter().take_while(|b| b.is_ascii_digit()).count() {
+            0 => TEXT,
+            1..=3 => TIMES[1],
+            4..=6 => TIMES[2],
+            7..=9 => TIMES[3],
+            // Finer than nanoseconds.
+            _ => TEXT,
+        },
+        [b'0'..=b'9', ..] => TEXT,
+        // A zone.
+        _ => TIMES[0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_has_the_narrowest_kind() {
+        for (values, expected) in [
+            (&["1", "-9223372036854775808", "00501"][..], INTEGER),
+            (&["9223372036854775808", "1_000", "+5", "--1", "1-2", "-", ".", "1e", "1e+", "5%", "1e400", "0x1F", ""], TEXT),
+            (&["1e5", ".5", "5.", "-2.5E-3", "NaN", "inf", "-inf", "1e-400"], FLOAT),
+            (&["true", "FALSE"], BOOLEAN),
+            (&["2024-02-29", "2024-02-30"], DATE),
+            (&["2024-02-29 10:00:00", "2024-02-29T10:00:00Z", "2024-02-29T10:00:00+01:00"], TIMES[0]),
+            (&["2024-02-29 10:00:00.5", "2024-02-29 10:00:00.123Z"], TIMES[1]),
+            (&["2024-02-29 10:00:00.1234"], TIMES[2]),
+            (&["2024-02-29 10:00:00.123456789"], TIMES[3]),
+            (&["2024-02-29 10:00:00.1234567890", "10:30:00", "2024-2-9", "2024-02-29 10:00", "2024-02-29 10:00:000"], TEXT),
+        ] {
+            for value in values {
+                assert_eq!(kind(value), expected, "{value:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn spaces_around_numbers_are_noticed_and_around_texts_kept() {
+        let of = |values: &[&str]| {
+            let mut column = Values::new(None, "c".into());
+            values.iter().for_each(|value| column.add(value, 0));
+            (column.field().data_type().clone(), column.is_padded())
+        };
+        assert_eq!(of(&[" 1", "2"]), (DataType::Int64, true));
+        assert_eq!(of(&["1", "2"]), (DataType::Int64, false));
+        assert_eq!(of(&[" 1", "x"]), (DataType::Utf8, false));
+        assert_eq!(of(&[" ", "1"]), (DataType::Utf8, false));
+        assert_eq!(of(&["2024-01-01", " 2024-01-01 10:00:00.5"]), (DataType::Timestamp(TimeUnit::Millisecond, None), true));
+    }
+}
