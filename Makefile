@@ -31,6 +31,7 @@ test: setup test-rust test-python ## everything that is needed, then every test
 soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in short (hours; CONTRIBUTING.md lists it)
 	SKYTETHER_SOAK=1 SKYTETHER_FAULTS=all $(NEXTEST) run $(WORKSPACE) --profile soak -E '$(SOAK)'
 	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q python/tests/test_table_roundtrips.py
+	cd python/tests && $(abspath $(BIN))/python -m oracles
 
 bench: $(VENV)/.benchmarked ## benchmarks, in comparison with other tools (hours; benches/run.py --help lists the parts)
 	@$(BIN)/python benches/run.py
@@ -41,7 +42,8 @@ figures: setup ## the papers' figures into figures-out/, with the published valu
 # All but the Python extension, which is tested from Python.
 WORKSPACE := --workspace --exclude skytether-python
 NEXTEST := $(BIN)/cargo-nextest nextest
-# What `make soak` repeats: it reads SKYTETHER_SOAK (and dst SKYTETHER_STORMS=FROM..TO, faulty SKYTETHER_FAULTS=all).
+# What `make soak` repeats of the Rust tests; the oracles over SQL follow (SKYTETHER_ORACLE_QUERIES, .._SEED).
+# It reads SKYTETHER_SOAK (and dst SKYTETHER_STORMS=FROM..TO, faulty SKYTETHER_FAULTS=all).
 SOAK := test(/^dst::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) | (package(skytether-store) & kind(test))
 
 # All targets of fuzz/, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. Findings stay in $(FUZZ_DIR).
