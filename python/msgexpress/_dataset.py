@@ -399,7 +399,26 @@ class Dataset:
                 raise self._with_names(e, matrix, params["transform"]) from e
         if matrix not in self._gene_names:
             self._gene_names[matrix] = _names_of(ranked)
-        return RankResult(self.name, ranked, _of_genes(query.receipt), params, n_genes, order, double, self._gene_names[matrix])
+        column = self._kept.get("gene_ids", {}).get(matrix)
+        return RankResult(
+            self.name,
+            ranked,
+            _of_genes(query.receipt),
+            params,
+            n_genes,
+            order,
+            double,
+            self._gene_names[matrix],
+            ids=None if column is None else (column, self._var_column(matrix, column)),
+            var=lambda column: self._var_column(matrix, column),
+        )
+
+    def _var_column(self, matrix: str, column: str) -> np.ndarray:
+        """A var column of the genes of `matrix`, by number."""
+        var = self._shell.raw.var if self._kept["matrices"][matrix]["origin"] == "raw/X" else self._shell.var
+        if column not in var.columns:
+            raise NotFoundError(f"var of {self.name} has no column {column!r}: it has {', '.join(map(repr, var.columns)) or 'none'}")
+        return var[column].astype(object).to_numpy()
 
     def _with_names(self, error: InvalidError, matrix: str, transform: str | None) -> InvalidError:
         """`error`, with the gene's and the cell's names where it is about one value."""
@@ -418,18 +437,33 @@ class Dataset:
         """What is wrong with `value` in `cell`, whose values add up to `total`."""
         name = repr(str(self.obs_names[cell])) if cell < self.n_obs else str(cell)
         counts = f"transform=\"{transform}\" is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
-        if total is not None and value >= 0:
+        # The drives know the value by cell and place, and not by gene: one look for it, which they do themselves.
+        at = f"CAST(val[CAST(array_position(idx, CAST({cell} AS INT UNSIGNED)) AS BIGINT)] AS DOUBLE)"
+        infinite = "CAST('Infinity' AS DOUBLE)"
+        if np.isfinite(value) and total is not None and not np.isfinite(total):
+            # Another gene's value leaves the cell without a total.
+            found = self._gene_where(matrix, cell, f"(isnan({at}) OR abs({at}) = {infinite})", at)
+            if found is None:
+                return f"{self.name}: the values of cell {name} add up to more than a 32-bit float holds: scale the matrix down"
+            gene, value = found
+        elif total is not None and value >= 0 and np.isfinite(value):
             # The gene has no part in it.
             return f"{self.name}: cell {name} has the total {total:g}: {counts}"
-        # The drives know the value by cell and place, and not by gene: one look for it, which they do themselves.
-        at = f"val[CAST(array_position(idx, CAST({cell} AS INT UNSIGNED)) AS BIGINT)]"
-        has = f"array_has(idx, CAST({cell} AS INT UNSIGNED)) AND CAST({at} AS DOUBLE) = {value!r}"
-        genes = self.fleet.sql(f"SELECT gene FROM {self.table(matrix + '_rows')} WHERE {has} ORDER BY gene_id LIMIT 1").to_arrow().column(0).to_pylist()
-        gene = repr(genes[0]) if genes else "a gene"
+        else:
+            is_it = f"isnan({at})" if np.isnan(value) else f"{at} = {'-' if value < 0 else ''}{infinite}" if np.isinf(value) else f"{at} = {value!r}"
+            gene = (self._gene_where(matrix, cell, is_it, at) or ("a gene", value))[0]
         where = f"{self.name}: gene {gene} has the value {value:g} in cell {name}"
+        if not np.isfinite(value):
+            return f"{where}: a test needs finite numbers; leave such genes or cells out, or test another matrix (layer=)"
         if transform is None:
             return f"{where}: it or its square is beyond the largest number; remove or scale it"
         return f"{where}: {counts}"
+
+    def _gene_where(self, matrix: str, cell: int, condition: str, at: str) -> tuple[str, float] | None:
+        """The first gene with an entry in `cell` that meets `condition`, and that entry, which is `at` in SQL."""
+        has = f"array_has(idx, CAST({cell} AS INT UNSIGNED)) AND {condition}"
+        found = self.fleet.sql(f"SELECT gene, {at} AS value FROM {self.table(matrix + '_rows')} WHERE {has} ORDER BY gene_id LIMIT 1").to_arrow().to_pylist()
+        return (repr(found[0]["gene"]), found[0]["value"]) if found else None
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -532,12 +566,12 @@ class Dataset:
 
     @cached_property
     def _shell(self) -> anndata.AnnData:
-        from . import _h5ad
+        from . import _shell
 
         with self._unchanged():
             rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table('shell')}").to_arrow()
         parts = dict(zip(rows.column("part").to_pylist(), rows.column("bytes").to_pylist()))
-        shell = _h5ad.open_shell(b"".join(parts[i] for i in sorted(parts)), self.name)
+        shell = _shell.opened(b"".join(parts[i] for i in sorted(parts)), self.name)
         if shell.n_obs != self.n_obs:
             raise CorruptError(f"{self.name}: its shell is of {shell.n_obs} cells instead of {self.n_obs}")
         return shell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import numpy as np
 
@@ -26,7 +26,7 @@ _COLUMNS = {
 class RankResult:
     """Genes ranked for one or more groups of cells; best score first."""
 
-    def __init__(self, dataset: str, ranked: Any, receipt: Receipt, params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool, genes: np.ndarray) -> None:
+    def __init__(self, dataset: str, ranked: Any, receipt: Receipt, params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool, genes: np.ndarray, ids: tuple[str, np.ndarray] | None = None, var: Callable[[str], np.ndarray] | None = None) -> None:
         import pyarrow as pa
 
         #: The data set's name.
@@ -37,20 +37,24 @@ class RankResult:
         #: ``uns["rank_genes_groups"]["params"]`` and ``transform``.
         self.params = params
         self._n_genes, self._double = n_genes, double
-        # The genes' names by number.
-        self._genes = genes
+        # The genes' names by number; their ids and those ids' var column, where names are not enough; any var column.
+        self._genes, self._ids, self._var = genes, ids, var
         # A batch per group, all of them with every gene.
         self._ranked: dict[str, pa.RecordBatch] = {batch.column("group")[0].as_py(): batch for batch in pa.table(ranked).to_batches()}
         known = {g: i for i, g in enumerate(order or [])}
         #: The groups tested, in the order of the obs column's categories.
         self.groups: list[str] = sorted(self._ranked, key=lambda g: known.get(g, len(known)))
 
-    def to_df(self, group: str | Iterable[str] | None = None) -> pd.DataFrame:
+    def to_df(self, group: str | Iterable[str] | None = None, *, gene_symbols: str | None = None) -> pd.DataFrame:
         """One row per gene (and group), with the columns of ``scanpy.get.rank_genes_groups_df``.
 
         Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2),
         `pvals`, `pvals_adj`, `pct_nz_group` and `pct_nz_reference` (shares of cells with the gene, 0 to 1). Scores are
-        float32 as in scanpy, float64 from `Dataset.ttest`.
+        float32 as in scanpy, float64 from `Dataset.ttest`. Where genes share a name, or did before an ingest made their
+        names unique, the var column with their ids (`gene_ids`) is next to `names`.
+
+        `gene_symbols` is a var column to have next to `names`, for example `feature_name` of CELLxGENE's files. It is
+        read from the data set: `NotFoundError` if there is no such column, `ConflictError` if the data set was replaced.
         """
         import pandas as pd
 
@@ -68,7 +72,13 @@ class RankResult:
                     out[start:stop] = self._values(name, label)
             return out
 
-        columns = {label: joined(label, self._kind(label)) for label in _COLUMNS}
+        genes = np.concatenate([self._values(name, "gene_id") for name in chosen]) if chosen else np.zeros(0, np.int64)
+        more = {} if self._ids is None else {self._ids[0]: self._ids[1][genes]}
+        if gene_symbols is not None:
+            if self._var is None:
+                raise InvalidError("this result has no data set to take gene_symbols from")
+            more[gene_symbols] = self._var(gene_symbols)[genes]
+        columns = {"names": joined("names", object), **more, **{label: joined(label, self._kind(label)) for label in _COLUMNS if label != "names"}}
         columns["pct_nz_group"] = joined("pct_nz_group", np.float64)
         columns["pct_nz_reference"] = joined("pct_nz_reference", np.float64)
         if len(chosen) > 1:

@@ -63,6 +63,40 @@ class Matrix:
     table: str = ""
 
 
+class Layers:
+    """Which layers of an AnnData an ingest keeps: all of them, or those that are named."""
+
+    def __init__(self, names: Iterable[str] | None = None, all: bool = False) -> None:  # noqa: A002
+        self._names, self._all = [] if names is None else list(names), all
+
+    @classmethod
+    def chosen(cls, layers: Any, layer: str | None) -> Layers:
+        """What a caller's `layers` means: names, one name, or None; and `layer`, which the data set is about."""
+        if isinstance(layers, cls):
+            return layers
+        return cls([*([layers] if isinstance(layers, str) else layers or []), *([] if layer is None else [layer])])
+
+    def __repr__(self) -> str:
+        return "<all>" if self._all else repr(self._names)
+
+    def keep(self, origin: str) -> bool:
+        """Whether the matrix at `origin` is kept; X and raw always are."""
+        name = origin.removeprefix("layers/")
+        return self._all or name == origin or name in self._names or origin in self._names
+
+    def check(self, what: str, there: Iterable[str]) -> None:
+        """Refuses a name that is none of the origins `there`."""
+        origins = list(there)
+        for name in self._names:
+            if name not in ("X", "raw") and name not in origins and f"layers/{name}" not in origins:
+                known = ", ".join(repr(o.removeprefix("layers/")) for o in origins if o.startswith("layers/"))
+                raise InvalidError(f"{what} has no layer {name!r} to keep: it has {known or 'none'}")
+
+
+#: What an ingest keeps if its caller chooses nothing.
+ALL_LAYERS = Layers(all=True)
+
+
 @dataclass
 class Source:
     """Everything that is stored of one file or object."""
@@ -81,6 +115,10 @@ class Source:
     close: Callable[[], None] = field(default=lambda: None)
     #: Whether there are genomes to choose from.
     genomes: bool = False
+    #: Whether genes' names were changed to make them unique.
+    renamed: bool = False
+    #: The origins of layers that are not stored, because the caller did not choose them.
+    left_out: set[str] = field(default_factory=set)
 
     def arrange(self, layer: str | None) -> None:
         """Gives each matrix its table: `layer` (None: X) becomes ``x``."""
@@ -152,7 +190,20 @@ class Source:
             "categories": _tables.category_orders(self.obs),
             "obs_in_sql": obs_names,
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
+            "gene_ids": {matrix.table: column for matrix in self.matrices if (column := self._ids(matrix)) is not None},
         }
+
+    def _ids(self, matrix: Matrix) -> str | None:
+        """The var column that tells the genes of `matrix` apart, where their names don't, or were changed so that they
+        do."""
+        var = self._var_of(matrix)
+        if not self.renamed and var.index.is_unique:
+            return None
+        return next((column for column in ("gene_ids", "gene_id", "feature_id") if column in var.columns), None)
+
+    def _var_of(self, matrix: Matrix) -> pd.DataFrame:
+        """X and raw differ in their genes; `arrange` may have exchanged them."""
+        return self.raw_var if self.raw_var is not None and (matrix.origin == "raw/X") != self._swapped else self.var
 
     def _with_names(self, error: InvalidError, matrix: Matrix) -> str:
         """What `error` says, with the gene's and the cell's names where it is about one entry."""
@@ -160,8 +211,7 @@ class Source:
         if about is None or about["type"] != "unfit_entry":
             return text
         gene, cell = about["gene"], about["cell"]
-        # X and raw differ in their genes; `arrange` may have exchanged them.
-        var = self.raw_var if self.raw_var is not None and (matrix.origin == "raw/X") != self._swapped else self.var
+        var = self._var_of(matrix)
         if gene >= len(var) or cell >= len(self.obs):
             return text
         return f"gene {var.index[gene]}, cell {self.obs.index[cell]}: {text.removeprefix(f'gene {gene}, cell {cell}: ')}"

@@ -8,7 +8,10 @@ Values are float32.
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
@@ -102,33 +105,91 @@ def _groups(file: h5py.File) -> list[str]:
     return [k for k in file if isinstance(file[k], h5py.Group) and {"barcodes", "data", "indices", "indptr", "shape"} <= set(file[k])]
 
 
-def mtx_directory(path: str) -> Path | None:
-    """The directory at `path`, or the only one right below it, that holds a 10x matrix."""
-    here = Path(path)
-    if _beside(here, "matrix.mtx"):
-        return here
-    below = [d for d in sorted(here.iterdir()) if d.is_dir() and _beside(d, "matrix.mtx")]
-    if len(below) > 1:
-        raise InvalidError(f"{path} has several matrices: give one of {', '.join(d.name for d in below)}")
-    return below[0] if below else None
+@dataclass
+class MtxFiles:
+    """The files of one 10x matrix; `barcodes` and `features` are None where there is none next to the matrix."""
+
+    matrix: Path
+    barcodes: Path | None
+    features: Path | None
+    #: For messages: what stands in the names before and after ``matrix``, ``barcodes`` and ``features``.
+    naming: tuple[str, str] = ("", "")
+
+    @property
+    def what(self) -> str:
+        return str(self.matrix if any(self.naming) else self.matrix.parent)
 
 
-def mtx_source(directory: Path) -> Source:
-    """A 10x mtx directory, of version 2 (`genes.tsv`) or 3 (`features.tsv`), each file compressed with gzip or not."""
+def mtx_files(path: Path) -> MtxFiles | None:
+    """The 10x matrix at `path`, a directory or a Matrix Market file, or the only one in a directory right below it.
+
+    Raises
+    ------
+    InvalidError
+        There are several.
+    """
+    if path.is_file():
+        return _with_partners(path)
+    here = _matrices(path)
+    if not here:
+        below = {d.name: found for d in sorted(path.iterdir()) if d.is_dir() and (found := _matrices(d))}
+        if len(below) > 1:
+            raise InvalidError(f"{path} has several matrices: give one of {', '.join(below)}")
+        here = next(iter(below.values()), [])
+    if len(here) > 1:
+        raise InvalidError(f"{path} has several matrices: give the path of one of them ({', '.join(files.matrix.name for files in here)})")
+    return here[0] if here else None
+
+
+#: Names of 10x files on GEO: GSM4157068_Sample_6_matrix.mtx.gz, GSM4411625_matrix_MH001.mtx.gz.
+_MATRIX = re.compile(r"(.*)matrix(.*?)\.mtx(?:\.gz)?", re.I)
+
+
+def _matrices(directory: Path) -> list[MtxFiles]:
+    """The 10x matrices of a directory: the one that is called ``matrix.mtx``, or else those whose names only begin or
+    end so and that have a list of cells or genes."""
+    plain = _beside(directory, "matrix.mtx")
+    if plain is not None:
+        return [_with_partners(plain)]
+    found = [_with_partners(p) for p in sorted(directory.iterdir()) if p.is_file() and _MATRIX.fullmatch(p.name)]
+    # The same matrix packed and not packed is one.
+    by_name = {files.naming: files for files in reversed(found) if files.barcodes or files.features}
+    return sorted(by_name.values(), key=lambda files: files.matrix.name)
+
+
+def _with_partners(matrix: Path) -> MtxFiles:
+    found = _MATRIX.fullmatch(matrix.name)
+    before, after = found.groups() if found else ("", "")
+
+    def partner(*names: str) -> Path | None:
+        return next((p for name in names if (p := _beside(matrix.parent, f"{before}{name}{after}.tsv")) is not None), None)
+
+    return MtxFiles(matrix, partner("barcodes"), partner("features", "genes"), (before, after))
+
+
+def mtx_source(files: MtxFiles) -> Source:
+    """A 10x mtx directory, of version 2 (`genes.tsv`) or 3 (`features.tsv`), each file compressed with gzip or not.
+
+    Symbols that repeat are made unique as scanpy's `read_10x_mtx` makes them, with ``-1``, ``-2``, ...
+    """
     import pandas as pd
+    from anndata.utils import make_index_unique
 
     from . import _memory
 
-    what = str(directory)
-    mtx, barcodes_file = _beside(directory, "matrix.mtx"), _beside(directory, "barcodes.tsv")
-    features_file = _beside(directory, "features.tsv") or _beside(directory, "genes.tsv")
-    if mtx is None or barcodes_file is None or features_file is None:
-        missing = "matrix.mtx" if mtx is None else "barcodes.tsv" if barcodes_file is None else "features.tsv or genes.tsv"
-        raise NotFoundError(f"{what} has no {missing} (.gz or not)")
-    barcodes = _internal.read_barcodes(str(barcodes_file))
-    ids, names, types = _internal.read_features(str(features_file))
+    if files.barcodes is None or files.features is None:
+        before, after = files.naming
+        missing = f"{before}barcodes{after}.tsv" if files.barcodes is None else f"{before}features{after}.tsv or {before}genes{after}.tsv"
+        raise NotFoundError(f"{files.what} has no {missing} (.gz or not)")
+    barcodes = _internal.read_barcodes(str(files.barcodes))
+    ids, names, types = _internal.read_features(str(files.features))
     var = pd.DataFrame({"gene_ids": ids} if types is None else {"gene_ids": ids, "feature_types": types}, index=names)
-    return _memory.frames_source(what, pd.DataFrame(index=barcodes), var, [mtx_matrix("X", mtx, len(barcodes), len(names))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of suffixes that symbols have already
+        var.index = make_index_unique(var.index)
+    made = _memory.frames_source(files.what, pd.DataFrame(index=barcodes), var, [mtx_matrix("X", files.matrix, len(barcodes), len(names))])
+    made.renamed = names != list(var.index)
+    return made
 
 
 def mtx_matrix(origin: str, path: Path, cells: int, genes: int) -> Matrix:
@@ -141,25 +202,6 @@ def mtx_matrix(origin: str, path: Path, cells: int, genes: int) -> Matrix:
         sink.push_mtx(str(path), step)
 
     return Matrix(origin, (cells, genes), _COMPRESSED, entries, push)
-
-
-def read_tsv(path: Path) -> list[list[str]]:
-    """The fields of each line of a tab-separated file, compressed with gzip or not; blank lines at
-    the end do not count."""
-    import gzip
-    import zlib
-
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as lines:
-            text = lines.read()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
-        if isinstance(e, FileNotFoundError):
-            raise NotFoundError(f"there is no file {path}") from e
-        raise CorruptError(f"cannot read {path}: {e}") from e
-    rows = [line.rstrip("\r").split("\t") for line in text.split("\n")]
-    while rows and rows[-1] == [""]:
-        rows.pop()
-    return rows
 
 
 def _beside(directory: Path, name: str) -> Path | None:

@@ -113,10 +113,12 @@ def _in_the_shell(text: str) -> str:
 
 def _ingest(a: argparse.Namespace) -> int:
     from ._open import open_source
+    from ._source import ALL_LAYERS, Layers
 
     _fleet_of(a)
     # The source first: where it is no good, no fleet is made.
-    source = open_source(a.file, a.genome)
+    layers = Layers.chosen(a.layers, a.layer) if a.layers or a.no_layers else ALL_LAYERS
+    source = open_source(a.file, a.genome, layers)
     try:
         source.arrange(a.layer)
         with _open(a, create=True) as db:
@@ -249,8 +251,13 @@ def _export(a: argparse.Namespace) -> int:
     if os.path.exists(a.out) and not a.force:
         raise _InTheWay(f"{a.out} exists already: choose another name, or --force")
     _check_parent(a.out)
+    from . import _shell
+
     with _open(a) as db:
         adata = db[a.name].to_anndata()
+        wrong = _shell.name_in_the_way(adata)
+        if wrong is not None:
+            raise _InTheWay(f"{a.name} has a name that h5ad files can't hold: {wrong}; use to_anndata() in Python, or rename it and ingest it again")
         aside = f"{a.out}.part"
         hooks = sys.excepthook, sys.unraisablehook
         # Where the disk is full, objects of HDF5 print a traceback each as they are deleted: one line is enough.
@@ -264,6 +271,8 @@ def _export(a: argparse.Namespace) -> int:
             found = re.search(r"\berrno = (\d+)", str(e))
             number = getattr(e, "errno", None) or (int(found[1]) if found else None)
             raise _NotWritten(f"cannot write {a.out}: {os.strerror(number) if number else e}") from e
+        except (ValueError, TypeError, KeyError, NotImplementedError) as e:
+            raise _InTheWay(f"{a.name} can't be written as an h5ad file: {_shell.unwritable(e)}") from e
         finally:
             sys.excepthook, sys.unraisablehook = hooks
             if os.path.exists(aside):
@@ -440,6 +449,9 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--to", required=True, type=_name, metavar="DOMAIN/DATASET", help="its name on the fleet")
     p.add_argument("--drives", type=_positive, metavar="N", help="how many drives a new fleet gets (default 4)")
     p.add_argument("--layer", metavar="NAME", help="the matrix that the data set is about: a layer, or raw (default X)")
+    kept = p.add_mutually_exclusive_group()
+    kept.add_argument("--layers", action="append", metavar="NAME", help="keep this layer, and no other one that is not named; may be repeated (default: all are kept)")
+    kept.add_argument("--no-layers", action="store_true", help="keep no layer but the one of --layer")
     p.add_argument("--genome", metavar="NAME", help="which genome of a 10x .h5 file with several")
     p.add_argument("--replace", action="store_true", help="put it in the place of a data set of that name")
 
