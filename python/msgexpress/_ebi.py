@@ -73,8 +73,8 @@ def source(directory: Path) -> Source:
 
 
 def _names(path: Path) -> tuple[list[str], list[str]]:
-    """The names in a file of rows or columns, and what is in its second column (the names, where it has none). Old files
-    number their lines in the first column."""
+    """The names in a file of rows or columns, and what is in its second column (the names, where it has none). Old
+    files number their lines in the first column."""
     first, second, _ = _internal.read_features(str(path))
     if second != first and first == [str(number) for number in range(1, len(first) + 1)]:
         return second, second
@@ -123,7 +123,7 @@ def _by_cell(obs: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _check_cells(obs: pd.DataFrame, named: pd.Index, path: Path) -> None:
-    """Refuses cells of which none is in the matrix: each would miss its values, and nobody would know why."""
+    """Refuses cells that are all absent from the matrix: all values would be missing, and no message would say why."""
     if len(obs) and not obs.index.isin(named).any():
         example = f"{named[0]!r}" if len(named) else "none"
         raise InvalidError(f"{path} names no cell of the matrix: it has {example} where mtx_cols has {obs.index[0]!r}; take the file away, or bring the one of this matrix")

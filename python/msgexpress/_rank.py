@@ -50,11 +50,12 @@ class RankResult:
 
         Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2),
         `pvals`, `pvals_adj`, `pct_nz_group` and `pct_nz_reference` (shares of cells with the gene, 0 to 1). Scores are
-        float32 as in scanpy, float64 from `Dataset.ttest`. Where genes share a name, or did before an ingest made their
-        names unique, the var column with their ids (`gene_ids`) is next to `names`.
+        float32 as in scanpy, float64 from `Dataset.ttest`. Where genes share a name, or did before an ingest made
+        their names unique, the var column with their ids (`gene_ids`) is next to `names`.
 
         `gene_symbols` is a var column to have next to `names`, for example `feature_name` of CELLxGENE's files. It is
-        read from the data set: `NotFoundError` if there is no such column, `ConflictError` if the data set was replaced.
+        read from the data set: `NotFoundError` if there is no such column, `ConflictError` if the data set was
+        replaced.
         """
         import pandas as pd
 

@@ -181,8 +181,8 @@ def _each(change: Any, values: Any) -> Any:
 
 
 def _complete(frame: h5py.Group) -> None:
-    """Adds to a frame of anndata 0.7's form what SeuratDisk leaves out: from codes to their categories, the order of the
-    columns, and that it is a frame. R's missing code becomes -1."""
+    """Adds to a frame of anndata 0.7's form what SeuratDisk leaves out: references from codes to their categories, the
+    order of the columns, and that it is a frame. R's missing code becomes -1."""
     if "encoding-type" in frame.attrs and _h5.text(frame.attrs.get("encoding-version", "")) != "0.1.0":
         return
     index = _h5.text(frame.attrs.get("_index", "_index"))

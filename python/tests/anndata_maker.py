@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-#: Names that are nobody's, anywhere.
+#: Names that no format has a use of its own for.
 PLAIN = ["a", "b c", "Größe", "e\u0301", "日本", "🧬", "CD4+ T", "x.y", "cell", "gene", "index", "group", "A", "select", "1", "n" * 300, " lead", "trail ", "quo'te", 'quo"te', "X", "raw"]
 #: Names that a file format, a path or a table may take for something else.
 ODD = ["", ".", "..", "a/b", "/", "a/", "/a", "./a", "a//b", "%", "%2F", "100%", "_index", "categories", "codes", "__categories", "values", "mask", "column-order", "new\nline", "ta\tb", "a\0b", "\ud800"]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import anndata as ad
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest

@@ -1,5 +1,5 @@
-"""AnnData in memory with names and columns that HDF5 or anndata take for something else: kept as they are, or refused by
-their place before anything is replaced."""
+"""AnnData in memory with names and columns that HDF5 or anndata take for something else: kept as they are, or refused
+by their place before anything is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""h5ad files of every form that anndata has had, and of SeuratDisk, come back with their values, categories and names."""
+"""h5ad files of every form that anndata has had, and of SeuratDisk, come back with their values, categories and
+names."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 //! The lists that belong to a 10x matrix: genes.tsv (id, name), features.tsv (id, name, feature type) and barcodes.tsv,
 //! plain or gzip-compressed.
 //!
-//! A field that begins and ends with a quotation mark is quoted, as R's `write.table` does by default: the marks go, and
-//! of a mark inside, the backslash or mark before it. A tab inside belongs to the field. A line feed ends a line also
-//! within marks: no name of a gene or cell has one.
+//! A field that begins and ends with a quotation mark is quoted, as R's `write.table` does by default: the marks go,
+//! and of a mark inside, the backslash or mark before it. A tab inside belongs to the field. A line feed ends a line
+//! also within marks: no name of a gene or cell has one.
 
 use std::borrow::Cow;
 use std::io::Read;
