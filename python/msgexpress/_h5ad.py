@@ -52,16 +52,27 @@ def source(path: str, layers: Layers = ALL_LAYERS) -> Source:
             file.close()
             raise CorruptError(f"{path}: {m.origin} is {m.shape[0]} x {m.shape[1]}, but obs and var say {adata.n_obs} x {genes}")
     raw_var = adata.raw.var if raw_genes is not None else None
-    return Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns), file.close, left_out=left_out)
+    return Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns, path), file.close, left_out=left_out)
 
 
-def log1p_base(uns: Any) -> float | None:
-    """The base of the logarithm that scanpy's `log1p` noted in `uns`, where it is not e."""
+def log1p_base(uns: Any, what: str = "AnnData") -> float | None:
+    """The base of the logarithm that scanpy's `log1p` noted in `uns`, where it is not e.
+
+    Raises
+    ------
+    InvalidError
+        It is no number: fold changes of logarithms would be of an unknown base.
+    """
     try:
         base = uns["log1p"]["base"]
     except (KeyError, TypeError, IndexError):
         return None
-    return None if base is None else float(base)
+    if base is None:
+        return None
+    try:
+        return float(base)
+    except (TypeError, ValueError) as e:
+        raise InvalidError(f"{what}: uns['log1p']['base'] is {base!r}, which is no number: make it the base of X's logarithms, or None for the natural one") from e
 
 
 def _origins(file: h5py.File) -> Iterator[str]:

@@ -34,7 +34,7 @@ def source(adata: anndata.AnnData, what: str = "AnnData", layers: Layers = ALL_L
         else:
             left_out.add(origin)
     shell = _shell.of_anndata(adata, what)
-    return Source(what, adata.obs, adata.var, found, shell, None if raw is None else raw.var, _h5ad.log1p_base(adata.uns), left_out=left_out)
+    return Source(what, adata.obs, adata.var, found, shell, None if raw is None else raw.var, _h5ad.log1p_base(adata.uns, what), left_out=left_out)
 
 
 def frames_source(what: str, obs: pd.DataFrame, var: pd.DataFrame, matrices: list[Matrix], obsm: dict[str, np.ndarray] | None = None) -> Source:
@@ -55,6 +55,8 @@ def matrix(origin: str, values: Any, what: str) -> Matrix:
     """An array or scipy sparse matrix in memory."""
     import scipy.sparse
 
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise UnsupportedError(f"{what}: {origin} is a masked array, and a matrix has no mask: fill it, for example with filled(np.nan)")
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return _dense(origin, values)
     if scipy.sparse.issparse(values) and values.format in ("csr", "csc"):

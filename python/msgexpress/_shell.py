@@ -10,6 +10,7 @@ with ``%``, are percent-encoded in the shell of an AnnData in memory. The attrib
 from __future__ import annotations
 
 import io
+import posixpath
 import re
 import warnings
 from collections.abc import Mapping
@@ -99,6 +100,8 @@ def _place(error: BaseException) -> str:
                 parts = [unquote(part) for part in (*path.split("/"), *key.strip("'\"").split("/")) if part]
                 if len(parts) > 2 and parts[-1] in ("categories", "codes", "values", "mask"):
                     parts.pop()  # how a column is stored
+                if len(parts) > 8:  # a group that holds itself
+                    parts = [*parts[:8], "..."]
                 if parts:
                     return _same.place(*parts)
     return "obs, var and the like"
@@ -129,6 +132,7 @@ def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | Non
                         file.copy(file[key][part], inside, name=part)
             else:
                 file.copy(file[key], shell, name=key)
+        _follow_links(file, shell)
         _restore_references(file, shell)
         for key in ("obs", "var", "raw/var"):
             if isinstance(shell.get(key), h5py.Group):
@@ -140,6 +144,22 @@ def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | Non
             empty_matrix(shell, "raw/X" if "raw" in file else "raw.X", cells, raw_genes)
         shell.flush()
         return shell.id.get_file_image()
+
+
+def _follow_links(source: h5py.File, copy: h5py.File) -> None:
+    """Replaces soft links of the copy that lead nowhere there by what they lead to in the source."""
+    lost: list[tuple[str, str]] = []
+
+    def look(name: str, link: Any) -> None:
+        if isinstance(link, h5py.SoftLink) and copy.get(name) is None:
+            lost.append((name, posixpath.normpath(posixpath.join("/", posixpath.dirname(name), link.path))))
+
+    copy.visititems_links(look)
+    for name, target in lost:
+        if source.get(target) is not None:
+            parent, _, last = name.rpartition("/")
+            del copy[name]
+            source.copy(source[target], copy[parent or "/"], name=last)
 
 
 def _restore_references(source: h5py.File, copy: h5py.File) -> None:

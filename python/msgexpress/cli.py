@@ -251,6 +251,8 @@ def _export(a: argparse.Namespace) -> int:
     if os.path.exists(a.out) and not a.force:
         raise _InTheWay(f"{a.out} exists already: choose another name, or --force")
     _check_parent(a.out)
+    import anndata
+
     from . import _shell
 
     with _open(a) as db:
@@ -264,7 +266,8 @@ def _export(a: argparse.Namespace) -> int:
         sys.excepthook = sys.unraisablehook = lambda *_: None
         try:
             # Text stays text: what was ingested is what is written.
-            adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
+            with anndata.settings.override(allow_write_nullable_strings=True):
+                adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
             os.replace(aside, a.out)
         except (OSError, RuntimeError) as e:
             # HDF5 has the system's number in its text, and h5py not always in its error.

@@ -86,10 +86,12 @@ def test_exports_refuse_names_that_h5ad_cannot_hold(tmp_path, part, says) -> Non
 def test_a_column_with_a_slash_is_exported(tmp_path) -> None:
     adata = small()
     adata.obs["CD4/CD8"] = range(8)
+    adata.obs["text"] = pd.array([None, *"bcdefgh"], "string")
     with msgexpress.open(tmp_path / "fleet", drives=2) as db:
         db.ingest(adata, "t/x")
     assert command("export", "t/x", tmp_path / "x.h5ad", "--fleet", tmp_path / "fleet").returncode == 0
     assert list(ad.read_h5ad(tmp_path / "x.h5ad").obs["CD4/CD8"]) == list(range(8))
+    assert ad.read_h5ad(tmp_path / "x.h5ad").obs["text"].isna().tolist() == [True] + [False] * 7
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,7 @@ def test_a_column_with_a_slash_is_exported(tmp_path) -> None:
         (lambda a: a.obs.__setitem__("x", [b"bytes"] * 8), r"obs\['x'\] would come back as something else"),
         (lambda a: a.obs.__setitem__("x", ["a\0b"] * 8), r"obs\['x'\]: .*NULL"),
         (lambda a: a.obs.__setitem__("_index", range(8)), r"obs: '_index' is a reserved name"),
+        (lambda a: a.obsm.__setitem__("x", np.ma.masked_equal(np.eye(8), 1)), r"obsm\['x'\] would come back as something else"),
         (lambda a: a.uns.__setitem__("k", {"l": {5: 1}}), r"uns\['k'\]\['l'\] has the key 5, which is no text"),
         (lambda a: a.uns.__setitem__("k", {"l": object()}), r"uns\['k'\]\['l'\]: h5ad files have no form for object"),
         (lambda a: a.obsm.__setitem__("k", pd.DataFrame({"l": [1, "a"] * 4}, index=a.obs_names)), r"obsm\['k'\]\['l'\]: its values"),

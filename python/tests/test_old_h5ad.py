@@ -145,6 +145,31 @@ def test_what_others_put_at_the_root_is_left_out(db, tmp_path) -> None:
     check(ds, False)
 
 
+def test_soft_links_lead_where_they_led(db, tmp_path) -> None:
+    make.main(tmp_path / "a.h5ad", False)
+    with h5py.File(tmp_path / "a.h5ad", "a") as file:
+        # Within what is kept, out of it, and relative.
+        for name, place in (("obs/n", "/kept/n"), ("obs/doublet", "/kept/doublet")):
+            file.move(name, place)
+            file[name] = h5py.SoftLink(place)
+        file.move("obsm/X_pca", "aside")
+        file["obsm/X_pca"] = h5py.SoftLink("/aside")
+        file.move("uns/title", "uns/real")
+        file["uns/title"] = h5py.SoftLink("real")
+    with pytest.warns(UserWarning, match="'aside', 'kept' are no part of AnnData"):
+        ds = db.ingest(tmp_path / "a.h5ad", "t/x")
+    assert ds.to_anndata().uns.pop("real") == "a test"
+    check(ds, False)
+
+
+def test_a_base_that_is_no_number_is_refused(db, tmp_path) -> None:
+    make.main(tmp_path / "a.h5ad", False)
+    adata = ad.read_h5ad(tmp_path / "a.h5ad")
+    adata.uns["log1p"] = {"base": "e"}
+    with pytest.raises(skytether.InvalidError, match=r"uns\['log1p'\]\['base'\] is 'e', which is no number"):
+        db.ingest(adata, "t/x")
+
+
 def test_elements_of_unknown_forms_are_unsupported(db, tmp_path) -> None:
     make.main(tmp_path / "a.h5ad", False)
     with h5py.File(tmp_path / "a.h5ad", "a") as file:
