@@ -24,7 +24,7 @@ STEP = 20
 
 def seeds() -> list[range]:
     chosen = os.environ.get("SKYTETHER_ROUNDTRIPS")
-    first, end = (int(n) for n in chosen.split("..")) if chosen else (0, 6000 if os.environ.get("SKYTETHER_SOAK") else 120)
+    first, end = (int(n) for n in chosen.split("..")) if chosen else (0, 6000 if os.environ.get("SKYTETHER_SOAK") else 80)
     return [range(at, min(at + STEP, end)) for at in range(first, end, STEP)]
 
 
