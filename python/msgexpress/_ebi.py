@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skytether import CorruptError, InvalidError, NotFoundError, _internal
+from skytether import CorruptError, InvalidError, NotFoundError
 
 from . import _tsv
 from ._source import Source
-from ._tenx import mtx_matrix
+from ._tenx import mtx_matrix, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +52,8 @@ def source(directory: Path) -> Source:
     if files is None:
         raise NotFoundError(f"{directory} has no complete matrix: .mtx, .mtx_rows and .mtx_cols belong together")
     mtx, genes, cells = files
-    names, second = _names(genes)
-    barcodes, _ = _names(cells)
+    names, second = named(genes)
+    barcodes, _ = named(cells)
     var = pd.DataFrame(index=names)
     if second != names:
         var["gene_name"] = second
@@ -65,20 +65,11 @@ def source(directory: Path) -> Source:
     matrices = [mtx_matrix("X", mtx, len(barcodes), len(names))]
     normalised = _files(directory, _NORMALISED)
     if normalised is not None and normalised[0] != mtx:
-        if _names(normalised[1])[0] == names and _names(normalised[2])[0] == barcodes:
+        if named(normalised[1])[0] == names and named(normalised[2])[0] == barcodes:
             matrices.append(mtx_matrix("layers/normalised", normalised[0], len(barcodes), len(names)))
         else:
             warnings.warn(f"{normalised[0]} is for other genes or cells than {mtx} and is left out", stacklevel=4)
     return _memory.frames_source(str(directory), obs, var, matrices, _embeddings(directory, obs))
-
-
-def _names(path: Path) -> tuple[list[str], list[str]]:
-    """The names in a file of rows or columns, and what is in its second column (the names, where it has none). Old
-    files number their lines in the first column."""
-    first, second, _ = _internal.read_features(str(path))
-    if second != first and first == [str(number) for number in range(1, len(first) + 1)]:
-        return second, second
-    return first, second
 
 
 def _embeddings(directory: Path, obs: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -181,8 +181,10 @@ def mtx_source(files: MtxFiles) -> Source:
         before, after = files.naming
         missing = f"{before}barcodes{after}.tsv" if files.barcodes is None else f"{before}features{after}.tsv or {before}genes{after}.tsv"
         raise NotFoundError(f"{files.what} has no {missing} (.gz or not)")
-    barcodes = _internal.read_barcodes(str(files.barcodes))
+    barcodes, _ = named(files.barcodes)
     ids, names, types = _internal.read_features(str(files.features))
+    if _are_numbers(ids) and names != ids:  # R's row names
+        ids, names, types = names, [t or n for t, n in zip(types, names)] if types else names, None
     var = pd.DataFrame({"gene_ids": ids} if types is None else {"gene_ids": ids, "feature_types": types}, index=names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of suffixes that symbols have already
@@ -190,6 +192,17 @@ def mtx_source(files: MtxFiles) -> Source:
     made = _memory.frames_source(files.what, pd.DataFrame(index=barcodes), var, [mtx_matrix("X", files.matrix, len(barcodes), len(names))])
     made.renamed = names != list(var.index)
     return made
+
+
+def named(path: Path) -> tuple[list[str], list[str]]:
+    """The names in a list of cells or genes, and what is in its second column (the names, where it has none). Old files
+    of the EBI, and R by default, number their lines in the first column."""
+    first, second, _ = _internal.read_features(str(path))
+    return (second, second) if second != first and _are_numbers(first) else (first, second)
+
+
+def _are_numbers(names: list[str]) -> bool:
+    return names == [str(number) for number in range(1, len(names) + 1)]
 
 
 def mtx_matrix(origin: str, path: Path, cells: int, genes: int) -> Matrix:

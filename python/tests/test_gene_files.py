@@ -68,6 +68,18 @@ def test_quoted_lists_of_r_are_read_without_their_marks(db, tmp_path):
     assert list(ds.obs_names[:2]) == ["AAAC0-1", "AAAC1-1"] and set(ds.var["feature_types"]) == {"Gene Expression"}
 
 
+def test_row_names_of_r_are_no_names_of_genes_or_cells(db, tmp_path):
+    genes = [f'"{n + 1}"\t"{i}"\t"sym{n}"' for n, i in enumerate(IDS)]
+    place = directory(tmp_path / "d", genes, [f'"{i + 1}"\t"AAAC{i}-1"' for i in range(12)])
+    ds = db.ingest(place, "t/x")
+    assert list(ds.var_names) == [f"sym{i}" for i in range(6)] and list(ds.var["gene_ids"]) == IDS and list(ds.var.columns) == ["gene_ids"]
+    assert list(ds.obs_names[:2]) == ["AAAC0-1", "AAAC1-1"]
+    # Numbers that are the only names stay.
+    place = directory(tmp_path / "e", [str(n) for n in range(1, 7)], [str(n) for n in range(1, 13)])
+    ds = db.ingest(place, "t/y")
+    assert list(ds.var_names) == [str(n) for n in range(1, 7)] and list(ds.obs_names) == [str(n) for n in range(1, 13)]
+
+
 def test_symbols_that_repeat_are_made_unique_as_scanpy_does(db, tmp_path):
     import scanpy as sc
 
