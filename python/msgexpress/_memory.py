@@ -10,7 +10,7 @@ import numpy as np
 
 from skytether import InvalidError, UnsupportedError
 
-from . import _h5, _h5ad
+from . import _features, _h5, _h5ad
 from ._source import Encoding, Matrix, Source, push_compressed, push_dense
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def source(adata: anndata.AnnData, what: str = "AnnData") -> Source:
     if raw is not None:
         found.append(matrix("raw/X", raw.X, what))
     found += [matrix(f"layers/{name}", values, what) for name, values in adata.layers.items()]
-    return Source(what, adata.obs, adata.var, found, shell(adata), None if raw is None else raw.var, _h5ad.log1p_base(adata.uns))
+    made = Source(what, adata.obs, adata.var, found, shell(adata), None if raw is None else raw.var, _h5ad.log1p_base(adata.uns))
+    made.note = _features.mixed(what, adata.var["feature_types"]) if "feature_types" in adata.var else None
+    return made
 
 
 def shell(adata: anndata.AnnData) -> bytes:
