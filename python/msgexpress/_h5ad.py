@@ -11,7 +11,7 @@ import numpy as np
 
 from skytether import CorruptError, InvalidError
 
-from . import _h5, _shell
+from . import _features, _h5, _shell
 from ._source import ALL_LAYERS, Encoding, Layers, Matrix, Source, push_compressed, push_dense
 
 
@@ -52,7 +52,9 @@ def source(path: str, layers: Layers = ALL_LAYERS) -> Source:
             file.close()
             raise CorruptError(f"{path}: {m.origin} is {m.shape[0]} x {m.shape[1]}, but obs and var say {adata.n_obs} x {genes}")
     raw_var = adata.raw.var if raw_genes is not None else None
-    return Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns, path), file.close, left_out=left_out)
+    made = Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns, path), file.close, left_out=left_out)
+    made.note = _features.mixed(path, adata.var["feature_types"]) if "feature_types" in adata.var else None
+    return made
 
 
 def log1p_base(uns: Any, what: str = "AnnData") -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from skytether import UnsupportedError
 
-from . import _h5, _h5ad, _shell
+from . import _features, _h5, _h5ad, _shell
 from ._source import ALL_LAYERS, Encoding, Layers, Matrix, Source, push_compressed, push_dense
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def source(adata: anndata.AnnData, what: str = "AnnData", layers: Layers = ALL_L
         else:
             left_out.add(origin)
     shell = _shell.of_anndata(adata, what)
-    return Source(what, adata.obs, adata.var, found, shell, None if raw is None else raw.var, _h5ad.log1p_base(adata.uns, what), left_out=left_out)
+    made = Source(what, adata.obs, adata.var, found, shell, None if raw is None else raw.var, _h5ad.log1p_base(adata.uns, what), left_out=left_out)
+    made.note = _features.mixed(what, adata.var["feature_types"]) if "feature_types" in adata.var else None
+    return made
 
 
 def frames_source(what: str, obs: pd.DataFrame, var: pd.DataFrame, matrices: list[Matrix], obsm: dict[str, np.ndarray] | None = None) -> Source:

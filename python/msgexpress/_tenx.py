@@ -2,7 +2,9 @@
 (`genes.tsv` or `features.tsv`).
 
 Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with the column `gene_ids`.
-Values are float32.
+Values are float32. As there, only `Gene Expression` is the matrix, unless the caller chooses other types of features:
+counts of antibodies or guides among those of genes would change each cell's total, and with it every normalised value.
+What is left out is kept as matrices of its own (`_features`).
 """
 
 from __future__ import annotations
@@ -32,20 +34,19 @@ def is_tenx(file: h5py.File) -> bool:
     return bool(_groups(file))
 
 
-def h5_source(path: str, genome: str | None = None) -> Source:
-    """A 10x .h5 file; `genome` chooses among several (in files of Cell Ranger 2; later ones hold one matrix, so there
-    it must be the only one).
+def h5_source(path: str, genome: str | None = None, feature_types: Any = None) -> Source:
+    """A 10x .h5 file; `genome` chooses among several, and `feature_types` which features are the matrix.
 
     Raises
     ------
     CorruptError
         The file is cut short or damaged; the text names the data set.
     InvalidError
-        `genome` is needed or not there.
+        `genome` is needed or not there, or features of the types given are not.
     """
     import pandas as pd
 
-    from . import _h5, _memory
+    from . import _features, _h5, _memory
 
     file = _h5.open_file(path)
     try:
@@ -72,12 +73,10 @@ def h5_source(path: str, genome: str | None = None) -> Source:
             data, indices, pointers = (_h5.Vector(group[part], path) for part in ("data", "indices", "indptr"))
         indptr = pointers.read(0, pointers.size).astype(np.int64)
         _h5.check_indptr(indptr, cells, min(data.size, indices.size), path, there[0])
-        of = set(columns.get("genome", ()))
-        if genome is not None and there == ["matrix"] and of != {genome}:
-            known = f"its genes are of {', '.join(map(repr, sorted(of)))}" if of else "it does not say of which genome its genes are"
-            raise InvalidError(f"{path} holds one matrix that can't be divided by genome ({known}): leave genome= out, and choose genes afterwards")
         if len(barcodes) != cells or len(names) != genes or any(len(c) != genes for c in columns.values()):
             raise CorruptError(f"{path}: {len(barcodes)} barcodes and {len(names)} genes are named, but the matrix is {cells} x {genes}")
+        one = genome if there == ["matrix"] else None
+        parts_of = _features.divided(path, genes, columns.get("feature_types"), columns.get("genome"), feature_types, one)
     except BaseException:
         file.close()
         raise
@@ -87,14 +86,24 @@ def h5_source(path: str, genome: str | None = None) -> Source:
             low, high = int(indptr[a]), int(indptr[b])
             yield a, indptr[a : b + 1] - low, indices.read(low, high), data.read(low, high)
 
-    def push(sink: Any, step: Callable[[int], None]) -> None:
-        with closing(_h5.prefetched(parts())) as ahead:
-            push_compressed(sink, step, False, ahead)
+    def chosen(features: np.ndarray) -> Callable[[Any, Callable[[int], None]], None]:
+        """Pushes the values of some features, whose numbers are ascending."""
+        here = _features.renumbered(features, genes)
+
+        def push(sink: Any, step: Callable[[int], None]) -> None:
+            with closing(_h5.prefetched(parts())) as ahead:
+                if here is None:
+                    push_compressed(sink, step, False, ahead)
+                else:  # progress is in values of the file
+                    push_compressed(sink, lambda _: None, False, _features.of(ahead, here, path, step))
+
+        return push
 
     var = pd.DataFrame(columns, index=names)
-    matrix = Matrix("X", (cells, genes), _COMPRESSED, int(indptr[-1]), push)
-    made = _memory.frames_source(path, pd.DataFrame(index=barcodes), var, [matrix])
-    made.close, made.genomes = file.close, True
+    matrices = [Matrix(part.origin, (cells, len(part.at)), _COMPRESSED, int(indptr[-1]), chosen(part.at), var=var.iloc[part.at].copy()) for part in parts_of]
+    made = _memory.frames_source(path, pd.DataFrame(index=barcodes), matrices[0].var, matrices)
+    made.close, made.genomes, made.typed = file.close, True, True
+    made.note = _features.note(path, parts_of)
     return made
 
 
@@ -167,15 +176,16 @@ def _with_partners(matrix: Path) -> MtxFiles:
     return MtxFiles(matrix, partner("barcodes"), partner("features", "genes"), (before, after))
 
 
-def mtx_source(files: MtxFiles) -> Source:
-    """A 10x mtx directory, of version 2 (`genes.tsv`) or 3 (`features.tsv`), each file compressed with gzip or not.
+def mtx_source(files: MtxFiles, feature_types: Any = None) -> Source:
+    """A 10x mtx directory, of version 2 (`genes.tsv`) or 3 (`features.tsv`), each file compressed with gzip or not;
+    `feature_types` chooses which features are the matrix.
 
     Symbols that repeat are made unique as scanpy's `read_10x_mtx` makes them, with ``-1``, ``-2``, ...
     """
     import pandas as pd
     from anndata.utils import make_index_unique
 
-    from . import _memory
+    from . import _features, _memory
 
     if files.barcodes is None or files.features is None:
         before, after = files.naming
@@ -188,9 +198,14 @@ def mtx_source(files: MtxFiles) -> Source:
     var = pd.DataFrame({"gene_ids": ids} if types is None else {"gene_ids": ids, "feature_types": types}, index=names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of suffixes that symbols have already
+        # Among all features, and before some of them are chosen, as in scanpy.
         var.index = make_index_unique(var.index)
-    made = _memory.frames_source(files.what, pd.DataFrame(index=barcodes), var, [mtx_matrix("X", files.matrix, len(barcodes), len(names))])
-    made.renamed = names != list(var.index)
+    parts = _features.divided(files.what, len(names), types, None, feature_types, None)
+    matrices = [mtx_matrix(part.origin, files.matrix, len(barcodes), len(names), part.at) for part in parts]
+    for matrix, part in zip(matrices, parts):
+        matrix.var = var.iloc[part.at].copy()
+    made = _memory.frames_source(files.what, pd.DataFrame(index=barcodes), matrices[0].var, matrices)
+    made.renamed, made.typed, made.note = names != list(var.index), True, _features.note(files.what, parts)
     return made
 
 
@@ -205,16 +220,21 @@ def _are_numbers(names: list[str]) -> bool:
     return names == [str(number) for number in range(1, len(names) + 1)]
 
 
-def mtx_matrix(origin: str, path: Path, cells: int, genes: int) -> Matrix:
-    """A Matrix Market file with a line per gene and cell, for `cells` cells and `genes` genes."""
+def mtx_matrix(origin: str, path: Path, cells: int, genes: int, features: np.ndarray | None = None) -> Matrix:
+    """A Matrix Market file with a line per gene and cell, for `cells` cells and `genes` genes, or of some of its genes
+    (their numbers, ascending)."""
+    from . import _features
+
     rows, columns, entries = _internal.mtx_shape(str(path))
     if (rows, columns) != (genes, cells):
         raise CorruptError(f"{path} is {rows} genes x {columns} cells, but {genes} genes and {cells} cells are named beside it")
 
-    def push(sink: Any, step: Callable[[int], None]) -> None:
-        sink.push_mtx(str(path), step)
+    here = None if features is None else _features.renumbered(features, genes)
 
-    return Matrix(origin, (cells, genes), _COMPRESSED, entries, push)
+    def push(sink: Any, step: Callable[[int], None]) -> None:
+        sink.push_mtx(str(path), step, here)
+
+    return Matrix(origin, (cells, genes if features is None else len(features)), _COMPRESSED, entries, push)
 
 
 def _beside(directory: Path, name: str) -> Path | None:

@@ -37,7 +37,7 @@ def test_list_info_export_drop(fleet, tmp_path):
     assert "60 x 40" in info and "batch" in info and "eins" in info
     about = json.loads(command("info", "t/x", "--format", "json", "--fleet", fleet).stdout)
     assert (about["name"], about["cells"], about["genes"], about["matrices"][0]["from"]) == ("t/x", 60, 40, "X")
-    assert {"column": "type", "type": "category", "values": 3} in about["obs"]
+    assert {"column": "type", "type": "category", "values": 3, "groups": {"T": 20, "B": 20, "NK": 20, "unused": 0}} in about["obs"]
     out = tmp_path / "out.h5ad"
     assert command("export", "t/x", out, "--fleet", fleet).returncode == 0
     assert_same(ad.read_h5ad(out), ad.read_h5ad(tmp_path / "a.h5ad"))

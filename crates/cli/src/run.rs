@@ -3,15 +3,22 @@
 use futures::future::LocalBoxFuture;
 
 use crate::args::Command;
-use crate::commands::{calibrate, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, pki, resize, sql, status, token};
+use crate::commands::{
+    calibrate, describe, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, pki, resize, sql, status, token,
+};
 use crate::context::Failure;
 use crate::shutdown::{NOTHING_STORED, Stop};
 
 /// Carries out one command.
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let stop = Stop::new(if matches!(command, Command::Ingest(_)) { NOTHING_STORED } else { "stopped" });
-    // `serve` commands handle the signal themselves.
-    if !matches!(command, Command::Drive(_) | Command::Host(_)) {
+    // `serve` commands and the shell handle the signal themselves.
+    let handles = match &command {
+        Command::Drive(_) | Command::Host(_) => true,
+        Command::Sql(sql) => sql.is_shell(),
+        _ => false,
+    };
+    if !handles {
         stop.watch();
     }
     // Boxed one by one, so that the compiler does not merge all commands into one large future.
@@ -23,6 +30,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Export(a) => Box::pin(export::run(a)),
         Command::Generate(a) => Box::pin(async { tokio::task::block_in_place(|| generate::run(a)) }),
         Command::Sql(a) => Box::pin(sql::run(a)),
+        Command::Describe(a) => Box::pin(describe::run(a)),
         Command::Explain(a) => Box::pin(explain::run(a)),
         Command::Ls(a) => Box::pin(ls::run(a)),
         Command::Status(a) => Box::pin(status::run(a)),

@@ -27,6 +27,7 @@ pub mod dense;
 pub mod explain;
 pub mod host_reasons;
 pub mod host_side;
+pub(crate) mod information_schema;
 pub mod join_key_routing;
 pub mod mentioned_columns;
 pub mod narrow_table;

@@ -432,7 +432,7 @@ fn errors_of_queries_speak_of_the_query() {
         ("SELECT City FROM d.t", "double quotes"),
         ("SELECT 1 / 0", "division by zero"),
         ("SELECT v / 0 FROM d.t", "division by zero"),
-        ("DESCRIBE d.t", "LIMIT 0"),
+        ("DESCRIBE d.t", "`skytether describe d.t`"),
         ("SHOW TABLES", "`skytether ls`"),
         ("EXPLAIN SELECT 1", "`explain`"),
         ("SELECT 1; SELECT 2", "one query at a time: the text has several, with ';' between them"),
