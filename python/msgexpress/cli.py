@@ -88,6 +88,7 @@ _IN_THE_SHELL = {
     "layer=None": "no --layer",
     "layer=": "--layer",
     "genome=": "--genome",
+    "feature_types= ": "--feature-types ",
     "feature_types=": "--feature-types ",
     "(replace=True, in the shell --replace)": "(--replace)",
     'say groups="all"': "leave --group out",
