@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Write files of made-up data to try things with.
     #[command(subcommand)]
     Generate(Generate),
-    /// Run queries and print their results; on a terminal, without a query, a shell.
+    /// Run queries and print their results.
     Sql(Sql),
     /// Show the columns of a table, or the tables of an expression data set.
     Describe(Describe),

@@ -12,13 +12,8 @@ use crate::shutdown::{NOTHING_STORED, Stop};
 /// Carries out one command.
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let stop = Stop::new(if matches!(command, Command::Ingest(_)) { NOTHING_STORED } else { "stopped" });
-    // `serve` commands and the shell handle the signal themselves.
-    let handles = match &command {
-        Command::Drive(_) | Command::Host(_) => true,
-        Command::Sql(sql) => sql.is_shell(),
-        _ => false,
-    };
-    if !handles {
+    // `serve` commands handle the signal themselves.
+    if !matches!(command, Command::Drive(_) | Command::Host(_)) {
         stop.watch();
     }
     // Boxed one by one, so that the compiler does not merge all commands into one large future.

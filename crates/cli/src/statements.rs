@@ -16,8 +16,8 @@ enum Within {
     Comment(u32),
 }
 
-/// The statements of `text` without the semicolons, and whether the last one has ended.
-fn cut(text: &str) -> (Vec<String>, bool) {
+/// The statements of `text`, without the semicolons.
+pub(crate) fn split(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let (mut begin, mut said) = (0, false);
     let mut within = Within::Nothing;
@@ -30,9 +30,12 @@ fn cut(text: &str) -> (Vec<String>, bool) {
                 '\'' | '"' | '`' => (within, said) = (Within::Quoted(c), true),
                 '-' if rest.starts_with("--") => within = Within::LineComment,
                 '/' if rest.starts_with("/*") => (within, step) = (Within::Comment(1), 2),
-                '$' if let Some(tag) = tag(rest) => {
-                    step = tag.len();
-                    (within, said) = (Within::Dollars(tag.to_owned()), true);
+                '$' => {
+                    said = true;
+                    if let Some(tag) = tag(rest) {
+                        step = tag.len();
+                        within = Within::Dollars(tag.to_owned());
+                    }
                 }
                 ';' => {
                     if said {
@@ -66,11 +69,10 @@ fn cut(text: &str) -> (Vec<String>, bool) {
         }
         at += step;
     }
-    let ended = !said && matches!(within, Within::Nothing | Within::LineComment);
     if said {
         found.push(text.get(begin..).unwrap_or_default().trim().to_owned());
     }
-    (found, ended)
+    found
 }
 
 /// `$$` or `$tag$` at the beginning of `rest`; a parameter (`$1`) is none.
@@ -80,16 +82,6 @@ fn tag(rest: &str) -> Option<&str> {
     let name = inner.get(..end)?;
     let is_tag = name.chars().all(|c| c.is_alphanumeric() || c == '_') && !name.starts_with(|c: char| c.is_ascii_digit());
     if is_tag { rest.get(..end + 2) } else { None }
-}
-
-/// The statements of `text`, without the semicolons.
-pub(crate) fn split(text: &str) -> Vec<String> {
-    cut(text).0
-}
-
-/// Whether the last statement of `text` has its semicolon.
-pub(crate) fn is_complete(text: &str) -> bool {
-    cut(text).1
 }
 
 #[cfg(test)]
@@ -108,14 +100,5 @@ mod tests {
     fn comments_alone_are_no_statement() {
         assert!(split("-- nothing\n /* at all; */ ;").is_empty());
         assert_eq!(split("-- first\nSELECT 1"), ["-- first\nSELECT 1"]);
-    }
-
-    #[test]
-    fn a_statement_is_complete_with_its_semicolon() {
-        for (text, complete) in
-            [("SELECT 1", false), ("SELECT 1;", true), ("SELECT 1; -- x", true), ("SELECT ';", false), ("SELECT 1; SELECT", false), ("", true)]
-        {
-            assert_eq!(is_complete(text), complete, "{text}");
-        }
     }
 }

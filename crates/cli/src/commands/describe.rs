@@ -58,11 +58,6 @@ pub(crate) async fn run(args: Describe) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The description for people.
-pub(crate) async fn text(fleet: &Fleet, table: &str) -> Result<String> {
-    Ok(shown(&describe(fleet, table).await?))
-}
-
 async fn describe(fleet: &Fleet, asked: &str) -> Result<Described> {
     let asked: String = asked.trim().trim_end_matches(';').split('.').map(bare).collect::<Vec<_>>().join(".");
     let mut parts = asked.splitn(3, '.');

@@ -1,7 +1,6 @@
 //! `skytether sql`: queries and their results.
 //!
-//! The text is an argument, a file (`-f`), or what comes on standard input (`-`, or no text at all). On a terminal, no
-//! text begins a shell ([`shell`]).
+//! The text is an argument, a file (`-f`), or what comes on standard input (`-`, or no text at all).
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -19,21 +18,21 @@ use crate::statements::split;
 
 #[derive(Debug, Args)]
 pub(crate) struct Sql {
-    /// The query; `-` for standard input. Left out on a terminal, a shell begins.
+    /// The query; `-` for standard input.
     #[arg(value_name = "QUERY")]
-    pub(crate) query: Option<String>,
+    query: Option<String>,
     /// A file with the queries, with a semicolon between them.
     #[arg(short, long, value_name = "FILE", conflicts_with = "query")]
-    pub(crate) file: Option<PathBuf>,
+    file: Option<PathBuf>,
     #[command(flatten)]
     fleet: FleetArg,
     #[command(flatten)]
-    pub(crate) how: How,
+    how: How,
 }
 
 /// How queries run, and how their results are printed.
 #[derive(Debug, Args)]
-pub(crate) struct How {
+struct How {
     /// How to print the result.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -45,15 +44,11 @@ pub(crate) struct How {
     receipt: bool,
 }
 
-impl Sql {
-    /// Whether a shell begins.
-    pub(crate) fn is_shell(&self) -> bool {
-        self.query.is_none() && self.file.is_none() && std::io::stdin().is_terminal()
-    }
-}
-
 /// Runs the queries and prints their results.
 pub(crate) async fn run(args: Sql) -> Result<(), Failure> {
+    if args.query.is_none() && args.file.is_none() && std::io::stdin().is_terminal() {
+        return Err(Failure::Call(Error::invalid("there is no query: give its text, -f FILE, or - for standard input")));
+    }
     let queries = match (&args.query, &args.file) {
         (Some(query), _) if query != "-" => vec![query.clone()],
         (_, Some(file)) if file.as_os_str() != "-" => split(&read(file)?),
@@ -97,7 +92,7 @@ fn text(bytes: Vec<u8>, from: &str) -> Result<String> {
 ///
 /// # Errors
 /// Those of the query.
-pub(crate) async fn answer(fleet: &Fleet, query: &str, how: &How) -> Result<bool> {
+async fn answer(fleet: &Fleet, query: &str, how: &How) -> Result<bool> {
     let mut query = fleet.sql(query, &QueryOptions { cut: how.pushdown, ..QueryOptions::default() }).await?;
     let mut sink = Sink::new(std::io::stdout(), &query.schema, how.format)?;
     while let Some(batch) = query.stream.next().await {

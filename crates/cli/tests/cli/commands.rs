@@ -30,6 +30,7 @@ fn help_explains_every_command() {
         &["generate"],
         &["generate", "particles"],
         &["sql"],
+        &["describe"],
         &["explain"],
         &["ls"],
         &["status"],
@@ -68,7 +69,7 @@ fn wrong_calls_exit_with_2_and_say_why() {
     for (args, says) in [
         (&["frobnicate"][..], "frobnicate"),
         (&["drive", "frobnicate"], "frobnicate"),
-        (&["sql"], "<QUERY>"),
+        (&["sql"], "--fleet"),
         (&["sql", "SELECT 1"], "--fleet"),
         (&["ls", "--fleet", &at, "--format", "xml"], "xml"),
         (&["sql", "SELECT 1", "--fleet", &at, "--format", "parquet"], "parquet"),
