@@ -32,6 +32,7 @@ soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in sho
 	SKYTETHER_SOAK=1 SKYTETHER_FAULTS=all $(NEXTEST) run $(WORKSPACE) --profile soak -E '$(SOAK)'
 	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q python/tests/test_table_roundtrips.py
 	cd python/tests && $(abspath $(BIN))/python -m oracles
+	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q -n 2 python/tests/test_anndata_roundtrips.py
 
 bench: $(VENV)/.benchmarked ## benchmarks, in comparison with other tools (hours; benches/run.py --help lists the parts)
 	@$(BIN)/python benches/run.py

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
 
 import skytether
 from skytether import Fleet, InvalidError
 
 from ._dataset import Dataset
 from ._names import expressions, naming, slashed
+from ._source import ALL_LAYERS, Layers
 
 if TYPE_CHECKING:
     import anndata
@@ -42,6 +43,8 @@ class MsgExpress:
         replace: bool = False,
         progress: Callable[[int, int], None] | bool | None = None,
         genome: str | None = None,
+        feature_types: str | Sequence[str] | None = None,
+        layers: Iterable[str] | None = ALL_LAYERS,  # type: ignore[assignment]
     ) -> Dataset:
         """Stores an expression matrix and all that belongs to it under `name`; all of it or nothing.
 
@@ -62,18 +65,29 @@ class MsgExpress:
             Called with values done and values in all; True for a bar on stderr; None for a bar where stderr is a
             terminal; False for nothing.
         genome
-            Which genome of a 10x ``.h5`` file of Cell Ranger 2 with several; an error for any other source.
+            Which genome of a 10x ``.h5`` file with several: its genes are the matrix. An error for any other source.
+        feature_types
+            Which features of a 10x file are the matrix: a type (``"Antibody Capture"``), several, or ``"all"``. By
+            default these are genes (``"Gene Expression"``), as for scanpy, or the only type that there is. The others,
+            and genes of other genomes, are kept as matrices of their own, which `layer=` of the tests chooses and
+            `Dataset.to_anndata` gives; a warning says what they are. An error for any other source.
+        layers
+            Which layers of an AnnData to keep in addition to X and raw: their names; None for none; left out, all.
+            The one that `layer` names is kept in any case.
 
         Raises
         ------
         CorruptError
             The input is cut short or damaged.
         InvalidError
-            It is none of the above, or holds values that are no finite numbers; `layer` or `genome` is not there.
+            It is none of the above; it holds names or values that can't be kept (the text has their place); `layer`,
+            `genome`, `feature_types` or one of `layers` is not there.
+        UnsupportedError
+            It holds something that the installed anndata can't read.
         """
         from . import _open
 
-        made = _open.open_source(source, genome)
+        made = _open.open_source(source, genome, feature_types, Layers.chosen(layers, layer))
         try:
             made.arrange(layer)
             return self._store(made, name, replace, progress)

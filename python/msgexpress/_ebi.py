@@ -4,18 +4,24 @@ clusters, and cell metadata."""
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skytether import CorruptError, InvalidError, NotFoundError, _internal
+import numpy as np
 
+from skytether import CorruptError, InvalidError, NotFoundError
+
+from . import _tsv
 from ._source import Source
-from ._tenx import mtx_matrix, read_tsv
+from ._tenx import mtx_matrix, named
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Files of coordinates: E-MTAB-77.tsne_perplexity_25.tsv, E-MTAB-77.umap_n_neighbors_15.tsv.
+_EMBEDDING = re.compile(r".*\.((?:tsne|umap)[^.]*)\.tsv(?:\.gz)?", re.I)
 _COUNTS = "aggregated_filtered_counts"
 _NORMALISED = "aggregated_filtered_normalised_counts"
 
@@ -29,8 +35,14 @@ def source(directory: Path) -> Source:
     """A bundle: counts as X, normalised counts (where they are there, for the same genes and cells) as
     the layer ``normalised``.
 
-    obs gets the columns of ``cell_metadata.tsv``, a categorical column ``clusters_<K>`` per row of ``clusters.tsv``,
-    and ``clusters``, the clustering that the bundle marks as chosen. Genes are named as in ``mtx_rows``.
+    obs gets the columns of ``cell_metadata.tsv`` and ``ExpDesign-*.tsv``, a categorical column ``clusters_<K>`` per row
+    of ``clusters.tsv``, and ``clusters``, the clustering that the bundle marks as chosen. obsm gets the embeddings
+    (``*.tsne_perplexity_25.tsv`` as ``X_tsne_perplexity_25``). Genes are named as in ``mtx_rows``.
+
+    Raises
+    ------
+    InvalidError
+        A file about cells names none of the matrix.
     """
     import pandas as pd
 
@@ -40,24 +52,39 @@ def source(directory: Path) -> Source:
     if files is None:
         raise NotFoundError(f"{directory} has no complete matrix: .mtx, .mtx_rows and .mtx_cols belong together")
     mtx, genes, cells = files
-    names, second, _ = _internal.read_features(str(genes))
-    barcodes = _internal.read_barcodes(str(cells))
+    names, second = named(genes)
+    barcodes, _ = named(cells)
     var = pd.DataFrame(index=names)
     if second != names:
         var["gene_name"] = second
     obs = pd.DataFrame(index=barcodes)
-    for path in sorted(directory.glob("*cell_metadata.tsv*")):
+    for path in sorted([*directory.glob("*cell_metadata.tsv*"), *directory.glob("ExpDesign-*.tsv*")]):
         _add_metadata(obs, path)
     for path in sorted(directory.glob("*clusters.tsv*")):
         _add_clusters(obs, path)
     matrices = [mtx_matrix("X", mtx, len(barcodes), len(names))]
     normalised = _files(directory, _NORMALISED)
     if normalised is not None and normalised[0] != mtx:
-        if _internal.read_features(str(normalised[1]))[0] == names and _internal.read_barcodes(str(normalised[2])) == barcodes:
+        if named(normalised[1])[0] == names and named(normalised[2])[0] == barcodes:
             matrices.append(mtx_matrix("layers/normalised", normalised[0], len(barcodes), len(names)))
         else:
             warnings.warn(f"{normalised[0]} is for other genes or cells than {mtx} and is left out", stacklevel=4)
-    return _memory.frames_source(str(directory), obs, var, matrices)
+    return _memory.frames_source(str(directory), obs, var, matrices, _embeddings(directory, obs))
+
+
+def _embeddings(directory: Path, obs: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The coordinates of the cells in each file of an embedding, NaN for cells that it does not name."""
+    found = {}
+    for path in sorted(directory.iterdir()):
+        kind = _EMBEDDING.fullmatch(path.name)
+        if kind is None:
+            continue
+        table = _by_cell(obs, path)
+        try:
+            found[f"X_{kind[1]}"] = table.astype("float64").reindex(obs.index).to_numpy()
+        except ValueError as e:
+            raise CorruptError(f"{path}: a coordinate is no number: {e}") from e
+    return found
 
 
 def _files(directory: Path, stem: str) -> tuple[Path, Path, Path] | None:
@@ -73,16 +100,32 @@ def _files(directory: Path, stem: str) -> tuple[Path, Path, Path] | None:
     return found[0], found[1], found[2]
 
 
-def _add_metadata(obs: pd.DataFrame, path: Path) -> None:
+def _by_cell(obs: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The table at `path`, whose first column names cells of `obs`, by their names."""
     import pandas as pd
 
-    rows = read_tsv(path)
+    rows = _tsv.rows(path)
     if not rows or any(len(row) != len(rows[0]) for row in rows):
         raise CorruptError(f"{path}: the lines do not all have the columns of the first")
-    table = pd.DataFrame(rows[1:], columns=rows[0])
-    by_cell = table.drop_duplicates(rows[0][0]).set_index(rows[0][0])
-    for label in by_cell.columns:
-        values = by_cell[label].reindex(obs.index)
+    table = pd.DataFrame([row[1:] for row in rows[1:]], columns=rows[0][1:], index=[row[0] for row in rows[1:]])
+    table = table[~table.index.duplicated()]
+    _check_cells(obs, table.index, path)
+    return table
+
+
+def _check_cells(obs: pd.DataFrame, named: pd.Index, path: Path) -> None:
+    """Refuses cells that are all absent from the matrix: all values would be missing, and no message would say why."""
+    if len(obs) and not obs.index.isin(named).any():
+        example = f"{named[0]!r}" if len(named) else "none"
+        raise InvalidError(f"{path} names no cell of the matrix: it has {example} where mtx_cols has {obs.index[0]!r}; take the file away, or bring the one of this matrix")
+
+
+def _add_metadata(obs: pd.DataFrame, path: Path) -> None:
+    table = _by_cell(obs, path)
+    for number, label in enumerate(table.columns):
+        if label in obs.columns:
+            continue  # the first file, or column, of a name has it
+        values = table.iloc[:, number].reindex(obs.index)
         obs[label] = _typed(values.where(values != ""))
 
 
@@ -118,9 +161,10 @@ def _is_float(text: str) -> bool:
 def _add_clusters(obs: pd.DataFrame, path: Path) -> None:
     import pandas as pd
 
-    rows = read_tsv(path)
+    rows = _tsv.rows(path)
     if not rows or rows[0][:2] != ["sel.K", "K"] or any(len(row) != len(rows[0]) for row in rows):
         raise CorruptError(f"{path}: expected a line of 'sel.K', 'K' and the cells, then a line per clustering of the same length")
+    _check_cells(obs, pd.Index(rows[0][2:]), path)
     for chosen, k, *labels in rows[1:]:
         values = pd.Series(labels, index=rows[0][2:])
         values = values[~values.index.duplicated()].reindex(obs.index)

@@ -3,20 +3,16 @@ structure is ever held whole."""
 
 from __future__ import annotations
 
-import io
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import h5py
 import numpy as np
 
 from skytether import CorruptError, InvalidError
 
-from . import _h5
-from ._source import Encoding, Matrix, Source, push_compressed, push_dense
-
-if TYPE_CHECKING:
-    import anndata
+from . import _features, _h5, _shell
+from ._source import ALL_LAYERS, Encoding, Layers, Matrix, Source, push_compressed, push_dense
 
 
 def is_h5ad(file: h5py.File) -> bool:
@@ -24,8 +20,9 @@ def is_h5ad(file: h5py.File) -> bool:
     return "obs" in file and "var" in file
 
 
-def source(path: str) -> Source:
-    """Reads all but the matrices of an h5ad file; the file stays open until `Source.close`.
+def source(path: str, layers: Layers = ALL_LAYERS) -> Source:
+    """Reads all but the matrices of an h5ad file, and of its layers those that `layers` has; the file stays open until
+    `Source.close`.
 
     Raises
     ------
@@ -33,16 +30,19 @@ def source(path: str) -> Source:
         The file is cut short or damaged; the text names the data set.
     InvalidError
         It is no AnnData file.
+    UnsupportedError
+        It holds something that this anndata can't read.
     """
     file = _h5.open_file(path)
     try:
         if not is_h5ad(file):
             raise InvalidError(f"{path} is no h5ad file: it has no obs and var")
-        found = [m for m in (_element(file, path, o) for o in _origins(file)) if m is not None]
+        left_out = {origin for origin in _origins(file) if not layers.keep(origin)}
+        found = [m for m in (_element(file, path, o) for o in _origins(file) if o not in left_out) if m is not None]
         raw_genes = next((m.shape[1] for m in found if m.origin == "raw/X"), None)
         with _h5.reading(path, "obs, var and the like"):
-            shell = _shell(file, path, {m.origin for m in found}, raw_genes)
-        adata = open_shell(shell, path)
+            shell = _shell.of_file(file, path, {m.origin for m in found}, raw_genes, left_out)
+        adata = _shell.opened(shell, path)
     except BaseException:
         file.close()
         raise
@@ -52,30 +52,29 @@ def source(path: str) -> Source:
             file.close()
             raise CorruptError(f"{path}: {m.origin} is {m.shape[0]} x {m.shape[1]}, but obs and var say {adata.n_obs} x {genes}")
     raw_var = adata.raw.var if raw_genes is not None else None
-    return Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns), file.close)
+    made = Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns, path), file.close, left_out=left_out)
+    made.note = _features.mixed(path, adata.var["feature_types"]) if "feature_types" in adata.var else None
+    return made
 
 
-def log1p_base(uns: Any) -> float | None:
-    """The base of the logarithm that scanpy's `log1p` noted in `uns`, where it is not e."""
+def log1p_base(uns: Any, what: str = "AnnData") -> float | None:
+    """The base of the logarithm that scanpy's `log1p` noted in `uns`, where it is not e.
+
+    Raises
+    ------
+    InvalidError
+        It is no number: fold changes of logarithms would be of an unknown base.
+    """
     try:
         base = uns["log1p"]["base"]
     except (KeyError, TypeError, IndexError):
         return None
-    return None if base is None else float(base)
-
-
-def open_shell(shell: bytes, what: str) -> anndata.AnnData:
-    """The AnnData in a shell; its matrices hold nothing."""
-    import warnings
-
-    import anndata
-
-    with _h5.reading(what, "obs, var and the like"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return anndata.read_h5ad(io.BytesIO(shell))  # type: ignore[arg-type]
-        except (anndata._io.utils.AnnDataReadError, ValueError, TypeError, IndexError) as e:
-            raise CorruptError(f"{what}: cannot read obs, var and the like: {e}") from e
+    if base is None:
+        return None
+    try:
+        return float(base)
+    except (TypeError, ValueError) as e:
+        raise InvalidError(f"{what}: uns['log1p']['base'] is {base!r}, which is no number: make it the base of X's logarithms, or None for the natural one") from e
 
 
 def _origins(file: h5py.File) -> Iterator[str]:
@@ -162,54 +161,3 @@ def _dense(dset: h5py.Dataset, path: str, origin: str) -> Matrix:
             push_dense(sink, step, ahead)
 
     return Matrix(origin, (cells, genes), Encoding("dense", dset.dtype.name), cells * genes, push)
-
-
-def _shell(file: h5py.File, path: str, matrices: set[str], raw_genes: int | None) -> bytes:
-    """A copy of the file in memory, with an empty sparse matrix in the place of each of `matrices`."""
-    with h5py.File("shell.h5ad", "w", driver="core", backing_store=False) as shell:
-        _copy_attributes(file, shell)
-        for key in file:
-            if key == "X" or key == "raw.X":
-                if (key if key == "X" else "raw/X") not in matrices:
-                    file.copy(file[key], shell, name=key)
-            elif key in ("layers", "raw") and isinstance(file[key], h5py.Group):
-                inside = shell.create_group(key)
-                _copy_attributes(file[key], inside)
-                for part in file[key]:
-                    if f"{key}/{part}" not in matrices:
-                        file.copy(file[key][part], inside, name=part)
-            else:
-                file.copy(file[key], shell, name=key)
-        cells, genes = _length(file["obs"]), _length(file["var"])
-        if "X" in matrices:
-            empty_matrix(shell, "X", cells, genes)
-        if raw_genes is not None:
-            empty_matrix(shell, "raw/X" if "raw" in file else "raw.X", cells, raw_genes)
-        shell.flush()
-        return shell.id.get_file_image()
-
-
-def empty_matrix(file: h5py.File, key: str, cells: int, genes: int) -> None:
-    """Writes a CSR matrix without values, as anndata does."""
-    group = file.create_group(key)
-    group.attrs["encoding-type"] = "csr_matrix"
-    group.attrs["encoding-version"] = "0.1.0"
-    group.attrs["shape"] = np.array([cells, genes], np.int64)
-    group.create_dataset("data", data=np.zeros(0, np.float32))
-    group.create_dataset("indices", data=np.zeros(0, np.int32))
-    group.create_dataset("indptr", data=np.zeros(cells + 1, np.int32), compression="gzip")
-
-
-def _length(frame: h5py.Group | h5py.Dataset) -> int:
-    """Rows of obs or var, as a group of columns or (before anndata 0.7) a table of records."""
-    if isinstance(frame, h5py.Dataset):
-        return frame.shape[0]
-    index = frame[_h5.text(frame.attrs.get("_index", "_index"))]
-    if isinstance(index, h5py.Group):  # categories or nullable text
-        index = index["codes"] if "codes" in index else index["values"]
-    return index.shape[0]
-
-
-def _copy_attributes(source: Any, target: Any) -> None:
-    for key, value in source.attrs.items():
-        target.attrs[key] = value

@@ -43,14 +43,6 @@ def volcano(
     seen = ~(np.isnan(change) | np.isnan(adjusted))
     change, adjusted, names = change[seen], adjusted[seen], names[seen]
 
-    # Of a p-value too small for a double no more is known than that: it is at the upper edge, with a marker of its own.
-    vanished = adjusted == 0
-    height = -np.log10(np.where(vanished, 1.0, adjusted))
-    top = max(height.max(initial=0.0), -1.5 * np.log10(p), 0.1)
-    if vanished.any():
-        top = max(top, _SMALLEST) * 1.04
-        height[vanished] = top
-
     significant = adjusted < p
     up, down = significant & (change > lfc), significant & (change < -lfc)
     # A gene without any count on one side has a fold change of +-30 or so: it goes to the edge.
@@ -58,8 +50,21 @@ def volcano(
     outside = np.abs(change) > limit
     x = np.clip(change, -limit, limit)
 
+    # Of a p-value too small for a double no more is known than that: it is at the upper edge, with a marker of its own.
+    # So are artefacts that would press all others together. A gene that no cell of a small group has is one: it has no
+    # variance there, and so the smallest p-values of all.
+    vanished = adjusted == 0
+    height = -np.log10(np.where(vanished, 1.0, adjusted))
+    edge = _upper_end(height[~vanished], outside[~vanished])
+    beyond = vanished | (height > edge)
+    top, least = max(height[height <= edge].max(initial=0.0), -1.5 * np.log10(p), 0.1), _SMALLEST
+    if beyond.any():
+        least = edge if np.isfinite(edge) else _SMALLEST
+        top = max(top, least) * 1.04
+        height[beyond] = top
+
     for chosen, colour, usual, order in ((~(up | down), _REST, 8, 1), (down, _DOWN, 14, 2), (up, _UP, 14, 3)):
-        for which, marker, size in ((~vanished & ~outside, "o", usual), (~vanished & outside, "D", usual), (vanished, "^", 2 * usual)):
+        for which, marker, size in ((~beyond & ~outside, "o", usual), (~beyond & outside, "D", usual), (beyond, "^", 2 * usual)):
             which = chosen & which
             if which.any():
                 ax.scatter(x[which], height[which], s=size, c=colour, marker=marker, alpha=0.75, linewidths=0, zorder=order, rasterized=len(x) > 5000)
@@ -68,8 +73,8 @@ def volcano(
     ax.axhline(-np.log10(p), color="#9aa1ac", lw=0.8, ls=(0, (4, 3)), zorder=0)
     ax.set_xlim(-limit * 1.12, limit * 1.12)
     ax.set_ylim(-0.02 * top, top * 1.14)
-    ax.set_xlabel("log$_2$ fold change" + (f"  (diamonds: beyond {limit:g})" if (outside & ~vanished).any() else ""), color=_INK)
-    ax.set_ylabel("-log$_{10}$ adjusted p-value" + (f"  (triangles: p below 1e-{_SMALLEST})" if vanished.any() else ""), color=_INK)
+    ax.set_xlabel("log$_2$ fold change" + (f"  (diamonds: beyond {limit:g})" if (outside & ~beyond).any() else ""), color=_INK)
+    ax.set_ylabel("-log$_{10}$ adjusted p-value" + (f"  (triangles: p below 1e-{least:g})" if beyond.any() else ""), color=_INK)
     ax.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK, pad=22)
     ax.text(0, 1.015, subtitle, transform=ax.transAxes, fontsize=8.5, color="#6b7280", va="bottom")
     higher = ax.text(0.995, 0.985, f"{up.sum():,} higher", transform=ax.transAxes, ha="right", va="top", color=_UP, fontsize=9)
@@ -89,5 +94,40 @@ def volcano(
 def _reach(change: np.ndarray, lfc: float) -> float:
     """How far the x axis goes: all of the bulk, not the artefacts."""
     usual = change[change < 15]
-    return float(max(2 * lfc, np.ceil(usual.max(initial=0.0) * 2) / 2, 0.5))
+    end = _usual_end(usual)
+    reached = usual.max(initial=0.0) if not np.isfinite(end) else end
+    return float(max(2 * lfc, np.ceil(reached * 2) / 2, 0.5))
 
+
+#: Up to three points may be artefacts, where they are more than twice as far as the next one.
+_FEW, _FARTHER = 3, 2.0
+#: With fewer points there is no bulk to compare with.
+_BULK = 20
+
+
+def _usual_end(values: np.ndarray) -> float:
+    """Where an axis ends for all of `values` (not negative) but a few that are much farther; infinity where there are
+    none such, so that the axis has them all."""
+    ordered = np.sort(values)[::-1]
+    if len(ordered) < _BULK:
+        return np.inf
+    for few in range(1, _FEW + 1):
+        if ordered[few - 1] > _FARTHER * ordered[few] > 0:
+            return _rounded(ordered[few])
+    return np.inf
+
+
+def _upper_end(height: np.ndarray, outside: np.ndarray) -> float:
+    """Where the y axis ends; infinity where it has all of `height`. What is `outside` the x axis does not rule it."""
+    inside = height[~outside]
+    if len(inside) < _BULK or not inside.max() > 0:
+        return np.inf
+    end = _usual_end(inside)
+    usual = inside.max() if not np.isfinite(end) else end
+    return _rounded(usual) if height.max() > _FARTHER * usual else np.inf
+
+
+def _rounded(end: float) -> float:
+    """`end` or a little more, of two digits."""
+    step = 10.0 ** np.floor(np.log10(end)) / 10
+    return float(np.ceil(end / step - 1e-9) * step)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 import numpy as np
 
 from skytether import InvalidError, NotFoundError, Receipt
 
+from ._hints import instead
+
 if TYPE_CHECKING:
     import matplotlib.axes
     import pandas as pd
+
+#: The tests in words.
+_TESTS = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test"}
 
 #: scanpy's columns and their types.
 _COLUMNS = {
@@ -26,7 +31,20 @@ _COLUMNS = {
 class RankResult:
     """Genes ranked for one or more groups of cells; best score first."""
 
-    def __init__(self, dataset: str, ranked: Any, receipt: Receipt, params: dict[str, Any], n_genes: int | None, order: list[str] | None, double: bool, genes: np.ndarray) -> None:
+    def __init__(
+        self,
+        dataset: str,
+        ranked: Any,
+        receipt: Receipt,
+        params: dict[str, Any],
+        n_genes: int | None,
+        order: list[str] | None,
+        double: bool,
+        genes: np.ndarray,
+        pts: bool = True,
+        ids: tuple[str, np.ndarray] | None = None,
+        var: Callable[[str], np.ndarray] | None = None,
+    ) -> None:
         import pyarrow as pa
 
         #: The data set's name.
@@ -36,21 +54,26 @@ class RankResult:
         #: What was asked for, `transform` included; the keys of scanpy's
         #: ``uns["rank_genes_groups"]["params"]`` and ``transform``.
         self.params = params
-        self._n_genes, self._double = n_genes, double
-        # The genes' names by number.
-        self._genes = genes
+        self._n_genes, self._double, self._pts = n_genes, double, pts
+        # The genes' names by number; their ids and those ids' var column, where names are not enough; any var column.
+        self._genes, self._ids, self._var = genes, ids, var
         # A batch per group, all of them with every gene.
         self._ranked: dict[str, pa.RecordBatch] = {batch.column("group")[0].as_py(): batch for batch in pa.table(ranked).to_batches()}
         known = {g: i for i, g in enumerate(order or [])}
         #: The groups tested, in the order of the obs column's categories.
         self.groups: list[str] = sorted(self._ranked, key=lambda g: known.get(g, len(known)))
 
-    def to_df(self, group: str | Iterable[str] | None = None) -> pd.DataFrame:
+    def to_df(self, group: str | Iterable[str] | None = None, *, gene_symbols: str | None = None) -> pd.DataFrame:
         """One row per gene (and group), with the columns of ``scanpy.get.rank_genes_groups_df``.
 
         Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2),
         `pvals`, `pvals_adj`, `pct_nz_group` and `pct_nz_reference` (shares of cells with the gene, 0 to 1). Scores are
-        float32 as in scanpy, float64 from `Dataset.ttest`.
+        float32 as in scanpy, float64 from `Dataset.ttest`. Where genes share a name, or did before an ingest made
+        their names unique, the var column with their ids (`gene_ids`) is next to `names`.
+
+        `gene_symbols` is a var column to have next to `names`, for example `feature_name` of CELLxGENE's files. It is
+        read from the data set: `NotFoundError` if there is no such column, `ConflictError` if the data set was
+        replaced.
         """
         import pandas as pd
 
@@ -68,7 +91,13 @@ class RankResult:
                     out[start:stop] = self._values(name, label)
             return out
 
-        columns = {label: joined(label, self._kind(label)) for label in _COLUMNS}
+        genes = np.concatenate([self._values(name, "gene_id") for name in chosen]) if chosen else np.zeros(0, np.int64)
+        more = {} if self._ids is None else {self._ids[0]: self._ids[1][genes]}
+        if gene_symbols is not None:
+            if self._var is None:
+                raise InvalidError("this result has no data set to take gene_symbols from")
+            more[gene_symbols] = self._var(gene_symbols)[genes]
+        columns = {"names": joined("names", object), **more, **{label: joined(label, self._kind(label)) for label in _COLUMNS if label != "names"}}
         columns["pct_nz_group"] = joined("pct_nz_group", np.float64)
         columns["pct_nz_reference"] = joined("pct_nz_reference", np.float64)
         if len(chosen) > 1:
@@ -77,9 +106,44 @@ class RankResult:
             columns = {"group": pd.Categorical.from_codes(codes, categories=chosen), **columns}
         return pd.DataFrame(columns, copy=False)
 
+    def __getitem__(self, group: Any) -> pd.DataFrame:
+        """The genes of one group, as `to_df` gives them: ``res["B"]``. Of a result of one group a column, too:
+        ``res["scores"]``."""
+        if isinstance(group, str) and group not in self._ranked and len(self.groups) == 1 and group in (*_COLUMNS, "pct_nz_group", "pct_nz_reference"):
+            return self.to_df()[group]
+        return self.to_df(group)
+
+    def __contains__(self, group: object) -> bool:
+        return self._name(group) in self._ranked
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def test(self) -> str:
+        """Which test it was, in words: ``Welch's t-test``."""
+        return _TESTS[self.params["method"]]
+
+    def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, **options: Any) -> str | None:
+        """`to_df` as CSV, written to `path` or, without one, given as text. `options` are those of
+        ``pandas.DataFrame.to_csv``; rows have no numbers in front unless ``index=True``."""
+        options.setdefault("index", False)
+        options.setdefault("lineterminator", "\n")
+        frame = self.to_df(group)
+        if group is None and len(self.groups) == 1:
+            # A file is read without this object.
+            frame.insert(0, "group", self.groups[0])
+        try:
+            return frame.to_csv(path, **options)
+        except OSError as e:
+            raise InvalidError(f"cannot write {path}: {e.strerror or e}") from e
+
     def to_uns(self) -> dict[str, Any]:
         """What ``scanpy.tl.rank_genes_groups(..., pts=True)`` puts into ``adata.uns["rank_genes_groups"]``, so that
-        scanpy's plots and getters work on it."""
+        scanpy's plots and getters work on it; without the shares of cells, if the test was asked for ``pts=False``."""
         import pandas as pd
 
         out: dict[str, Any] = {"params": dict(self.params)}
@@ -90,8 +154,11 @@ class RankResult:
             for g, called in zip(self.groups, records.dtype.names or ()):
                 records[called] = self._column(g, label)
             out[label] = records.view(np.recarray)
-        out["pts"] = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_group") for g in self.groups}, index=self._genes)
-        rest = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_reference") for g in self.groups}, index=self._genes)
+        if not self._pts:
+            return out
+        index = self._genes[self._tested()]
+        out["pts"] = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_group") for g in self.groups}, index=index)
+        rest = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_reference") for g in self.groups}, index=index)
         if self.params["reference"] == "rest":
             out["pts_rest"] = rest
         elif self.groups:
@@ -147,7 +214,8 @@ class RankResult:
         return volcano(frame, f"{group} against {reference}", self._subtitle(), ax, path, label, lfc, p)
 
     def __repr__(self) -> str:
-        return f"<msgexpress.RankResult of {self.dataset}: {len(self.groups)} groups, {len(self._genes):,} genes, {self._subtitle()}>"
+        groups = f"{len(self.groups)} group{'' if len(self.groups) == 1 else 's'}"
+        return f"<msgexpress.RankResult of {self.dataset}: {groups}, {len(self._tested()):,} genes, {self._subtitle()}>"
 
     def _repr_html_(self) -> str:
         import html
@@ -156,19 +224,30 @@ class RankResult:
 
     # ---- inside
 
+    def _rename(self, names: dict[str, str]) -> None:
+        """Calls groups otherwise, and the reference, too."""
+        self._ranked = {names.get(g, g): batch for g, batch in self._ranked.items()}
+        self.groups = [names.get(g, g) for g in self.groups]
+        self.params["reference"] = names.get(self.params["reference"], self.params["reference"])
+
     def _name(self, group: Any) -> str:
-        """A group as `groups` names it: numbers are written out, and booleans as the drives do."""
+        """A group as `groups` names it: numbers are written out, also whole ones of a column of fractions, and booleans
+        may be written as SQL does."""
         text = str(group)
-        return text.lower() if isinstance(group, (bool, np.bool_)) and text not in self._ranked else text
+        if text not in self._ranked:
+            if isinstance(group, (int, np.integer)) and not isinstance(group, bool) and str(float(group)) in self._ranked:
+                return str(float(group))
+            if text.capitalize() in ("True", "False") and {*self.groups} <= {"True", "False"}:
+                return text.capitalize()
+        return text
 
     def _subtitle(self) -> str:
-        names = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test"}
         values = "log1p of counts per 10,000" if self.params["transform"] == "log1p_cp10k" else "values as stored"
-        return f"{names[self.params['method']]}, {values}, {self.params['corr_method']}"
+        return f"{self.test}, {values}, {self.params['corr_method']}"
 
     def _values(self, group: str, column: str, everything: bool = False) -> np.ndarray:
         if group not in self._ranked:
-            raise NotFoundError(f"there is no group {group!r} in this result: there are {', '.join(map(repr, self.groups)) or 'none'}")
+            raise NotFoundError(f"there is no group {group!r} in this result: there are {', '.join(map(repr, self.groups)) or 'none'}{instead(group, self.groups)}")
         values = self._ranked[group].column(column).to_numpy()
         return values if everything else values[: self._n_genes]
 
@@ -192,4 +271,8 @@ class RankResult:
     def _in_gene_order(self, group: str, column: str) -> np.ndarray:
         out = np.empty(len(self._genes))
         out[self._values(group, "gene_id", True)] = self._values(group, column, True)
-        return out
+        return out[self._tested()]
+
+    def _tested(self) -> np.ndarray:
+        """The numbers of the genes that were tested, ascending."""
+        return np.sort(self._values(self.groups[0], "gene_id", True)) if self.groups else np.arange(len(self._genes))

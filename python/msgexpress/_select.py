@@ -8,6 +8,8 @@ import numpy as np
 
 from skytether import InvalidError, NotFoundError
 
+from ._hints import instead
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -67,7 +69,8 @@ def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:
         found = names.get_indexer(wanted)
         if (found < 0).any():
             missing = [w for w, at in zip(wanted, found) if at < 0]
-            raise NotFoundError(f"there is no {what} {missing[0]!r}" + (f" (and {len(missing) - 1} more are missing)" if len(missing) > 1 else ""))
+            more = f" (and {len(missing) - 1} more are missing)" if len(missing) > 1 else ""
+            raise NotFoundError(f"there is no {what} {missing[0]!r}{more}{instead(missing[0], names)}")
         return found.astype(np.int64)
     where: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -75,7 +78,7 @@ def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:
     for name in wanted:
         hits = where.get(name, [])
         if not hits:
-            raise NotFoundError(f"there is no {what} {name!r}")
+            raise NotFoundError(f"there is no {what} {name!r}{instead(name, where)}")
         if len(hits) > 1:
             raise InvalidError(f"{len(hits)} {what}s are called {name!r}: choose by number ({', '.join(map(str, hits[:5]))})")
     return np.array([where[name][0] for name in wanted], np.int64)
@@ -98,7 +101,7 @@ def mask(chosen: Any, obs: pd.DataFrame, what: str) -> np.ndarray:
 
 def _matching(obs: pd.DataFrame, column: str, wanted: Any) -> np.ndarray:
     if column not in obs.columns:
-        raise NotFoundError(f"obs has no column {column!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}")
+        raise NotFoundError(f"obs has no column {column!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}{instead(column, obs.columns)}")
     values = obs[column].astype(object)
     asked = wanted if isinstance(wanted, list) else [wanted]
     there = set(values.dropna().unique())
@@ -107,7 +110,7 @@ def _matching(obs: pd.DataFrame, column: str, wanted: Any) -> np.ndarray:
     for value in asked:
         if value not in there and str(value) not in by_text:
             some = ", ".join(sorted(by_text)[:12])
-            raise NotFoundError(f"no cell has {value!r} in obs column {column!r}: there are {some}{', ...' if len(there) > 12 else ''}")
+            raise NotFoundError(f"no cell has {value!r} in obs column {column!r}: there are {some}{', ...' if len(there) > 12 else ''}{instead(value, by_text)}")
         chosen.append(value if value in there else by_text[str(value)])
     return values.isin(chosen).to_numpy()
 

@@ -12,7 +12,8 @@ import numpy as np
 from skytether import InvalidError
 from skytether.errors import reworded
 
-from . import _tables
+from . import _features, _tables
+from ._hints import instead
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +52,8 @@ class Encoding:
 class Matrix:
     """One matrix of a source: cells as rows, genes as columns."""
 
-    #: Where it is in AnnData: ``X``, ``raw/X`` or ``layers/<name>``.
+    #: Where it is in AnnData: ``X``, ``raw/X`` or ``layers/<name>``; or ``features/<type>``, of features that AnnData
+    #: has no place for.
     origin: str
     shape: tuple[int, int]
     encoding: Encoding
@@ -61,6 +63,42 @@ class Matrix:
     push: Callable[[Any, Callable[[int], None]], None]
     #: The table it is stored as; `Source.arrange` decides.
     table: str = ""
+    #: Its features, where they are not those of the source's `var` or `raw_var`.
+    var: pd.DataFrame | None = None
+
+
+class Layers:
+    """Which layers of an AnnData an ingest keeps: all of them, or those that are named."""
+
+    def __init__(self, names: Iterable[str] | None = None, all: bool = False) -> None:  # noqa: A002
+        self._names, self._all = [] if names is None else list(names), all
+
+    @classmethod
+    def chosen(cls, layers: Any, layer: str | None) -> Layers:
+        """What a caller's `layers` means: names, one name, or None; and `layer`, which the data set is about."""
+        if isinstance(layers, cls):
+            return layers
+        return cls([*([layers] if isinstance(layers, str) else layers or []), *([] if layer is None else [layer])])
+
+    def __repr__(self) -> str:
+        return "<all>" if self._all else repr(self._names)
+
+    def keep(self, origin: str) -> bool:
+        """Whether the matrix at `origin` is kept; X and raw always are."""
+        name = origin.removeprefix("layers/")
+        return self._all or name == origin or name in self._names or origin in self._names
+
+    def check(self, what: str, there: Iterable[str]) -> None:
+        """Refuses a name that is none of the origins `there`."""
+        origins = list(there)
+        for name in self._names:
+            if name not in ("X", "raw") and not {name, f"layers/{name}", f"{_features.ORIGIN}{name}"} & {*origins}:
+                known = ", ".join(repr(o.removeprefix("layers/")) for o in origins if o.startswith("layers/"))
+                raise InvalidError(f"{what} has no layer {name!r} to keep: it has {known or 'none'}")
+
+
+#: What an ingest keeps if its caller chooses nothing.
+ALL_LAYERS = Layers(all=True)
 
 
 @dataclass
@@ -81,10 +119,21 @@ class Source:
     close: Callable[[], None] = field(default=lambda: None)
     #: Whether there are genomes to choose from.
     genomes: bool = False
+    #: Whether genes' names were changed to make them unique.
+    renamed: bool = False
+    #: The origins of layers that are not stored, because the caller did not choose them.
+    left_out: set[str] = field(default_factory=set)
+    #: Whether types of features were chosen from.
+    typed: bool = False
+    #: A warning about what is in the file, for the ingest.
+    note: str | None = None
 
     def arrange(self, layer: str | None) -> None:
         """Gives each matrix its table: `layer` (None: X) becomes ``x``."""
-        there = labels(m.origin for m in self.matrices)
+        others = [m.origin.removeprefix(_features.ORIGIN) for m in self.matrices if m.origin.startswith(_features.ORIGIN)]
+        if layer in others:
+            raise InvalidError(f"{self.what} has {layer!r} as features of their own type: say feature_types={layer!r} to make them the matrix")
+        there = labels(m.origin for m in self.matrices if not m.origin.startswith(_features.ORIGIN))
         wanted = "X" if layer is None else there.get(layer)
         if wanted not in there.values():
             if not there:
@@ -92,14 +141,18 @@ class Source:
             known = ", ".join(map(repr, there))
             if layer is None:
                 raise InvalidError(f"{self.what} has no matrix X: say with layer= which of its matrices is meant ({known})")
-            raise InvalidError(f"{self.what} has no layer {layer!r}: it has {known}")
+            raise InvalidError(f"{self.what} has no layer {layer!r}: it has {known}{instead(layer, there)}")
         if wanted == "raw/X":
             # raw has genes of its own: it changes places with X.
             assert self.raw_var is not None
             self.var, self.raw_var = self.raw_var, self.var
         taken: set[str] = set()
         for matrix in self.matrices:
-            matrix.table = _table(matrix.origin, wanted, taken)
+            if matrix.origin.startswith(_features.ORIGIN):
+                names = {table.removeprefix(_features.TABLE) for table in taken}
+                matrix.table = _features.TABLE + _features.slug(matrix.origin.removeprefix(_features.ORIGIN), names)
+            else:
+                matrix.table = _table(matrix.origin, wanted, taken)
             taken.add(matrix.table)
 
     def write(self, fleet: Fleet, name: str, replace: bool, progress: Callable[[int, int], None]) -> dict[str, Any]:
@@ -133,6 +186,11 @@ class Source:
             if self.raw_var is not None:
                 raw_var, _, _ = _tables.to_arrow(self.raw_var, "gene")
                 writer.table("raw_var", "everywhere", raw_var)
+            for matrix in self.matrices:
+                if matrix.table.startswith(_features.TABLE) and matrix.var is not None:
+                    # The engine looks for the names of a matrix's features there.
+                    own_var, _, _ = _tables.to_arrow(matrix.var, "gene")
+                    writer.table("var_" + matrix.table.removeprefix(_features.TABLE), "everywhere", own_var)
             cells = [pa.table(t).column(0) for t in totals.values()]
             writer.table("cells", "everywhere", pa.table(cells, names=list(totals)))
             writer.table("shell", "spread", _shell_rows(self.shell))
@@ -152,7 +210,22 @@ class Source:
             "categories": _tables.category_orders(self.obs),
             "obs_in_sql": obs_names,
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
+            "gene_ids": {matrix.table: column for matrix in self.matrices if (column := self._ids(matrix)) is not None},
         }
+
+    def _ids(self, matrix: Matrix) -> str | None:
+        """The var column that tells the genes of `matrix` apart, where their names don't, or were changed so that they
+        do."""
+        var = self._var_of(matrix)
+        if not self.renamed and var.index.is_unique:
+            return None
+        return next((column for column in ("gene_ids", "gene_id", "feature_id") if column in var.columns), None)
+
+    def _var_of(self, matrix: Matrix) -> pd.DataFrame:
+        """X and raw differ in their genes; `arrange` may have exchanged them. Other features have their own."""
+        if matrix.var is not None:
+            return matrix.var
+        return self.raw_var if self.raw_var is not None and (matrix.origin == "raw/X") != self._swapped else self.var
 
     def _with_names(self, error: InvalidError, matrix: Matrix) -> str:
         """What `error` says, with the gene's and the cell's names where it is about one entry."""
@@ -160,8 +233,7 @@ class Source:
         if about is None or about["type"] != "unfit_entry":
             return text
         gene, cell = about["gene"], about["cell"]
-        # X and raw differ in their genes; `arrange` may have exchanged them.
-        var = self.raw_var if self.raw_var is not None and (matrix.origin == "raw/X") != self._swapped else self.var
+        var = self._var_of(matrix)
         if gene >= len(var) or cell >= len(self.obs):
             return text
         return f"gene {var.index[gene]}, cell {self.obs.index[cell]}: {text.removeprefix(f'gene {gene}, cell {cell}: ')}"
@@ -172,6 +244,8 @@ class Source:
         return any(m.origin == "raw/X" and m.table == "x" for m in self.matrices)
 
     def _warn(self) -> None:
+        if self.note is not None:
+            warnings.warn(self.note, stacklevel=5)
         for what, frame in (("cells", self.obs), ("genes", self.var)):
             if not len(frame):
                 warnings.warn(f"{self.what} has no {what}", stacklevel=5)
@@ -186,7 +260,7 @@ def labels(origins: Iterable[str]) -> dict[str, str]:
     """What `layer=` calls each of a data set's matrices, and where that is in AnnData.
 
     ``X`` and ``raw`` are AnnData's own where it has them, and a layer goes by its name. A layer whose name is taken so
-    is called ``layers/<name>``.
+    is called ``layers/<name>``. Features of other types go by their type.
     """
     there = list(origins)
     found = {label: origin for label, origin in (("X", "X"), ("raw", "raw/X")) if origin in there}
@@ -196,6 +270,10 @@ def labels(origins: Iterable[str]) -> dict[str, str]:
         while label in found:
             label = f"layers/{label}"
         found[label] = origin
+    for origin in there:
+        if origin.startswith(_features.ORIGIN):
+            label = origin.removeprefix(_features.ORIGIN)
+            found[origin if label in found else label] = origin
     return found
 
 

@@ -2,13 +2,18 @@
 (`genes.tsv` or `features.tsv`).
 
 Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with the column `gene_ids`.
-Values are float32.
+Values are float32. As there, only `Gene Expression` is the matrix, unless the caller chooses other types of features:
+counts of antibodies or guides among those of genes would change each cell's total, and with it every normalised value.
+What is left out is kept as matrices of its own (`_features`).
 """
 
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
@@ -29,20 +34,19 @@ def is_tenx(file: h5py.File) -> bool:
     return bool(_groups(file))
 
 
-def h5_source(path: str, genome: str | None = None) -> Source:
-    """A 10x .h5 file; `genome` chooses among several (in files of Cell Ranger 2; later ones hold one matrix, so there
-    it must be the only one).
+def h5_source(path: str, genome: str | None = None, feature_types: Any = None) -> Source:
+    """A 10x .h5 file; `genome` chooses among several, and `feature_types` which features are the matrix.
 
     Raises
     ------
     CorruptError
         The file is cut short or damaged; the text names the data set.
     InvalidError
-        `genome` is needed or not there.
+        `genome` is needed or not there, or features of the types given are not.
     """
     import pandas as pd
 
-    from . import _h5, _memory
+    from . import _features, _h5, _memory
 
     file = _h5.open_file(path)
     try:
@@ -69,12 +73,10 @@ def h5_source(path: str, genome: str | None = None) -> Source:
             data, indices, pointers = (_h5.Vector(group[part], path) for part in ("data", "indices", "indptr"))
         indptr = pointers.read(0, pointers.size).astype(np.int64)
         _h5.check_indptr(indptr, cells, min(data.size, indices.size), path, there[0])
-        of = set(columns.get("genome", ()))
-        if genome is not None and there == ["matrix"] and of != {genome}:
-            known = f"its genes are of {', '.join(map(repr, sorted(of)))}" if of else "it does not say of which genome its genes are"
-            raise InvalidError(f"{path} holds one matrix that can't be divided by genome ({known}): leave genome= out, and choose genes afterwards")
         if len(barcodes) != cells or len(names) != genes or any(len(c) != genes for c in columns.values()):
             raise CorruptError(f"{path}: {len(barcodes)} barcodes and {len(names)} genes are named, but the matrix is {cells} x {genes}")
+        one = genome if there == ["matrix"] else None
+        parts_of = _features.divided(path, genes, columns.get("feature_types"), columns.get("genome"), feature_types, one)
     except BaseException:
         file.close()
         raise
@@ -84,14 +86,24 @@ def h5_source(path: str, genome: str | None = None) -> Source:
             low, high = int(indptr[a]), int(indptr[b])
             yield a, indptr[a : b + 1] - low, indices.read(low, high), data.read(low, high)
 
-    def push(sink: Any, step: Callable[[int], None]) -> None:
-        with closing(_h5.prefetched(parts())) as ahead:
-            push_compressed(sink, step, False, ahead)
+    def chosen(features: np.ndarray) -> Callable[[Any, Callable[[int], None]], None]:
+        """Pushes the values of some features, whose numbers are ascending."""
+        here = _features.renumbered(features, genes)
+
+        def push(sink: Any, step: Callable[[int], None]) -> None:
+            with closing(_h5.prefetched(parts())) as ahead:
+                if here is None:
+                    push_compressed(sink, step, False, ahead)
+                else:  # progress is in values of the file
+                    push_compressed(sink, lambda _: None, False, _features.of(ahead, here, path, step))
+
+        return push
 
     var = pd.DataFrame(columns, index=names)
-    matrix = Matrix("X", (cells, genes), _COMPRESSED, int(indptr[-1]), push)
-    made = _memory.frames_source(path, pd.DataFrame(index=barcodes), var, [matrix])
-    made.close, made.genomes = file.close, True
+    matrices = [Matrix(part.origin, (cells, len(part.at)), _COMPRESSED, int(indptr[-1]), chosen(part.at), var=var.iloc[part.at].copy()) for part in parts_of]
+    made = _memory.frames_source(path, pd.DataFrame(index=barcodes), matrices[0].var, matrices)
+    made.close, made.genomes, made.typed = file.close, True, True
+    made.note = _features.note(path, parts_of)
     return made
 
 
@@ -102,64 +114,127 @@ def _groups(file: h5py.File) -> list[str]:
     return [k for k in file if isinstance(file[k], h5py.Group) and {"barcodes", "data", "indices", "indptr", "shape"} <= set(file[k])]
 
 
-def mtx_directory(path: str) -> Path | None:
-    """The directory at `path`, or the only one right below it, that holds a 10x matrix."""
-    here = Path(path)
-    if _beside(here, "matrix.mtx"):
-        return here
-    below = [d for d in sorted(here.iterdir()) if d.is_dir() and _beside(d, "matrix.mtx")]
-    if len(below) > 1:
-        raise InvalidError(f"{path} has several matrices: give one of {', '.join(d.name for d in below)}")
-    return below[0] if below else None
+@dataclass
+class MtxFiles:
+    """The files of one 10x matrix; `barcodes` and `features` are None where there is none next to the matrix."""
+
+    matrix: Path
+    barcodes: Path | None
+    features: Path | None
+    #: For messages: what stands in the names before and after ``matrix``, ``barcodes`` and ``features``.
+    naming: tuple[str, str] = ("", "")
+
+    @property
+    def what(self) -> str:
+        return str(self.matrix if any(self.naming) else self.matrix.parent)
 
 
-def mtx_source(directory: Path) -> Source:
-    """A 10x mtx directory, of version 2 (`genes.tsv`) or 3 (`features.tsv`), each file compressed with gzip or not."""
+def mtx_files(path: Path) -> MtxFiles | None:
+    """The 10x matrix at `path`, a directory or a Matrix Market file, or the only one in a directory right below it.
+
+    Raises
+    ------
+    InvalidError
+        There are several.
+    """
+    if path.is_file():
+        return _with_partners(path)
+    here = _matrices(path)
+    if not here:
+        below = {d.name: found for d in sorted(path.iterdir()) if d.is_dir() and (found := _matrices(d))}
+        if len(below) > 1:
+            raise InvalidError(f"{path} has several matrices: give one of {', '.join(below)}")
+        here = next(iter(below.values()), [])
+    if len(here) > 1:
+        raise InvalidError(f"{path} has several matrices: give the path of one of them ({', '.join(files.matrix.name for files in here)})")
+    return here[0] if here else None
+
+
+#: Names of 10x files on GEO: GSM4157068_Sample_6_matrix.mtx.gz, GSM4411625_matrix_MH001.mtx.gz.
+_MATRIX = re.compile(r"(.*)matrix(.*?)\.mtx(?:\.gz)?", re.I)
+
+
+def _matrices(directory: Path) -> list[MtxFiles]:
+    """The 10x matrices of a directory: the one that is called ``matrix.mtx``, or else those whose names only begin or
+    end so and that have a list of cells or genes."""
+    plain = _beside(directory, "matrix.mtx")
+    if plain is not None:
+        return [_with_partners(plain)]
+    found = [_with_partners(p) for p in sorted(directory.iterdir()) if p.is_file() and _MATRIX.fullmatch(p.name)]
+    # The same matrix packed and not packed is one.
+    by_name = {files.naming: files for files in reversed(found) if files.barcodes or files.features}
+    return sorted(by_name.values(), key=lambda files: files.matrix.name)
+
+
+def _with_partners(matrix: Path) -> MtxFiles:
+    found = _MATRIX.fullmatch(matrix.name)
+    before, after = found.groups() if found else ("", "")
+
+    def partner(*names: str) -> Path | None:
+        return next((p for name in names if (p := _beside(matrix.parent, f"{before}{name}{after}.tsv")) is not None), None)
+
+    return MtxFiles(matrix, partner("barcodes"), partner("features", "genes"), (before, after))
+
+
+def mtx_source(files: MtxFiles, feature_types: Any = None) -> Source:
+    """A 10x mtx directory, of version 2 (`genes.tsv`) or 3 (`features.tsv`), each file compressed with gzip or not;
+    `feature_types` chooses which features are the matrix.
+
+    Symbols that repeat are made unique as scanpy's `read_10x_mtx` makes them, with ``-1``, ``-2``, ...
+    """
     import pandas as pd
+    from anndata.utils import make_index_unique
 
-    from . import _memory
+    from . import _features, _memory
 
-    what = str(directory)
-    mtx, barcodes_file = _beside(directory, "matrix.mtx"), _beside(directory, "barcodes.tsv")
-    features_file = _beside(directory, "features.tsv") or _beside(directory, "genes.tsv")
-    if mtx is None or barcodes_file is None or features_file is None:
-        missing = "matrix.mtx" if mtx is None else "barcodes.tsv" if barcodes_file is None else "features.tsv or genes.tsv"
-        raise NotFoundError(f"{what} has no {missing} (.gz or not)")
-    barcodes = _internal.read_barcodes(str(barcodes_file))
-    ids, names, types = _internal.read_features(str(features_file))
+    if files.barcodes is None or files.features is None:
+        before, after = files.naming
+        missing = f"{before}barcodes{after}.tsv" if files.barcodes is None else f"{before}features{after}.tsv or {before}genes{after}.tsv"
+        raise NotFoundError(f"{files.what} has no {missing} (.gz or not)")
+    barcodes, _ = named(files.barcodes)
+    ids, names, types = _internal.read_features(str(files.features))
+    if _are_numbers(ids) and names != ids:  # R's row names
+        ids, names, types = names, [t or n for t, n in zip(types, names)] if types else names, None
     var = pd.DataFrame({"gene_ids": ids} if types is None else {"gene_ids": ids, "feature_types": types}, index=names)
-    return _memory.frames_source(what, pd.DataFrame(index=barcodes), var, [mtx_matrix("X", mtx, len(barcodes), len(names))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of suffixes that symbols have already
+        # Among all features, and before some of them are chosen, as in scanpy.
+        var.index = make_index_unique(var.index)
+    parts = _features.divided(files.what, len(names), types, None, feature_types, None)
+    matrices = [mtx_matrix(part.origin, files.matrix, len(barcodes), len(names), part.at) for part in parts]
+    for matrix, part in zip(matrices, parts):
+        matrix.var = var.iloc[part.at].copy()
+    made = _memory.frames_source(files.what, pd.DataFrame(index=barcodes), matrices[0].var, matrices)
+    made.renamed, made.typed, made.note = names != list(var.index), True, _features.note(files.what, parts)
+    return made
 
 
-def mtx_matrix(origin: str, path: Path, cells: int, genes: int) -> Matrix:
-    """A Matrix Market file with a line per gene and cell, for `cells` cells and `genes` genes."""
+def named(path: Path) -> tuple[list[str], list[str]]:
+    """The names in a list of cells or genes, and what is in its second column (the names, where it has none). Old files
+    of the EBI, and R by default, number their lines in the first column."""
+    first, second, _ = _internal.read_features(str(path))
+    return (second, second) if second != first and _are_numbers(first) else (first, second)
+
+
+def _are_numbers(names: list[str]) -> bool:
+    return names == [str(number) for number in range(1, len(names) + 1)]
+
+
+def mtx_matrix(origin: str, path: Path, cells: int, genes: int, features: np.ndarray | None = None) -> Matrix:
+    """A Matrix Market file with a line per gene and cell, for `cells` cells and `genes` genes, or of some of its genes
+    (their numbers, ascending)."""
+    from . import _features
+
     rows, columns, entries = _internal.mtx_shape(str(path))
     if (rows, columns) != (genes, cells):
         raise CorruptError(f"{path} is {rows} genes x {columns} cells, but {genes} genes and {cells} cells are named beside it")
 
+    here = None if features is None else _features.renumbered(features, genes)
+
     def push(sink: Any, step: Callable[[int], None]) -> None:
-        sink.push_mtx(str(path), step)
+        sink.push_mtx(str(path), step, here)
 
-    return Matrix(origin, (cells, genes), _COMPRESSED, entries, push)
-
-
-def read_tsv(path: Path) -> list[list[str]]:
-    """The fields of each line of a tab-separated file, compressed with gzip or not; blank lines at
-    the end do not count."""
-    import gzip
-    import zlib
-
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as lines:
-            text = lines.read()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
-        if isinstance(e, FileNotFoundError):
-            raise NotFoundError(f"there is no file {path}") from e
-        raise CorruptError(f"cannot read {path}: {e}") from e
-    rows = [line.rstrip("\r").split("\t") for line in text.split("\n")]
-    while rows and rows[-1] == [""]:
-        rows.pop()
-    return rows
+    return Matrix(origin, (cells, genes if features is None else len(features)), _COMPRESSED, entries, push)
 
 
 def _beside(directory: Path, name: str) -> Path | None:

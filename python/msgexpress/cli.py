@@ -88,8 +88,11 @@ _IN_THE_SHELL = {
     "layer=None": "no --layer",
     "layer=": "--layer",
     "genome=": "--genome",
+    "feature_types= ": "--feature-types ",
+    "feature_types=": "--feature-types ",
     "(replace=True, in the shell --replace)": "(--replace)",
     'say groups="all"': "leave --group out",
+    "groups=": "--group",
 }
 
 
@@ -113,10 +116,12 @@ def _in_the_shell(text: str) -> str:
 
 def _ingest(a: argparse.Namespace) -> int:
     from ._open import open_source
+    from ._source import ALL_LAYERS, Layers
 
     _fleet_of(a)
     # The source first: where it is no good, no fleet is made.
-    source = open_source(a.file, a.genome)
+    layers = Layers.chosen(a.layers, a.layer) if a.layers or a.no_layers else ALL_LAYERS
+    source = open_source(a.file, a.genome, a.feature_types, layers)
     try:
         source.arrange(a.layer)
         with _open(a, create=True) as db:
@@ -156,6 +161,7 @@ def _row(db: MsgExpress, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _info(a: argparse.Namespace) -> int:
+    from . import _details
     from ._text import human_bytes, table
 
     with _open(a) as db:
@@ -163,34 +169,21 @@ def _info(a: argparse.Namespace) -> int:
         about = ds.fleet.describe(ds.name)
         kept = ds._kept
         if a.format == "json":
-            json.dump(_about(ds, about["bytes"]), sys.stdout, ensure_ascii=False, indent=1)
+            json.dump(_details.about(ds, about["bytes"]), sys.stdout, ensure_ascii=False, indent=1)
             print()
             return 0
         print(_summary(ds))
         print(f"from {kept['source']}; {human_bytes(about['bytes'])} stored")
+        if ds.other_features:
+            print(f"features that are no part of the matrix, each a matrix of its own (--layer): {', '.join(ds.other_features)}")
         print()
         matrices = [(t, m["origin"], f"{m['shape'][0]:,} x {m['shape'][1]:,}", m["layout"], m["dtype"]) for t, m in kept["matrices"].items()]
         print(table(["matrix", "from", "cells x genes", "was", "type"], matrices))
         print()
-        obs = ds.obs
-        columns = [(str(c), str(obs[c].dtype), int(obs[c].nunique()), _some(obs[c])) for c in obs.columns]
-        print(table(["obs column", "type", "values", "for example"], columns, _width()))
+        for part in _details.tables(ds, _width()):
+            print(part)
+            print()
     return 0
-
-
-def _about(ds: Any, stored: int) -> dict[str, Any]:
-    """What `info` says, for programs."""
-    obs = ds.obs
-    return {
-        "name": ds.name,
-        "cells": ds.n_obs,
-        "genes": ds.n_vars,
-        "layers": ds.layers,
-        "source": ds._kept["source"],
-        "bytes_stored": stored,
-        "matrices": [{"table": t, "from": m["origin"], "shape": m["shape"], "was": m["layout"], "type": m["dtype"]} for t, m in ds._kept["matrices"].items()],
-        "obs": [{"column": str(c), "type": str(obs[c].dtype), "values": int(obs[c].nunique())} for c in obs.columns],
-    }
 
 
 def _de(a: argparse.Namespace) -> int:
@@ -249,21 +242,31 @@ def _export(a: argparse.Namespace) -> int:
     if os.path.exists(a.out) and not a.force:
         raise _InTheWay(f"{a.out} exists already: choose another name, or --force")
     _check_parent(a.out)
+    import anndata
+
+    from . import _shell
+
     with _open(a) as db:
         adata = db[a.name].to_anndata()
+        wrong = _shell.name_in_the_way(adata)
+        if wrong is not None:
+            raise _InTheWay(f"{a.name} has a name that h5ad files can't hold: {wrong}; use to_anndata() in Python, or rename it and ingest it again")
         aside = f"{a.out}.part"
         hooks = sys.excepthook, sys.unraisablehook
         # Where the disk is full, objects of HDF5 print a traceback each as they are deleted: one line is enough.
         sys.excepthook = sys.unraisablehook = lambda *_: None
         try:
             # Text stays text: what was ingested is what is written.
-            adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
+            with anndata.settings.override(allow_write_nullable_strings=True):
+                adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
             os.replace(aside, a.out)
         except (OSError, RuntimeError) as e:
             # HDF5 has the system's number in its text, and h5py not always in its error.
             found = re.search(r"\berrno = (\d+)", str(e))
             number = getattr(e, "errno", None) or (int(found[1]) if found else None)
             raise _NotWritten(f"cannot write {a.out}: {os.strerror(number) if number else e}") from e
+        except (ValueError, TypeError, KeyError, NotImplementedError) as e:
+            raise _InTheWay(f"{a.name} can't be written as an h5ad file: {_shell.unwritable(e)}") from e
         finally:
             sys.excepthook, sys.unraisablehook = hooks
             if os.path.exists(aside):
@@ -308,8 +311,8 @@ def _demo(a: argparse.Namespace) -> int:
         if "unassigned" in res.groups:
             print(f"{int(cells['unassigned']):,} cells 'unassigned' count as other cells and are not listed.")
         print(f"\n{res.receipt}")
-        for g in types:
-            res.plot_volcano(g, path=os.path.join(a.out, f"volcano-{_file_name(g)}.png"))
+        for g, name in _file_names(types).items():
+            res.plot_volcano(g, path=os.path.join(a.out, f"volcano-{name}.png"))
         res.to_df().to_csv(os.path.join(a.out, "markers.csv"), index=False)
     print(f"\nVolcano plots ({len(types)}) and markers.csv are in {a.out}.")
     return 0
@@ -351,14 +354,11 @@ def _width() -> int | None:
 
 
 def _summary(ds: Any) -> str:
-    more = f", layers {', '.join(ds.layers)}" if ds.layers else ""
+    layers = [layer for layer in ds.layers if layer not in ds.other_features]
+    more = f", layers {', '.join(layers)}" if layers else ""
+    if ds.other_features:
+        more += f", other features {', '.join(ds.other_features)}"
     return f"{ds.name}: {ds.n_obs:,} cells x {ds.n_vars:,} genes{more}"
-
-
-def _some(column: Any) -> str:
-    some = [str(v) for v in column.dropna().unique()[:3]]
-    text = ", ".join(some)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _volcanoes(res: Any, target: str) -> list[str]:
@@ -368,10 +368,11 @@ def _volcanoes(res: Any, target: str) -> list[str]:
         return [target]
     os.makedirs(target, exist_ok=True)
     paths = []
-    for g in res.groups:
-        path = os.path.join(target, f"volcano-{_file_name(g)}.png")
+    for g, name in _file_names(res.groups).items():
+        path = os.path.join(target, f"volcano-{name}.png")
         res.plot_volcano(g, path=path)
-        paths.append(path)
+        # The name alone does not tell groups apart that differ in signs.
+        paths.append(path if name == g else f"{path} ({g})")
     return paths
 
 
@@ -408,8 +409,20 @@ def _check_parent(path: str) -> None:
         raise _InTheWay(f"there is no directory {parent} to put {os.path.basename(path)} into")
 
 
-def _file_name(group: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80] or "group"
+def _file_names(groups: list[str]) -> dict[str, str]:
+    """A part of a file's name for each group, all of them different, also for systems that don't tell capitals from
+    small letters. A group whose name can be one as it is keeps it."""
+    plain = {g: "".join(c if c.isalnum() or c in "-_+" else "-" for c in g)[:80] or "group" for g in groups}
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for g in sorted(groups, key=lambda g: plain[g] != g):  # the sort is stable
+        number, name = 1, plain[g]
+        while name.casefold() in taken:
+            number += 1
+            name = f"{plain[g]}-{number}"
+        taken.add(name.casefold())
+        names[g] = name
+    return {g: names[g] for g in groups}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -440,7 +453,11 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--to", required=True, type=_name, metavar="DOMAIN/DATASET", help="its name on the fleet")
     p.add_argument("--drives", type=_positive, metavar="N", help="how many drives a new fleet gets (default 4)")
     p.add_argument("--layer", metavar="NAME", help="the matrix that the data set is about: a layer, or raw (default X)")
+    kept = p.add_mutually_exclusive_group()
+    kept.add_argument("--layers", action="append", metavar="NAME", help="keep this layer, and no other one that is not named; may be repeated (default: all are kept)")
+    kept.add_argument("--no-layers", action="store_true", help="keep no layer but the one of --layer")
     p.add_argument("--genome", metavar="NAME", help="which genome of a 10x .h5 file with several")
+    p.add_argument("--feature-types", type=_types, metavar="TYPE,...|all", help="which features of a 10x file are the matrix (default: Gene Expression); others are kept apart")
     p.add_argument("--replace", action="store_true", help="put it in the place of a data set of that name")
 
     p = command("ls", _ls, "list the expression data sets")
@@ -493,6 +510,11 @@ def _token(text: str) -> str:
     if not re.fullmatch(r"[!-~]+", text):
         raise argparse.ArgumentTypeError("a token has no spaces and no special characters")
     return text
+
+
+def _types(text: str) -> list[str] | str:
+    """Types of features, with commas between them, or ``all``."""
+    return "all" if text == "all" else [kind.strip() for kind in text.split(",") if kind.strip()]
 
 
 def _top(text: str) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 from . import _internal, _lending
 from ._growth import Growth, bytes_per_s, either_name
 from ._result import Explanation, Receipt, Result
-from ._sources import as_stream, plan_bytes
+from ._sources import as_stream, plan_bytes, row_of
 from .errors import InvalidError
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ class Fleet(Growth):
         """
         return json.loads(self._inner.export(name, os.fspath(path), replace, progress))
 
-    def sql(self, text: str, cut: str = "adaptive") -> Result:
+    def sql(self, text: str, cut: str = "adaptive", *, params: Sequence[Any] | Mapping[Any, Any] | None = None) -> Result:
         """Plans a query; it runs when its result is first asked for.
 
         Parameters
@@ -366,8 +366,17 @@ class Fleet(Growth):
             One SQL query over ``domain.dataset`` tables.
         cut
             How much may run on the drives: ``"adaptive"`` (the system decides), ``"full"``, ``"filter"`` or ``"raw"``.
+        params
+            The values of the query's parameters: one for each ``?`` in the order of the text, or ``$1`` first. Numbers,
+            texts, bytes, booleans, dates, times, decimals, lists and None, of Python, numpy or pyarrow. A dict has them
+            by number: ``{1: "Rome"}``.
+
+        Raises
+        ------
+        InvalidError
+            There are more or fewer values than parameters, or a value is of a kind that no column can have.
         """
-        return Result(self._inner.sql(text, cut))
+        return Result(self._inner.sql(text, cut, row_of(params)))
 
     def dataset(self, name: str) -> Dataset:
         """A table (``domain.dataset`` or ``domain.dataset.table``) as a `pyarrow.dataset.Dataset`, for

@@ -137,18 +137,17 @@ def test_truncated_gzip_mtx(db, tmp_path):
         db.ingest(tmp_path / "d", "t/x")
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_values_that_are_no_numbers_name_their_place(db, bad):
-    x = counts()
-    x[7, 3] = bad
+def test_values_that_no_double_holds_name_their_place(db):
+    x = counts().astype(np.int64)
+    x[7, 3] = 2**53 + 1
     for kind in (sp.csr_matrix, sp.csc_matrix, np.asarray):
-        with pytest.raises(skytether.InvalidError, match=r"^AnnData: X: gene 3, cell 7: "):
+        with pytest.raises(skytether.InvalidError, match=r"^AnnData: X: gene 3, cell 7: the value 9007199254740993 is not exact"):
             db.ingest(ad.AnnData(X=kind(x)), "t/x")
-    named = rich()
-    named.raw = named[:, 5:].copy()
-    named.raw.X[7, 3] = bad
+    named = rich(sp.csr_matrix(x))
+    named.raw = named[:, 3:].copy()
+    named.X = sp.csr_matrix(counts())
     for layer in (None, "raw"):
-        with pytest.raises(skytether.InvalidError, match=r"^AnnData: raw/X: gene g8, cell cell-7: "):
+        with pytest.raises(skytether.InvalidError, match=r"^AnnData: raw/X: gene g3, cell cell-7: "):
             db.ingest(named, "t/x", layer=layer)
     assert list(db) == []
 
@@ -267,7 +266,7 @@ def test_a_transform_must_be_said_and_the_error_shows_the_data(db):
 
 def test_help_says_whether_a_transform_must_be_said():
     assert "transform: \"Literal['log1p_cp10k'] | None\" = <required>" in str(inspect.signature(msgexpress.Dataset.rank_genes_groups))
-    assert "transform: \"Literal['log1p_cp10k'] | None\" = <as stored>" in str(inspect.signature(msgexpress.Dataset.ttest))
+    assert "transform: \"Literal['log1p_cp10k'] | None\" = <required>" in str(inspect.signature(msgexpress.Dataset.ttest))
 
 
 def test_a_group_of_one_cell(db):
@@ -342,8 +341,9 @@ def test_ingest_to_a_name_that_is_taken_or_wrong(db):
 def test_an_ingest_that_fails_leaves_nothing(db, tmp_path):
     db.ingest(rich(), "t/x")
     before = {p for p in (tmp_path / "fleet").rglob("*") if p.is_file() and "slices" in p.parts}
-    bad = rich()
-    bad.X[50, 3] = np.nan
+    x = counts().astype(np.int64)
+    x[50, 3] = 2**53 + 1
+    bad = rich(sp.csr_matrix(x))
     with pytest.raises(skytether.InvalidError, match="gene g3, cell cell-50: "):
         db.ingest(bad, "t/x", replace=True)
 

@@ -196,7 +196,7 @@ def test_the_examples_for_storage_run(place: Path) -> None:
         return re.sub(r":(\d{4})\b", lambda m: f":{ports[m[1]]}", text)
 
     examples = [(language, text) for document in ("docs/storage.md", "docs/sql.md") for language, text in blocks(document) if language in ("sh", "python")]
-    assert [language for language, _ in examples] == ["sh"] * 10 + ["python"] * 2
+    assert [language for language, _ in examples] == ["sh"] * 10 + ["python"] * 3
     serving: list[subprocess.Popen[str]] = []
     printed: list[str] = []
     try:
@@ -223,7 +223,9 @@ def test_the_examples_for_storage_run(place: Path) -> None:
     assert "d1" in status
     assert any("10.25" in text and "31" in text for text in printed), printed
     # Fares above 10, by the number of passengers.
-    assert "12.5" in printed[-2] and "31" in printed[-2] and "10.25" not in printed[-2], printed[-2]
+    assert "12.5" in printed[-3] and "31" in printed[-3] and "10.25" not in printed[-3], printed[-3]
+    # By parameters; and what tables there are.
+    assert "31.0" in printed[-2] and "12.5" not in printed[-2] and "cities" in printed[-2] and "city" in printed[-2], printed[-2]
     # A join and a window whole on the drives: nothing of them is in what the host keeps.
     spent = next(text for text in printed if "spent" in text and "Ada" in text)
     assert [line.split() for line in spent.splitlines() if "32.0" in line or "35.5" in line], spent

@@ -149,6 +149,21 @@ def test_metadata(adbc):
         adbc.adbc_get_table_schema("nope", catalog_filter="taxi", db_schema_filter="trips")
 
 
+def test_information_schema_lists_what_the_driver_lists(adbc):
+    """The tables and columns of SQL are those that `GetTables` gives, over the same connection."""
+    listed = ask(adbc, "SELECT table_catalog, table_schema, table_name, table_type FROM information_schema.tables").to_pylist()
+    objects = adbc.adbc_get_objects(depth="tables").read_all().to_pylist()
+    kinds = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
+    due = [
+        {"table_catalog": c["catalog_name"], "table_schema": s["db_schema_name"], "table_name": t["table_name"], "table_type": kinds[t["table_type"]]}
+        for c in objects for s in c["catalog_db_schemas"] for t in s["db_schema_tables"]
+    ]  # fmt: skip
+    key = lambda row: tuple(row.values())
+    assert sorted(listed, key=key) == sorted(due, key=key) and len(due) > 6
+    columns = ask(adbc, "SELECT column_name FROM information_schema.columns WHERE table_schema = ? ORDER BY ordinal_position", ("trips",))
+    assert columns["column_name"].to_pylist() == TRIPS.column_names
+
+
 @pytest.mark.parametrize(
     ("sql", "kind", "says"),
     [

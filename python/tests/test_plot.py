@@ -95,3 +95,32 @@ def test_names_that_do_not_fit_are_left_out(tmp_path):
     assert inside == []
     ax = drawn([4.0] * 40, [1e-20] * 40, tmp_path, label=40)
     assert 4 < len([t for t in ax.texts if t.get_text().startswith("G")]) < 40
+
+
+def test_one_artefact_does_not_rule_the_axes(tmp_path):
+    """As platelets among other cells: one gene far beyond all others on both axes is at the edge, and said to be."""
+    rng = np.random.default_rng(3)
+    change, adjusted = rng.uniform(-2, 2, 400), 10.0 ** -rng.uniform(0, 30, 400)
+    change[0], adjusted[0] = 13.7, 1e-290
+    ax = drawn(change, adjusted, tmp_path)
+    assert ax.get_xlim()[1] < 4 and ax.get_ylim()[1] < 50
+    (top,) = heights(ax, "^")
+    assert top <= ax.get_ylim()[1]
+    bound = int(ax.get_ylabel().split("below 1e-")[1].rstrip(")"))
+    assert 25 < bound < 40 and top >= bound
+    x = np.concatenate([np.asarray(c.get_offsets())[:, 0] for c in ax.collections])
+    assert len(x) == 400 and x.max() <= ax.get_xlim()[1]
+    # One on one axis only.
+    adjusted[0] = 1e-20
+    ax = drawn(change, adjusted, tmp_path)
+    assert "diamonds: beyond 2" in ax.get_xlabel() and "triangles" not in ax.get_ylabel() and len(heights(ax, "D")) == 1
+
+
+def test_many_far_points_stretch_the_axes(tmp_path):
+    """What a tenth of the genes have is no artefact."""
+    rng = np.random.default_rng(4)
+    change, adjusted = rng.uniform(-2, 2, 400), 10.0 ** -rng.uniform(0, 30, 400)
+    change[:40], adjusted[:40] = rng.uniform(8, 12, 40), 10.0 ** -rng.uniform(100, 200, 40)
+    ax = drawn(change, adjusted, tmp_path)
+    assert ax.get_xlim()[1] > 12 and ax.get_ylim()[1] > 190
+    assert len(heights(ax, "^")) == len(heights(ax, "D")) == 0

@@ -23,7 +23,8 @@ use skytether_catalog::rendezvous::rendezvous;
 /// aggregator's own record.
 const ABOVE: &str = "-above";
 
-/// Tables about cells and genes. Sub-plans over a matrix read them besides its slices, so every drive has them whole.
+/// Tables about cells and genes, besides those of other features (`var_<name>`). Sub-plans over a matrix read them
+/// besides its slices, so every drive has them whole.
 pub(crate) const ABOUT: [&str; 4] = ["obs", "var", "raw_var", "cells"];
 
 /// The drives of an aggregator as one store.
@@ -89,7 +90,8 @@ impl StripedStorage {
 
 /// Whether all of a partition is on every drive.
 pub(crate) fn copied(partition: &PartitionName) -> bool {
-    ABOUT.contains(&partition.table.as_str())
+    let table = partition.table.as_str();
+    ABOUT.contains(&table) || table.starts_with("var_")
 }
 
 /// The key below for the parent's `key`.
@@ -197,5 +199,21 @@ impl Storage for StripedStorage {
                 stored_bytes: sum.stored_bytes + one.stored_bytes,
             }))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skytether_common::Generation;
+
+    use super::*;
+
+    /// Sub-plans over a matrix of other features need the names of these, wherever the matrix's slices lie.
+    #[test]
+    fn tables_about_features_are_on_every_drive() {
+        let of = |table: &str| PartitionName { dataset: "t.x".parse().unwrap(), generation: Generation(1), table: table.into(), slot: 0 };
+        for (table, everywhere) in [("var", true), ("obs", true), ("var_antibody_capture", true), ("features_antibody_capture", false), ("x", false)] {
+            assert_eq!(copied(&of(table)), everywhere, "{table}");
+        }
     }
 }

@@ -116,6 +116,7 @@ impl Catalog {
     pub fn read<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<(RootRecord, u64)>> {
         Box::pin(async move {
             let mut trouble = None;
+            self.await_presence().await?;
             for home in self.homes_here(name)? {
                 match self.ask(home, &format!("read the root record of {name}"), self.drives()[home].get(&name.root_key())).await {
                     Ok(bytes) => match RootRecord::decode(name, &bytes) {
@@ -153,9 +154,9 @@ impl Catalog {
     /// # Errors
     /// As there.
     pub async fn read_cached(&self, name: &DatasetName) -> Result<(Arc<RootRecord>, u64)> {
+        self.await_presence().await?;
         let homes = self.homes_here(name)?;
         let home = homes.first().copied().unwrap_or(0);
-        let failed = |e: Error| e.context(format!("cannot read the root record of {name} at {}", self.drives()[home].info().name));
         if self.remembered.has(home, name) {
             match self.ask(home, "look up a root record", self.drives()[home].stat(&name.root_key())).await {
                 Ok(Some(entry)) => {
@@ -164,7 +165,7 @@ impl Catalog {
                     }
                 }
                 Ok(None) => {}
-                Err(e) if e.kind() == Kind::Unavailable => self.may_lose(home, failed(e))?,
+                Err(e) if e.kind() == Kind::Unavailable => self.may_lose_home(home, name, e)?,
                 Err(_) => {}
             }
         } else {
@@ -176,13 +177,21 @@ impl Catalog {
                         return Ok((record, len));
                     }
                 }
-                Err(e) if e.kind() == Kind::Unavailable => self.may_lose(home, failed(e))?,
+                Err(e) if e.kind() == Kind::Unavailable => self.may_lose_home(home, name, e)?,
                 // The read below reports that, and knows where else the record may lie.
                 Ok(None) | Err(_) => {}
             }
         }
         self.remembered.forget(name);
         self.read(name).await.map(|(record, len)| (Arc::new(record), len))
+    }
+
+    /// As [`Self::may_lose`]. Only an error that is returned says what was to be read: it is no reason of the drive's.
+    fn may_lose_home(&self, home: usize, name: &DatasetName, error: Error) -> Result<()> {
+        if self.health().is_redundant() {
+            return self.may_lose(home, error);
+        }
+        Err(error.context(format!("cannot read the root record of {name} at {}", self.drives()[home].info().name)))
     }
 
     /// Whether drive `at` has left the fleet, as other drives know, though this host counts it.
@@ -199,6 +208,7 @@ impl Catalog {
     /// version never replaces it.
     pub fn read_versioned<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<Option<(RootRecord, Version)>>> {
         Box::pin(async move {
+            self.await_presence().await?;
             let homes = self.homes_here(name)?;
             let Some(home) = homes.first() else { return Ok(None) };
             match self.read_at(*home, name).await {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use skytether_common::lost::phrase;
 use skytether_common::units::counted;
 use skytether_common::{Error, Result};
 use skytether_erasure::Scheme;
@@ -332,8 +333,10 @@ impl DriveHealth {
         // Where drives are on nodes, how many must be back depends on which.
         let back = if domains.is_some() { "enough".to_owned() } else { (lost.len() + 1).saturating_sub(homes).to_string() };
         let survived = domains.and_then(|domains| domains.survival()).unwrap_or_else(|| (homes - 1).to_string());
-        let told: Vec<_> = lost.iter().map(|at| format!("{} ({})", name(*at), self.down_reason(*at).unwrap_or_default())).collect();
+        let reasons: Vec<_> = lost.iter().map(|at| (name(*at), self.down_reason(*at).unwrap_or_default())).collect();
+        let (told, advice) = phrase(reasons.iter().map(|(name, reason)| (*name, reason.as_str())));
+        let advice = advice.map(|advice| format!(": {advice}")).unwrap_or_default();
         let (count, verb) = (counted(lost.len() as u64, "drive"), if lost.len() == 1 { "is" } else { "are" });
-        Err(Error::unavailable(format!("{count} {verb} lost, but this fleet survives the loss of {survived}: bring back {back} of {}", told.join(", "))))
+        Err(Error::unavailable(format!("{count} {verb} lost, but this fleet survives the loss of {survived}: bring back {back} of {told}{advice}")))
     }
 }

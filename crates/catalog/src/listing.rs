@@ -97,7 +97,8 @@ impl Catalog {
     pub fn list(&self) -> BoxFuture<'_, Result<Vec<DatasetInfo>>> {
         Box::pin(async move {
             let Gathered { found, silent, .. } = self.gather().await;
-            match silent.into_values().next().filter(|_| self.check_presence().is_err() || !self.health().is_redundant()) {
+            self.check_presence()?;
+            match silent.into_values().next().filter(|_| !self.health().is_redundant()) {
                 Some(error) => Err(error),
                 None => Ok(found),
             }
@@ -123,6 +124,9 @@ impl Catalog {
 
     /// The data sets that can be listed, and the errors of drives that don't answer.
     async fn gather(&self) -> Gathered {
+        if !self.health().down().is_empty() {
+            self.probe_lost().await;
+        }
         let (mut names, mut silent, mut unread) = (BTreeSet::new(), BTreeMap::new(), false);
         let members = self.health().members();
         for (drive, told) in members.iter().copied().zip(join_all(members.iter().map(|drive| self.names_at(*drive))).await) {
@@ -154,7 +158,10 @@ impl Catalog {
                 }
                 Err(e) => {
                     unread = true;
-                    silent.insert(home, e);
+                    // With too many drives lost no record can be read: that is no fault of a home drive that is here.
+                    if self.check_presence().is_ok() || self.health().is_down(home) {
+                        silent.insert(home, e);
+                    }
                 }
             }
         }

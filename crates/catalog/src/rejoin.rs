@@ -150,6 +150,18 @@ impl Catalog {
         });
     }
 
+    /// Checks that all data sets are visible. Where too many drives are lost, it looks first whether they are back: the
+    /// first request after their return must not fail for what was.
+    ///
+    /// # Errors
+    /// Unavailable, naming the drives that are lost.
+    pub async fn await_presence(&self) -> Result<()> {
+        if self.check_presence().is_err() {
+            self.probe_lost().await;
+        }
+        self.check_presence()
+    }
+
     /// Checks before a status whether lost drives are back, and whether blank ones are in their places. A check that
     /// takes long goes on in the background.
     pub async fn probe_lost(&self) {

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::calibrate::Calibrate;
+use crate::commands::describe::Describe;
 use crate::commands::drive::DriveCommand;
 use crate::commands::drop::Drop;
 use crate::commands::explain::Explain;
@@ -52,8 +53,10 @@ pub(crate) enum Command {
     /// Write files of made-up data to try things with.
     #[command(subcommand)]
     Generate(Generate),
-    /// Run a query and print its result.
+    /// Run queries and print their results.
     Sql(Sql),
+    /// Show the columns of a table, or the tables of an expression data set.
+    Describe(Describe),
     /// Show how a query is cut: what the host keeps and what each drive runs.
     Explain(Explain),
     /// List the data sets.

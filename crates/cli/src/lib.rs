@@ -22,6 +22,7 @@ mod progress;
 mod run;
 mod serving;
 mod shutdown;
+mod statements;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use skytether::Calibration;
+use skytether_common::lost::without_name;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_device::CseInfo;
@@ -106,7 +107,7 @@ pub(crate) fn trouble(found: &[DriveStatus]) -> Vec<String> {
     let lost = found.iter().filter_map(|d| {
         let error = d.error.as_ref()?;
         // What answers in its place is named with it.
-        Some(if d.found.is_some() { error.clone() } else { format!("{} is lost: {error}", d.info.name) })
+        Some(if d.found.is_some() { error.clone() } else { format!("{} is lost: {}", d.info.name, without_name(&d.info.name, error)) })
     });
     fenced.into_iter().chain(lost).collect()
 }

@@ -3,7 +3,9 @@
 use futures::future::LocalBoxFuture;
 
 use crate::args::Command;
-use crate::commands::{calibrate, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, pki, resize, sql, status, token};
+use crate::commands::{
+    calibrate, describe, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, pki, resize, sql, status, token,
+};
 use crate::context::Failure;
 use crate::shutdown::{NOTHING_STORED, Stop};
 
@@ -23,6 +25,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Export(a) => Box::pin(export::run(a)),
         Command::Generate(a) => Box::pin(async { tokio::task::block_in_place(|| generate::run(a)) }),
         Command::Sql(a) => Box::pin(sql::run(a)),
+        Command::Describe(a) => Box::pin(describe::run(a)),
         Command::Explain(a) => Box::pin(explain::run(a)),
         Command::Ls(a) => Box::pin(ls::run(a)),
         Command::Status(a) => Box::pin(status::run(a)),

@@ -30,6 +30,7 @@
 pub mod checksum;
 pub mod detail;
 pub mod error;
+pub mod lost;
 pub mod memory;
 pub mod names;
 pub mod operator_stats;

@@ -1,5 +1,6 @@
 //! A sub-plan's ticket: the partitions that it may read, and the readers that open them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -47,10 +48,14 @@ impl Ticket {
         Ok(matches!(partition.metadata.layout, Layout::Sparse { .. }).then_some(partition))
     }
 
-    /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and
-    /// `raw_layer_<name>`, whose genes are others.
-    pub(crate) fn genes_of(matrix: &str) -> &'static str {
-        if matrix.starts_with("raw_") { "raw_var" } else { "var" }
+    /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and `raw_layer_<name>`, `var_<name>` for
+    /// `features_<name>`, whose features are others.
+    pub(crate) fn genes_of(matrix: &str) -> Cow<'static, str> {
+        match matrix.strip_prefix("features_") {
+            Some(name) => format!("var_{name}").into(),
+            None if matrix.starts_with("raw_") => "raw_var".into(),
+            None => "var".into(),
+        }
     }
 
     /// One name per gene of `matrix`.
@@ -61,7 +66,7 @@ impl Ticket {
         let Layout::Sparse { n_genes, .. } = matrix.metadata.layout else {
             return Err(Error::internal(format!("{} is no matrix", matrix.title())));
         };
-        self.names(matrix, Self::genes_of(&matrix.name.table), "gene", n_genes)
+        self.names(matrix, &Self::genes_of(&matrix.name.table), "gene", n_genes)
     }
 
     /// One name per cell of `matrix`.

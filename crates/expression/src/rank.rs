@@ -151,11 +151,23 @@ pub(crate) fn unknown_group<'a>(name: &str, there_are: impl Iterator<Item = &'a 
     const SHOWN: usize = 50;
     let all: Vec<&str> = there_are.collect();
     let more = if all.len() > SHOWN { format!(" and {} more", all.len() - SHOWN) } else { String::new() };
+    let near = near(name, &all).map(|n| format!("; did you mean {:?}?", shorten(n))).unwrap_or_default();
     Error::not_found(format!(
-        "there is no group {:?}; the groups are {}{more}",
+        "there is no group {:?}; the groups are {}{more}{near}",
         shorten(name),
         all.iter().take(SHOWN).map(|n| format!("{:?}", shorten(n))).collect::<Vec<_>>().join(", ")
     ))
+}
+
+/// The name among `all` that `name` is most like: with other signs or capitals, or a few letters apart.
+fn near<'a>(name: &str, all: &[&'a str]) -> Option<&'a str> {
+    /// Longer names are not compared: it takes the product of the lengths.
+    const LONGEST: usize = 200;
+    let plain = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect::<String>();
+    let asked = plain(name);
+    let distances =
+        all.iter().filter(|other| other.len() <= LONGEST && name.len() <= LONGEST).map(|other| (strsim::levenshtein(&asked, &plain(other)), *other));
+    distances.filter(|(distance, _)| *distance <= asked.chars().count() / 4).min_by_key(|(distance, _)| *distance).map(|(_, other)| other)
 }
 
 /// What threads do here.

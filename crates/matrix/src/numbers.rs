@@ -119,13 +119,15 @@ impl Chunk {
         (self.form, self.max, self.zeros) = (Form::Int, max, zeros);
     }
 
-    /// Classifies the first `n` of `wide`, all finite, in full.
+    /// Classifies the first `n` of `wide` in full. What is no finite number is kept as it is: matrices that are not
+    /// tested may hold it, and a test names its place.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn classify(&mut self, n: usize) {
         let (mut int, mut single, mut zeros) = (true, true, false);
         for v in &self.wide[..n] {
             int &= f64::from(*v as u32) == *v;
-            single &= f64::from(*v as f32) == *v;
+            // A NaN equals nothing, and any float holds it.
+            single &= (f64::from(*v as f32) == *v) | v.is_nan();
             zeros |= *v == 0.0;
         }
         self.zeros = zeros;
@@ -290,7 +292,7 @@ impl Value for f32 {
         // Adding 2^23 shifts the integer part of a smaller number to the end of the mantissa: an exact conversion that
         // is vectorised everywhere, unlike the cast.
         const SHIFT: f32 = 8_388_608.0;
-        let (mut int, mut finite) = (true, true);
+        let mut int = true;
         for (code, v) in to.codes.iter_mut().zip(from) {
             let shifted = *v + SHIFT;
             int &= (shifted - SHIFT == *v) & (*v >= 0.0) & (*v < SHIFT);
@@ -299,12 +301,6 @@ impl Value for f32 {
         if int {
             to.integers(from.len());
             return Ok(());
-        }
-        for v in from {
-            finite &= v.is_finite();
-        }
-        if !finite {
-            return Err(not_finite(from.iter().map(|v| f64::from(*v))));
         }
         for (wide, v) in to.wide.iter_mut().zip(from) {
             *wide = f64::from(*v) + 0.0;
@@ -321,7 +317,7 @@ impl Value for f64 {
     fn convert(from: &[Self], to: &mut Chunk) -> Result<(), BadValue> {
         const SHIFT: f64 = 4_503_599_627_370_496.0;
         const LIMIT: f64 = 4_294_967_296.0;
-        let (mut int, mut finite) = (true, true);
+        let mut int = true;
         for (code, v) in to.codes.iter_mut().zip(from) {
             let shifted = *v + SHIFT;
             int &= (shifted - SHIFT == *v) & (*v >= 0.0) & (*v < LIMIT);
@@ -331,12 +327,6 @@ impl Value for f64 {
             to.integers(from.len());
             return Ok(());
         }
-        for v in from {
-            finite &= v.is_finite();
-        }
-        if !finite {
-            return Err(not_finite(from.iter().copied()));
-        }
         for (wide, v) in to.wide.iter_mut().zip(from) {
             // Minus zero becomes zero.
             *wide = *v + 0.0;
@@ -344,13 +334,6 @@ impl Value for f64 {
         to.classify(from.len());
         Ok(())
     }
-}
-
-fn not_finite(mut values: impl Iterator<Item = f64>) -> BadValue {
-    let found = values.by_ref().enumerate().find(|(_, v)| !v.is_finite());
-    let (at, value) = found.unwrap_or((0, f64::NAN));
-    let name = if value.is_nan() { "not a number" } else { "infinite" };
-    BadValue { at, why: format!("the value is {name}; expression matrices hold finite numbers") }
 }
 
 #[cfg(test)]
@@ -394,10 +377,20 @@ mod tests {
         assert_eq!(u64::convert(&[u64::MAX], &mut chunk).unwrap_err().at, 0);
         assert_eq!(i64::convert(&[i64::MAX], &mut chunk).unwrap_err().at, 0);
         assert!(i64::convert(&[i64::MIN], &mut chunk).is_ok());
-        let bad = f32::convert(&[1.0, 0.5, f32::NAN], &mut chunk).unwrap_err();
-        assert_eq!(bad.at, 2);
-        assert!(bad.why.contains("not a number"));
-        assert_eq!(f64::convert(&[1.0, f64::NEG_INFINITY], &mut chunk).unwrap_err().at, 1);
+    }
+
+    #[test]
+    fn what_is_no_finite_number_is_kept() {
+        let mut chunk = Chunk::new();
+        for (kept, to) in [([0.5f64, f64::NAN], Form::F32), ([0.1, f64::INFINITY], Form::F64), ([2.0, f64::NEG_INFINITY], Form::F32)] {
+            f64::convert(&kept, &mut chunk).unwrap();
+            assert_eq!((chunk.form, chunk.zeros), (to, false));
+            assert!(chunk.wide[..2].iter().zip(kept).all(|(a, b)| a.to_bits() == b.to_bits()));
+            let single = kept.map(|v| v as f32);
+            f32::convert(&single, &mut chunk).unwrap();
+            assert_eq!(chunk.form, Form::F32);
+            assert!(chunk.codes[..2].iter().zip(single).all(|(a, b)| *a == b.to_bits()));
+        }
     }
 
     #[test]

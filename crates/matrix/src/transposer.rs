@@ -37,8 +37,8 @@ impl Default for TransposeOptions {
 
 /// Collects a matrix of cells and genes; see the crate. Pushes may mix shapes and orders, and cells may come in
 /// several pushes, as long as no (gene, cell) is pushed twice. An entry of a small count takes about two bytes; while
-/// genes are sorted or runs spilled, some MiB per thread come on top. Zeros are dropped. After an error the
-/// transposer takes no more: drop it.
+/// genes are sorted or runs spilled, some MiB per thread come on top. Zeros are dropped; NaN and infinities are kept.
+/// After an error the transposer takes no more: drop it.
 #[derive(Debug)]
 pub struct Transposer {
     store: Store,
@@ -130,8 +130,8 @@ impl Transposer {
     ///
     /// # Errors
     /// [`Kind::Invalid`], naming the place: cells or genes beyond the matrix, a decreasing `indptr` or one that does
-    /// not span `indices` and `data`, a value that is not finite or not exact as a 64-bit float. [`Kind::Exhausted`]:
-    /// no room to spill.
+    /// not span `indices` and `data`, a value that is not exact as a 64-bit float. [`Kind::Exhausted`]: no room to
+    /// spill.
     pub fn push_rows<P: Index, I: Index, V: Value>(&mut self, first_cell: u64, indptr: &[P], indices: &[I], data: &[V]) -> Result<()> {
         self.guarded(|this| this.push_major(Major::Cell, first_cell, indptr, indices, data))
     }
@@ -524,11 +524,9 @@ impl Store {
             (false, true) => ValueType::Float32,
             (false, false) => ValueType::Float64,
         };
+        // A cell without a finite total has none to be scaled by. An infinite one would scale all its values to zero.
         #[allow(clippy::cast_possible_truncation)]
-        let totals: Vec<f32> = self.sums.iter().map(|s| *s as f32).collect();
-        if let Some(cell) = totals.iter().position(|t| !t.is_finite()) {
-            return Err(Error::invalid(format!("the values of cell {cell} add up to more than a 32-bit float holds; scale the matrix down")));
-        }
+        let totals: Vec<f32> = self.sums.iter().map(|s| *s as f32).map(|s| if s.is_finite() { s } else { f32::NAN }).collect();
         Ok(Transposed {
             n_cells: self.n_cells,
             n_genes: self.n_genes,

@@ -1,6 +1,11 @@
 //! The lists that belong to a 10x matrix: genes.tsv (id, name), features.tsv (id, name, feature type) and barcodes.tsv,
 //! plain or gzip-compressed.
+//!
+//! A field that begins and ends with a quotation mark is quoted, as R's `write.table` does by default: the marks go,
+//! and of a mark inside, the backslash or mark before it. A tab inside belongs to the field. A line feed ends a line
+//! also within marks: no name of a gene or cell has one.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::path::Path;
 
@@ -59,14 +64,14 @@ fn features(lines: Lines) -> Result<Features> {
     let mut all = Features::default();
     let (mut types, mut typed) = (Vec::new(), false);
     each_line(lines, "gene", MOST_BYTES, |line| {
-        let mut columns = line.split('\t').map(str::trim);
+        let mut columns = Fields(Some(line));
         let id = columns.next().unwrap_or_default();
-        let name = columns.next().filter(|n| !n.is_empty()).unwrap_or(id);
+        let name = columns.next().filter(|n| !n.is_empty()).unwrap_or_else(|| id.clone());
         let kind = columns.next().unwrap_or_default();
-        all.ids.push(id.to_owned());
-        all.names.push(name.to_owned());
-        types.push(kind.to_owned());
         typed |= !kind.is_empty();
+        all.ids.push(id.into_owned());
+        all.names.push(name.into_owned());
+        types.push(kind.into_owned());
     })?;
     all.types = typed.then_some(types);
     Ok(all)
@@ -74,8 +79,51 @@ fn features(lines: Lines) -> Result<Features> {
 
 fn barcodes(lines: Lines) -> Result<Vec<String>> {
     let mut all = Vec::new();
-    each_line(lines, "barcode", MOST_BYTES, |line| all.push(line.split('\t').next().unwrap_or_default().trim().to_owned()))?;
+    each_line(lines, "barcode", MOST_BYTES, |line| all.push(Fields(Some(line)).next().unwrap_or_default().into_owned()))?;
     Ok(all)
+}
+
+/// The fields of a line, without the space around them and without their quotation marks.
+struct Fields<'a>(Option<&'a str>);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Cow<'a, str>;
+
+    fn next(&mut self) -> Option<Cow<'a, str>> {
+        let rest = self.0.take()?;
+        if let Some((field, after)) = quoted(rest) {
+            self.0 = after;
+            return Some(Cow::Owned(field));
+        }
+        let (field, after) = rest.split_once('\t').map_or((rest, None), |(field, after)| (field, Some(after)));
+        self.0 = after;
+        Some(Cow::Borrowed(field.trim()))
+    }
+}
+
+/// The quoted field at the beginning of `text` and what follows its tab; `None` where the field is not quoted as a
+/// whole, and so has its marks for itself: `"5'" end`, `5"`.
+fn quoted(text: &str) -> Option<(String, Option<&str>)> {
+    let inside = text.trim_start_matches(' ').strip_prefix('"')?;
+    let (mut field, mut signs) = (String::new(), inside.char_indices());
+    while let Some((at, sign)) = signs.next() {
+        let next = inside[at + sign.len_utf8()..].chars().next();
+        match (sign, next) {
+            ('\\' | '"', Some('"')) => {
+                field.push('"');
+                signs.next();
+            }
+            ('"', _) => {
+                let after = inside[at + 1..].trim_start_matches([' ', '\r']);
+                return match after.strip_prefix('\t') {
+                    Some(after) => Some((field, Some(after))),
+                    None => after.is_empty().then_some((field, None)),
+                };
+            }
+            _ => field.push(sign),
+        }
+    }
+    None
 }
 
 /// What a line takes at most: its text as both id and name, three strings, and what the allocator adds to them.
@@ -101,7 +149,7 @@ fn each_line(mut lines: Lines, what: &str, most: usize, mut f: impl FnMut(&str))
             blank = true;
             continue;
         }
-        if blank || text.starts_with('\t') {
+        if blank || text.starts_with('\t') || text.starts_with("\"\"\t") || text.trim_end() == "\"\"" {
             return Err(lines.error_before(Kind::Invalid, format!("a line without a {what}, here or just before; there must be one per line")));
         }
         f(text);
@@ -127,6 +175,19 @@ mod tests {
         assert_eq!(v3.types.unwrap(), ["Gene Expression", "", "Custom"]);
         assert_eq!(barcodes_from(Box::new(&b"AAA-1\nCCC-1"[..]), "b").unwrap(), ["AAA-1", "CCC-1"]);
         assert_eq!(barcodes_from(Box::new(&b""[..]), "b").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn quoted_fields_lose_their_marks() {
+        let read = parsed(b"\"ENSG1\"\t\"CD3D\"\t\"Gene Expression\"\r\n\"a\tb\"\t\"say \\\"x\\\"\"\n\"c\" \t\"say \"\"y\"\"\"\n").unwrap();
+        assert_eq!(read.ids, ["ENSG1", "a\tb", "c"]);
+        assert_eq!(read.names, ["CD3D", "say \"x\"", "say \"y\""]);
+        assert_eq!(read.types.unwrap(), ["Gene Expression", "", ""]);
+        // Marks that do not surround the field are its own.
+        let own = parsed("5'\"\t\"a\" b\n\"open\tx\n\"\"\"\tend\n\"\u{e9}\"\t\"\"\n".as_bytes()).unwrap();
+        assert_eq!(own.ids, ["5'\"", "\"open", "\"\"\"", "\u{e9}"]);
+        assert_eq!(own.names, ["\"a\" b", "x", "end", "\u{e9}"]);
+        assert_eq!(barcodes_from(Box::new(&b"\"AAA-1\"\n\"CCC-1\"\n"[..]), "b").unwrap(), ["AAA-1", "CCC-1"]);
     }
 
     #[test]

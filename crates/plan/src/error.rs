@@ -5,6 +5,8 @@ use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::sql::sqlparser::parser::ParserError;
 use skytether_common::{Detail, Error, Kind};
 
+use crate::engine_words::{Plain, defect, plain};
+
 /// Ours as DataFusion passes it on; [`from_datafusion`] finds it again.
 #[must_use]
 pub fn to_datafusion(error: Error) -> DataFusionError {
@@ -25,7 +27,7 @@ pub fn from_datafusion(error: DataFusionError) -> Error {
                 Ok(nested) => from_datafusion(*nested),
                 Err(other) => match other.downcast::<ArrowError>() {
                     Ok(arrow) => from_datafusion(DataFusionError::ArrowError(arrow, None)),
-                    Err(other) => found_below(other.as_ref()).unwrap_or_else(|| Error::internal(lower(&other.to_string()))),
+                    Err(other) => found_below(other.as_ref()).unwrap_or_else(|| translated(&DataFusionError::External(other))),
                 },
             },
         };
@@ -67,10 +69,15 @@ fn found_below(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
 
 /// An error of DataFusion's own.
 fn translated(error: &DataFusionError) -> Error {
-    let ours = Error::new(kind_of(error), lower(&text_of(error)));
+    let Plain { text, kind } = plain(&text_of(error));
+    let kind = kind.unwrap_or_else(|| kind_of(error));
+    if kind == Kind::Internal {
+        tracing::debug!("the engine failed: {}", error.strip_backtrace());
+    }
+    let ours = Error::new(kind, if kind == Kind::Internal { defect(&lower(&text)) } else { lower(&text) });
     match error.find_root() {
         DataFusionError::SchemaError(e, _) => match e.as_ref() {
-            SchemaError::FieldNotFound { field, .. } => ours.with_detail(Detail::MissingColumn { column: field.name.clone() }),
+            SchemaError::FieldNotFound { field, .. } if kind == Kind::Invalid => ours.with_detail(Detail::MissingColumn { column: field.name.clone() }),
             _ => ours,
         },
         _ => ours,
@@ -117,7 +124,6 @@ fn kind_of(error: &DataFusionError) -> Kind {
             | SchemaError::DuplicateUnqualifiedField { .. }
             | SchemaError::FieldNotFound { .. } => Kind::Invalid,
         },
-        D::Internal(text) if call_text(text).is_some() => Kind::Invalid,
         D::NotImplemented(_) => Kind::Unsupported,
         D::IoError(_) => Kind::Unavailable,
         D::Context(_, inner) | D::Diagnostic(_, inner) => kind_of(inner),
@@ -139,8 +145,8 @@ fn kind_of(error: &DataFusionError) -> Kind {
     }
 }
 
-/// The text for `error`: without a backtrace, without DataFusion's class in front ("Error during planning: "), and
-/// without advice that only makes sense to a program that embeds the engine.
+/// The text for `error`: without a backtrace, and without advice that only makes sense to a program that embeds the
+/// engine.
 fn text_of(error: &DataFusionError) -> String {
     use DataFusionError as D;
     match error {
@@ -151,39 +157,9 @@ fn text_of(error: &DataFusionError) -> String {
         _ => {}
     }
     let text = error.strip_backtrace();
-    if let Some(text) = call_text(&text) {
-        return text;
-    }
-    let classes =
-        ["Error during planning: ", "Execution error: ", "This feature is not implemented: ", "Resources exhausted: ", "Schema error: ", "Substrait error: "];
-    let text = classes.iter().find_map(|class| text.strip_prefix(class)).unwrap_or(&text);
     // Removes a setting that no user can change here, and the name of the nameless catalog
     // (`table '@.@.trips' not found`).
     text.replace(" or disable the datafusion.sql_parser.enable_ident_normalization configuration", "").replace("'@.@.", "'")
-}
-
-/// What is wrong with the arguments of a call, from the engine's text. For a function with several forms the engine
-/// lists why each of them does not fit, and calls that a bug of its own.
-fn call_text(text: &str) -> Option<String> {
-    let (before, why) = text.split_once("' failed to match any signature, errors: ")?;
-    let (_, name) = before.rsplit_once("Function '")?;
-    let (why, rest) = why.split_once("\nThis issue was likely").unwrap_or((why, ""));
-    // "Function 'sum' expects 1 arguments but received 3", once for each form.
-    let number = |words: &str| words.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<usize>().ok();
-    let numbers: Vec<_> = why.split(" expects ").skip(1).filter(|words| words.contains(" arguments but received ")).filter_map(number).collect();
-    let forms = why.matches("Error during planning: ").count() + why.matches("Internal error: ").count();
-    if let (Some(least), Some(most), Some(received)) =
-        (numbers.iter().min(), numbers.iter().max(), why.split_once(" but received ").and_then(|(_, words)| number(words)))
-        && numbers.len() >= forms
-    {
-        let takes = if least == most { format!("{least} argument{}", if *least == 1 { "" } else { "s" }) } else { format!("{least} to {most} arguments") };
-        return Some(format!("{name} takes {takes}, not {received}"));
-    }
-    let call = rest.split_once("argument types '").and_then(|(_, call)| call.split_once("'. You might"));
-    Some(match call {
-        Some((call, _)) => format!("{name} does not take arguments of these types: {call}"),
-        None => format!("{name} does not take arguments of these types"),
-    })
 }
 
 /// The text for a syntax error, with its place in the query.

@@ -46,6 +46,7 @@ pub mod codec;
 mod column_source;
 pub mod combine;
 pub mod cut;
+mod engine_words;
 pub mod error;
 pub mod explain_text;
 pub mod expressions;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3_arrow::PySchema;
+use pyo3_arrow::{PyRecordBatch, PySchema};
 use serde::Serialize;
 use skytether::{
     Credentials, DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
-    RepairOptions, ResizeOptions, ScrubOptions, Secret, TableScan, files,
+    RepairOptions, ResizeOptions, ScrubOptions, Secret, TableScan, Values, files,
 };
 use skytether_common::{DatasetName, Error, Result};
 
@@ -218,8 +218,17 @@ impl PyFleet {
         block(py, async move { Fleet::connect_with(&url, &credentials).await }).map(Self::new)
     }
 
-    fn sql(&self, py: Python<'_>, text: String, cut: &str) -> PyResult<PyResultSet> {
-        PyResultSet::plan(py, Arc::clone(&self.0), Asked::sql(text), options(cut)?)
+    /// Plans a query; `values` is a record batch of one row, with a column for each parameter.
+    #[pyo3(signature = (text, cut, values = None))]
+    fn sql(&self, py: Python<'_>, text: String, cut: &str, values: Option<PyRecordBatch>) -> PyResult<PyResultSet> {
+        let values = values.map(|row| Values::new(row.into_inner())).transpose().or_raise()?.unwrap_or_default();
+        PyResultSet::plan(py, Arc::clone(&self.0), Asked::sql(text, values), options(cut)?)
+    }
+
+    /// The columns of the table `domain.dataset` or `domain.dataset.table`.
+    fn schema_of(&self, py: Python<'_>, table: String) -> PyResult<PySchema> {
+        let fleet = self.fleet()?;
+        Ok(PySchema::new(block(py, async move { fleet.schema_of(&table).await })?))
     }
 
     fn substrait(&self, py: Python<'_>, plan: Vec<u8>, cut: &str) -> PyResult<PyResultSet> {

@@ -1,9 +1,11 @@
 //! Specs of grouped moments, and genes ranked from them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
-use arrow::datatypes::{Field, Schema};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{Field, Schema, UInt32Type};
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::EmitTo;
 use pyo3::prelude::*;
@@ -56,6 +58,11 @@ struct Asked {
     /// If set, the groups of the query are three: cells in the first set alone, in the second alone, and in both. The
     /// value has the names of the two sets.
     overlap: Option<(String, String)>,
+    /// The last group of the query is of cells that count nowhere: neither as a group nor as the rest.
+    #[serde(default)]
+    without_last: bool,
+    /// The numbers of the genes to rank; all that the query gives without it.
+    genes: Option<Vec<u32>>,
 }
 
 /// Runs `query` (columns `gene_id`, `moments`, and `gene` for names) and ranks its genes; the columns are those of
@@ -68,7 +75,14 @@ pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResul
     PyTable::try_new(ranked, ranking_schema())
 }
 
-fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<Vec<RecordBatch>> {
+fn ranked(mut batches: Vec<RecordBatch>, asked: Asked) -> Result<Vec<RecordBatch>> {
+    if let Some(genes) = &asked.genes {
+        let genes: HashSet<u32> = genes.iter().copied().collect();
+        batches = batches.iter().map(|batch| of_genes(batch, &genes)).collect::<Result<_>>()?;
+    }
+    if asked.without_last {
+        batches = batches.iter().map(without_last).collect::<Result<_>>()?;
+    }
     let options = RankOptions {
         groups: asked.groups,
         reference: asked.reference.map_or(Reference::Rest, Reference::Group),
@@ -87,22 +101,53 @@ fn ranked(batches: Vec<RecordBatch>, asked: Asked) -> Result<Vec<RecordBatch>> {
     }
 }
 
+/// The rows of `genes`.
+fn of_genes(batch: &RecordBatch, genes: &HashSet<u32>) -> Result<RecordBatch> {
+    let failed = |e| Error::internal("cannot choose the genes").with_source(e);
+    let ids = batch.column_by_name("gene_id").and_then(|ids| ids.as_primitive_opt::<UInt32Type>());
+    let Some(ids) = ids else { return Err(Error::invalid("ranking genes needs a column \"gene_id\" of unsigned integers")) };
+    let wanted: BooleanArray = ids.iter().map(|id| Some(id.is_some_and(|id| genes.contains(&id)))).collect();
+    filter_record_batch(batch, &wanted).map_err(failed)
+}
+
+/// `genes` without the moments of the last group.
+fn without_last(genes: &RecordBatch) -> Result<RecordBatch> {
+    rebuilt(genes, None)
+}
+
 /// `genes` with the moments of the two sets, instead of those of the first alone, the second alone, and both.
 fn with_both(genes: &RecordBatch, names: &Arc<[String]>) -> Result<RecordBatch> {
+    rebuilt(genes, Some(names))
+}
+
+/// `genes` with other groups: the two sets that are called `two`, which the query has as the first alone, the second
+/// alone and both; or all groups but the last.
+fn rebuilt(genes: &RecordBatch, two: Option<&Arc<[String]>>) -> Result<RecordBatch> {
     let failed = |e| Error::internal("cannot rebuild the moments").with_source(e);
     let Ok(at) = genes.schema().index_of("moments") else { return Err(Error::invalid("ranking genes needs a column \"moments\"")) };
     let column = genes.column(at);
     let results = Results::open(column.as_ref())?;
+    // Every row has the same groups, and one entry more for the cells in none.
+    let width = if genes.num_rows() == 0 { 0 } else { results.range(0).len() };
+    let names: Arc<[String]> = match two {
+        Some(two) => Arc::clone(two),
+        None => (0..width.saturating_sub(2)).map(|i| results.name(results.range(0).start + i).unwrap_or_default().to_owned()).collect(),
+    };
     let mut store = MomentStore::default();
-    store.reserve(names, genes.num_rows())?;
+    store.reserve(&names, genes.num_rows())?;
     for row in 0..genes.num_rows() {
         let range = results.range(row);
-        if range.len() != 4 || column.is_null(row) {
-            return Err(Error::invalid("two sets of cells that overlap need three groups: first alone, second alone, both"));
+        if range.len() != width || column.is_null(row) || width < 2 || (two.is_some() && width != 4) {
+            return Err(Error::invalid("the query has other groups than were asked for"));
         }
-        let [a, b, both, rest] = [0, 1, 2, 3].map(|i| results.moments(range.start + i));
-        let (a, b) = overlapping(&a, &b, &both);
-        for (group, moments) in [a, b, rest].iter().enumerate() {
+        let of = |i: usize| results.moments(range.start + i);
+        let groups = if two.is_some() {
+            let (a, b) = overlapping(&of(0), &of(1), &of(2));
+            vec![a, b, of(3)]
+        } else {
+            (0..width).filter(|i| i + 2 != width).map(of).collect()
+        };
+        for (group, moments) in groups.iter().enumerate() {
             store.merge(row, group, moments);
         }
     }

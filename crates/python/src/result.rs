@@ -13,7 +13,7 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3_arrow::{PyRecordBatchReader, PySchema, PyTable};
-use skytether::{Fleet, Query, QueryOptions, ReceiptHandle, TableScan};
+use skytether::{Fleet, Query, QueryOptions, ReceiptHandle, TableScan, Values};
 use skytether_common::{Error, Result};
 
 use tokio::runtime::Runtime;
@@ -27,19 +27,19 @@ use crate::slot::Slot;
 /// The request that a result answers.
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
-    /// A text of SQL, or a Substrait plan.
-    Query(skytether::Statement),
+    /// A text of SQL, or a Substrait plan, and the values of its parameters.
+    Query(skytether::Statement, Values),
     /// A scan of one table.
     Scan(TableScan),
 }
 
 impl Asked {
-    pub(crate) fn sql(text: String) -> Self {
-        Self::Query(skytether::Statement::Sql(text.into()))
+    pub(crate) fn sql(text: String, values: Values) -> Self {
+        Self::Query(skytether::Statement::Sql(text.into()), values)
     }
 
     pub(crate) fn substrait(plan: Vec<u8>) -> Self {
-        Self::Query(skytether::Statement::Substrait(plan.into()))
+        Self::Query(skytether::Statement::Substrait(plan.into()), Values::default())
     }
 }
 
@@ -98,7 +98,7 @@ impl Drop for PyResultSet {
 
 async fn plan(fleet: Arc<Fleet>, asked: Asked, options: QueryOptions) -> Result<Query> {
     match &asked {
-        Asked::Query(query) => fleet.ask(query, &options).await,
+        Asked::Query(query, values) => fleet.service().ask_with(query, values, &options).await,
         Asked::Scan(scan) => fleet.scan(scan, &options).await,
     }
 }

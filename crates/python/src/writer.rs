@@ -97,6 +97,20 @@ impl PyWriter {
     }
 }
 
+/// Gives the entries their genes' numbers in `here`, and drops those of genes that it leaves out. The reader has
+/// checked that every row is one of the file's.
+fn renumber(here: &[i32], genes: &mut Vec<u32>, cells: &mut Vec<u32>, values: &mut Vec<f64>) {
+    let mut kept = 0;
+    for at in 0..genes.len() {
+        let Some(gene) = here.get(genes[at] as usize).and_then(|gene| u32::try_from(*gene).ok()) else { continue };
+        (genes[kept], cells[kept], values[kept]) = (gene, cells[at], values[at]);
+        kept += 1;
+    }
+    genes.truncate(kept);
+    cells.truncate(kept);
+    values.truncate(kept);
+}
+
 /// A matrix that takes its values in parts of any shape; see `Transposer`.
 #[pyclass(name = "MatrixWriter", module = "skytether._internal", frozen)]
 pub struct PyMatrixWriter {
@@ -139,8 +153,11 @@ impl PyMatrixWriter {
     }
 
     /// All of a Matrix Market file whose rows are genes and whose columns are cells; calls `step` with the number of
-    /// entries after each part.
-    fn push_mtx(&self, py: Python<'_>, path: std::path::PathBuf, step: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// entries after each part. `genes` has for each row of the file the number of its gene here, or -1 for a row that
+    /// is left out (int32); without it, rows are genes.
+    #[pyo3(signature = (path, step, genes = None))]
+    fn push_mtx(&self, py: Python<'_>, path: std::path::PathBuf, step: &Bound<'_, PyAny>, genes: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let here = genes.map(|genes| Ok::<_, Error>(Lent::<i32>::new(&genes, "genes")?.slice().to_vec())).transpose().or_raise()?;
         let mut reader = py.detach(|| MtxReader::open(&path)).or_raise()?;
         let (mut genes, mut cells, mut values) = (Vec::new(), Vec::new(), Vec::new());
         loop {
@@ -155,8 +172,11 @@ impl PyMatrixWriter {
                     if read == 0 {
                         break;
                     }
-                    t.push_triplets(&genes, &cells, &values)?;
                     done += read;
+                    if let Some(here) = &here {
+                        renumber(here, &mut genes, &mut cells, &mut values);
+                    }
+                    t.push_triplets(&genes, &cells, &values)?;
                 }
                 Ok(())
             })?;

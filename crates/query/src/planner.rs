@@ -192,7 +192,13 @@ impl Planner {
 
     async fn plan_here(&self, asked: &Statement, options: &QueryOptions, values: Vec<ScalarValue>) -> Result<Planned> {
         let (begun, shown) = (Instant::now(), Shown::named());
-        self.0.cluster.catalog().look_again();
+        let catalog = self.0.cluster.catalog();
+        if catalog.check_presence().is_err() {
+            // The first query after the drives are back.
+            catalog.probe_lost().await;
+        } else {
+            catalog.look_again();
+        }
         // Taken before it is known what the query reads.
         let running = self.0.cluster.running();
         let planned = match self.plan_over(&shown, asked, options, values.clone(), begun).await {
@@ -472,8 +478,8 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
             ast::Statement::Query(_) => return Ok(statement),
             ast::Statement::Explain { .. } => return Err(explain()),
             ast::Statement::ExplainTable { table_name, .. } => {
-                let columns = format!("`SELECT * FROM {table_name} LIMIT 0` gives a table's columns");
-                return Err(Error::unsupported(format!("DESCRIBE is no query: {columns}, and `skytether ls` lists data sets and their tables")));
+                let columns = format!("`skytether describe {table_name}` shows a table's columns, and information_schema.columns has those of all");
+                return Err(Error::unsupported(format!("DESCRIBE is no query: {columns}; `skytether ls` lists data sets and their tables")));
             }
             other => other.to_string(),
         },
@@ -482,7 +488,9 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     };
     let word: String = what.split_whitespace().next().unwrap_or("this").chars().take(20).collect();
     if word == "SHOW" {
-        return Err(Error::unsupported("SHOW is no query: `skytether ls` lists data sets and their tables, `skytether status` the drives"));
+        return Err(Error::unsupported(
+            "SHOW is no query: information_schema.tables and `skytether ls` list data sets and their tables, `skytether status` the drives",
+        ));
     }
     Err(Error::unsupported(format!("{word} is no query: SQL only reads here; data sets are written by ingest and removed by drop")))
 }

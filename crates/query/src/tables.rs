@@ -19,6 +19,7 @@ use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
 use skytether_slice::Metadata;
 
+use crate::information_schema;
 use crate::mentioned_columns::NamedColumns;
 use skytether_catalog::missing;
 use skytether_catalog::records::root::{RootRecord, TableRecord};
@@ -96,6 +97,8 @@ impl Named {
 pub(crate) struct NamedTables {
     by_reference: HashMap<TableReference, Arc<Named>>,
     records: HashMap<DatasetName, Arc<RootRecord>>,
+    /// Tables about the fleet itself, which the host has.
+    about: HashMap<TableReference, Arc<dyn TableProvider>>,
 }
 
 impl Tables for NamedTables {
@@ -131,6 +134,11 @@ impl NamedTables {
     pub(crate) async fn resolve(references: Vec<TableReference>, catalog: &Catalog, schemas: &SchemaCache, collector: &Collector) -> Result<Self> {
         let mut tables = Self::default();
         for reference in references {
+            if let Some((asked, domain)) = information_schema::Asked::of(&reference) {
+                let table = information_schema::table(asked, domain, catalog, schemas, collector).await?;
+                tables.about.insert(reference, table);
+                continue;
+            }
             let (name, shown) = match &reference {
                 TableReference::Bare { .. } => continue,
                 TableReference::Partial { schema, table } => (DatasetName::new(&**schema, &**table)?, None),
@@ -168,7 +176,7 @@ impl NamedTables {
 
     /// The same tables, and for each dense view of a matrix the view of its sparse rows.
     pub(crate) async fn with_rows(&self, catalog: &Catalog, schemas: &SchemaCache, collector: &Collector) -> Result<Self> {
-        let mut all = Self { by_reference: self.by_reference.clone(), records: self.records.clone() };
+        let mut all = Self { by_reference: self.by_reference.clone(), records: self.records.clone(), about: self.about.clone() };
         for named in self.by_reference.values().filter(|n| n.view == View::Dense) {
             let rows = rows_of(named);
             all.add(rows.clone(), named.record.name.clone(), Some(rows.table().to_owned()), catalog, schemas, collector).await?;
@@ -198,7 +206,8 @@ impl NamedTables {
 
     fn listed(&self, provider: impl Fn(&Named, &TableReference) -> Arc<dyn TableProvider>) -> Result<Arc<dyn CatalogProviderList>> {
         let list = MemoryCatalogProviderList::new();
-        for (reference, named) in &self.by_reference {
+        let stored = self.by_reference.iter().map(|(reference, named)| (reference, provider(named, reference)));
+        for (reference, table) in stored.chain(self.about.iter().map(|(reference, table)| (reference, Arc::clone(table)))) {
             let full = reference.clone().resolve(PLAIN, PLAIN);
             let catalog = list.catalog(&full.catalog).unwrap_or_else(|| {
                 let new: Arc<dyn CatalogProvider> = Arc::new(MemoryCatalogProvider::new());
@@ -213,7 +222,7 @@ impl NamedTables {
                     new
                 }
             };
-            schema.register_table(full.table.to_string(), provider(named, reference)).map_err(skytether_plan::error::from_datafusion)?;
+            schema.register_table(full.table.to_string(), table).map_err(skytether_plan::error::from_datafusion)?;
         }
         Ok(Arc::new(list))
     }
@@ -256,7 +265,8 @@ impl Default for SchemaCache {
 }
 
 impl SchemaCache {
-    async fn get(&self, record: &RootRecord, table: &str, view: View, catalog: &Catalog, collector: &Collector) -> Result<Described> {
+    /// The columns of a table, and statistics of those that are stored.
+    pub(crate) async fn get(&self, record: &RootRecord, table: &str, view: View, catalog: &Catalog, collector: &Collector) -> Result<Described> {
         if view == View::Dense {
             return Ok((dense_schema(), Arc::default()));
         }

@@ -38,7 +38,7 @@ pub use skytether_formats::{self as files, storage_schema};
 pub use skytether_host::{
     AdaptiveMode, DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, HostOptions, IndexInfo, IndexRecord, IngestReport,
     ListIndexes, Listing, NewIndex, OldIndex, Output, ParquetView, Placement, Progress, Pushdown, Query, QueryOptions, Receipt, ReceiptHandle, RepairOptions,
-    RepairReport, ResizeOptions, ResizeReport, Scheme, ScrubOptions, ScrubReport, Statement, TableScan, VirtualFile,
+    RepairReport, ResizeOptions, ResizeReport, Scheme, ScrubOptions, ScrubReport, Statement, TableScan, Values, VirtualFile,
 };
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_transport::{Credentials, Secret};

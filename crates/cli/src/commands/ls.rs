@@ -1,6 +1,7 @@
 //! `skytether ls`: the data sets.
 
 use skytether_common::Error;
+use skytether_common::lost::{phrase, without_name};
 
 use crate::common_args::{ListArgs, ListFormat};
 use crate::context::{Failure, fleet, print_line};
@@ -27,6 +28,12 @@ pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
         eprintln!("skytether: {drives} {are} lost; the list is whole, since the other drives have all root records (`skytether status` says what to do)");
         return Ok(());
     }
-    let why: Vec<_> = found.silent.values().map(String::as_str).collect();
-    Err(Failure::Work(Error::unavailable(format!("this list may lack data sets, since {drives} {are} lost: {}", why.join("; ")))))
+    let told = match found.silent.iter().collect::<Vec<_>>().as_slice() {
+        [(name, reason)] => format!("{name} is lost: {}", without_name(name, reason)),
+        _ => {
+            let (told, advice) = phrase(found.silent.iter().map(|(name, reason)| (name.as_str(), reason.as_str())));
+            format!("{told} are lost{}", advice.map(|advice| format!(": {advice}")).unwrap_or_default())
+        }
+    };
+    Err(Failure::Work(Error::unavailable(format!("this list may lack data sets, since {told}"))))
 }

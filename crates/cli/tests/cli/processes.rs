@@ -285,3 +285,61 @@ fn served_fleet_with_parity_survives_a_dead_drive_and_restart() {
     assert_eq!(run(&["sql", sql, "--fleet", &host.url, "--format", "csv"]).code(0).out, less);
     run(&["status", "--fleet", &host.url]).code(0);
 }
+
+/// More drives die than the fleet survives. Each command says so, each thing once; and whichever comes first when the
+/// drives are back succeeds.
+#[test]
+fn first_request_after_too_many_drives_are_back_succeeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut drives: Vec<_> = (0..4).map(|n| Some(drive(dir.path(), n, "127.0.0.1:0"))).collect();
+    let addresses: Vec<String> = drives.iter().flatten().map(|drive| drive.address().to_owned()).collect();
+    let host = Served::start(&["host", "serve", "--drives", &addresses.join(","), "--redundancy", "replicas:2", "--listen", "127.0.0.1:0"]);
+    let csv = file(dir.path(), "t.csv", "v\n1\n2\n");
+    for to in ["d.t", "d.a", "d.b", "d.c", "d.e", "d.f"] {
+        run(&["ingest", &csv, "--to", to, "--fleet", &host.url]).code(0);
+    }
+    let whole = run(&["ls", "--fleet", &host.url]).code(0).out;
+    let sql = ["sql", "SELECT sum(v) AS s FROM d.t", "--format", "csv", "--fleet", &host.url];
+    let (list, status, describe) = (["ls", "--fleet", &host.url], ["status", "--fleet", &host.url], ["describe", "d.a", "--fleet", &host.url]);
+    let first: [&[&str]; 4] = [&sql, &list, &status, &describe];
+    for first in first {
+        for n in [1, 2] {
+            drives[n].take().unwrap().kill();
+        }
+        // The host has to find out: whichever of these needs the drives.
+        let listed = run(&list).code(1);
+        let asked = run(&["sql", "SELECT (SELECT count(*) FROM d.t) + (SELECT count(*) FROM d.a) + (SELECT count(*) FROM d.b)", "--fleet", &host.url]);
+        for said in [&listed.err, &run(&list).code(1).err, &run(&sql).err, &asked.err] {
+            for once in ["start it again", "drive-1", "drive-2", addresses[1].as_str()] {
+                assert!(said.matches(once).count() <= 1, "{once}: {said}");
+            }
+            assert!(!said.contains("drive-0") && !said.contains("drive-3") && said.lines().count() <= 1, "{said}");
+        }
+        assert!(
+            listed.err.contains("drive-1") && listed.err.contains("drive-2") && listed.err.contains("start it again with `skytether drive serve`"),
+            "{listed:?}"
+        );
+        for n in [1, 2] {
+            drives[n] = Some(drive(dir.path(), n, &addresses[n]));
+        }
+        let done = run(first).code(0);
+        assert_eq!(done.err, "", "{first:?}");
+        assert_eq!(run(&sql).code(0).out, "s\n3\n");
+        assert_eq!(run(&list).code(0).out, whole);
+    }
+}
+
+/// Without redundancy a drive that is back is simply asked again.
+#[test]
+fn first_query_after_a_drive_is_back_succeeds_without_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = drive(dir.path(), 0, "127.0.0.1:0");
+    let address = one.address().to_owned();
+    let host = Served::start(&["host", "serve", "--drives", &address, "--listen", "127.0.0.1:0"]);
+    run(&["ingest", &file(dir.path(), "t.csv", "v\n1\n2\n"), "--to", "d.t", "--fleet", &host.url]).code(0);
+    one.kill();
+    let sql = ["sql", "SELECT sum(v) AS s FROM d.t", "--format", "csv", "--fleet", &host.url];
+    assert!(run(&sql).fails(1).contains("drive-0"));
+    let _again = drive(dir.path(), 0, &address);
+    assert_eq!(run(&sql).code(0).out, "s\n3\n");
+}

@@ -124,7 +124,7 @@ impl<'a> Tester<'a> {
                 }
             };
             if mine.n < 2 {
-                check_size(&names[g], mine.n)?;
+                check_size(&names[g], mine.n).map_err(|e| Error::invalid(format!("{}; name with groups= those to test", e.message())))?;
             }
             if other.n < 2 {
                 match reference {

@@ -1,0 +1,285 @@
+//! The engine's texts, in words for the author of a query.
+//!
+//! DataFusion's errors are written for programs that embed it: they print its own structures, name its rules and plans,
+//! and ask for reports at its tracker. [`plain`] is the one place that takes these out. Some faults of a query have no
+//! variant of their own, and are only told by their text: [`Plain::kind`] says so.
+
+use skytether_common::Kind;
+
+/// A text without the engine's inside.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Plain {
+    pub(crate) text: String,
+    /// The kind that the text tells, where the error's variant says less.
+    pub(crate) kind: Option<Kind>,
+}
+
+impl Plain {
+    fn of(text: impl Into<String>, kind: Kind) -> Self {
+        Self { text: text.into(), kind: Some(kind) }
+    }
+}
+
+/// What the engine says where it takes a fault for its own.
+const REPORTS: [&str; 5] = [
+    "This issue was likely caused by a bug",
+    "This was likely caused by a bug",
+    "Please help us to resolve this",
+    "This is a bug in DataFusion",
+    "please report it",
+];
+
+/// The engine's classes of errors, which it puts in front of its texts, also within others.
+const CLASSES: [&str; 13] = [
+    "Error during planning: ",
+    "Internal error: ",
+    "Execution error: ",
+    "This feature is not implemented: ",
+    "Resources exhausted: ",
+    "Schema error: ",
+    "Substrait error: ",
+    "Arrow error: ",
+    "External error: ",
+    "Invalid argument error: ",
+    "Compute error: ",
+    "Cast error: ",
+    "Parser error: ",
+];
+
+/// Nodes of plans, as a dump of one begins its lines.
+const NODES: [&str; 13] = [
+    "Projection:",
+    "Filter:",
+    "Aggregate:",
+    "TableScan:",
+    "Sort:",
+    "Limit:",
+    "SubqueryAlias:",
+    "WindowAggr:",
+    "Subquery:",
+    "Union",
+    "EmptyRelation",
+    "CrossJoin:",
+    "Unnest:",
+];
+
+/// Names that the engine gives to what it makes of a subquery.
+const SUBQUERIES: [&str; 3] = ["__correlated_sq_", "__scalar_sq_", "__exists_sq_"];
+
+/// What is said of a subquery that can't be planned.
+const NO_SUBQUERY: &str = "a subquery in this place can't be run: write it as a join, or as a condition of its own in WHERE";
+
+/// Words that only mean something to who knows the engine's code.
+const INSIDE: [&str; 8] = ["DataFusion", "datafusion", "LogicalPlan", "PhysicalExpr", "ExecutionPlan", "logical plan", "physical plan", "::"];
+
+/// `text` of an error, for the author of a query.
+pub(crate) fn plain(text: &str) -> Plain {
+    let own = REPORTS.iter().any(|words| text.contains(words));
+    let cut = REPORTS.iter().filter_map(|words| text.find(words)).min().unwrap_or(text.len());
+    let mut said = text.get(..cut).unwrap_or(text).trim_end().to_owned();
+    if let Some(told) = told(text, &said) {
+        return told;
+    }
+    // "Optimizer rule 'x' failed\ncaused by\n..."
+    if let Some((_, cause)) = said.rsplit_once("\ncaused by\n") {
+        said = cause.to_owned();
+    }
+    let said = undumped(&without_classes(&said)).trim_end_matches([' ', '.', ':', ',', '(', '\n']).to_owned();
+    if own {
+        return Plain { text: said, kind: Some(Kind::Internal) };
+    }
+    if !said.contains(' ') && text.starts_with("This feature is not implemented: ") {
+        return Plain::of(format!("{said} is not supported"), Kind::Unsupported);
+    }
+    Plain { text: said, kind: None }
+}
+
+/// What a user is told of a defect of the engine. `said` is what is known of it.
+pub(crate) fn defect(said: &str) -> String {
+    let line = said.lines().next().unwrap_or_default().trim();
+    let inside = INSIDE.iter().any(|word| line.contains(word)) || line.len() > 200 || line.is_empty();
+    let cause = if inside { String::new() } else { format!(" ({line})") };
+    format!("this query can't be run, which is a defect of Skytether's{cause}: write it in another way, and report it with the query and its tables' columns")
+}
+
+/// Faults that only their text tells; `said` is the text up to where the engine asks for a report.
+fn told(text: &str, said: &str) -> Option<Plain> {
+    if let Some((_, rest)) = text.split_once("Physical plan does not support logical expression ") {
+        let what = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let subquery = ["Exists", "InSubquery", "ScalarSubquery", "SetComparison", "OuterReferenceColumn"].contains(&what);
+        let text = if subquery { NO_SUBQUERY } else { "an expression in this place can't be run" };
+        return Some(Plain::of(text, Kind::Unsupported));
+    }
+    if SUBQUERIES.iter().any(|name| said.contains(name)) {
+        return Some(Plain::of(NO_SUBQUERY, Kind::Unsupported));
+    }
+    if text.contains("should be rewritten to LogicalPlan::Unnest") {
+        return Some(Plain::of("unnest can't be inside another call or a condition: unnest in a subquery, and use its column outside", Kind::Unsupported));
+    }
+    if let Some((_, rest)) = text.split_once("Unsupported logical plan: ") {
+        let written = ["CreateMemoryTable", "CreateView", "Dml", "Copy"].iter().any(|node| rest.starts_with(node));
+        let text = if written { "SQL only reads here: leave INTO out" } else { "this kind of statement can't be run" };
+        return Some(Plain::of(text, Kind::Unsupported));
+    }
+    if let Some((_, rest)) = text.split_once("Unsupported ast node ") {
+        let what = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        return Some(Plain::of(format!("{} is not supported", what.to_uppercase()), Kind::Unsupported));
+    }
+    if text.contains("Failed to coerce types ") {
+        return Some(Plain::of(without_classes(said).trim_end_matches('.'), Kind::Invalid));
+    }
+    // Two regular expression engines, one behind the engine's own wrapper.
+    if text.contains("regex parse error") || text.contains("Regular expression did not compile") {
+        let why = said.rsplit_once("error: ").map_or("", |(_, why)| why);
+        let why = why.lines().next().unwrap_or_default().trim_end_matches(['.', ')', '~']);
+        return Some(Plain::of(format!("this is no regular expression: {why}"), Kind::Invalid));
+    }
+    call(text).map(|text| Plain::of(text, Kind::Invalid))
+}
+
+/// What is wrong with the arguments of a call, from the engine's text. For a function with several forms the engine
+/// lists why each of them does not fit, and calls that a bug of its own.
+fn call(text: &str) -> Option<String> {
+    let signature = text.split_once("argument types '").and_then(|(_, rest)| rest.split_once("'. You might")).map(|(call, _)| call);
+    let Some((before, why)) = text.split_once("' failed to match any signature, errors: ") else {
+        let unfit = ["failed to coerce arguments", "coercion failed with", "' requires ", " does not support type "]
+            .iter()
+            .any(|words| text.to_lowercase().contains(words));
+        let (call, name) = signature.and_then(|call| Some((call, call.split_once('(')?.0))).filter(|_| unfit)?;
+        return Some(format!("{name} does not take arguments of these types: {call}"));
+    };
+    let (_, name) = before.rsplit_once("Function '")?;
+    let (why, _) = why.split_once("\nThis issue was likely").unwrap_or((why, ""));
+    // "Function 'sum' expects 1 arguments but received 3", once for each form.
+    let number = |words: &str| words.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<usize>().ok();
+    let numbers: Vec<_> = why.split(" expects ").skip(1).filter(|words| words.contains(" arguments but received ")).filter_map(number).collect();
+    let forms = why.matches("Error during planning: ").count() + why.matches("Internal error: ").count();
+    if let (Some(least), Some(most), Some(received)) =
+        (numbers.iter().min(), numbers.iter().max(), why.split_once(" but received ").and_then(|(_, words)| number(words)))
+        && numbers.len() >= forms
+    {
+        let takes = if least == most { format!("{least} argument{}", if *least == 1 { "" } else { "s" }) } else { format!("{least} to {most} arguments") };
+        return Some(format!("{name} takes {takes}, not {received}"));
+    }
+    Some(match signature {
+        Some(call) => format!("{name} does not take arguments of these types: {call}"),
+        None => format!("{name} does not take arguments of these types"),
+    })
+}
+
+/// Without the names of the engine's classes, in front and within.
+fn without_classes(text: &str) -> String {
+    let mut text = text.to_owned();
+    for class in CLASSES {
+        while let Some(rest) = text.strip_prefix(class) {
+            text = rest.to_owned();
+        }
+        text = text.replace(&format!(": {class}"), ": ").replace(&format!(". {class}"), ". ");
+    }
+    // A class in front may have hidden another.
+    if CLASSES.iter().any(|class| text.starts_with(class)) { without_classes(&text) } else { text }
+}
+
+/// Without a plan or a structure of the engine that is printed at the end. What is in quotes is the user's.
+fn undumped(text: &str) -> &str {
+    let plan = text.match_indices('\n').find(|(at, _)| {
+        let line = text.get(at + 1..).unwrap_or_default().lines().next().unwrap_or_default().trim_start();
+        NODES.iter().any(|node| line.starts_with(node)) || line.split([':', ' ']).next().is_some_and(|word| word.ends_with("Exec"))
+    });
+    let text = plan.and_then(|(at, _)| text.get(..at)).unwrap_or(text);
+    let mut quote = None;
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), c) if c == open => quote = None,
+            (None, '{') => {
+                let Some(name) = structure(text, at) else { continue };
+                return text.get(..name).unwrap_or(text).trim_end();
+            }
+            _ => {}
+        }
+    }
+    text
+}
+
+/// Where the name of a structure begins that is printed with its fields from `at` on: `Filter { predicate: ...`, also
+/// within others: `Exists(Exists { ...`.
+fn structure(text: &str, at: usize) -> Option<usize> {
+    let (before, fields) = (text.get(..at)?, text.get(at + 1..)?);
+    let field = fields.trim_start();
+    let name_of_field = field.split(|c: char| !(c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit())).next()?;
+    if name_of_field.is_empty() || !field.get(name_of_field.len()..)?.starts_with(':') {
+        return None;
+    }
+    let word = |end: &str| end.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_').len();
+    let mut begin = word(before.strip_suffix(' ')?);
+    if !text.get(begin..)?.starts_with(char::is_uppercase) {
+        return None;
+    }
+    while let Some(outer) = text.get(..begin).and_then(|outer| outer.strip_suffix('(')) {
+        begin = word(outer);
+    }
+    Some(begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_and_plans_are_cut_off_and_quotes_are_kept() {
+        for (text, left) in [
+            ("Substring without for/from is not valid Substring { expr: Identifier(Ident { value: \"a\" }) }", "Substring without for/from is not valid"),
+            ("Bad thing Exists(Exists { subquery: <subquery>, negated: false })", "Bad thing"),
+            ("Cannot cast string 'Point { x: 1 }' to value of Int64 type", "Cannot cast string 'Point { x: 1 }' to value of Int64 type"),
+            ("The plan is wrong:\n  Projection: t.a\n    TableScan: t", "The plan is wrong:"),
+            ("Not in order:\nSortPreservingMergeExec: [a]\n  x", "Not in order:"),
+            ("a {b} c", "a {b} c"),
+        ] {
+            assert_eq!(undumped(text), left);
+        }
+    }
+
+    #[test]
+    fn classes_within_a_text_are_taken_out() {
+        let text = "Execution error: Function 'f' failed: Error during planning: f does not work. Internal error: x";
+        assert_eq!(without_classes(text), "Function 'f' failed: f does not work. x");
+    }
+
+    #[test]
+    fn faults_of_a_query_are_told_by_their_text() {
+        let calls = "No function matches the given name and argument types 'sqrt(Utf8)'. You might need to add explicit type casts.\n\tCandidate functions:\n\tsqrt(Float64)";
+        let report = "This issue was likely caused by a bug in DataFusion's code. Please help us to resolve this by filing a bug report in our issue tracker: https://github.com/apache/datafusion/issues";
+        for (text, kind, plainly) in [
+            (
+                format!("Failed to coerce arguments to satisfy a call to 'sqrt' function. {calls}"),
+                Kind::Invalid,
+                "sqrt does not take arguments of these types: sqrt(Utf8)",
+            ),
+            (
+                format!("Internal error: Failed to coerce types Int64 and List(Int64) in BETWEEN expression.\n{report}"),
+                Kind::Invalid,
+                "Failed to coerce types Int64 and List(Int64) in BETWEEN expression",
+            ),
+            (
+                "regex parse error:\n    [\n    ^\nerror: unclosed character class".to_owned(),
+                Kind::Invalid,
+                "this is no regular expression: unclosed character class",
+            ),
+            ("This feature is not implemented: Unsupported ast node Pivot { table: x }".to_owned(), Kind::Unsupported, "PIVOT is not supported"),
+            ("This feature is not implemented: TOP".to_owned(), Kind::Unsupported, "TOP is not supported"),
+            ("Schema error: No field named u.a. Did you mean '__correlated_sq_1.a'?".to_owned(), Kind::Unsupported, NO_SUBQUERY),
+            (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
+        ] {
+            assert_eq!(plain(&text), Plain::of(plainly, kind));
+        }
+    }
+
+    #[test]
+    fn a_defect_names_no_part_of_the_engine() {
+        assert!(defect("Something odd").contains("(Something odd)"));
+        for said in ["PhysicalExpr Column references bounds", "a::b", "", &"x".repeat(300)] {
+            assert!(!defect(said).contains('('), "{said}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+"""Arguments of scanpy's functions, as far as they are ours: what they mean here, or what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from skytether import InvalidError, UnsupportedError
+
+from ._hints import instead
+
+#: Arguments of ``scanpy.tl.rank_genes_groups`` and ``scipy.stats.ttest_ind`` that have no meaning here, and what has.
+_INSTEAD = {
+    "key_added": "nothing is written into an AnnData here: adata.uns[{value!r}] = res.to_uns() puts the result there",
+    "copy": "nothing is changed in place here: the result is what the call returns",
+    "inplace": "nothing is changed in place here: the result is what the call returns",
+    "mask_var": "genes= chooses the genes to test: a mask, names or numbers",
+    "rankby_abs": "the genes are ranked by their scores: res.to_df(group).sort_values(\"scores\", key=abs, ascending=False) ranks them by the absolute ones",
+    "tie_correct": "it belongs to the Wilcoxon test, which is not offered: leave it out",
+    "nan_policy": "a test refuses NaN and names its gene and cell: leave it out",
+    "alternative": "p-values are two-sided here: leave it out",
+    "axis": "cells are compared, gene by gene: leave it out",
+}
+
+
+def refuse_others(function: str, others: dict[str, Any]) -> None:
+    """Refuses what was given besides a function's own arguments.
+
+    Raises
+    ------
+    InvalidError
+        An argument of scanpy's that means nothing here: the text has what to write instead.
+    TypeError
+        No such argument at all, as for any Python function.
+    """
+    for name, value in others.items():
+        if name not in _INSTEAD:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{instead(name, _KNOWN)}")
+        raise InvalidError(f"{name} is none of {function}'s arguments: {_INSTEAD[name].format(value=value)}")
+
+
+#: Names that are suggested for misspelt ones.
+_KNOWN = ("groupby", "method", "reference", "groups", "transform", "corr_method", "n_genes", "layer", "use_raw", "cells", "genes", "pts", "equal_var", "overlap")
+
+
+def chosen_layer(layer: str | None, use_raw: bool | None, origins: Mapping[str, str], name: str) -> str | None:
+    """The layer that `layer` and scanpy's `use_raw` mean; None for the matrix that the data set is about. `origins` has
+    the matrices' tables by where they are in AnnData.
+
+    Raises
+    ------
+    InvalidError
+        Both are given and differ; or there is no raw, or no X.
+    """
+    if use_raw is None:
+        return layer
+    if layer is not None and (layer != "raw" if use_raw else layer == "raw"):
+        raise InvalidError(f"use_raw={use_raw} and layer={layer!r} are different matrices: give one of them")
+    if layer is not None:
+        return layer
+    wanted, label = ("raw/X", "raw") if use_raw else ("X", "X")
+    if wanted not in origins:
+        raise InvalidError(f"{name} has no {label}: leave use_raw= out for its matrix, or say which with layer=")
+    return None if origins[wanted] == "x" else label
+
+
+def chosen_method(method: str, known: tuple[str, ...]) -> str:
+    """`method`, if it is known.
+
+    Raises
+    ------
+    UnsupportedError
+        One of scanpy's that is not offered.
+    InvalidError
+        None at all.
+    """
+    if method in known:
+        return method
+    offered = ", ".join(map(repr, known))
+    if method in ("wilcoxon", "logreg"):
+        raise UnsupportedError(f"method {method!r} is not offered: use one of {offered}, or scanpy on ds.to_anndata()")
+    raise InvalidError(f"method {method!r} does not exist: use one of {offered}{instead(method, known)}")

@@ -1,0 +1,526 @@
+"""Differential expression over a stored data set: tests of groups of cells, and of any two sets."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Iterable, Literal
+
+import numpy as np
+
+from skytether import InvalidError, NotFoundError, Receipt, SkytetherError, UnsupportedError, _internal
+from skytether.errors import reworded
+
+from . import _features
+from ._arguments import chosen_layer, chosen_method, refuse_others
+from ._hints import instead
+from ._stored import Stored
+
+if TYPE_CHECKING:
+    from ._rank import RankResult
+
+#: Tests that `rank_genes_groups` knows, by scanpy's names; `student` is what the t-test with equal variances is called.
+METHODS = ("t-test", "t-test_overestim_var", "student")
+CORRECTIONS = ("benjamini-hochberg", "bonferroni")
+
+
+class _Missing:
+    """A default that is told apart from all that callers may give; `text` is what help() shows of it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+_REQUIRED: Any = _Missing("<required>")
+#: The warning where counts are tested as they are.
+_OF_COUNTS = "{} holds counts, and they are compared as they are: their fold changes and scores mean little; use transform=\"log1p_cp10k\" to normalise them"
+
+
+def _say_transform(values: str) -> str:
+    return (
+        f"say transform=: {values}. Use transform=\"log1p_cp10k\" for raw counts (scaled to 10,000 per cell, then log1p), "
+        "transform=None for values that are normalised and logarithmic already"
+    )
+
+
+class Testing(Stored):
+    """The tests of a data set."""
+
+    def rank_genes_groups(
+        self,
+        groupby: str,
+        method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
+        reference: str = "rest",
+        groups: Literal["all"] | Iterable[str] = "all",
+        *,
+        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
+        n_genes: int | None = None,
+        layer: str | None = None,
+        use_raw: bool | None = None,
+        cells: Any = None,
+        genes: Any = None,
+        pts: bool = True,
+        **others: Any,
+    ) -> RankResult:
+        """Ranks genes by how differently groups of cells express them, like
+        ``scanpy.tl.rank_genes_groups``. The drives do the work.
+
+        Parameters
+        ----------
+        groupby
+            The obs column that groups the cells. Cells without a value are in no group, but count as rest.
+        method
+            ``"t-test"`` (Welch), ``"t-test_overestim_var"`` (scanpy's, with the group's size for both),
+            ``"student"`` (equal variances).
+        reference
+            ``"rest"`` (each group against all other cells), or the group to compare with.
+        groups
+            Which groups to test; all others still count as rest.
+        transform
+            Required, so that the caller decides: ``"log1p_cp10k"`` for raw counts (each cell scaled to 10,000, then
+            ``log1p``, done by the drives); None where the matrix is normalised and logarithmic already.
+        corr_method
+            How p-values are corrected for the number of genes: ``"benjamini-hochberg"`` or ``"bonferroni"``.
+        n_genes
+            How many genes each group's tables show; None for all. All are tested in any case.
+        layer
+            Which matrix: None for the one that the data set is about, else one of `layers`.
+        use_raw
+            As in scanpy: True for ``layer="raw"``, False for X. Left out, `layer` says it.
+        cells
+            The cells that take part, as in `to_anndata` or as a dict of obs columns and values; None for all. Others
+            are in no group and no rest.
+        genes
+            The genes to test, as in `to_anndata`; None for all. P-values are corrected for these, and cells are
+            normalised with all genes, as where scanpy normalises first and gets ``mask_var=``.
+        pts
+            False: `RankResult.to_uns` leaves the shares of cells out, as scanpy does by default.
+
+        Arguments of scanpy's that can mean nothing here (`key_added`, `copy`, ...) are an error with what to write
+        instead. Warns where counts are tested as they are (``transform=None``).
+
+        Raises
+        ------
+        NotFoundError
+            No such column, group or layer.
+        InvalidError
+            A group of fewer than two cells; transform left out; a data set without cells or genes; no group to test; a
+            value that the transform can't take (gene and cell are named).
+        UnsupportedError
+            The column holds what a table can't.
+        ConflictError
+            The data set was replaced.
+        """
+        refuse_others("rank_genes_groups", others)
+        layer = chosen_layer(layer, use_raw, self._origins, self.name)
+        if transform is _REQUIRED:
+            raise InvalidError(_say_transform(self._what_values(layer)))
+        method = chosen_method(method, METHODS)
+        matrix, column = self._matrix(layer), self._column(groupby)
+        self._check_not_empty(matrix)
+        order = self._kept["categories"].get(groupby)
+        several = not isinstance(groups, str) and isinstance(groups, Iterable)
+        wanted = None if isinstance(groups, str) and groups == "all" else [_group(g, order) for g in (groups if several else [groups])]
+        reference = _group(reference, order)
+        # The drives call booleans true and false, and pandas True and False: both are known, and results have pandas'.
+        booleans = order is None and {*(wanted or ()), reference} & {"True", "False"} and self._is_boolean(column)
+        if booleans:
+            wanted, reference = (None if wanted is None else [g.lower() for g in wanted]), reference.lower()
+        if wanted is not None and not wanted:
+            raise InvalidError("there are no groups to test: name at least one, or say groups=\"all\"")
+        if wanted is not None and reference != "rest" and all(g == reference for g in wanted):
+            raise InvalidError(f"group {reference!r} is the reference itself: name another group to compare with it")
+        # scanpy squares float32 values in float32; Student's test is compared with scipy, which works in doubles.
+        single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
+        options: dict[str, Any] = {"method": method, "reference": None if reference == "rest" else reference, "groups": wanted, "correction": corr_method}
+        if cells is None:
+            spec = _internal.moments_spec(self.name, matrix, transform, column, None, single)
+        else:
+            spec = _internal.moments_spec(self.name, matrix, transform, None, self._codes(groupby, column, cells), single)
+            options["without_last"] = True
+        res = self._rank(
+            spec,
+            matrix,
+            options,
+            {"groupby": groupby, "reference": reference, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
+            n_genes,
+            order,
+            genes=genes,
+            pts=pts,
+        )
+        if order is None and {*res.groups} <= {"true", "false"} and self._is_boolean(column):
+            res._rename({"true": "True", "false": "False"})
+        if not res.groups:
+            raise InvalidError(f"there are no groups to test: no cell of {self.name} has a value in obs column {groupby!r}" + ("" if reference == "rest" else f" other than the reference {reference!r}"))
+        if transform is None and self._is_counts(layer):
+            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
+        self._warn_of_logarithms(layer, transform)
+        return res
+
+    def ttest(
+        self,
+        a: Any,
+        b: Any,
+        equal_var: bool | None = None,
+        *,
+        method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
+        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
+        n_genes: int | None = None,
+        layer: str | None = None,
+        use_raw: bool | None = None,
+        genes: Any = None,
+        overlap: bool = False,
+        **others: Any,
+    ) -> RankResult:
+        """Compares two sets of cells gene by gene, like ``scipy.stats.ttest_ind``. The defaults are those of
+        `rank_genes_groups`: Welch's test, unless `equal_var` or `method` says otherwise. `RankResult.test` and the
+        result's text say which test it was.
+
+        Parameters
+        ----------
+        a, b
+            A dict of obs column to value or list of values (all must match), a boolean mask, a list of
+            cell names or of numbers.
+        equal_var
+            True: Student's test. False: Welch's. None: the one that `method` says.
+        method, transform, corr_method, n_genes, layer, use_raw, genes
+            As in `rank_genes_groups`; `transform` is required here, too.
+        overlap
+            Whether cells may be in both sets. The test takes the sets for independent, which they are not then:
+            p-values come out too large or too small.
+
+        Raises
+        ------
+        InvalidError
+            Cells are in both sets without `overlap`, or both sets are the same cells; `equal_var` and `method` say
+            different tests; and as in `rank_genes_groups`.
+        """
+        from . import _select
+
+        a, b = _select.settled(a), _select.settled(b)
+        refuse_others("ttest", others)
+        layer = chosen_layer(layer, use_raw, self._origins, self.name)
+        method = chosen_method(method, METHODS)
+        if equal_var is not None:
+            if method != "t-test" and (method == "student") != bool(equal_var):
+                raise InvalidError(f"equal_var={equal_var} and method={method!r} are different tests: give one of them")
+            method = "student" if equal_var else method
+        matrix = self._matrix(layer)
+        self._check_not_empty(matrix)
+        if transform is _REQUIRED:
+            raise InvalidError(_say_transform(self._what_values(layer)))
+        if transform is None and self._is_counts(layer):
+            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
+        self._warn_of_logarithms(layer, transform)
+        label_a, label_b = _select.label(a, "first"), _select.label(b, "second")
+        if label_a == label_b:
+            label_a, label_b = f"{label_a} (first)", f"{label_b} (second)"
+        in_a, in_b = _select.mask(a, self._shell.obs, "the first set"), _select.mask(b, self._shell.obs, "the second set")
+        for label, chosen in ((label_a, in_a), (label_b, in_b)):
+            if chosen.sum() < 2:
+                raise InvalidError(f"{label!r} has {chosen.sum()} cells: a t-test needs at least two on each side")
+        both = self._in_both(in_a, in_b, overlap)
+        codes = np.where(in_a, 0, np.where(in_b, 1, -1)).astype(np.int32)
+        names = [label_a, label_b]
+        if both.any():  # a cell is in one group only: those in both sets get one of their own
+            codes[both] = 2
+            names = ["first alone", "second alone", "both"]
+        spec = _internal.moments_spec(self.name, matrix, transform, None, (names, codes))
+        return self._rank(
+            spec,
+            matrix,
+            {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None},
+            {"groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
+            n_genes,
+            None,
+            double=True,
+            genes=genes,
+        )
+
+    # ---- inside
+
+    def _in_both(self, a: np.ndarray, b: np.ndarray, may_overlap: bool) -> np.ndarray:
+        """A mask of the cells in both sets, which are an error unless there `may_overlap`."""
+        both = a & b
+        if not both.any():
+            return both
+        if both.sum() == a.sum() == b.sum():
+            raise InvalidError(f"both sets are the same {int(both.sum()):,} cells of {self.name}: there is nothing to compare")
+        if not may_overlap:
+            count, first = int(both.sum()), str(self.obs_names[int(np.argmax(both))])
+            told = f"cell {first!r} of {self.name} is" if count == 1 else f"{count:,} cells of {self.name} are"
+            some = "" if count == 1 else f" ({first!r} is the first)"
+            raise InvalidError(f"{told} in both sets{some}, and a t-test compares independent ones: leave such cells out of one of them, or say overlap=True to mean it")
+        return both
+
+    def _rank(
+        self,
+        spec: str,
+        matrix: str,
+        options: dict[str, Any],
+        params: dict[str, Any],
+        n_genes: int | None,
+        order: list[str] | None,
+        double: bool = False,
+        genes: Any = None,
+        pts: bool = True,
+    ) -> RankResult:
+        from . import _export
+        from ._rank import RankResult
+
+        _check(options["correction"], CORRECTIONS, "corr_method")
+        if n_genes is not None and n_genes < 1:
+            raise InvalidError(f"n_genes is {n_genes}: show at least one gene, or None for all")
+        literal = spec.replace("'", "''")
+        options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
+        with self._unchanged():
+            names = self._names(matrix) if genes is not None else self._gene_names.get(matrix)
+            where = ""
+            if genes is not None:
+                some = self._some_genes(genes, names, matrix)
+                options["genes"] = some.tolist()
+                where = _export._where(some)
+            # Names that are known from an earlier call are not asked for again.
+            by = "gene_id" if names is not None else "gene_id, gene"
+            query = self.fleet.sql(f"SELECT {by}, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')}{where} GROUP BY {by}")
+            try:
+                ranked = _internal.rank_genes(query._inner, json.dumps(options))
+            except InvalidError as e:
+                raise self._with_names(e, matrix, params["transform"]) from e
+        if names is None:
+            names = self._gene_names[matrix] = _names_of(ranked)
+        column = self._kept.get("gene_ids", {}).get(matrix)
+        return RankResult(
+            self.name,
+            ranked,
+            _of_genes(query.receipt),
+            params,
+            n_genes,
+            order,
+            double,
+            names,
+            pts,
+            ids=None if column is None else (column, self._var_column(matrix, column)),
+            var=lambda column: self._var_column(matrix, column),
+        )
+
+    def _var_column(self, matrix: str, column: str) -> np.ndarray:
+        """A var column of the genes of `matrix`, by number."""
+        origin = self._kept["matrices"][matrix]["origin"]
+        if origin.startswith(_features.ORIGIN):
+            with self._unchanged():
+                var = self._own_var(matrix)
+        else:
+            var = self._shell.raw.var if origin == "raw/X" else self._shell.var
+        if column not in var.columns:
+            raise NotFoundError(f"var of {self.name} has no column {column!r}: it has {', '.join(map(repr, var.columns)) or 'none'}{instead(column, var.columns)}")
+        return var[column].astype(object).to_numpy()
+
+    def _names(self, matrix: str) -> np.ndarray:
+        """The names of a matrix's genes by number."""
+        if matrix not in self._gene_names:
+            origin = self._kept["matrices"][matrix]["origin"]
+            if origin.startswith(_features.ORIGIN):
+                names = self._own_var(matrix).index
+            else:  # raw's genes are others than X's, whichever of them the data set is about
+                names = self._shell.raw.var.index if origin == "raw/X" and self._shell.raw is not None else self._shell.var.index
+            array = names.astype(str).to_numpy(object).copy()
+            array.flags.writeable = False
+            self._gene_names[matrix] = array
+        return self._gene_names[matrix]
+
+    def _some_genes(self, genes: Any, names: np.ndarray | None, matrix: str) -> np.ndarray:
+        """The numbers of the genes that `genes` means, ascending, each once."""
+        import pandas as pd
+
+        from . import _select
+
+        some = np.unique(_select.positions(genes, pd.Index(self._names(matrix) if names is None else names), "gene"))
+        if not len(some):
+            raise InvalidError("there are no genes to test: genes= chooses none")
+        return some
+
+    def _codes(self, groupby: str, column: str, cells: Any) -> tuple[list[str], np.ndarray]:
+        """Groups by number for `cells` alone: names, and for each cell the number of its group; the last group has the
+        cells that take no part, and -1 are cells without a value."""
+        from . import _select
+
+        part = _select.mask(_select.settled(cells), self._shell.obs, "cells=")
+        if not part.any():
+            raise InvalidError("there are no cells to test: cells= chooses none")
+        named = self.fleet.sql(f"SELECT arrow_cast({_quoted(column)}, 'Utf8') AS g FROM {self.table('obs')}").to_arrow().column(0).combine_chunks().dictionary_encode()
+        codes = named.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+        # Groups without a cell among these are none, as after a selection in AnnData.
+        used, here = np.unique(codes[part & (codes >= 0)], return_inverse=True)
+        names = [str(named.dictionary[int(i)].as_py()) for i in used]
+        order = {name: i for i, name in enumerate(self._kept["categories"].get(groupby) or sorted(names, key=_in_numbers))}
+        ranks = sorted(range(len(names)), key=lambda i: order.get(names[i], len(order)))
+        place = np.empty(len(names), np.int32)
+        place[ranks] = np.arange(len(names), dtype=np.int32)
+        numbers = np.full(len(part), -1, np.int32)
+        numbers[part & (codes >= 0)] = place[here] if len(names) else -1
+        numbers[~part] = len(names)
+        outside = "cells that take no part"
+        while outside in names:
+            outside += "."
+        return [*(names[i] for i in ranks), outside], numbers
+
+    def _with_names(self, error: InvalidError, matrix: str, transform: str | None) -> InvalidError:
+        """`error`, with the gene's and the cell's names where it is about one value."""
+        about = error.detail
+        if about is None or about["type"] != "unfit_value":
+            return error
+        total = about.get("total")
+        try:
+            text = self._named(about["cell"], float(about["value"]), None if total is None else float(total), matrix, transform)
+            return reworded(error, text)
+        except SkytetherError:
+            # Without names it says no less.
+            return error
+
+    def _named(self, cell: int, value: float, total: float | None, matrix: str, transform: str | None) -> str:
+        """What is wrong with `value` in `cell`, whose values add up to `total`."""
+        name = repr(str(self.obs_names[cell])) if cell < self.n_obs else str(cell)
+        counts = f"transform=\"{transform}\" is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
+        # The drives know the value by cell and place, and not by gene: one look for it, which they do themselves.
+        at = f"CAST(val[CAST(array_position(idx, CAST({cell} AS INT UNSIGNED)) AS BIGINT)] AS DOUBLE)"
+        infinite = "CAST('Infinity' AS DOUBLE)"
+        if np.isfinite(value) and total is not None and not np.isfinite(total):
+            # Another gene's value leaves the cell without a total.
+            found = self._gene_where(matrix, cell, f"(isnan({at}) OR abs({at}) = {infinite})", at)
+            if found is None:
+                return f"{self.name}: the values of cell {name} add up to more than a 32-bit float holds: scale the matrix down"
+            gene, value = found
+        elif total is not None and value >= 0 and np.isfinite(value):
+            # The gene has no part in it.
+            return f"{self.name}: cell {name} has the total {total:g}: {counts}"
+        else:
+            is_it = f"isnan({at})" if np.isnan(value) else f"{at} = {'-' if value < 0 else ''}{infinite}" if np.isinf(value) else f"{at} = {value!r}"
+            gene = (self._gene_where(matrix, cell, is_it, at) or ("a gene", value))[0]
+        where = f"{self.name}: gene {gene} has the value {value:g} in cell {name}"
+        if not np.isfinite(value):
+            return f"{where}: a test needs finite numbers; leave such genes or cells out, or test another matrix (layer=)"
+        if transform is None:
+            return f"{where}: it or its square is beyond the largest number; remove or scale it"
+        return f"{where}: {counts}"
+
+    def _gene_where(self, matrix: str, cell: int, condition: str, at: str) -> tuple[str, float] | None:
+        """The first gene with an entry in `cell` that meets `condition`, and that entry, which is `at` in SQL."""
+        has = f"array_has(idx, CAST({cell} AS INT UNSIGNED)) AND {condition}"
+        found = self.fleet.sql(f"SELECT gene, {at} AS value FROM {self.table(matrix + '_rows')} WHERE {has} ORDER BY gene_id LIMIT 1").to_arrow().to_pylist()
+        return (repr(found[0]["gene"]), found[0]["value"]) if found else None
+
+    def _place(self, matrix: str) -> dict[str, Any]:
+        """Where a matrix is in AnnData, as scanpy's parameters say it."""
+        origin = self._kept["matrices"][matrix]["origin"]
+        layer = next((origin.removeprefix(kind) for kind in ("layers/", _features.ORIGIN) if origin.startswith(kind)), None)
+        return {"use_raw": origin == "raw/X", "layer": layer}
+
+    def _column(self, groupby: str) -> str:
+        """What the obs column `groupby` is called in SQL."""
+        known = self._kept.get("obs_in_sql")
+        if known is None:  # ingested before this was noted
+            return groupby
+        if groupby in known:
+            return known[groupby]
+        if groupby in self._kept["not_in_sql"]["obs"]:
+            raise UnsupportedError(f"obs column {groupby!r} of {self.name} holds what a table can't: make it text, numbers or categories, and ingest it again")
+        raise NotFoundError(f"obs of {self.name} has no column {groupby!r}: it has {', '.join(map(repr, known)) or 'none'}{instead(groupby, known)}")
+
+    def _is_boolean(self, column: str) -> bool:
+        import pyarrow as pa
+
+        with self._unchanged():
+            return pa.types.is_boolean(pa.schema(self.fleet.sql(f"SELECT {_quoted(column)} FROM {self.table('obs')} LIMIT 0")).field(0).type)
+
+    def _check_not_empty(self, matrix: str) -> None:
+        cells, genes = self._kept["matrices"][matrix]["shape"]
+        if not cells or not genes:
+            raise InvalidError(f"{self.name} has no {'cells' if not cells else 'genes'}: there is nothing to test")
+
+    def _matrix(self, layer: str | None) -> str:
+        tables = self._tables()
+        if layer not in tables:
+            there = ", ".join(repr(n) for n in self.layers)
+            raise NotFoundError(f"{self.name} has no layer {layer!r}: " + (f"it has {there}, and None for the main one" if there else "it has only the main matrix (layer=None)") + instead(layer, self.layers))
+        return tables[layer]
+
+    def _is_counts(self, layer: str | None) -> bool:
+        import pyarrow as pa
+
+        rows = self.table(f"{self._matrix(layer)}_rows")
+        with self._unchanged():
+            field = pa.schema(self.fleet.sql(f"SELECT val FROM {rows} LIMIT 0")).field(0)
+        return pa.types.is_integer(field.type.value_type)
+
+    @cached_property
+    def _known_as_counts(self) -> dict[str, bool]:
+        """By matrix, whether it is stored as integers, where a test asked: it is asked once, as tests are repeated."""
+        return {}
+
+    def _warn_of_logarithms(self, layer: str | None, transform: str | None) -> None:
+        if transform is None:
+            return
+        matrix = self._matrix(layer)
+        if matrix not in self._known_as_counts:
+            self._known_as_counts[matrix] = self._is_counts(layer)
+        if not self._known_as_counts[matrix]:
+            warnings.warn(
+                f"{self._what_values(layer)}, and transform=\"{transform}\" normalises them and takes their logarithm (once more, if they are logarithms): "
+                "say transform=None to compare them as they are; estimated counts, which need not be integers, are right as it is",
+                stacklevel=3,
+            )
+
+    def _what_values(self, layer: str | None) -> str:
+        which = "its values" if layer is None else f"the values of layer {layer!r}"
+        if self._is_counts(layer):
+            return f"{which} are all non-negative integers, which looks like raw counts"
+        return f"{which} are not all integers, which looks like normalised data"
+
+
+def _names_of(ranked: Any) -> np.ndarray:
+    """The genes' names by number; any group has them all."""
+    import pyarrow as pa
+
+    for batch in pa.table(ranked).to_batches()[:1]:
+        names = np.empty(len(batch), object)
+        names[batch.column("gene_id").to_numpy()] = batch.column("names").to_pandas().to_numpy(object)
+        # Results share it.
+        names.flags.writeable = False
+        return names
+    return np.zeros(0, object)
+
+
+def _of_genes(receipt: Receipt) -> Receipt:
+    """The receipt of a query of a row per gene."""
+    return Receipt(receipt._json, re.sub(r"\A([\d,]+) row(s?)\b", r"\1 gene\2", receipt._tree), receipt._operators)
+
+
+def _group(group: Any, order: list[str] | None) -> str:
+    """A group's name as the drives say it: booleans are ``true`` and ``false``, unless they are categories."""
+    text = str(group)
+    return text.lower() if isinstance(group, (bool, np.bool_)) and text not in (order or ()) else text
+
+
+def _in_numbers(name: str) -> tuple[float, str]:
+    """Orders texts of numbers as numbers, before others."""
+    try:
+        return float(name), name
+    except ValueError:
+        return float("inf"), name
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _check(value: str, allowed: tuple[str, ...], what: str) -> None:
+    if value not in allowed:
+        raise InvalidError(f"{what} {value!r} does not exist: use one of {', '.join(map(repr, allowed))}{instead(value, allowed)}")
