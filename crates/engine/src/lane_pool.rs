@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -152,6 +153,7 @@ impl Worker for LanePool {
                 meter: Arc::clone(&meter),
                 permit: Mutex::default(),
                 current: Mutex::default(),
+                ended: AtomicBool::new(false),
                 last: Mutex::default(),
                 given: Arc::clone(&given),
             });
@@ -212,6 +214,8 @@ struct Feeding {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     /// The slice that it works on.
     current: Mutex<Option<u32>>,
+    /// Whether there are no more slices.
+    ended: AtomicBool,
     /// When its last slice was done.
     last: Mutex<CpuSample>,
     /// Rows and bytes that the lane has given since then.
@@ -239,7 +243,10 @@ impl Feeding {
                     *self.current.lock() = Some(slice.0);
                     return Some(slice);
                 }
-                Next::End => return None,
+                Next::End => {
+                    self.ended.store(true, Ordering::Relaxed);
+                    return None;
+                }
                 Next::Wait => {
                     drop(permit);
                     changed.await;
@@ -271,7 +278,10 @@ impl Feeding {
         if let Some(stripe) = begun {
             self.done(stripe);
         }
-        while let Some(slice) = self.take().await {
+        // A plan that has read all has been told so. To ask again would wait for another turn, behind other epochs.
+        while !self.ended.load(Ordering::Relaxed)
+            && let Some(slice) = self.take().await
+        {
             self.lane.ahead();
             self.done(slice.0);
         }
