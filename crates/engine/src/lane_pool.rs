@@ -289,7 +289,7 @@ impl Feeding {
 
     /// `stripe` is processed.
     fn done(&self, stripe: u32) {
-        let Self { lanes, lane, meter, permit, current, last, given } = self;
+        let Self { lanes, lane, meter, permit, current, last, given, .. } = self;
         permit.lock().take();
         current.lock().take();
         let now = meter.read(true);
