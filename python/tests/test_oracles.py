@@ -21,7 +21,7 @@ from oracles.tables import schema
 import skytether
 
 #: What the sample follows from. Another seed is a new search: `python -m oracles` is for that.
-SEED, SESSIONS, QUERIES = 20, 2, 200
+SEED, SESSIONS, QUERIES = 20, 2, 150
 
 
 @pytest.fixture(scope="module")
