@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -276,10 +275,3 @@ def _fold(form: str, values: list[Any]) -> Any:
         return sum(present)
     # NaN is above all numbers.
     return (min if form == "min" else max)(present, key=lambda value: (value != value, value))
-
-
-def with_place(place: Path, schema: Schema, random: Random, served: bool = False) -> World:
-    """A world of its own in a directory."""
-    fleets = engines.Fleets(place, served)
-    fleets.fill(schema, random)
-    return World(fleets, schema)
