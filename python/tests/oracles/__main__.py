@@ -2,13 +2,17 @@
 
 Several processes run sessions with numbers of their own. A progress line goes to stderr. The failing queries, shrunk
 and written as tests, go to stdout at the end, and to ``--found FILE`` as they are found. The exit status is 1 with a
-failing query, with a process that died or hung, or with refusals of more than a tenth of the queries."""
+failing query, with a process that died or hung, or with refusals of more than a tenth of the queries.
+
+`SKYTETHER_ORACLE_DRAW=zones,set_all` draws these kinds of `known.OPEN` as well, for those who mend them."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,6 +87,7 @@ class _Worker(threading.Thread):
         self.number = given.session + index
         self.tally = sessions.Tally()
         self.fresh: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
 
     def run(self) -> None:
         while self.left > 0:
@@ -92,7 +97,10 @@ class _Worker(threading.Thread):
             ]
             self.at.write_text("")
             with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "SKYTETHER_ORACLE_AT": str(self.at)})
+                process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env={**os.environ, "SKYTETHER_ORACLE_AT": str(self.at)}
+                )
+                self.process = process
                 hung = threading.Event()
                 threading.Thread(target=self._watch, args=(process, hung), daemon=True).start()
                 for line in process.stdout or ():
@@ -103,6 +111,7 @@ class _Worker(threading.Thread):
                     self.number += self.given.processes
                 if process.wait() == 0:
                     continue
+                self.end()
                 errors.seek(0)
                 what = "hung" if hung.is_set() else f"died with status {process.returncode}"
                 text = f"# a process {what}\n# {self.at.read_text()}\n# " + errors.read()[-3000:].replace("\n", "\n# ")
@@ -121,11 +130,20 @@ class _Worker(threading.Thread):
                 last, since = now, time.monotonic()
             elif time.monotonic() - since > HANGS:
                 hung.set()
-                process.kill()
+                self.end()
+
+    def end(self) -> None:
+        """Ends the process, and those that it started: its drives and its host."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def _soak(given: argparse.Namespace) -> int:
+    # Ending this ends the processes as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun = time.monotonic()
+    workers: list[_Worker] = []
     place = Path(tempfile.mkdtemp(prefix="oracles-"))
     try:
         share = -(-given.queries // given.processes)
@@ -139,6 +157,8 @@ def _soak(given: argparse.Namespace) -> int:
             _progress(given, workers, begun, written)
         _progress(given, workers, begun, written)
     finally:
+        for worker in workers:
+            worker.end()
         shutil.rmtree(place, ignore_errors=True)
     total = sessions.Tally()
     for worker in workers:

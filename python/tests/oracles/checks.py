@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -77,11 +76,21 @@ class World:
         return [way for way, (fleet, _, _) in WAYS.items() if getattr(self.fleets, fleet) is not None]
 
 
+def aggregates_all(node: n.Node) -> bool:
+    """Whether a SELECT aggregates with a group of all rows."""
+    selects = [part for _, part in n.walk(node) if isinstance(part, n.Select)]
+    return any(
+        (select.groups is None or bool(select.groups.how)) and any(isinstance(part, n.Aggregate) for item in select.items for _, part in n.walk(item)) for select in selects
+    )
+
+
 def draw(queries: Queries, random: Random, ways: list[str]) -> list[Case]:
     """The cases of one drawn query: mostly DuckDB's answer and a way, else a partition or a reference."""
     chance = random.random()
     if chance < 0.62:
         query = queries.query()
+        if "empty_broadcast" in queries.without and aggregates_all(query):
+            ways = [way for way in ways if WAYS[way][0] == "main"]
         first = [Case("duckdb", query)] if n.is_comparable(query) else []
         return [*first, Case(random.choice(ways), query), *([] if first else [Case(random.choice(ways), query)])]
     oracle = random.choice(PARTITIONS) if chance < 0.82 else "reference"
@@ -127,7 +136,7 @@ def _way(world: World, case: Case, base: answers.Answer | None) -> Verdict:
         second = world.fleets.prepared(case.query, case.oracle.endswith("typed"))
         lenient = True
     elif case.oracle == "substrait":
-        plan = world.datafusion.plan(text)
+        plan = world.datafusion.plan(text) if _is_written(case.query) else None
         second = None if plan is None else engines.ask(world.fleets.main, plan)
         lenient = True
     else:
@@ -141,6 +150,12 @@ def _way(world: World, case: Case, base: answers.Answer | None) -> Verdict:
         if isinstance(own, Refusal) or answers.difference(second, own, n.is_ordered(case.query), kinds=False) is None:
             return Verdict(skipped="substrait: the producer reads the plan so", statements=2)
     return verdict
+
+
+def _is_written(query: n.Query) -> bool:
+    """Whether the package's plans say all of a query: they lose the FILTER of a window, and number the columns behind
+    grouping sets as the format does not."""
+    return not any(isinstance(part, n.Window) and part.condition or isinstance(part, n.Groups) and part.how for _, part in n.walk(query))
 
 
 def _compared(case: Case, first: answers.Answer, second: answers.Answer, lenient: bool) -> Verdict:
@@ -260,10 +275,3 @@ def _fold(form: str, values: list[Any]) -> Any:
         return sum(present)
     # NaN is above all numbers.
     return (min if form == "min" else max)(present, key=lambda value: (value != value, value))
-
-
-def with_place(place: Path, schema: Schema, random: Random, served: bool = False) -> World:
-    """A world of its own in a directory."""
-    fleets = engines.Fleets(place, served)
-    fleets.fill(schema, random)
-    return World(fleets, schema)

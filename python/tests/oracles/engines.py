@@ -187,7 +187,8 @@ class DataFusion:
         try:
             read = substrait.Consumer.from_substrait_plan(self.context, substrait.Serde.deserialize_bytes(plan))
             frame = self.context.create_dataframe_from_logical_plan(read)
-            return answers.of_table(pa.Table.from_batches(frame.collect(), frame.schema()))
+            batches = frame.collect()
+            return answers.of_table(pa.Table.from_batches(batches) if batches else frame.schema().empty_table())
         except BaseException as error:  # noqa: BLE001 - as above
             if isinstance(error, KeyboardInterrupt):
                 raise

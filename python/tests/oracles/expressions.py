@@ -215,9 +215,11 @@ class Expressions:
     def _of_list(self, scope: Scope, depth: int) -> E:
         a, b = self.of("ints", scope, depth), self.of("texts", scope, depth)
         form, theirs, args, size = self.random.choice([
-            ("array_length({0})", "len({0})", (a,), 100), ("cardinality({0})", "CAST(len({0}) AS BIGINT)", (b,), 100), ("{0}[1]", None, (a,), None), ("{0}[2]", None, (a,), None),
+            ("array_length({0})", "len({0})", (a,), 100), ("cardinality({0})", "len({0})", (b,), 100), ("{0}[1]", None, (a,), None), ("{0}[2]", None, (a,), None),
             ("array_position({0}, 2)", "list_position({0}, 2)", (a,), 100), ("array_element({0}, -1)", "{0}[-1]", (a,), None),
         ])
+        if size is not None and "unsigned_quotients" in self.without:
+            form = f"CAST({form} AS BIGINT)"
         return E("int", form, args, theirs, size=size, width=32)
 
     def _field(self, name: str, kind: str) -> Callable[[Scope, int], E | None]:
@@ -277,7 +279,7 @@ class Expressions:
         return E("text", "CAST({0} AS VARCHAR)", (value,))
 
     def _text_of_list(self, scope: Scope, depth: int) -> E:
-        form, theirs = self.random.choice([("{0}[1]", None), ("array_to_string({0}, ',')", None), ("array_element({0}, -1)", "{0}[-1]")])
+        form, theirs = self.random.choice([("{0}[1]", None), ("array_to_string({0}, ',')", ""), ("array_element({0}, -1)", "{0}[-1]")])
         return E("text", form, (self.of("texts", scope, depth),), theirs)
 
     # Dates and times.

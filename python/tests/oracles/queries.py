@@ -15,7 +15,7 @@ from .printing import name
 from .tables import Schema
 
 #: The pairs of rows that a join may compare at most.
-PAIRS = 12_000
+PAIRS = 4_000
 
 
 class Queries(Calls):

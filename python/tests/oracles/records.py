@@ -25,6 +25,14 @@ SQL_TYPES = {
 LETTERS = {"int": "I", "float": "R", "decimal": "R", "text": "T"}
 
 
+#: What a test of a way must do besides.
+WAYS_IN_WORDS = {
+    "partitioned": 'ingest the tables as p.NAME as well, with partition_by="k"', "indexed": "ingest the tables as x.NAME as well, and create indexes",
+    "lost": "close the fleet, remove the directory of a drive, and open it again", "moving": "open the fleet with profiles of several speeds", "served": "connect to a served fleet",
+    "prepared": "prepare the text over Flight SQL, with its constants as parameters", "substrait": "let the datafusion package write the plan of the text",
+}
+
+
 def written(schema: Schema, case: Case, verdict: Verdict, theirs: Rows | None, place: str) -> str:
     """The case as a test; `place` says where it was found."""
     used = [schema[of] for of in sorted(n.tables(case))]
@@ -79,13 +87,26 @@ def _python(used: list[Stored], case: Case, theirs: Rows | None, place: str) -> 
 def _fleet(case: Case) -> list[str]:
     fleet, _, _ = WAYS.get(case.oracle, ("main", "e", "full"))
     more = ', redundancy="ec:2+1"' if fleet == "lost" else ""
-    return [f"    with skytether.open(tmp_path, drives=3, slice_rows=7{more}) as fleet:" + ("  # then without drives/1, opened again" if fleet == "lost" else "")]
+    return [f"    with skytether.open(tmp_path, drives=3, slice_rows=7{more}) as fleet:"]
 
 
 def _given(table: Stored) -> list[str]:
     fields = ", ".join(f"({c.name!r}, pa.{_arrow(c.type.arrow)})" for c in table.columns)
     rows = [dict(zip([c.name for c in table.columns], row)) for row in table.rows]
-    return [f"        {table.name} = pa.Table.from_pylist({rows!r}, schema=pa.schema([{fields}]))", f'        fleet.ingest({table.name}, "e.{table.name}")']
+    return [f"        {table.name} = pa.Table.from_pylist({_literal(rows)}, schema=pa.schema([{fields}]))", f'        fleet.ingest({table.name}, "e.{table.name}")']
+
+
+def _literal(value: Any) -> str:
+    """A value as Python reads it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, tuple):
+        return f"({''.join(f'{_literal(each)}, ' for each in value)})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_literal(each)}" for key, each in value.items()) + "}"
+    return repr(value)
 
 
 def _arrow(of: Any) -> str:
@@ -112,14 +133,29 @@ def _asked(case: Case, theirs: Rows | None) -> list[str]:
             return []
         clause = "having" if case.oracle == "having" else "where"
         parts = [dataclasses.replace(asked, **{clause: _and(getattr(asked, clause), E("bool", form, (case.condition,)))}) for form in TRUE_FALSE_NULL]
-        return [f"whole = fleet.sql({printing.text(asked)!r})", *[f"{word} = fleet.sql({printing.text(part)!r})" for word, part in zip(("met", "not_met", "null"), parts)]]
+        words = ("met", "not_met", "null")
+        lines = [f"whole = fleet.sql({printing.text(asked)!r})", *[f"{word} = fleet.sql({printing.text(part)!r})" for word, part in zip(words, parts)]]
+        if case.oracle in ("rows", "having"):
+            return [*lines, f"assert sorted(map(str, {' + '.join(f'rows({word}.to_arrow())' for word in words)})) == {_rows('whole')}"]
+        return [*lines, "# the parts, merged, are the whole"]
     if case.oracle == "reference" and isinstance(case.query, n.Select) and case.condition is not None:
         kept = dataclasses.replace(case.query, where=_and(case.query.where, case.condition))
         shown = dataclasses.replace(case.query, items=(*case.query.items, n.Item(case.condition, "q")))
-        return [f"kept = fleet.sql({printing.text(kept)!r})", f"shown = fleet.sql({printing.text(shown)!r})  # the rows whose q is true are those kept"]
+        return [f"kept = fleet.sql({printing.text(kept)!r})", f"shown = fleet.sql({printing.text(shown)!r})",
+                f"assert {_rows('kept')} == sorted(str(row[:-1]) for row in rows(shown.to_arrow()) if row[-1])"]
     _, domain, cut = WAYS.get(case.oracle, ("main", "e", "full"))
     lines = [f"text = {printing.text(case.query)!r}"]
     if case.oracle == "duckdb":
-        return [*lines, f"assert fleet.sql(text).to_arrow().to_pylist() == {theirs and theirs.rows!r}  # in DuckDB: {printing.text(case.query, 'duckdb')!r}"]
-    other = f"fleet.sql(text, cut={cut!r})" if domain == "e" and cut else f"fleet.sql({printing.text(case.query, domain=domain)!r}, cut={cut or 'full'!r})  # {case.oracle}"
-    return [*lines, f'assert fleet.sql(text, cut="full").to_arrow().to_pylist() == {other}.to_arrow().to_pylist()']
+        return [*lines, f"# in DuckDB: {printing.text(case.query, 'duckdb')}", f"assert {_rows('fleet.sql(text)')} == {_sorted(theirs)}"]
+    text = "text" if domain == "e" else repr(printing.text(case.query, domain=domain))
+    full, other = 'fleet.sql(text, cut="full")', f"fleet.sql({text}, cut={cut or 'full'!r})"
+    return [*lines, f"# {case.oracle}: {WAYS_IN_WORDS.get(case.oracle.split()[0], 'as it says')}", f"assert {_rows(full)} == {_rows(other)}"]
+
+
+def _rows(result: str) -> str:
+    """Python for the rows of a result in some order (`rows` is that of `compare`)."""
+    return f"sorted(map(str, rows({result}.to_arrow())))"
+
+
+def _sorted(theirs: Rows | None) -> str:
+    return repr(sorted(map(str, theirs.rows))) if theirs else "[]"

@@ -18,9 +18,10 @@ import pyarrow as pa
 NAN, INF = float("nan"), float("inf")
 UTC = dt.timezone.utc
 
+#: Without letters whose upper or lower case has another length, and spaces beyond ASCII: engines differ about these.
 WORDS = [
-    "", " ", "a", "A", "ab", "b", "B", "abc", "ä", "é", "e\u0301", "ß", "İ", "ﬁ", "日本", "🧬 gene", "👩\u200d🔬", "tab\there", "line\nbreak", "quote's", '"', "per%cent", "under_score",
-    "back\\slash", "NULL", "null", " padded ", "0", "1", "-7", "1.5", "true", "2024-02-29", "a" * 40, "\u00a0", "%", "_", "\u0001", "z", "Straße", "a,b", "{x}", "Δ",
+    "", " ", "a", "A", "ab", "b", "B", "abc", "ä", "é", "e\u0301", "ñ", "Ω", "日本", "🧬 gene", "👩\u200d🔬", "tab\there", "line\nbreak", "quote's", '"', "per%cent", "under_score",
+    "back\\slash", "NULL", "null", " padded ", "0", "1", "-7", "1.5", "true", "2024-02-29", "a" * 40, "\u3042", "%", "_", "\u0001", "z", "Größe", "a,b", "{x}", "Δ",
 ]
 DATES = [dt.date(2024, 2, 29), dt.date(2023, 12, 31), dt.date(2024, 1, 1), dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(2000, 2, 29), dt.date(2021, 1, 3), dt.date(1900, 3, 1)]
 FAR_DATES = [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(1582, 10, 14), dt.date(1677, 9, 20), dt.date(2262, 4, 12), dt.date(2024, 2, 29)]
@@ -169,7 +170,7 @@ def schema(random: Random, without: frozenset[str] = frozenset()) -> Schema:
     if "signed_zeros" in without:
         types = [dataclasses.replace(one, draw=_unsigned(one.draw)) if one.kind == "float" else one for one in types]
     key = random.choice(["int", "int", "int", "text", "date"])
-    sizes = [random.randint(120, 260), random.choice([1, 6, 10, 12]), random.choice([0, 3, 5, 8, 30])]
+    sizes = [random.randint(110, 200), random.choice([1, 6, 10, 12]), random.choice([0, 3, 5, 8, 30])]
     return {f"t{n}": _table(random, f"t{n}", rows, key, types) for n, rows in enumerate(sizes)}
 
 
