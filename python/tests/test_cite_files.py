@@ -39,7 +39,7 @@ def test_mixed_features_of_geo_are_named_as_in_scanpy(db, tmp_path, layer, gzipp
     np.testing.assert_array_equal(ds.to_anndata().X.toarray(), X[:, GENES])
     np.testing.assert_array_equal(other.X.toarray(), X[:, np.logical_not(GENES)])
 
-    # The ids are beside names that were changed, in the matrix and in that of the antibodies.
+    # The ids are next to names that were changed, in the matrix and in that of the antibodies.
     var = ds.var if layer is None else other.var
     res = ds.ttest(range(6), range(6, 12), transform="log1p_cp10k", layer=layer)
     assert dict(zip(res["names"], res["gene_ids"])) == dict(zip(var.index, var["gene_ids"]))
