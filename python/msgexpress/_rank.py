@@ -109,7 +109,8 @@ class RankResult:
     def __getitem__(self, group: Any) -> pd.DataFrame:
         """The genes of one group, as `to_df` gives them: ``res["B"]``. Of a result of one group a column, too:
         ``res["scores"]``."""
-        if isinstance(group, str) and group not in self._ranked and len(self.groups) == 1 and group in (*_COLUMNS, "pct_nz_group", "pct_nz_reference"):
+        columns = (*_COLUMNS, "pct_nz_group", "pct_nz_reference", *(() if self._ids is None else self._ids[:1]))
+        if isinstance(group, str) and group not in self._ranked and len(self.groups) == 1 and group in columns:
             return self.to_df()[group]
         return self.to_df(group)
 
@@ -127,12 +128,12 @@ class RankResult:
         """Which test it was, in words: ``Welch's t-test``."""
         return _TESTS[self.params["method"]]
 
-    def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, **options: Any) -> str | None:
-        """`to_df` as CSV, written to `path` or, without one, given as text. `options` are those of
-        ``pandas.DataFrame.to_csv``; rows have no numbers in front unless ``index=True``."""
+    def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, *, gene_symbols: str | None = None, **options: Any) -> str | None:
+        """`to_df` as CSV, written to `path` or, without one, given as text. `gene_symbols` is as in `to_df`, and
+        `options` are those of ``pandas.DataFrame.to_csv``; rows have no numbers in front unless ``index=True``."""
         options.setdefault("index", False)
         options.setdefault("lineterminator", "\n")
-        frame = self.to_df(group)
+        frame = self.to_df(group, gene_symbols=gene_symbols)
         if group is None and len(self.groups) == 1:
             # A file is read without this object.
             frame.insert(0, "group", self.groups[0])

@@ -21,6 +21,7 @@ import numpy as np
 
 from skytether import CorruptError, InvalidError, NotFoundError, _internal
 
+from . import _tsv
 from ._source import Encoding, Matrix, Source, push_compressed
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def mtx_source(files: MtxFiles, feature_types: Any = None) -> Source:
     barcodes, _ = named(files.barcodes)
     ids, names, types = _internal.read_features(str(files.features))
     if _are_numbers(ids) and names != ids:  # R's row names
-        ids, names, types = names, [t or n for t, n in zip(types, names)] if types else names, None
+        ids, names, types = names, [t or n for t, n in zip(types, names)] if types else names, _fourth(files.features)
     var = pd.DataFrame({"gene_ids": ids} if types is None else {"gene_ids": ids, "feature_types": types}, index=names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of suffixes that symbols have already
@@ -214,6 +215,13 @@ def named(path: Path) -> tuple[list[str], list[str]]:
     of the EBI, and R by default, number their lines in the first column."""
     first, second, _ = _internal.read_features(str(path))
     return (second, second) if second != first and _are_numbers(first) else (first, second)
+
+
+def _fourth(path: Path) -> list[str] | None:
+    """The fourth column of a list of features, which has the types where R's row names are the first; None where no
+    line has one."""
+    found = [row[3].strip() if len(row) > 3 else "" for row in _tsv.rows(path)]
+    return found if any(found) else None
 
 
 def _are_numbers(names: list[str]) -> bool:
