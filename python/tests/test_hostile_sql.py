@@ -38,8 +38,13 @@ REFUSED = {
     "repeat of 2 GB": "repeat: the results",
     "repeat of 1 MB in each row": "repeat: the results",
     "lpad of 1 GB": "lpad: the results",
-    "concat that doubles 28 times": "concat: the results",
-    "|| that doubles 28 times": "the results",
+    "concat of eight, nine times": "concat: the results",
+    "|| of eight, nine times": "the results",
+    "two ROLLUPs of 60 columns": "grouping sets",
+    "900 unions": "operators",
+    "300 subqueries below one another": "nested too deeply",
+    "100,000 values of IN": "more than the 65536",
+    "a regular expression that backtracks": "regular expression",
     "range of 10 billion": "range: the results",
 }
 

@@ -381,7 +381,7 @@ def test_what_other_libraries_raise_becomes_ours(fleet, what):
     assert "foreign.t" in str(caught.value) or caught.value.__cause__ is None
 
 
-def test_a_source_that_fails_is_named_and_a_callbacks_error_is_kept(fleet):
+def test_a_source_that_fails_is_named_callbacks_errors_are_kept(fleet):
     def batches():
         yield pa.record_batch({"a": [1]})
         raise RuntimeError("the third page is missing")

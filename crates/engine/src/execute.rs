@@ -29,6 +29,7 @@ use skytether_plan::barriers::guarded;
 use skytether_plan::bounded_results::{self, ResultLimits};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
+use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use tokio::sync::mpsc::error::TrySendError;
@@ -296,7 +297,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         "extract_leaf_expressions",
         "push_down_leaf_projections",
     ];
-    Optimizer::default().rules.into_iter().filter(|rule| !DONE_ABOVE.contains(&rule.name())).collect()
+    filters_above_aggregates(Optimizer::default().rules.into_iter().filter(|rule| !DONE_ABOVE.contains(&rule.name())).collect())
 }
 
 /// The tables of `plan`, each as often as it is scanned, with the columns that it names.

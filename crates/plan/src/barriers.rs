@@ -3,7 +3,8 @@
 //! - **Filters.** DataFusion moves filters, and those that joins make, down. On the way it finds a filter's column
 //!   in the next operator by name. Where two columns have that name, as after a join of `a.c` and `b.c`, it takes the
 //!   first of them, and rows are dropped by the wrong column. While these rules run, a barrier is above every operator
-//!   with such columns. It lets no filter pass that names one of them.
+//!   with such columns. It lets no filter pass that names one of them. The same goes for a filter that names no column
+//!   at all, above an aggregate that has a row without any input.
 //! - **Limits.** Where the input of `ORDER BY x LIMIT 3` is sorted by `x`, DataFusion drops the sort and gives its
 //!   limit to whatever sorts below, also below a `DISTINCT`, which then has too few rows. While this rule runs, a
 //!   barrier below such a sort hides the order, so that the sort stays.
@@ -16,10 +17,12 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::filter_pushdown::{
     ChildFilterDescription, ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
@@ -101,13 +104,15 @@ impl BarrierExec {
         Self { input, single, ordered, properties }
     }
 
-    /// `node`, below a barrier if it has columns of one name.
+    /// `node`, below a barrier if it has columns of one name, or a row of nothing.
     fn for_filters(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
         let schema = node.schema();
         let mut columns: HashMap<&str, usize> = HashMap::new();
         schema.fields().iter().for_each(|field| *columns.entry(field.name()).or_default() += 1);
         let single: HashSet<usize> = schema.fields().iter().enumerate().filter(|(_, field)| columns[field.name().as_str()] == 1).map(|(at, _)| at).collect();
-        Ok(if single.len() == schema.fields().len() { Transformed::no(node) } else { Transformed::yes(Arc::new(Self::new(node, single, true))) })
+        // A filter without columns would pass an aggregate that has a row without any input.
+        let of_nothing = node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().is_true_no_grouping() || a.group_expr().has_grouping_set());
+        Ok(if single.len() == schema.fields().len() && !of_nothing { Transformed::no(node) } else { Transformed::yes(Arc::new(Self::new(node, single, true))) })
     }
 
     /// `node`, above a barrier if it is a sort with a limit over what is sorted so and is not the rows of a scan.
@@ -179,7 +184,11 @@ impl ExecutionPlan for BarrierExec {
     }
 
     fn gather_filters_for_pushdown(&self, _: FilterPushdownPhase, filters: Vec<Arc<dyn PhysicalExpr>>, _: &ConfigOptions) -> Result<FilterDescription> {
-        let below = ChildFilterDescription::from_child_with_allowed_indices(&filters, self.single.clone(), &self.input)?;
+        let below = if filters.iter().any(|filter| collect_columns(filter).is_empty()) {
+            ChildFilterDescription::all_unsupported(&filters)
+        } else {
+            ChildFilterDescription::from_child_with_allowed_indices(&filters, self.single.clone(), &self.input)?
+        };
         Ok(FilterDescription::new().with_child(below))
     }
 

@@ -51,6 +51,7 @@ pub mod error;
 pub mod explain_text;
 pub mod expressions;
 pub mod filter_before_project;
+pub mod filters_above_aggregates;
 pub mod in_lists;
 pub mod join_types;
 pub mod keys;

@@ -2,7 +2,6 @@
 //!
 //! | form | what DataFusion makes of it | here |
 //! |---|---|---|
-//! | a condition without columns over an aggregate | tests it below | a join with a row that may be missing |
 //! | one sort key twice, in the `ORDER BY` of an aggregate | an internal error | once |
 //! | `lead(x, 2) IGNORE NULLS` | looks two rows ahead only | refused |
 //! | a correlated subquery whose result is named like a column of its tables | refuses it as ambiguous | another name |
@@ -12,11 +11,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{JoinType, Result, ScalarValue, not_impl_err};
+use datafusion::common::tree_node::{Transformed, TransformedResult};
+use datafusion::common::{Result, ScalarValue, not_impl_err};
 use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, WindowFunction};
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection, SortExpr, Subquery, WindowFunctionDefinition};
+use datafusion::logical_expr::{Expr, LogicalPlan, Projection, SortExpr, Subquery, WindowFunctionDefinition};
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::named::map_expressions;
@@ -36,8 +34,6 @@ impl AnalyzerRule for Tidy {
             let node = map_expressions(node, |e| expression(e, &count))?;
             let changed = node.transformed;
             let node = match node.data {
-                LogicalPlan::Filter(filter) => of_filter(filter)?,
-                LogicalPlan::Join(join) => of_join(join)?,
                 LogicalPlan::Sort(mut sort) => {
                     let repeated = sort_keys_once(&mut sort.expr);
                     Transformed::new_transformed(LogicalPlan::Sort(sort), repeated)
@@ -114,68 +110,4 @@ fn renamed(subquery: &Subquery, count: &Cell<u32>) -> Result<Option<Subquery>> {
     let result = alias.expr.as_ref().clone().alias(format!("__result_{}", count.get()));
     let plan = LogicalPlan::Projection(Projection::try_new(vec![result], Arc::clone(&top.input))?);
     Ok(Some(subquery.with_plan(Arc::new(plan))))
-}
-
-/// Whether `e` tests nothing of a row, and is no plain literal.
-fn is_constant(e: &Expr) -> bool {
-    // Other subqueries become joins.
-    let tied = e.exists(|e| {
-        Ok(match e {
-            Expr::ScalarSubquery(subquery) => !subquery.outer_ref_columns.is_empty(),
-            other => matches!(other, Expr::Exists(_) | Expr::InSubquery(_)),
-        })
-    });
-    !tied.unwrap_or(true) && !e.any_column_refs() && !e.contains_outer() && !e.is_volatile() && !matches!(e, Expr::Literal(ScalarValue::Boolean(Some(_)), _))
-}
-
-fn of_filter(filter: Filter) -> Result<Transformed<LogicalPlan>> {
-    let (constant, others): (Vec<Expr>, Vec<Expr>) = split_conjunction_owned(filter.predicate.clone()).into_iter().partition(is_constant);
-    let Some(condition) = conjunction(constant).filter(|_| aggregates(&filter.input)) else {
-        return Ok(Transformed::no(LogicalPlan::Filter(filter)));
-    };
-    let input = Arc::unwrap_or_clone(filter.input);
-    let input = match conjunction(others) {
-        Some(others) => LogicalPlan::Filter(Filter::try_new(others, Arc::new(input))?),
-        None => input,
-    };
-    where_row(input, condition).map(Transformed::yes)
-}
-
-/// The condition of a join goes to the side that it drops rows of.
-fn of_join(join: Join) -> Result<Transformed<LogicalPlan>> {
-    let Some(filter) = join.filter.clone() else { return Ok(Transformed::no(LogicalPlan::Join(join))) };
-    let (constant, others): (Vec<Expr>, Vec<Expr>) = split_conjunction_owned(filter).into_iter().partition(is_constant);
-    let on_the_left = match join.join_type {
-        JoinType::Inner | JoinType::Right => true,
-        JoinType::Left => false,
-        _ => return Ok(Transformed::no(LogicalPlan::Join(join))),
-    };
-    let Some(condition) = conjunction(constant).filter(|_| aggregates(&join.left) || aggregates(&join.right)) else {
-        return Ok(Transformed::no(LogicalPlan::Join(join)));
-    };
-    let mut join = Join { filter: conjunction(others), ..join };
-    if on_the_left {
-        join.left = Arc::new(where_row(Arc::unwrap_or_clone(join.left), condition)?);
-    } else {
-        join.right = Arc::new(where_row(Arc::unwrap_or_clone(join.right), condition)?);
-    }
-    Ok(Transformed::yes(LogicalPlan::Join(join)))
-}
-
-/// Whether an aggregate that has a row without any input is in `plan`, outside of subqueries.
-fn aggregates(plan: &LogicalPlan) -> bool {
-    match plan {
-        LogicalPlan::Aggregate(aggregate) => {
-            let empty = aggregate.group_expr.is_empty() || aggregate.group_expr.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
-            empty || aggregates(&aggregate.input)
-        }
-        other => other.inputs().into_iter().any(aggregates),
-    }
-}
-
-/// `input`, if `condition` is true, and none of its rows otherwise.
-fn where_row(input: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
-    let columns: Vec<Expr> = input.schema().columns().into_iter().map(Expr::Column).collect();
-    let row = LogicalPlanBuilder::empty(true).filter(condition)?.project(vec![datafusion::logical_expr::lit(true).alias("__holds")])?.build()?;
-    LogicalPlanBuilder::from(input).cross_join(row)?.project(columns)?.build()
 }

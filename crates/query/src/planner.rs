@@ -30,6 +30,7 @@ use skytether_plan::bounded_concat::StringConcats;
 use skytether_plan::bounded_results::{self, ResultLimits};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
+use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::in_lists::InLists;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
@@ -434,7 +435,7 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
 /// takes the key of one side for a key of the result. (Keys that come twice are dropped by [`Tidy`].)
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let dropped = EliminateDuplicatedExpr::new();
-    Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect()
+    filters_above_aggregates(Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect())
 }
 
 /// The cause of an error about a column that DataFusion takes for ambiguous.
