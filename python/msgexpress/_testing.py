@@ -406,7 +406,7 @@ class Testing(Stored):
             gene = (self._gene_where(matrix, cell, is_it, at) or ("a gene", value))[0]
         where = f"{self.name}: gene {gene} has the value {value:g} in cell {name}"
         if not np.isfinite(value):
-            return f"{where}: a test needs finite numbers; leave such genes or cells out, or test another matrix (layer=)"
+            return f"{where}: a test needs finite numbers; leave such genes out of the test, or such cells out before the ingest, or test another matrix (layer=)"
         if transform is None:
             return f"{where}: it or its square is beyond the largest number; remove or scale it"
         return f"{where}: {counts}"

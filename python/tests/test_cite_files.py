@@ -74,7 +74,7 @@ def test_features_are_no_layers_to_keep_or_to_leave_out(db, tmp_path):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_genes_and_cells_left_out_may_be_no_numbers(db, bad):
+def test_genes_left_out_may_be_no_numbers(db, bad):
     """What an error about NaN advises works: the test is that of the rest."""
     adata = rich()
     adata.X = np.log1p(counts(adata.n_obs, adata.n_vars)).astype(np.float32)
@@ -82,15 +82,6 @@ def test_genes_and_cells_left_out_may_be_no_numbers(db, bad):
     due = db.ingest(adata, "t/good").rank_genes_groups("g", transform=None, genes=slice(1, None)).to_df("a")
     adata.X[:, 0] = bad
     ds = db.ingest(adata, "t/bad")
-    with pytest.raises(skytether.InvalidError, match=f"has the value {bad} in cell .*: a test needs finite numbers; leave such genes or cells out"):
+    with pytest.raises(skytether.InvalidError, match=f"has the value {bad} in cell .*: a test needs finite numbers; leave such genes out"):
         ds.rank_genes_groups("g", transform=None)
     pd.testing.assert_frame_equal(ds.rank_genes_groups("g", transform=None, genes=slice(1, None)).to_df("a"), due)
-
-    adata.X = np.log1p(counts(adata.n_obs, adata.n_vars)).astype(np.float32)
-    adata.X[4, 3] = bad
-    ds, cells = db.ingest(adata, "t/bad", replace=True), [i for i in range(adata.n_obs) if i != 4]
-    with pytest.raises(skytether.InvalidError, match="has the value"):
-        ds.rank_genes_groups("g", transform=None)
-    got = ds.rank_genes_groups("g", transform=None, cells=cells).to_df("a").set_index("names")
-    due = db["t/good"].rank_genes_groups("g", transform=None, cells=cells).to_df("a").set_index("names")
-    pd.testing.assert_frame_equal(got.loc[due.index], due)
