@@ -48,7 +48,7 @@ impl OptimizerRule for FiltersAboveAggregates {
     }
 }
 
-/// The aggregate below the filters of which `plan` is the topmost, if it has a row of nothing, and their conditions.
+/// The aggregate below the filters, `plan` and those below it, if it has a row of nothing; and their conditions.
 fn over_aggregate(plan: &LogicalPlan) -> Option<(Arc<LogicalPlan>, Vec<Expr>)> {
     let mut predicates = Vec::new();
     let mut below = plan;
