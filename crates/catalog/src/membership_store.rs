@@ -35,6 +35,11 @@ fn other_redundancy(own: Scheme, asked: Scheme) -> Error {
     ))
 }
 
+/// The error for a host whose fleet another host changes.
+pub fn changed_meanwhile() -> Error {
+    Error::conflict("the drives of this fleet changed while this host began: start it again")
+}
+
 impl Catalog {
     /// The drives' ids, in the host's order.
     pub fn ids(&self) -> impl Iterator<Item = Uuid> + '_ {
@@ -117,12 +122,15 @@ impl Catalog {
         for at in missing {
             let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
             let put = Op::Put { key: Key::new(MEMBERSHIP_KEY)?, value: value.clone(), expect: Expect::Absent };
-            within(self.deadline(), name, "note its fleet", drive.apply(vec![put])).await.map_err(|e| match e.kind() {
-                Kind::Conflict => {
-                    Error::conflict(format!("another host puts a fleet together from {name} at this moment: stop one of them and start again")).with_source(e)
+            match within(self.deadline(), name, "note its fleet", drive.apply(vec![put])).await {
+                // A request of a host before was still on its way.
+                Err(e) if e.kind() == Kind::Conflict && self.read_membership(at, self.deadline()).await?.as_ref() == Some(&membership) => drop(e),
+                Err(e) if e.kind() == Kind::Conflict => {
+                    let text = format!("another host puts a fleet together from {name} at this moment: stop one of them and start again");
+                    return Err(Error::conflict(text).with_source(e));
                 }
-                _ => e.context(format!("{name} could not note its fleet")),
-            })?;
+                done => drop(done.map_err(|e| e.context(format!("{name} could not note its fleet")))?),
+            }
         }
         self.catch_up(&membership, &found, &value).await?;
         Ok(membership)
@@ -135,14 +143,31 @@ impl Catalog {
         }
         let behind = |at: &usize| found[*at].as_ref().is_some_and(|own| own.change < membership.change) && !self.health().is_down(*at);
         for at in (0..found.len()).filter(behind) {
-            let (drive, name, key) = (&self.drives()[at], &self.drives()[at].info().name, Key::new(MEMBERSHIP_KEY)?);
-            let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
-            let put = Op::Put { key, value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
-            within(self.deadline(), name, "note its fleet", drive.apply(vec![put]))
-                .await
-                .map_err(|e| e.context(format!("{name} could not note that its fleet has other drives now")))?;
+            self.note_newest(at, membership, value).await?;
         }
         Ok(())
+    }
+
+    /// Notes `membership` at drive `at`, unless a request of a host before, which was still on its way, has done so.
+    async fn note_newest(&self, at: usize, membership: &Membership, value: &Bytes) -> Result<()> {
+        /// Each request that was on its way costs one.
+        const TRIES: usize = 4;
+        let (drive, name, key) = (&self.drives()[at], &self.drives()[at].info().name, Key::new(MEMBERSHIP_KEY)?);
+        for _ in 0..TRIES {
+            // The version first: what is read after it is of this version, or the put fails.
+            let there = within(self.deadline(), name, "look its fleet up", drive.stat(&key)).await?;
+            match self.read_membership(at, self.deadline()).await?.map(|own| own.change) {
+                Some(now) if now == membership.change => return Ok(()),
+                Some(now) if now > membership.change => return Err(changed_meanwhile()),
+                _ => {}
+            }
+            let put = Op::Put { key: key.clone(), value: value.clone(), expect: there.map_or(Expect::Absent, |entry| Expect::Version(entry.version)) };
+            match within(self.deadline(), name, "note its fleet", drive.apply(vec![put])).await {
+                Err(e) if e.kind() == Kind::Conflict => {}
+                done => return done.map(drop).map_err(|e| e.context(format!("{name} could not note that its fleet has other drives now"))),
+            }
+        }
+        Err(changed_meanwhile())
     }
 
     /// Marks as lost: drives that were replaced, and drives without a record in a fleet that has data sets, whose

@@ -42,19 +42,20 @@ const ATTEMPTS: usize = 8;
 impl Catalog {
     /// What each drive knows of its fleet.
     pub async fn read_memberships(&self, deadline: Duration) -> Result<Vec<Result<Option<Membership>>>> {
-        let key = &Key::new(MEMBERSHIP_KEY)?;
-        Ok(join_all(self.drives().iter().enumerate().map(|(at, drive)| async move {
-            let name = &drive.info().name;
-            if self.health().is_outside(at) {
-                return Err(Error::unavailable(format!("{name} is not of this fleet")));
-            }
-            match within(deadline, name, "name its fleet", drive.get(key)).await {
-                Ok(bytes) => Membership::decode(name, &bytes).map(Some),
-                Err(e) if e.kind() == Kind::NotFound => Ok(None),
-                Err(e) => Err(e.context(format!("{name} could not name its fleet"))),
-            }
-        }))
-        .await)
+        Ok(join_all((0..self.drives().len()).map(|at| self.read_membership(at, deadline))).await)
+    }
+
+    /// What drive `at` knows of its fleet.
+    pub(crate) async fn read_membership(&self, at: usize, deadline: Duration) -> Result<Option<Membership>> {
+        let (drive, name) = (&self.drives()[at], &self.drives()[at].info().name);
+        if self.health().is_outside(at) {
+            return Err(Error::unavailable(format!("{name} is not of this fleet")));
+        }
+        match within(deadline, name, "name its fleet", drive.get(&Key::new(MEMBERSHIP_KEY)?)).await {
+            Ok(bytes) => Membership::decode(name, &bytes).map(Some),
+            Err(e) if e.kind() == Kind::NotFound => Ok(None),
+            Err(e) => Err(e.context(format!("{name} could not name its fleet"))),
+        }
     }
 
     /// Adopts what the newest record says of the fleet: the number of home drives, which ones they are, and which

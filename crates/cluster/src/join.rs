@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Kind, Result};
 use skytether_device::{Cse, Storage};
 use skytether_erasure::Scheme;
 use skytether_runtime::within;
@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::options::HostOptions;
 use skytether_catalog::fencing::{Fence, take_over};
 use skytether_catalog::join::{is_forgotten, wipe};
+use skytether_catalog::membership_store::changed_meanwhile;
 use skytether_catalog::records::membership::newest;
 use skytether_catalog::records::membership::{Founding, Membership, Role};
 use skytether_catalog::root_store::Catalog;
@@ -134,7 +135,7 @@ impl Cluster {
         // Until now another host may have changed what this one read. From here on the drives refuse it.
         let told = catalog.read_memberships(deadline).await?;
         if catalog.newest_of(&told).is_some_and(|now| now.drives != known.drives || now.seats != known.seats) {
-            return Err(Error::conflict("the drives of this fleet changed while this host began: start it again"));
+            return Err(changed_meanwhile());
         }
         if !catalog.health().down().is_empty() && host.drives().iter().any(|drive| drive.capabilities().remote) {
             // Another host may still change the lost drives, so this host must not trust them when they are back.

@@ -103,7 +103,10 @@ fn of_filter(filter: Filter, count: &Cell<u32>) -> Result<Transformed<LogicalPla
                 Expr::InSubquery(of) => of.negated,
                 _ => false,
             },
-            Expr::InSubquery(of) if of.negated => !marks::may_be_unknown(of, &schema) || of.subquery.outer_ref_columns.is_empty(),
+            // A join without a column on the left does not know NULL either.
+            Expr::InSubquery(of) if of.negated => {
+                !marks::may_be_unknown(of, &schema) || (of.subquery.outer_ref_columns.is_empty() && of.expr.any_column_refs())
+            }
             Expr::InSubquery(_) => true,
             _ => false,
         };

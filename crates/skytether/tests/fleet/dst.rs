@@ -40,6 +40,13 @@ use fault_plan::{Fault, FaultPlan, HostLifetime, Link, SimulatedStore};
 const SEEDS: std::ops::Range<u64> = 0..30;
 const SOAK: std::ops::Range<u64> = 0..10_000;
 
+/// Seeds that found defects.
+///
+/// | seed | defect |
+/// |---|---|
+/// | 3546, 5381, 6728 | a host that begins wrote the fleet's record over one that a host before had sent, and failed |
+const FOUND: [u64; 3] = [3546, 5381, 6728];
+
 /// From this number of seeds on, every kind of work is hit, and every fault occurs.
 const COVERED: u64 = 300;
 
@@ -479,6 +486,13 @@ fn seed_repeats_its_log() {
         given || (always <= MAY_DIFFER && not_same * 3 <= pairs),
         "{always} of {TWICE} simulations were not the same twice, {not_same} of {pairs} pairs differed"
     );
+}
+
+#[test]
+fn seeds_that_found_defects_find_none_now() {
+    for seed in FOUND {
+        simulated(seed);
+    }
 }
 
 #[test]
