@@ -38,7 +38,6 @@ REFUSED = {
     "repeat of 2 GB": "repeat: the results",
     "repeat of 1 MB in each row": "repeat: the results",
     "lpad of 1 GB": "lpad: the results",
-    "concat of long texts": "concat: the results",
     "|| of long texts": "the results",
     "two ROLLUPs of 60 columns": "grouping sets",
     "900 unions": "operators",

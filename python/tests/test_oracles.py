@@ -4,14 +4,12 @@ answer every way. `make soak` asks a hundred thousand queries; this asks a sampl
 from __future__ import annotations
 
 import datetime
-import threading
 from decimal import Decimal
 from random import Random
 
 import pyarrow as pa
 import pytest
 from conftest import PROJECT
-from fleets import Served
 from oracles import answers, engines, known, nodes, printing, records, sessions, shrinker
 from oracles.checks import ORACLES, Case, Verdict, check, draw
 from oracles.expressions import E
@@ -71,28 +69,7 @@ def shown(tmp_path_factory):
         yield fleet, duck
 
 
-HANGING = [entry for entry in known.OPEN if entry.hangs]
-
-
-@pytest.mark.parametrize("entry", HANGING, ids=lambda entry: entry.name)
-def test_a_known_entry_still_hangs(entry, tmp_path):
-    """As below; the processes end with the test, whatever they do."""
-    served = Served(tmp_path, 3, "--slice-rows", 7)
-    try:
-        with skytether.connect(served.url) as fleet:
-            fleet.ingest(known.shown_in(), "e.k")
-            fleet.ingest(pa.table({"u": range(150), "f": [n % 9 for n in range(150)]}), "e.t")
-            answered: list[answers.Answer] = []
-            waiting = threading.Thread(target=lambda: answered.append(engines.ask(fleet, entry.shows)), daemon=True)
-            waiting.start()
-            waiting.join(8)
-            assert not answered, f"{entry.name} is mended: remove its entry from python/tests/oracles/known.py"
-            served.kill()
-    finally:
-        served.kill()
-
-
-@pytest.mark.parametrize("entry", [entry for entry in [*known.OPEN, *known.KNOWN] if entry not in HANGING], ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [*known.OPEN, *known.KNOWN], ids=lambda entry: entry.name)
 def test_a_known_entry_still_differs(shown, entry):
     """A kind that is mended has no entry any more: remove it from `known`, and the generator draws its queries."""
     fleet, duck = shown

@@ -14,7 +14,7 @@ from typing import Callable
 import pyarrow as pa
 
 from . import nodes as n, printing
-from .checks import Case, Verdict, aggregates_all
+from .checks import Case, Verdict
 
 
 def shown_in() -> pa.Table:
@@ -48,8 +48,6 @@ class Open:
     theirs: str | None = None
     verdict: str | None = None
     tells: Callable[[Case], bool] = lambda case: True
-    #: Served fleets alone show it, by never answering.
-    hangs: bool = False
 
     def matches(self, case: Case, verdict: Verdict) -> bool:
         return self.verdict is not None and bool(re.search(self.verdict, verdict.wrong or "")) and self.tells(case)
@@ -72,26 +70,6 @@ class Known:
     def matches(self, case: Case, verdict: Verdict) -> bool:
         text = printing.text(case.query) + (" " + printing.text(case.condition) if case.condition else "")
         return case.oracle == "duckdb" and bool(re.search(self.sql, text) and re.search(self.verdict, verdict.wrong or ""))
-
-
-def _filters_outer_join(case: Case) -> bool:
-    """Whether a condition stands above an outer join."""
-    selects = [part for _, part in n.walk(case) if isinstance(part, n.Select) and isinstance(part.source, n.Join)]
-    outer = ("LEFT", "RIGHT", "FULL")
-    return any(
-        (select.where is not None or case.condition is not None) and any(isinstance(part, n.Join) and part.how.split()[0] in outer for _, part in n.walk(select))
-        for select in selects
-    )
-
-
-def _sorts_over_groups(case: Case) -> bool:
-    """Whether a SELECT that is distinct or grouped, and sorts, reads a join of something grouped or distinct."""
-    def joins_groups(select: n.Select) -> bool:
-        below = [part for _, part in n.walk(case) if isinstance(part, n.Select) and part is not select]
-        return isinstance(select.source, n.Join) and any(part.groups is not None or part.distinct for part in below)
-
-    selects = [part for _, part in n.walk(case) if isinstance(part, n.Select)]
-    return any((select.distinct or select.groups is not None) and bool(select.order) and joins_groups(select) for select in selects)
 
 
 def _limits_union(case: Case) -> bool:
