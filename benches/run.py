@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import data  # noqa: E402
 import encode  # noqa: E402
+import hostile  # noqa: E402
 import moving  # noqa: E402
 import parity  # noqa: E402
 import particles  # noqa: E402
@@ -32,7 +33,7 @@ import wide  # noqa: E402
 
 RESULTS: list[dict] = []
 
-PARTS = ("parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving")
+PARTS = ("parity", "speed", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hostile")
 
 
 def one(method: str, *args: object) -> dict:
@@ -125,6 +126,10 @@ def measured(part: str, quick: bool) -> None:
             encode.compare(2_000_000 if quick else encode.ROWS, 5, line)
         case "repair":
             repair.compare(2_000_000 if quick else repair.ROWS, 3, line)
+        case "hostile":
+            print("\nSELECT 1 next to hostile queries, on a served host")
+            longest = hostile.run("", hostile.SECONDS)
+            line("longest wait for SELECT 1", f"{longest * 1000:.0f} ms", "", "<= 1000 ms", longest <= 1)
         case "storms":
             seeds = storms.SEEDS // 10 if quick else storms.SEEDS
             took, told = storms.run(0, seeds)

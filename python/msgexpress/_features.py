@@ -53,7 +53,7 @@ def divided(what: str, n: int, types: Sequence[str] | None, genomes: Sequence[st
     if genome is not None:
         known = sorted({g for g in genomes or () if g})
         if not known:
-            raise InvalidError(f"{what} does not say of which genome its genes are: leave genome= out")
+            raise InvalidError(f"{what} names no genome for its genes: leave genome= out")
         if genome not in known:
             raise InvalidError(f"{what} has no genome {genome!r}: its genes are of {', '.join(map(repr, known))}{instead(genome, known)}")
         is_genome = np.asarray([g == genome for g in genomes or ()], bool)
@@ -80,7 +80,7 @@ def _types(what: str, kinds: np.ndarray | None, wanted: Any) -> tuple[str, ...] 
         # What has no types is genes, as scanpy takes it.
         if asked in (None, (GENES,)):
             return None
-        raise InvalidError(f"{what} does not say of which types its features are: leave feature_types= out")
+        raise InvalidError(f"{what} names no types for its features: leave feature_types= out")
     there = list(dict.fromkeys(kinds))
     if asked is None:
         # Where there is only one type, whatever its name, nothing is to choose.

@@ -83,7 +83,7 @@ def _culprit(frame: Any) -> str:
 
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
-        return f"the data frame has two columns named {twice[0]!r}, of which one is to be renamed"
+        return f"the data frame has two columns named {twice[0]!r}: rename one of them"
     for at, column in enumerate(frame.columns):
         values = frame.iloc[:, at]
         try:

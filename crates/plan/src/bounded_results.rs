@@ -9,13 +9,19 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, FieldRef, Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Int64Type, IntervalMonthDayNanoType, IntervalUnit, Schema, TimeUnit};
+use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::config::ConfigExtension;
 use datafusion::common::{Result, ScalarValue, extensions_options, resources_datafusion_err};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
-use datafusion::logical_expr::{ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+use datafusion::logical_expr::type_coercion::binary::BinaryTypeCoercer;
+use datafusion::logical_expr::{
+    ColumnarValue, Documentation, Expr, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr as PhysicalBinary, Column};
 
 extensions_options! {
     /// What a function may return for one batch of rows.
@@ -45,7 +51,7 @@ type Estimate = fn(&[ColumnarValue], usize) -> Result<u64>;
 
 /// The functions that are bounded.
 const BOUNDED: [(&str, Estimate); 12] = [
-    (crate::bounded_concat::NAME, concatenated),
+    (TEXT_CONCAT, concatenated),
     ("repeat", repeated),
     ("lpad", padded),
     ("rpad", padded),
@@ -64,7 +70,7 @@ const BOUNDED: [(&str, Estimate); 12] = [
 /// # Errors
 /// Those of a registry that can't be written.
 pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
-    registry.register_udf(Arc::new(crate::bounded_concat::udf()))?;
+    registry.register_udf(text_concat())?;
     for (name, _) in BOUNDED {
         if let Ok(inner) = registry.udf(name)
             && inner.inner().downcast_ref::<Bounded>().is_none()
@@ -75,8 +81,16 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     Ok(())
 }
 
+/// The name of the function for `||` of texts.
+const TEXT_CONCAT: &str = "||";
+
+/// `||` of texts, with its bound.
+pub(crate) fn text_concat() -> Arc<ScalarUDF> {
+    bounded(TEXT_CONCAT, Arc::new(ScalarUDF::from(Concat { signature: Signature::any(2, Volatility::Immutable) })))
+}
+
 /// The function called `name` with its bound.
-pub(crate) fn bounded(name: &'static str, inner: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
+fn bounded(name: &'static str, inner: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
     let estimate = BOUNDED.iter().find(|(known, _)| *known == name).map_or(concatenated as Estimate, |(_, estimate)| *estimate);
     Arc::new(ScalarUDF::from(Bounded { name, inner, estimate: Compared(estimate) }))
 }
@@ -163,6 +177,36 @@ impl ScalarUDFImpl for Bounded {
             ));
         }
         self.inner.invoke_with_args(args)
+    }
+}
+
+/// The operator `||` of texts as a function.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Concat {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Concat {
+    fn name(&self) -> &str {
+        TEXT_CONCAT
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, of: &[DataType]) -> Result<DataType> {
+        let [left, right] = of else { return datafusion::common::plan_err!("|| takes two texts") };
+        BinaryTypeCoercer::new(left, &Operator::StringConcat, right).get_result_type()
+    }
+
+    /// As the operator does.
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let arrays = args.args.iter().map(|arg| arg.to_array(args.number_rows)).collect::<Result<Vec<_>>>()?;
+        let fields: Vec<Field> = ["l", "r"].iter().zip(&arrays).map(|(name, array)| Field::new(*name, array.data_type().clone(), true)).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(args.number_rows));
+        let batch = RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?;
+        PhysicalBinary::new(Arc::new(Column::new("l", 0)), Operator::StringConcat, Arc::new(Column::new("r", 1))).evaluate(&batch)
     }
 }
 

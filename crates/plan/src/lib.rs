@@ -37,8 +37,8 @@
 //! memory (I15). This crate sends nothing: `skytether_query` calls it, and `skytether_host` has an example. See also
 //! `docs/internals/planning.md`, `docs/internals/joins.md` and `docs/internals/substrait-import.md`.
 
+pub mod analysis;
 pub mod barriers;
-pub mod bounded_concat;
 pub mod bounded_results;
 pub mod broadcast_join;
 pub mod classify;
@@ -52,10 +52,8 @@ pub mod explain_text;
 pub mod expressions;
 pub mod filter_before_project;
 pub mod filters_above_aggregates;
-pub mod in_lists;
 pub mod join_types;
 pub mod keys;
-mod named;
 mod nesting_limits;
 pub mod node;
 pub mod operator_metrics;
@@ -64,14 +62,11 @@ pub mod partition;
 pub mod physical_rule;
 pub mod policy;
 pub mod pushdown_level;
+mod rewriting;
 mod size;
 mod split;
-pub mod subqueries;
 pub mod substrait_import;
 pub mod super_plan;
-pub mod tidy;
-pub mod time_bounds;
-pub mod time_units;
 pub mod topk_heap_cap;
 pub mod wide_projection;
 

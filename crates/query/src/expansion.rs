@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{Expr, GroupByExpr, GroupByWithModifier, Ident, ObjectName, Query, Select, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{Expr, GroupByExpr, GroupByWithModifier, ObjectName, Query, Select, Visit, Visitor};
 use skytether_common::{Error, Result};
+
+use crate::identifiers::normal;
 
 /// The most relations that a query may read, each common table expression as often as it is named.
 pub(crate) const MAX_RELATIONS: u64 = 1000;
@@ -57,10 +59,6 @@ struct Counted {
     sets: u64,
 }
 
-fn name_of(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
-}
-
 impl Visitor for Counted {
     type Break = ();
 
@@ -68,7 +66,7 @@ impl Visitor for Counted {
         let mut frame = Frame::default();
         if let Some(with) = &query.with {
             for cte in &with.cte_tables {
-                let name = name_of(&cte.alias.name);
+                let name = normal(&cte.alias.name);
                 if with.recursive {
                     // What it names itself is what it has so far.
                     frame.defined.insert(name.clone(), 1);
@@ -94,7 +92,7 @@ impl Visitor for Counted {
 
     fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
         let named = match relation.0.as_slice() {
-            [part] => part.as_ident().map(name_of),
+            [part] => part.as_ident().map(normal),
             _ => None,
         };
         let size = named.and_then(|name| self.frames.iter().rev().find_map(|frame| frame.defined.get(&name))).copied().unwrap_or(1);

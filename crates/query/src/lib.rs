@@ -29,6 +29,7 @@ mod expansion;
 pub mod explain;
 pub mod host_reasons;
 pub mod host_side;
+mod identifiers;
 pub(crate) mod information_schema;
 pub mod join_key_routing;
 pub mod mentioned_columns;

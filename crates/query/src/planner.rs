@@ -25,19 +25,14 @@ use datafusion::sql::sqlparser::ast;
 use futures::StreamExt;
 use skytether_common::{Error, Result};
 use skytether_expression::CellSource;
+use skytether_plan::analysis;
 use skytether_plan::barriers::guarded;
-use skytether_plan::bounded_concat::StringConcats;
 use skytether_plan::bounded_results::{self, ResultLimits};
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
-use skytether_plan::in_lists::InLists;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
-use skytether_plan::subqueries::Subqueries;
-use skytether_plan::tidy::Tidy;
-use skytether_plan::time_bounds::TimeBounds;
-use skytether_plan::time_units::TimeUnits;
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
 use uuid::Uuid;
@@ -404,24 +399,18 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     config.options_mut().execution.time_zone = Some("UTC".into());
     config.options_mut().extensions.insert(ResultLimits::of(runtime.env().memory_pool.as_ref()));
     config.set_extension(Arc::clone(runtime.spill()));
-    let mut state = SessionStateBuilder::new_with_default_features()
+    let builder = SessionStateBuilder::new_with_default_features()
         .with_config(config)
         .with_runtime_env(Arc::clone(runtime.env()))
         .with_optimizer_rules(rules())
         .with_physical_optimizer_rules(guarded(PhysicalOptimizer::default().rules))
-        .with_analyzer_rule(Arc::new(InLists))
-        .with_analyzer_rule(Arc::new(TimeUnits))
-        .with_analyzer_rule(Arc::new(TimeBounds))
-        .with_analyzer_rule(Arc::new(Tidy))
-        .with_analyzer_rule(Arc::new(Subqueries))
-        .with_analyzer_rule(Arc::new(StringConcats::default()))
         .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_before_project())
         .with_physical_optimizer_rule(topk_heap_cap())
         .with_physical_optimizer_rule(merge_once())
         .with_physical_optimizer_rule(send_keys_apart())
-        .with_physical_optimizer_rule(take_turns())
-        .build();
+        .with_physical_optimizer_rule(take_turns());
+    let mut state = analysis::rules().into_iter().fold(builder, SessionStateBuilder::with_analyzer_rule).build();
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
@@ -432,7 +421,7 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
 }
 
 /// DataFusion's rules for logical plans, without the one that drops sort keys which others determine: after a join it
-/// takes the key of one side for a key of the result. (Keys that come twice are dropped by [`Tidy`].)
+/// takes the key of one side for a key of the result. (Keys that come twice are dropped by [`analysis`].)
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let dropped = EliminateDuplicatedExpr::new();
     filters_above_aggregates(Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect())

@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use skytether_common::{Error, Result};
 
+use crate::identifiers::normal;
 use crate::merged_keys::Joins;
 
 /// The keys of one side that a query names.
@@ -102,10 +103,6 @@ impl Scope {
 
 fn last(name: &ObjectName) -> Option<String> {
     name.0.last().and_then(|part| part.as_ident()).map(normal)
-}
-
-fn normal(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
 /// What a column of the result is called that is not renamed.

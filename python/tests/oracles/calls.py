@@ -32,7 +32,7 @@ class Calls(Expressions):
             return None
         first = self.keys(scope, 0, 1) if self.random.random() < 0.5 else ()
         # A constant in an ORDER BY would be a position.
-        first = tuple(key for key in first if key.by.value is None and ("repeated_keys" not in self.without or key.by not in scope.unique))
+        first = tuple(key for key in first if key.by.value is None)
         return first + tuple(map(self.key, scope.unique))
 
     def aggregate(self, kind: str, scope: Scope, depth: int, top: bool = False) -> E | None:

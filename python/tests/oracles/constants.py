@@ -97,7 +97,7 @@ class Constants:
     """Draws constants; `schema` gives values that its tables hold, so that conditions hold for some rows."""
 
     def __init__(self, random: Random, schema: tables.Schema, without: frozenset[str]) -> None:
-        self.random, self.one_zero, self.whole_seconds = random, "signed_zeros" in without, "fine_literals" in without
+        self.random, self.one_zero = random, "signed_zeros" in without
         self.held: dict[str, list[Any]] = {}
         for table in schema.values():
             for at, column in enumerate(table.columns):
@@ -109,8 +109,6 @@ class Constants:
         value = self._value(kind, edges)
         if kind == "float" and not edges and not math.isfinite(value):
             value = 2.0
-        if kind == "timestamp" and self.whole_seconds:
-            value = value.replace(microsecond=0)
         return of_value(kind, value + 0.0 if kind == "float" and self.one_zero else value)
 
     def _value(self, kind: str, edges: bool) -> Any:

@@ -31,8 +31,6 @@ class Scope:
     rows: int = 1000
     #: Whether subqueries may stand here.
     subqueries: bool = True
-    #: Whether EXISTS may: only in a WHERE.
-    exists: bool = False
     #: Outer columns per subquery.
     depth: int = 0
 
@@ -87,7 +85,7 @@ class Expressions:
         column = self.column(kind, scope)
         if column is not None and self.random.random() < 0.85:
             return column
-        if (kind == "zoned" and "zones" in self.without) or (kind == "time" and "time_units" in self.without):
+        if kind == "time" and "time_units" in self.without:
             return column or null(kind)
         return null(kind) if self.random.random() < 0.06 else self.constants.draw(kind)
 
@@ -224,7 +222,7 @@ class Expressions:
 
     def _field(self, name: str, kind: str) -> Callable[[Scope, int], E | None]:
         def made(scope: Scope, depth: int) -> E | None:
-            value = self.column("struct", scope) if "struct_fields" not in self.without else None
+            value = self.column("struct", scope)
             return value and E(kind, f"{{0}}['{name}']", (value,), size=10 if kind == "int" else None, width=64, tags=frozenset({"field"}))
 
         return made
@@ -377,7 +375,7 @@ class Expressions:
         kind = self.any_kind(scope, ORDERED)
         a = self.of(kind, scope, depth)
         chance = self.random.random()
-        if (kind == "zoned" and "zones" in self.without) or (kind == "time" and "time_units" in self.without):
+        if kind == "time" and "time_units" in self.without:
             b = self.column(kind, scope) or a
         elif chance < 0.5:
             b = self.constants.draw(kind)
@@ -402,7 +400,7 @@ class Expressions:
             values.append(null(kind))
         if self.random.random() < 0.2:
             values.append(self.of(kind, scope, 0))
-        word = "NOT IN" if self.random.random() < 0.4 and "not_in_list" not in self.without else "IN"
+        word = "NOT IN" if self.random.random() < 0.4 else "IN"
         listed = ", ".join(f"{{{at + 1}}}" for at in range(len(values)))
         return E("bool", f"({{0}} {word} ({listed}))", (self.of(kind, scope, depth), *values))
 
@@ -437,11 +435,11 @@ class Expressions:
 
     def _distinct_from(self, scope: Scope, depth: int) -> E | None:
         kind = self.any_kind(scope, ORDERED)
-        if kind == "zoned" and "zones" in self.without or kind == "time" and "time_units" in self.without:
+        if kind == "time" and "time_units" in self.without:
             return None
         no = self.random.choice(["", "NOT "])
         values = (self.of(kind, scope, depth), self.of(kind, scope, 0))
-        if "distinct_from" not in self.without and self.random.random() < 0.4:
+        if self.random.random() < 0.4:
             # It binds like a comparison.
             return E("bool", f"({{0}} IS {no}DISTINCT FROM {{1}} {self.random.choice(['AND', 'OR'])} {{2}})", (*values, self.of("bool", scope, depth)))
         return E("bool", f"({{0}} IS {no}DISTINCT FROM {{1}})", values)

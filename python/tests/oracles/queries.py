@@ -42,9 +42,7 @@ class Queries(Calls):
     def _with(self, depth: int) -> n.Query:
         withs = []
         for at in range(self.random.choice([1, 1, 2])):
-            query = self.body(depth - 1)
-            if "distinct_limits" not in self.without or not _is_distinct(query):
-                query = self.ended(query, 0.2)
+            query = self.ended(self.body(depth - 1), 0.2)
             columns, keys = self.columns_of(query), self.keys_of(query)
             withs.append(n.With(f"w{at}", query))
             self.named.append((f"w{at}", columns, keys, self.rows_of(query)))
@@ -59,9 +57,7 @@ class Queries(Calls):
 
     def _set_operation(self, depth: int, kinds: list[str] | None) -> n.Query:
         kinds = kinds or [self.random.choice(["int", "text", "date", "bool", "float", "timestamp"]) for _ in range(self.small(1, 3))]
-        hows = ["UNION ALL", "UNION ALL", "UNION", "EXCEPT", "INTERSECT"]
-        if "set_all" not in self.without:
-            hows += ["EXCEPT ALL", "INTERSECT ALL"]
+        hows = ["UNION ALL", "UNION ALL", "UNION", "EXCEPT", "INTERSECT", "EXCEPT ALL", "INTERSECT ALL"]
         branches = [self.body(depth - 1, kinds=kinds) for _ in range(2)]
         if self.random.random() < 0.2:
             branches[0] = self.ended(branches[0], 0.8)
@@ -72,8 +68,6 @@ class Queries(Calls):
         columns = self.columns_of(query)
         unordered = any(value.kind in n.NESTED or "loose" in n.tags(value) for _, value in columns)
         if unordered or self.random.random() > chance:
-            return query
-        if "distinct_limits" in self.without and _is_distinct_window(query):
             return query
         places = [n.Place(at + 1, self.random.random() < 0.4, self.random.random() < 0.5) for at in range(len(columns))]
         if self._may_be_distinct_on(query) and self.random.random() < 0.08:
@@ -111,9 +105,9 @@ class Queries(Calls):
         distinct = self.random.random() < 0.12 and not any("loose" in n.tags(item) for item in items)
         return dataclasses.replace(select, distinct=distinct)
 
-    def partitioned(self, grouped: bool, sized: bool, exists: bool) -> tuple[n.Select, E]:
+    def partitioned(self, grouped: bool, sized: bool) -> tuple[n.Select, E]:
         """A SELECT without DISTINCT and LIMIT, and a condition over its source, or over its groups; `sized` has columns
-        that aggregates merge, and with `exists` the condition has subqueries of all kinds."""
+        that aggregates merge."""
         self.named = []
         source, scope = self.source(3)
         where = self.condition(scope, 1) if self.random.random() < 0.3 else None
@@ -123,12 +117,12 @@ class Queries(Calls):
             return select, self.condition(Scope(values, subqueries=False), 2)
         kinds = [self.any_kind(scope, n.SCALARS if sized else n.KINDS) for _ in range(self.small(1, 3))]
         values = [self.of(kind, scope, self.random.choice([0, 0, 1])) for kind in kinds]
-        return n.Select(_items(values), source, where), self.condition(dataclasses.replace(scope, exists=exists), 3)
+        return n.Select(_items(values), source, where), self.condition(scope, 3)
 
     def where(self, scope: Scope, depth: int) -> E:
-        """A condition; membership of a subquery's rows is one of its conjuncts, where it may be nothing else."""
-        made = self.condition(dataclasses.replace(scope, exists=scope.subqueries), min(depth, 2))
-        if "in_subquery" in self.without and scope.subqueries and depth > 1 and self.random.random() < 0.15:
+        """A condition; now and then a comparison with a subquery's rows that has no NULL among them."""
+        made = self.condition(scope, min(depth, 2))
+        if scope.subqueries and depth > 1 and self.random.random() < 0.15:
             member = self._guarded_member(scope, depth - 1)
             made = E("bool", "({0} AND {1})", (made, member)) if self.random.random() < 0.5 else member
         return made
@@ -229,7 +223,7 @@ class Queries(Calls):
             alias = self._alias()
             return n.Reference(of, alias), _scope_of(alias, columns, keys, rows)
         if depth > 1 and chance < 0.2:
-            query = self.ended(self.body(depth - 1), 0.25 if "distinct_limits" not in self.without else 0.1)
+            query = self.ended(self.body(depth - 1), 0.25)
             alias = self._alias()
             return n.Derived(query, alias), _scope_of(alias, self.columns_of(query), self.keys_of(query), self.rows_of(query))
         if chance > 0.97:
@@ -264,9 +258,9 @@ class Queries(Calls):
             items = (n.Item(key, "k"), *[n.Item(value, f"{letter}{at}") for at, value in enumerate(others)])
             sides.append(n.Derived(n.Select(items, side), alias))
             columns += [dataclasses.replace(value, form=f"{alias}.{letter}{at}") for at, value in enumerate(others)]
-            if "using_conditions" not in self.without and letter == "l":
+            if letter == "l":
                 columns.append(dataclasses.replace(key, form="k"))
-        hows = ["NATURAL JOIN", "NATURAL LEFT JOIN", *([] if "using_outer" in self.without else ["NATURAL RIGHT JOIN", "NATURAL FULL JOIN"])]
+        hows = ["NATURAL JOIN", "NATURAL LEFT JOIN", "NATURAL RIGHT JOIN", "NATURAL FULL JOIN"]
         return n.Join(self.random.choice(hows), *sides), Scope(columns, rows=of_left.rows * of_right.rows, subqueries=False)
 
     def _values(self) -> tuple[n.Source, Scope]:
@@ -293,18 +287,17 @@ class Queries(Calls):
         few = both.rows <= PAIRS
         chance = self.random.random()
         if isinstance(left, n.Table) and isinstance(right, n.Table) and chance < 0.15:
-            how = self.random.choice(hows if "using_outer" not in self.without else ["JOIN", "LEFT JOIN"])
+            how = self.random.choice(hows)
             merged = next(column for column in of_left.columns if column.form.endswith(".k"))
             both.columns = [column for column in both.columns if not column.form.endswith(".k")]
-            if "using_conditions" not in self.without:
-                both.columns.append(dataclasses.replace(merged, form="k"))
+            both.columns.append(dataclasses.replace(merged, form="k"))
             return n.Join(how, left, right, using=("k",)), both
         if isinstance(left, n.Table) and isinstance(right, n.Table) and chance < 0.2:
             return self._natural(left, of_left, right, of_right)
         if few and chance < 0.28:
             how = self.random.choice(["CROSS JOIN", "JOIN"])
             return n.Join(how, left, right, None if how == "CROSS JOIN" else self.condition(both, 1)), both
-        pairs = [(a, b) for a in of_left.columns for b in of_right.columns if a.kind == b.kind and a.kind in n.SCALARS and not (a.kind == "zoned" and "zones" in self.without)]
+        pairs = [(a, b) for a in of_left.columns for b in of_right.columns if a.kind == b.kind and a.kind in n.SCALARS]
         short = [(a, b) for a, b in pairs if a.form.endswith(".k") and b.form.endswith(".k")]
         if not pairs:
             return (n.Join("CROSS JOIN", left, right), both) if few else (left, of_left)
@@ -328,8 +321,8 @@ class Queries(Calls):
             return self._scalar_subquery(kind, scope, depth)
         chance = self.random.random()
         if chance < 0.45:
-            return self._exists(scope, depth) if scope.exists or "exists_values" not in self.without else None
-        if chance < 0.8 and "in_subquery" not in self.without:
+            return self._exists(scope, depth)
+        if chance < 0.8:
             return self._member(scope, depth)
         return None
 
@@ -361,14 +354,14 @@ class Queries(Calls):
 
     def _selected(self, value: E) -> tuple[n.Item, ...]:
         """The one column of a subquery."""
-        return (n.Item(value, "q0" if "subquery_names" in self.without or self.random.random() < 0.7 else "c0"),)
+        return (n.Item(value, "q0" if self.random.random() < 0.7 else "c0"),)
 
     def _exists(self, scope: Scope, depth: int) -> E:
         source, inner, tie = self._inner(scope, self.random.random() < 0.8)
         if tie and self.random.random() < 0.3:
             inner.outer = [column for column in scope.columns if column.kind in n.SCALARS and "." in column.form]
         select = n.Select(self._selected(E("int", "1", value=1)), source, self._conditions(tie, inner))
-        if "exists_limits" not in self.without and self.random.random() < 0.2:
+        if self.random.random() < 0.2:
             # A limit, an offset, and an aggregate, which gives a row for none.
             changed = self.random.choice([{"limit": 0}, {"offset": 1}, {"items": self._selected(n.Aggregate("int", "count(*)"))}])
             select = dataclasses.replace(select, **changed)
@@ -412,11 +405,3 @@ def _scope_of(alias: str, columns: list[tuple[str, E]], keys: tuple[str, ...] | 
 def _has_column(value: E, scope: Scope) -> bool:
     forms = {column.form for column in scope.columns}
     return any(isinstance(part, E) and part.form in forms for _, part in n.walk(value))
-
-
-def _is_distinct(query: n.Query) -> bool:
-    return any(isinstance(part, n.Select) and part.distinct or isinstance(part, n.SetOperation) and "ALL" not in part.how for _, part in n.walk(query))
-
-
-def _is_distinct_window(query: n.Query) -> bool:
-    return isinstance(query, n.Select) and query.distinct and any(isinstance(part, n.Window) for _, part in n.walk(query))

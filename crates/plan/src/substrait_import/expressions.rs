@@ -31,6 +31,7 @@ use super::consume::{Consumer, invalid, unsupported};
 use super::functions::{self, Function};
 use crate::codec::validate::{self, present};
 use crate::error::to_datafusion;
+use crate::rewriting::tree;
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
 
@@ -343,16 +344,6 @@ impl Consumer<'_> {
         }
         from_subquery(self, e, schema).await
     }
-}
-
-/// All of `parts` joined in their order, as a tree of the least depth: code that works on expressions recurses as deep
-/// as they are.
-fn tree(mut parts: Vec<Expr>, join: fn(Expr, Expr) -> Expr) -> Option<Expr> {
-    if parts.len() < 2 {
-        return parts.pop();
-    }
-    let right = parts.split_off(parts.len() / 2);
-    Some(join(tree(parts, join)?, tree(right, join)?))
 }
 
 fn unknown(declared: &Function) -> DataFusionError {

@@ -10,13 +10,12 @@
 
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::functions::math::expr_fn::abs;
-use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, cast, lit, when};
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, cast, lit, when};
 
-use crate::named::map_expressions;
+use crate::rewriting::{decided, map_typed};
 
 /// The first and the last day that are whole days of timestamps of nanoseconds, counted from 1970-01-01.
 const DAYS: (i32, i32) = (-106_751, 106_750);
@@ -24,28 +23,8 @@ const DAYS: (i32, i32) = (-106_751, 106_750);
 /// The first and the last year that are whole years of timestamps of nanoseconds.
 const YEARS: (i64, i64) = (1678, 2261);
 
-/// See the module. It runs after the types are known.
-#[derive(Debug, Default)]
-pub struct TimeBounds;
-
-impl AnalyzerRule for TimeBounds {
-    fn name(&self) -> &'static str {
-        "time_bounds"
-    }
-
-    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        plan.transform_up_with_subqueries(|node| {
-            let mut schema = DFSchema::empty();
-            for input in node.inputs() {
-                schema.merge(input.schema());
-            }
-            if let LogicalPlan::TableScan(scan) = &node {
-                schema.merge(&scan.projected_schema);
-            }
-            map_expressions(node, |e| compared(e, &schema))
-        })
-        .data()
-    }
+pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+    map_typed(plan, compared)
 }
 
 fn is_comparison(op: Operator) -> bool {
@@ -84,7 +63,7 @@ fn with_year(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Resu
         }
         _ => false,
     };
-    let compare = |left: Expr, right: Expr| Some(Expr::BinaryExpr(BinaryExpr { left: Box::new(left), op, right: Box::new(right) }));
+    let compare = |left: Expr, right: Expr| Some(binary_expr(left, op, right));
     // Years of nanoseconds are above 0. No rule looks through `abs`.
     if beyond(right) && is_year(left, schema)? {
         return Ok(compare(abs(left.clone()), right.clone()));
@@ -123,7 +102,7 @@ fn date_of(e: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
 /// `date op time`, where `time` is a timestamp `of` nanoseconds.
 fn with_date(date: Expr, op: Operator, time: Expr, of: &DataType) -> Result<Expr> {
     const NANOSECONDS: i64 = 1_000_000_000;
-    let compare = |left: Expr, right: Expr| Expr::BinaryExpr(BinaryExpr { left: Box::new(left), op, right: Box::new(right) });
+    let compare = |left: Expr, right: Expr| binary_expr(left, op, right);
     if let Expr::Literal(ScalarValue::TimestampNanosecond(at, zone), _) = &time
         && at.is_none_or(|at| at % NANOSECONDS == 0)
     {
@@ -143,11 +122,7 @@ fn with_date(date: Expr, op: Operator, time: Expr, of: &DataType) -> Result<Expr
     let certain = |value: bool| match op {
         Operator::IsDistinctFrom | Operator::IsNotDistinctFrom => lit(value),
         // NULL where the time is.
-        _ => Expr::BinaryExpr(BinaryExpr {
-            left: Box::new(if value { time.clone().is_not_null() } else { time.clone().is_null() }),
-            op: if value { Operator::Or } else { Operator::And },
-            right: Box::new(lit(ScalarValue::Boolean(None))),
-        }),
+        _ => decided(time.clone(), value),
     };
     when(date.clone().lt(day(DAYS.0)), certain(before)).when(date.gt(day(DAYS.1)), certain(after)).otherwise(compare(stamp, time))
 }

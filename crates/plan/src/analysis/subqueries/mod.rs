@@ -27,36 +27,25 @@ use datafusion::common::{Column, Result};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, Filter, LogicalPlan, Projection};
-use datafusion::optimizer::AnalyzerRule;
 
 use self::marks::Marks;
-use crate::named::map_expressions;
+use crate::rewriting::map_expressions;
 
-/// Rewrites subqueries in conditions and results (see the module). It runs after the types are known.
-#[derive(Debug, Default)]
-pub struct Subqueries;
-
-impl AnalyzerRule for Subqueries {
-    fn name(&self) -> &'static str {
-        "subqueries"
-    }
-
-    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        let (count, changed) = (Cell::new(0), Cell::new(false));
-        let rewritten = plan.transform_up_with_subqueries(|node| {
-            if node.expressions().iter().any(has_subquery) {
-                let node = rewrite(node, &count)?;
-                changed.set(changed.get() | node.transformed);
-                return Ok(node);
-            }
-            // A result that was never NULL may be now.
-            if changed.get() { node.recompute_schema().map(Transformed::yes) } else { Ok(Transformed::no(node)) }
-        })?;
-        Ok(rewritten.data)
-    }
+pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+    let (count, changed) = (Cell::new(0), Cell::new(false));
+    let rewritten = plan.transform_up_with_subqueries(|node| {
+        if node.expressions().iter().any(has_subquery) {
+            let node = of_node(node, &count)?;
+            changed.set(changed.get() | node.transformed);
+            return Ok(node);
+        }
+        // A result that was never NULL may be now.
+        if changed.get() { node.recompute_schema().map(Transformed::yes) } else { Ok(Transformed::no(node)) }
+    })?;
+    Ok(rewritten.data)
 }
 
-fn rewrite(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
+fn of_node(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
     match node {
         LogicalPlan::Filter(_) => match normalised(node)? {
             LogicalPlan::Filter(filter) => of_filter(filter, count),
@@ -167,7 +156,7 @@ fn lifted(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPla
     let mut columns: Vec<Expr> = input.schema().columns().into_iter().map(Expr::Column).collect();
     columns.extend(lifted.into_iter().map(|(e, name)| e.alias(name)));
     let below = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(input))?);
-    let below = rewrite(below, count)?.data;
+    let below = of_node(below, count)?.data;
     let above = node.with_new_exprs(exprs, vec![below])?;
     // The columns of before, by their places.
     let after = above.schema().columns();

@@ -15,35 +15,24 @@ use datafusion::common::tree_node::{Transformed, TransformedResult};
 use datafusion::common::{Result, ScalarValue, not_impl_err};
 use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, WindowFunction};
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, SortExpr, Subquery, WindowFunctionDefinition};
-use datafusion::optimizer::AnalyzerRule;
 
-use crate::named::map_expressions;
+use crate::rewriting::map_expressions;
 
-/// See the module. It runs after the types are known.
-#[derive(Debug, Default)]
-pub struct Tidy;
-
-impl AnalyzerRule for Tidy {
-    fn name(&self) -> &'static str {
-        "tidy"
-    }
-
-    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        let count = Cell::new(0);
-        plan.transform_up_with_subqueries(|node| {
-            let node = map_expressions(node, |e| expression(e, &count))?;
-            let changed = node.transformed;
-            let node = match node.data {
-                LogicalPlan::Sort(mut sort) => {
-                    let repeated = sort_keys_once(&mut sort.expr);
-                    Transformed::new_transformed(LogicalPlan::Sort(sort), repeated)
-                }
-                other => Transformed::no(other),
-            };
-            Ok(Transformed::new_transformed(node.data, node.transformed || changed))
-        })
-        .data()
-    }
+pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+    let count = Cell::new(0);
+    plan.transform_up_with_subqueries(|node| {
+        let node = map_expressions(node, |e| expression(e, &count))?;
+        let changed = node.transformed;
+        let node = match node.data {
+            LogicalPlan::Sort(mut sort) => {
+                let repeated = sort_keys_once(&mut sort.expr);
+                Transformed::new_transformed(LogicalPlan::Sort(sort), repeated)
+            }
+            other => Transformed::no(other),
+        };
+        Ok(Transformed::new_transformed(node.data, node.transformed || changed))
+    })
+    .data()
 }
 
 fn expression(e: Expr, count: &Cell<u32>) -> Result<Transformed<Expr>> {

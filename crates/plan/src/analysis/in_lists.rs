@@ -8,23 +8,13 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRewriter};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::expr::InList;
-use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator, lit};
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::logical_expr::utils::{split_binary, split_binary_owned};
+use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator, binary_expr, lit};
 
-use crate::named::map_whole;
+use crate::rewriting::{decided, map_whole, tree};
 
-/// See the module. It runs after the types are known.
-#[derive(Debug, Default)]
-pub struct InLists;
-
-impl AnalyzerRule for InLists {
-    fn name(&self) -> &'static str {
-        "in_lists"
-    }
-
-    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        plan.transform_up_with_subqueries(|node| map_whole(node, |e| e.rewrite(&mut Chains::default()))).data()
-    }
+pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+    plan.transform_up_with_subqueries(|node| map_whole(node, |e| e.rewrite(&mut Chains::default()))).data()
 }
 
 /// Looks at each chain once, from its topmost operator.
@@ -58,68 +48,25 @@ const MAX_LISTS: usize = 1_000;
 fn merged(e: Expr) -> Result<Transformed<Expr>> {
     let Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) = &e else { return Ok(Transformed::no(e)) };
     let op = *op;
-    let mut lists = Vec::new();
-    lists_of(&e, op, &mut lists);
+    let lists: Vec<&Expr> = split_binary(&e, op).into_iter().filter(|term| matches!(term, Expr::InList(_))).collect();
     let pair = |one: &&Expr| lists.iter().any(|other| !std::ptr::eq(*one, *other) && exclude(one, other, op));
     if lists.len() < 2 || lists.len() > MAX_LISTS || !lists.iter().any(pair) {
         return Ok(Transformed::no(e));
     }
-    let mut terms = Vec::new();
-    chain(e, op, &mut terms);
+    let mut terms = split_binary_owned(e, op);
     let mut at = 0;
     while at < terms.len() {
         if let Some(other) = (at + 1..terms.len()).find(|other| exclude(&terms[at], &terms[*other], op)) {
             let list = terms.swap_remove(other);
             if let Expr::InList(InList { expr, .. }) = list {
-                terms[at] = by_null(*expr, op);
+                // False under AND and true under OR.
+                terms[at] = decided(*expr, op == Operator::Or);
             }
         }
         at += 1;
     }
-    Ok(Transformed::yes(balanced(terms, op)))
-}
-
-/// The terms as a tree that is no deeper than it must be.
-fn balanced(mut terms: Vec<Expr>, op: Operator) -> Expr {
-    while terms.len() > 1 {
-        let mut pairs = Vec::with_capacity(terms.len().div_ceil(2));
-        let mut rest = terms.into_iter();
-        while let Some(left) = rest.next() {
-            pairs.push(match rest.next() {
-                Some(right) => Expr::BinaryExpr(BinaryExpr { left: Box::new(left), op, right: Box::new(right) }),
-                None => left,
-            });
-        }
-        terms = pairs;
-    }
-    terms.pop().unwrap_or_else(|| lit(op == Operator::And))
-}
-
-fn lists_of<'e>(e: &'e Expr, of: Operator, lists: &mut Vec<&'e Expr>) {
-    match e {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) if *op == of => {
-            lists_of(left, of, lists);
-            lists_of(right, of, lists);
-        }
-        Expr::InList(_) => lists.push(e),
-        _ => {}
-    }
-}
-
-fn chain(e: Expr, of: Operator, terms: &mut Vec<Expr>) {
-    match e {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) if op == of => {
-            chain(*left, of, terms);
-            chain(*right, of, terms);
-        }
-        other => terms.push(other),
-    }
-}
-
-/// What a pair of lists that exclude each other is: false under AND and true under OR, and NULL where `x` is.
-fn by_null(x: Expr, op: Operator) -> Expr {
-    let (is, value) = (if op == Operator::And { x.is_null() } else { x.is_not_null() }, lit(ScalarValue::Boolean(None)));
-    Expr::BinaryExpr(BinaryExpr { left: Box::new(is), op, right: Box::new(value) })
+    let joined = tree(terms, |left, right| binary_expr(left, op, right));
+    Ok(Transformed::yes(joined.unwrap_or_else(|| lit(op == Operator::And))))
 }
 
 /// Whether no value is in what both lists allow (AND), or none is in what both forbid (OR).

@@ -8,39 +8,18 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Between, InList};
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, Volatility, lit};
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, Volatility, binary_expr, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
-use crate::named::map_expressions;
+use crate::rewriting::{decided, map_typed};
 
-/// See the module. It runs after the types are known.
-#[derive(Debug, Default)]
-pub struct TimeUnits;
-
-impl AnalyzerRule for TimeUnits {
-    fn name(&self) -> &'static str {
-        "time_units"
-    }
-
-    fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(Arc::new(config.clone())).build());
-        plan.transform_up_with_subqueries(|node| {
-            let mut schema = DFSchema::empty();
-            for input in node.inputs() {
-                schema.merge(input.schema());
-            }
-            if let LogicalPlan::TableScan(scan) = &node {
-                schema.merge(&scan.projected_schema);
-            }
-            map_expressions(node, |e| compared(e, &schema, &constants))
-        })
-        .data()
-    }
+pub(super) fn rewrite(plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
+    let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(Arc::new(config.clone())).build());
+    map_typed(plan, |e, schema| compared(e, schema, &constants))
 }
 
 fn compared(e: Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
@@ -116,22 +95,16 @@ fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, con
     let of = time.get_type(schema)?;
     // The cast to the coarse unit cuts towards zero, which is up for times before 1970.
     let floor = ScalarValue::Int64(Some(at.div_euclid(ratio))).cast_to(&of)?;
-    let compare = |op: Operator| Expr::BinaryExpr(BinaryExpr { left: Box::new(time.clone()), op, right: Box::new(lit(floor.clone())) });
+    let compare = |op: Operator| binary_expr(time.clone(), op, lit(floor.clone()));
     Ok(match op {
-        Operator::Eq => Some(decided(time, false)),
-        Operator::NotEq => Some(decided(time, true)),
+        Operator::Eq => Some(decided(time.clone(), false)),
+        Operator::NotEq => Some(decided(time.clone(), true)),
         Operator::IsDistinctFrom => Some(lit(true)),
         Operator::IsNotDistinctFrom => Some(lit(false)),
         Operator::Lt | Operator::LtEq => Some(compare(Operator::LtEq)),
         Operator::Gt | Operator::GtEq => Some(compare(Operator::Gt)),
         _ => None,
     })
-}
-
-/// `value`, and NULL where `time` is.
-fn decided(time: &Expr, value: bool) -> Expr {
-    let (is, op) = if value { (time.clone().is_not_null(), Operator::Or) } else { (time.clone().is_null(), Operator::And) };
-    Expr::BinaryExpr(BinaryExpr { left: Box::new(is), op, right: Box::new(lit(ScalarValue::Boolean(None))) })
 }
 
 /// `BETWEEN` as its two comparisons, if one of them has to change.
@@ -143,7 +116,7 @@ fn as_two(between: Between, schema: &DFSchema, constants: &ExprSimplifier) -> Re
         return Ok(Transformed::no(Expr::Between(between)));
     }
     let Between { expr, negated, low: least, high: most } = between;
-    let plain = |op: Operator, bound: Box<Expr>| Expr::BinaryExpr(BinaryExpr { left: expr.clone(), op, right: bound });
+    let plain = |op: Operator, bound: Box<Expr>| binary_expr(expr.as_ref().clone(), op, *bound);
     let (low, high) = (low.unwrap_or_else(|| plain(from, least)), high.unwrap_or_else(|| plain(to, most)));
     Ok(Transformed::yes(if negated { low.or(high) } else { low.and(high) }))
 }
@@ -157,7 +130,7 @@ fn without_fractions(list: InList, schema: &DFSchema, constants: &ExprSimplifier
     let InList { expr, list, negated } = list;
     let kept: Vec<Expr> = list.into_iter().filter(whole).collect();
     if kept.is_empty() {
-        return Ok(Transformed::yes(decided(&time, negated)));
+        return Ok(Transformed::yes(decided(time, negated)));
     }
     let changed = kept.len() < before;
     Ok(Transformed::new_transformed(Expr::InList(InList { expr, list: kept, negated }), changed))
@@ -188,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn constant_between_two_units_equals_neither() {
-        let state = SessionStateBuilder::new().with_default_features().with_analyzer_rule(Arc::new(TimeUnits)).build();
+        let state = SessionStateBuilder::new().with_default_features().with_analyzer_rule(super::super::rule("time_units", rewrite)).build();
         let context = SessionContext::new_with_state(state);
         // Rows 1 to 4: a second before 1970, 1970, a second after, NULL.
         for (unit, one) in [("s", 1), ("ms", 1_000), ("us", 1_000_000)] {
