@@ -6,6 +6,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `codes` | code maps and digests of redundant data sets |
+//! | `files` | table files that are ingested |
 //! | `indexes` | heads, pages and definitions of indexes |
 //! | `stored` | values in stores, and files that are ingested |
 //! | `plans` | sub-plans, expressions, plans of other producers |
@@ -14,6 +15,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 
 mod codes;
+mod files;
 mod indexes;
 mod plans;
 mod stored;
@@ -44,6 +46,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "tsv_read", run: stored::tsv_read, seeds: stored::names, rounds: 20000 },
     Target { name: "moments_merge", run: stored::moments_merge, seeds: stored::moments, rounds: 20000 },
     Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 20000 },
+    Target { name: "parquet_read", run: files::parquet_read, seeds: files::parquets, rounds: 3000 },
+    Target { name: "arrow_read", run: files::arrow_read, seeds: files::arrows, rounds: 3000 },
+    Target { name: "csv_read", run: files::csv_read, seeds: files::separated, rounds: 3000 },
+    Target { name: "json_read", run: files::json_read, seeds: files::objects, rounds: 3000 },
     Target { name: "code_map_read", run: codes::code_map_read, seeds: codes::code_maps, rounds: 20000 },
     Target { name: "digest_read", run: codes::digest_read, seeds: codes::digests, rounds: 20000 },
     Target { name: "index_read", run: indexes::index_read, seeds: indexes::indexes, rounds: 20000 },

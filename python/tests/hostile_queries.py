@@ -12,9 +12,20 @@ def _chain(levels: int, body: str) -> str:
     return f"WITH c0 AS (SELECT a FROM lab.t LIMIT 1){steps} SELECT count(*) AS n FROM c{levels}"
 
 
+def _nested(levels: int, expression: str) -> str:
+    """A table `t` with the column `x`, an expression of itself `levels` times."""
+    below = "(SELECT s AS x FROM lab.t)"
+    for _ in range(levels):
+        below = f"(SELECT {expression} AS x FROM {below} t)"
+    return f"{below} t"
+
+
 def _columns(count: int) -> str:
     return ", ".join(f"a + {n} AS c{n}" for n in range(count))
 
+
+_CONCAT = "concat(x, x, x, x, x, x, x, x)"
+_CASE = "CASE WHEN x > 'a' THEN x ELSE lower(x) END"
 
 #: Name and text.
 QUERIES: dict[str, str] = {
@@ -39,6 +50,10 @@ QUERIES: dict[str, str] = {
     "lpad of 1 GB": "SELECT length(lpad(s, 1000000000, 'y')) AS n FROM lab.t",
     "concat of long texts": f"SELECT length(concat({', '.join(['repeat(s, 1000)'] * 60)})) AS n FROM lab.t",
     "|| of long texts": f"SELECT length({' || '.join(['repeat(s, 1000)'] * 60)}) AS n FROM lab.t",
+    "a condition on a column of columns": f"SELECT count(*) AS n FROM {_nested(9, _CONCAT)} WHERE x IS NULL",
+    "a condition on a CASE of CASEs": f"SELECT count(*) AS n FROM {_nested(20, _CASE)} WHERE x > 'a'",
+    "columns of columns": f"SELECT count(x) AS n FROM {_nested(9, _CONCAT)}",
+    "CASEs of CASEs": f"SELECT count(x) AS n FROM {_nested(20, _CASE)}",
     "range of 10 billion": "SELECT cardinality(range(0, 10000000000)) AS n",
     "series of 10 billion rows": "SELECT count(*) AS n FROM generate_series(0, 10000000000) WHERE value % 7 = 9",
     "a recursion without an end": "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) AS n FROM r",

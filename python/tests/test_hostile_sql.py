@@ -42,7 +42,10 @@ REFUSED = {
     "two ROLLUPs of 60 columns": "grouping sets",
     "900 unions": "operators",
     "300 subqueries below one another": "nested too deeply",
-    "100,000 values of IN": "more than the 65536",
+    "100,000 values of IN": "at most 65536: ingest them as a data set",
+    "a condition on a column of columns": "terms once its columns are written out",
+    "a condition on a CASE of CASEs": "terms once its columns are written out",
+    "columns of columns": "concat: the results",
     "a regular expression that backtracks": "regular expression",
     "range of 10 billion": "range: the results",
 }

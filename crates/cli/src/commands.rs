@@ -15,6 +15,7 @@ pub(crate) mod ls;
 pub(crate) mod maintenance;
 pub(crate) mod pki;
 pub(crate) mod resize;
+pub(crate) mod shell;
 pub(crate) mod sql;
 pub(crate) mod status;
 pub(crate) mod token;

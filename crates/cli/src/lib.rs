@@ -15,10 +15,12 @@ mod commands;
 mod common_args;
 mod context;
 mod doors;
+mod error_line;
 mod listing;
 mod logging;
 mod output;
 mod progress;
+mod prompt;
 mod run;
 mod serving;
 mod shutdown;
@@ -31,6 +33,7 @@ use clap::Parser;
 use skytether_common::Error;
 
 use crate::context::Failure;
+use crate::error_line::fail;
 use crate::logging::Writer;
 pub use crate::logging::log_to_stderr;
 
@@ -83,31 +86,4 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 #[must_use]
 pub fn main() -> ExitCode {
     ExitCode::from(main_with(std::env::args_os()))
-}
-
-fn fail(error: &Error, status: u8) -> u8 {
-    eprintln!("skytether: {}", one_line(&error.to_string()));
-    status
-}
-
-/// `text` in one line: errors of the planner come in several, with indents.
-fn one_line(text: &str) -> String {
-    let mut line = String::new();
-    for part in text.lines().map(str::trim).filter(|part| !part.is_empty()) {
-        if !line.is_empty() {
-            // A line that ends like a sentence or a list goes on; any other becomes an item.
-            line.push_str(if line.ends_with(['.', ':', ',', ';', '(']) { " " } else { "; " });
-        }
-        line.push_str(part);
-    }
-    line
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn an_error_is_one_line() {
-        let text = "no function matches 'f(Utf8)'. You might need a cast.\n\tCandidate functions:\n\tf(Int64)\n\tf(Float64)\n";
-        assert_eq!(super::one_line(text), "no function matches 'f(Utf8)'. You might need a cast. Candidate functions: f(Int64); f(Float64)");
-    }
 }

@@ -12,8 +12,13 @@ use crate::shutdown::{NOTHING_STORED, Stop};
 /// Carries out one command.
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let stop = Stop::new(if matches!(command, Command::Ingest(_)) { NOTHING_STORED } else { "stopped" });
-    // `serve` commands handle the signal themselves.
-    if !matches!(command, Command::Drive(_) | Command::Host(_)) {
+    let handles_signal = match &command {
+        Command::Drive(_) | Command::Host(_) => true,
+        // Ctrl-C in a shell stops the query alone.
+        Command::Sql(a) => a.is_shell(),
+        _ => false,
+    };
+    if !handles_signal {
         stop.watch();
     }
     // Boxed one by one, so that the compiler does not merge all commands into one large future.

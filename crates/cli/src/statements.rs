@@ -18,6 +18,16 @@ enum Within {
 
 /// The statements of `text`, without the semicolons.
 pub(crate) fn split(text: &str) -> Vec<String> {
+    cut(text).0
+}
+
+/// Whether `text` ends behind a semicolon, so that none of its statements goes on.
+pub(crate) fn is_complete(text: &str) -> bool {
+    cut(text).1
+}
+
+/// The statements of `text`, and whether the last one is ended.
+fn cut(text: &str) -> (Vec<String>, bool) {
     let mut found = Vec::new();
     let (mut begin, mut said) = (0, false);
     let mut within = Within::Nothing;
@@ -69,10 +79,11 @@ pub(crate) fn split(text: &str) -> Vec<String> {
         }
         at += step;
     }
+    let is_complete = !said && begin > 0 && matches!(within, Within::Nothing | Within::LineComment);
     if said {
         found.push(text.get(begin..).unwrap_or_default().trim().to_owned());
     }
-    found
+    (found, is_complete)
 }
 
 /// `$$` or `$tag$` at the beginning of `rest`; a parameter (`$1`) is none.
@@ -94,6 +105,21 @@ mod tests {
         let found = split(text);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].ends_with("FROM t") && found[1].starts_with("SELECT $$") && found[1].ends_with("$1") && found[2] == "SELECT 2");
+    }
+
+    #[test]
+    fn a_text_is_complete_behind_its_last_semicolon() {
+        for (text, complete) in [
+            ("SELECT 1;\n", true),
+            ("SELECT 1; -- done\n", true),
+            ("SELECT 1", false),
+            ("SELECT 1; SELECT 2", false),
+            ("SELECT ';\n", false),
+            ("SELECT 1; /* more", false),
+            ("-- nothing\n", false),
+        ] {
+            assert_eq!(is_complete(text), complete, "{text}");
+        }
     }
 
     #[test]

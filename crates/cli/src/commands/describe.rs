@@ -58,6 +58,14 @@ pub(crate) async fn run(args: Describe) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A table or a data set as a text.
+///
+/// # Errors
+/// There is none of that name.
+pub(crate) async fn text(fleet: &Fleet, asked: &str) -> Result<String> {
+    Ok(shown(&describe(fleet, asked).await?))
+}
+
 async fn describe(fleet: &Fleet, asked: &str) -> Result<Described> {
     let asked: String = asked.trim().trim_end_matches(';').split('.').map(bare).collect::<Vec<_>>().join(".");
     let mut parts = asked.splitn(3, '.');

@@ -1,6 +1,7 @@
 //! `skytether sql`: queries and their results.
 //!
-//! The text is an argument, a file (`-f`), or what comes on standard input (`-`, or no text at all).
+//! The text is an argument, a file (`-f`), or what comes on standard input (`-`, or no text at all). Without a text, a
+//! terminal gets a shell.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use skytether::Fleet;
 use skytether_common::{Error, Result};
 use skytether_host::{Pushdown, QueryOptions};
 
+use crate::commands::shell;
 use crate::common_args::{FleetArg, Format, pushdown};
 use crate::context::{Failure, fleet};
 use crate::output::Sink;
@@ -18,7 +20,7 @@ use crate::statements::split;
 
 #[derive(Debug, Args)]
 pub(crate) struct Sql {
-    /// The query; `-` for standard input.
+    /// The query; `-` for standard input. Without one, a terminal gets a shell.
     #[arg(value_name = "QUERY")]
     query: Option<String>,
     /// A file with the queries, with a semicolon between them.
@@ -32,7 +34,7 @@ pub(crate) struct Sql {
 
 /// How queries run, and how their results are printed.
 #[derive(Debug, Args)]
-struct How {
+pub(crate) struct How {
     /// How to print the result.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -44,10 +46,17 @@ struct How {
     receipt: bool,
 }
 
+impl Sql {
+    /// Whether a person on a terminal gave no query.
+    pub(crate) fn is_shell(&self) -> bool {
+        self.query.is_none() && self.file.is_none() && std::io::stdin().is_terminal()
+    }
+}
+
 /// Runs the queries and prints their results.
 pub(crate) async fn run(args: Sql) -> Result<(), Failure> {
-    if args.query.is_none() && args.file.is_none() && std::io::stdin().is_terminal() {
-        return Err(Failure::Call(Error::invalid("there is no query: give its text, -f FILE, or - for standard input")));
+    if args.is_shell() {
+        return shell::run(fleet(&args.fleet).await?, &args.how).await;
     }
     let queries = match (&args.query, &args.file) {
         (Some(query), _) if query != "-" => vec![query.clone()],
@@ -92,7 +101,7 @@ fn text(bytes: Vec<u8>, from: &str) -> Result<String> {
 ///
 /// # Errors
 /// Those of the query.
-async fn answer(fleet: &Fleet, query: &str, how: &How) -> Result<bool> {
+pub(crate) async fn answer(fleet: &Fleet, query: &str, how: &How) -> Result<bool> {
     let mut query = fleet.sql(query, &QueryOptions { cut: how.pushdown, ..QueryOptions::default() }).await?;
     let mut sink = Sink::new(std::io::stdout(), &query.schema, how.format)?;
     while let Some(batch) = query.stream.next().await {

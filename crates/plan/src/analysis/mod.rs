@@ -5,6 +5,7 @@
 //!
 //! | rule | about |
 //! |---|---|
+//! | [`growth`] | conditions that are too large once they are written out, and lists |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
 //! | [`time_bounds`] | dates and years that nanoseconds cannot hold |
@@ -12,6 +13,7 @@
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
+mod growth;
 mod in_lists;
 mod string_concats;
 mod subqueries;
@@ -34,6 +36,7 @@ type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
+        rule("growth", growth::check),
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
         rule("time_bounds", time_bounds::rewrite),

@@ -11,14 +11,15 @@ use datafusion::datasource::provider_as_source;
 use datafusion::execution::{FunctionRegistry, SessionState};
 use datafusion::logical_expr::{Aggregate, Expr, Filter, LogicalPlan, Projection, TableScanBuilder};
 use datafusion_substrait::extensions::Extensions;
-use datafusion_substrait::logical_plan::consumer::{SubstraitConsumer, from_substrait_named_struct};
+use datafusion_substrait::logical_plan::consumer::{SubstraitConsumer, from_aggregate_rel, from_project_rel, from_substrait_named_struct};
 use datafusion_substrait::substrait::proto::read_rel::ReadType;
 use datafusion_substrait::substrait::proto::r#type::UserDefined;
-use datafusion_substrait::substrait::proto::{ReadRel, RelRoot};
+use datafusion_substrait::substrait::proto::{AggregateRel, ProjectRel, ReadRel, RelRoot};
 use datafusion_substrait::variation_const::{FLOAT_16_TYPE_NAME, NULL_TYPE_NAME};
 use skytether_common::{Context, Detail, Error, Result};
 
 use super::produce::nested;
+use super::short_names::shorten;
 use crate::error::{from_datafusion, to_datafusion};
 
 type DfResult<T> = std::result::Result<T, DataFusionError>;
@@ -113,6 +114,14 @@ impl SubstraitConsumer for Consumer<'_> {
             Some(other) => Err(to_datafusion(Error::unsupported(format!("the plan uses the type {other:?}, which this engine does not know")))),
             None => Err(to_datafusion(Error::invalid(format!("the plan uses type {} without declaring it", t.type_reference)))),
         }
+    }
+
+    async fn consume_project(&self, rel: &ProjectRel) -> DfResult<LogicalPlan> {
+        shorten(from_project_rel(self, rel).await?)
+    }
+
+    async fn consume_aggregate(&self, rel: &AggregateRel) -> DfResult<LogicalPlan> {
+        shorten(from_aggregate_rel(self, rel).await?)
     }
 
     /// Binds the columns by name to those of this side's table of that name. The types in the plan are only compared.

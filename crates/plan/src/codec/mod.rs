@@ -15,6 +15,7 @@ mod consume;
 mod expression;
 pub(crate) mod limits;
 mod produce;
+mod short_names;
 pub(crate) mod validate;
 
 use std::collections::HashSet;
