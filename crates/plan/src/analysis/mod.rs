@@ -1,10 +1,11 @@
-//! Rules of the host over logical plans whose types are known, before DataFusion's optimiser. Each gives a form that
-//! DataFusion answers wrongly, or at any price, another form with the right answer.
+//! Rules of the host over logical plans, before DataFusion's optimiser. Each gives a form that DataFusion answers
+//! wrongly, or at any price, another form with the right answer.
 //!
-//! They run in this order. Later ones see what earlier ones made.
+//! They run in this order. Later ones see what earlier ones made. All but the first run once types are known.
 //!
 //! | rule | about |
 //! |---|---|
+//! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
 //! | [`time_bounds`] | dates and years that nanoseconds cannot hold |
@@ -12,6 +13,7 @@
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
+mod frames;
 mod in_lists;
 mod string_concats;
 mod subqueries;
@@ -25,22 +27,24 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::{Analyzer, AnalyzerRule};
 
 /// What a rule makes of a plan.
 type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 
-/// The rules, in the order in which they run.
+/// The rules, in the order in which they run, with DataFusion's own.
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    vec![
+    let before = [rule("frames", frames::rewrite)];
+    let typed = [
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
         rule("time_bounds", time_bounds::rewrite),
         rule("tidy", tidy::rewrite),
         rule("subqueries", subqueries::rewrite),
         rule("string_concats", string_concats::rewrite),
-    ]
+    ];
+    before.into_iter().chain(Analyzer::new().rules).chain(typed).collect()
 }
 
 fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn AnalyzerRule + Send + Sync> {
