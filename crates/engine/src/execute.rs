@@ -89,6 +89,7 @@ impl Engine {
         config.options_mut().optimizer.enable_round_robin_repartition = false;
         // As on the host (`skytether_query::planner`).
         config.options_mut().optimizer.enable_distinct_aggregation_soft_limit = false;
+        config.options_mut().execution.skip_physical_aggregate_schema_check = true;
         config.options_mut().execution.time_zone = Some("UTC".into());
         config.options_mut().extensions.insert(ResultLimits::of(pool.as_ref()));
         // Spilling would use the same disk that scans read; a drive returns `Exhausted` instead.

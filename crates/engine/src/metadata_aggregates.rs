@@ -3,7 +3,8 @@
 //! DataFusion's rule takes the bounds of a computed column for exact wherever those of its input column are. They are
 //! not: `CAST(x AS VARCHAR)` orders 10 before 9, and `CAST(x AS BOOLEAN)` maps the bounds -5 and 5 to true with 0
 //! between them. Counting the results of a cast must fail where the cast does. So that rule only sees aggregates whose
-//! input computes nothing.
+//! input computes nothing. It also takes an aggregate with a `FILTER` for the next aggregate below it, so there must be
+//! none.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::aggregate_statistics::AggregateStatistics;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 
@@ -34,7 +35,7 @@ struct MetadataAggregates;
 impl PhysicalOptimizerRule for MetadataAggregates {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         plan.transform_down(|node| {
-            if !(node.is::<AggregateExec>() && plain(&node)) {
+            if !node.downcast_ref::<AggregateExec>().is_some_and(|aggregate| plain(halves(aggregate).input())) {
                 return Ok(Transformed::no(node));
             }
             let answered = AggregateStatistics::new().optimize(Arc::clone(&node), config)?;
@@ -53,14 +54,22 @@ impl PhysicalOptimizerRule for MetadataAggregates {
     }
 }
 
-/// Whether `node`, an aggregate or an input of one, passes on columns of one stored table and computes none.
+/// The lower half of an aggregate, or the aggregate if it has no halves.
+fn halves(aggregate: &AggregateExec) -> &AggregateExec {
+    let input = aggregate.input();
+    let input = input.downcast_ref::<CoalescePartitionsExec>().map_or(input, CoalescePartitionsExec::input);
+    let lower = input.downcast_ref::<AggregateExec>().filter(|_| aggregate.mode().input_mode() == AggregateInputMode::Partial);
+    lower.unwrap_or(aggregate)
+}
+
+/// Whether `node` passes on columns of one stored table and computes none.
 fn plain(node: &Arc<dyn ExecutionPlan>) -> bool {
     if node.is::<SliceScanExec>() {
         return true;
     }
     let hands_on = match node.downcast_ref::<ProjectionExec>() {
         Some(projection) => projection.expr().iter().all(|of| of.expr.is::<Column>()),
-        None => node.is::<AggregateExec>() || node.is::<CoalescePartitionsExec>(),
+        None => node.is::<CoalescePartitionsExec>(),
     };
     hands_on && node.children().iter().all(|child| plain(child))
 }

@@ -25,6 +25,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use skytether_common::Result;
 use skytether_plan::codec;
 use skytether_plan::error::from_datafusion;
+use skytether_plan::opaque_conditions::opaque_conditions;
 use tokio::sync::OnceCell;
 
 use crate::cache::Cache;
@@ -117,10 +118,11 @@ impl Prepared {
 /// # Errors
 /// DataFusion's.
 pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> DfResult<Arc<dyn ExecutionPlan>> {
-    match without_rules(logical)? {
-        Some(plan) => state.query_planner().create_physical_plan(&plan, state).await,
-        None => state.create_physical_plan(logical).await,
-    }
+    let plan = match without_rules(logical)? {
+        Some(plan) => plan,
+        None => state.optimize(logical)?,
+    };
+    state.query_planner().create_physical_plan(&opaque_conditions(plan)?, state).await
 }
 
 /// A plan of one table, without the table.
@@ -175,7 +177,7 @@ impl Shared {
         let plan = async || {
             let source = provider_as_source(Arc::clone(table));
             let logical = told(over(&self.logical, source)?, &self.filters)?;
-            state.query_planner().create_physical_plan(&logical, state).await
+            state.query_planner().create_physical_plan(&opaque_conditions(logical)?, state).await
         };
         // Held while the first one plans.
         let mut all = self.operators.lock().await;

@@ -8,6 +8,11 @@
 //! - **Limits.** Where the input of `ORDER BY x LIMIT 3` is sorted by `x`, DataFusion drops the sort and gives its
 //!   limit to whatever sorts below, also below a `DISTINCT`, which then has too few rows. While this rule runs, a
 //!   barrier below such a sort hides the order, so that the sort stays.
+//! - **Sorts over unions.** A column that is a constant in each branch of a union, another one in each, is no key of
+//!   DataFusion's sorts of the branches. All branches share the threshold of `ORDER BY x LIMIT 3`, and rows are dropped
+//!   by the remaining keys. While the same rule runs, a barrier above such a union hides that these columns are
+//!   constant. Where branches have columns that are equal, a sort that moves into them sorts by one of these. The union
+//!   does not know that the other is sorted as well, and there is no plan. There, a barrier keeps sorts above.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,8 +22,9 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::{AcrossPartitions, EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
@@ -29,6 +35,7 @@ use datafusion::physical_plan::filter_pushdown::{
 };
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
 };
@@ -44,7 +51,7 @@ pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
         if filters.iter().any(|name| name == rule.name()) {
             Arc::new(Guarded { rule, fence: BarrierExec::for_filters })
         } else if limits == rule.name() {
-            Arc::new(Guarded { rule, fence: BarrierExec::for_limits })
+            Arc::new(Guarded { rule, fence: BarrierExec::for_sorts })
         } else {
             rule
         }
@@ -96,11 +103,9 @@ struct BarrierExec {
 
 impl BarrierExec {
     fn new(input: Arc<dyn ExecutionPlan>, single: HashSet<usize>, ordered: bool) -> Self {
-        let mut properties = Arc::clone(input.properties());
-        if !ordered {
-            let unordered = properties.as_ref().clone().with_eq_properties(EquivalenceProperties::new(input.schema()));
-            properties = Arc::new(unordered);
-        }
+        let mut known = if ordered { input.equivalence_properties().clone() } else { EquivalenceProperties::new(input.schema()) };
+        known.clear_per_partition_constants();
+        let properties = Arc::new(input.properties().as_ref().clone().with_eq_properties(known));
         Self { input, single, ordered, properties }
     }
 
@@ -113,6 +118,22 @@ impl BarrierExec {
         // A filter without columns would pass an aggregate that has a row without any input.
         let of_nothing = node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().is_true_no_grouping() || a.group_expr().has_grouping_set());
         Ok(if single.len() == schema.fields().len() && !of_nothing { Transformed::no(node) } else { Transformed::yes(Arc::new(Self::new(node, single, true))) })
+    }
+
+    /// `node`, next to a barrier if it is a union or a sort that needs one.
+    fn for_sorts(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        if node.is::<UnionExec>() { Ok(Self::for_unions(node)) } else { Self::for_limits(node) }
+    }
+
+    /// A union, below a barrier if its branches have columns that are equal, or constants of their own.
+    fn for_unions(union: Arc<dyn ExecutionPlan>) -> Transformed<Arc<dyn ExecutionPlan>> {
+        let has_equal = |branch: &Arc<dyn ExecutionPlan>| {
+            let classes = branch.equivalence_properties().eq_group();
+            classes.iter().any(|class| class.iter().filter(|e| !e.is::<Literal>()).count() > 1)
+        };
+        let equal = union.children().into_iter().any(has_equal);
+        let own = union.equivalence_properties().constants().iter().any(|of| of.across_partitions == AcrossPartitions::Heterogeneous);
+        if equal || own { Transformed::yes(Arc::new(Self::new(union, HashSet::new(), !equal))) } else { Transformed::no(union) }
     }
 
     /// `node`, above a barrier if it is a sort with a limit over what is sorted so and is not the rows of a scan.
@@ -154,6 +175,10 @@ impl ExecutionPlan for BarrierExec {
 
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![self.ordered]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
@@ -261,5 +286,29 @@ mod tests {
             got.resize(4, "");
             assert_eq!(got, values, "{query}\n{text}");
         }
+    }
+
+    async fn sorted(query: &str) -> Vec<String> {
+        let config = datafusion::prelude::SessionConfig::new().with_target_partitions(2);
+        let rules = guarded(PhysicalOptimizer::default().rules);
+        let state = SessionStateBuilder::new().with_default_features().with_config(config).with_physical_optimizer_rules(rules).build();
+        let context = SessionContext::new_with_state(state);
+        context.sql("CREATE TABLE t AS SELECT value % 4 AS k, value AS u FROM generate_series(0, 9)").await.unwrap();
+        let rows = context.sql(query).await.unwrap().collect().await.unwrap();
+        let text = pretty_format_batches(&rows).unwrap().to_string();
+        text.lines().skip(3).filter(|line| line.starts_with('|')).map(|line| line.replace([' ', '|'], "")).collect()
+    }
+
+    #[tokio::test]
+    async fn constants_of_branches_are_keys_of_a_limit() {
+        let query = "SELECT 3 AS a, g AS b FROM (VALUES (1), (2), (3), (4)) x (g) \
+            UNION ALL SELECT 1 AS a, 7 + n * 0 AS b FROM (SELECT k, count(*) AS n FROM t GROUP BY k) y ORDER BY 1, 2 LIMIT 3";
+        assert_eq!(sorted(query).await, ["17", "17", "17"]);
+    }
+
+    #[tokio::test]
+    async fn branches_with_equal_columns_are_sorted() {
+        let query = "SELECT max(u) AS a, max(u) AS b FROM t GROUP BY k UNION ALL SELECT u AS a, u AS b FROM t GROUP BY u, k ORDER BY 2, 1";
+        assert_eq!(sorted(query).await, ["00", "11", "22", "33", "44", "55", "66", "66", "77", "77", "88", "88", "99", "99"]);
     }
 }

@@ -22,6 +22,7 @@
 //! | `split` | aggregates in two halves |
 //! | [`pushdown_level`] | a sub-plan in two parts; a drive may leave the upper one to its parent |
 //! | [`combine`] | states into states, for aggregators |
+//! | [`opaque_conditions`](mod@opaque_conditions) | filters conclude nothing from what conditions compute |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
 //! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
 //! | [`physical_rule`] | the common form of our rules over physical plans |
@@ -56,6 +57,7 @@ pub mod join_types;
 pub mod keys;
 mod nesting_limits;
 pub mod node;
+pub mod opaque_conditions;
 pub mod operator_metrics;
 pub mod partial;
 pub mod partition;

@@ -30,6 +30,7 @@ pub mod explain;
 pub mod host_reasons;
 pub mod host_side;
 mod identifiers;
+mod ignored_clauses;
 pub(crate) mod information_schema;
 pub mod join_key_routing;
 pub mod mentioned_columns;

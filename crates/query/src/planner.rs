@@ -16,6 +16,8 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::eliminate_duplicated_expr::EliminateDuplicatedExpr;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::aggregate_statistics::AggregateStatistics;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
@@ -33,6 +35,7 @@ use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
+use skytether_plan::opaque_conditions::opaque_conditions;
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial};
 use uuid::Uuid;
@@ -44,6 +47,7 @@ use crate::cooperative_join::take_turns;
 use crate::distinct_from;
 use crate::expansion;
 use crate::host_reasons as reasons;
+use crate::ignored_clauses;
 use crate::join_key_routing::send_keys_apart;
 use crate::mentioned_columns::Shown;
 use crate::merged_keys;
@@ -96,6 +100,8 @@ struct Logical {
     plan: LogicalPlan,
     /// Whether it has been through the rules for logical plans.
     optimised: bool,
+    /// How many parameters its text has, used or not.
+    parameters: usize,
     state: SessionState,
     tables: Arc<NamedTables>,
 }
@@ -206,9 +212,9 @@ impl Planner {
 
     async fn plan_over(&self, shown: &Shown, asked: &Statement, options: &QueryOptions, values: Vec<ScalarValue>, begun: Instant) -> Result<Planned> {
         let collector = Arc::new(Collector::new(begun, options.cut));
-        let Logical { plan, optimised, state, tables } = self.logical(asked, shown, &collector, true).await?;
+        let Logical { plan, optimised, parameters, state, tables } = self.logical(asked, shown, &collector, true).await?;
         let work = async {
-            let plan = parameters::bind(plan, values)?;
+            let plan = parameters::bind(plan, parameters, values)?;
             if optimised {
                 self.plan_optimised(plan, state, tables, collector, options).await
             } else {
@@ -234,11 +240,11 @@ impl Planner {
     async fn prepare_here(&self, asked: &Statement) -> Result<(SchemaRef, Vec<Field>)> {
         let collector = Arc::new(Collector::new(Instant::now(), QueryOptions::default().cut));
         let shown = Shown::named();
-        let Logical { plan, .. } = match self.logical(asked, &shown, &collector, false).await {
+        let Logical { plan, parameters, .. } = match self.logical(asked, &shown, &collector, false).await {
             Err(_) if shown.hid() => self.logical(asked, &Shown::all(), &collector, false).await?,
             done => done?,
         };
-        Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan)?))
+        Ok((Arc::clone(plan.schema().inner()), parameters::of(&plan, parameters)?))
     }
 
     /// The logical plan of `asked`. With `optimise`, a plan that is optimised faster in parts comes back optimised.
@@ -250,15 +256,16 @@ impl Planner {
                 state.mark_start_execution();
                 let (plan, tables) = substrait::logical(plan, &state, self.0.cluster.catalog(), &self.0.schemas, collector).await?;
                 state.register_catalog_list(tables.catalog_list()?);
-                return Ok(Logical { plan, optimised: false, state, tables: Arc::new(tables) });
+                return Ok(Logical { plan, optimised: false, parameters: 0, state, tables: Arc::new(tables) });
             }
         };
-        parameters::number(&mut statement)?;
+        let parameters = parameters::number(&mut statement)?;
         let again = statement.clone();
-        match self.logical_sql(text, statement, merged_keys::Joins::Outer, shown, collector, optimise).await {
+        let planned = match self.logical_sql(text, statement, merged_keys::Joins::Outer, shown, collector, optimise).await {
             Err(e) if Ambiguous::is_cause_of(&e) => self.logical_sql(text, again, merged_keys::Joins::All, shown, collector, optimise).await.map_err(|_| e),
             planned => planned,
-        }
+        };
+        planned.map(|logical| Logical { parameters, ..logical })
     }
 
     async fn logical_sql(
@@ -282,12 +289,12 @@ impl Planner {
             state.register_catalog_list(few);
         }
         if let Some(InParts { plan, optimised }) = chunked::plan(&mut statement, &state, optimise).await {
-            return Ok(Logical { plan, optimised, state, tables });
+            return Ok(Logical { plan, optimised, parameters: 0, state, tables });
         }
         let star = star::take_out(&mut statement);
         let plan = state.statement_to_plan(statement).await.map_err(Ambiguous::noted)?;
         let plan = if star { star::put_back(plan).map_err(from_datafusion)? } else { plan };
-        Ok(Logical { plan, optimised: false, state, tables })
+        Ok(Logical { plan, optimised: false, parameters: 0, state, tables })
     }
 
     /// The tables that a query names, and a session that knows them.
@@ -368,6 +375,7 @@ impl Planner {
             asked: options.cut,
         };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
+        let super_plan = opaque_conditions(super_plan).map_err(from_datafusion)?;
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         Ok(Planned { optimised, cut, physical, state, collector, running: None })
     }
@@ -395,22 +403,25 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     optimizer.enable_leaf_expression_pushdown = false;
     // It stops a DISTINCT at a limit that belongs to what stands above a union, or a window.
     optimizer.enable_distinct_aggregation_soft_limit = false;
+    // The planner takes a column for one that is never NULL, and the operator does not know it: that is no error.
+    config.options_mut().execution.skip_physical_aggregate_schema_check = true;
     // Without it, literals lose their zone next to a column with another one.
     config.options_mut().execution.time_zone = Some("UTC".into());
     config.options_mut().extensions.insert(ResultLimits::of(runtime.env().memory_pool.as_ref()));
     config.set_extension(Arc::clone(runtime.spill()));
-    let builder = SessionStateBuilder::new_with_default_features()
+    let mut state = SessionStateBuilder::new_with_default_features()
+        .with_analyzer_rules(analysis::rules())
         .with_config(config)
         .with_runtime_env(Arc::clone(runtime.env()))
         .with_optimizer_rules(rules())
-        .with_physical_optimizer_rules(guarded(PhysicalOptimizer::default().rules))
+        .with_physical_optimizer_rules(guarded(physical_rules()))
         .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_before_project())
         .with_physical_optimizer_rule(topk_heap_cap())
         .with_physical_optimizer_rule(merge_once())
         .with_physical_optimizer_rule(send_keys_apart())
-        .with_physical_optimizer_rule(take_turns());
-    let mut state = analysis::rules().into_iter().fold(builder, SessionStateBuilder::with_analyzer_rule).build();
+        .with_physical_optimizer_rule(take_turns())
+        .build();
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
@@ -425,6 +436,13 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let dropped = EliminateDuplicatedExpr::new();
     filters_above_aggregates(Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect())
+}
+
+/// DataFusion's rules for physical plans, without the one that answers aggregates from statistics. It takes an
+/// aggregate with a `FILTER` for the aggregate below it, and the host has no exact statistics.
+fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let dropped = AggregateStatistics::new();
+    PhysicalOptimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect()
 }
 
 /// The cause of an error about a column that DataFusion takes for ambiguous.
@@ -462,6 +480,7 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     expansion::check(&statement)?;
     distinct_from::bind(&mut statement);
     patterns::rewrite(&mut statement)?;
+    ignored_clauses::heed(&mut statement, state)?;
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
         SqlStatement::Statement(inner) => match inner.as_ref() {

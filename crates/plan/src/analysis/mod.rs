@@ -1,11 +1,12 @@
-//! Rules of the host over logical plans whose types are known, before DataFusion's optimiser. Each gives a form that
-//! DataFusion answers wrongly, or at any price, another form with the right answer.
+//! Rules of the host over logical plans, before DataFusion's optimiser. Each gives a form that DataFusion answers
+//! wrongly, or at any price, another form with the right answer.
 //!
-//! They run in this order. Later ones see what earlier ones made.
+//! They run in this order. Later ones see what earlier ones made. All but the first run once types are known.
 //!
 //! | rule | about |
 //! |---|---|
 //! | [`growth`] | conditions that are too large once they are written out, and lists |
+//! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
 //! | [`time_bounds`] | dates and years that nanoseconds cannot hold |
@@ -13,6 +14,7 @@
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
+mod frames;
 mod growth;
 mod in_lists;
 mod string_concats;
@@ -27,23 +29,24 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::{Analyzer, AnalyzerRule};
 
 /// What a rule makes of a plan.
 type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 
-/// The rules, in the order in which they run.
+/// The rules, in the order in which they run, with DataFusion's own.
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    vec![
-        rule("growth", growth::check),
+    let before = [rule("growth", growth::check), rule("frames", frames::rewrite)];
+    let typed = [
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
         rule("time_bounds", time_bounds::rewrite),
         rule("tidy", tidy::rewrite),
         rule("subqueries", subqueries::rewrite),
         rule("string_concats", string_concats::rewrite),
-    ]
+    ];
+    before.into_iter().chain(Analyzer::new().rules).chain(typed).collect()
 }
 
 fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn AnalyzerRule + Send + Sync> {

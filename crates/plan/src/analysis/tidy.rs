@@ -2,7 +2,7 @@
 //!
 //! | form | what DataFusion makes of it | here |
 //! |---|---|---|
-//! | one sort key twice, in the `ORDER BY` of an aggregate | an internal error | once |
+//! | one sort key twice, in the `ORDER BY` of an aggregate or of `DISTINCT ON` | an internal error, or a panic | once |
 //! | `lead(x, 2) IGNORE NULLS` | looks two rows ahead only | refused |
 //! | a correlated subquery whose result is named like a column of its tables | refuses it as ambiguous | another name |
 
@@ -14,7 +14,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult};
 use datafusion::common::{Result, ScalarValue, not_impl_err};
 use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, WindowFunction};
-use datafusion::logical_expr::{Expr, LogicalPlan, Projection, SortExpr, Subquery, WindowFunctionDefinition};
+use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Projection, SortExpr, Subquery, WindowFunctionDefinition};
 
 use crate::rewriting::map_expressions;
 
@@ -27,6 +27,10 @@ pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPla
             LogicalPlan::Sort(mut sort) => {
                 let repeated = sort_keys_once(&mut sort.expr);
                 Transformed::new_transformed(LogicalPlan::Sort(sort), repeated)
+            }
+            LogicalPlan::Distinct(Distinct::On(mut distinct)) => {
+                let repeated = distinct.sort_expr.as_mut().is_some_and(sort_keys_once);
+                Transformed::new_transformed(LogicalPlan::Distinct(Distinct::On(distinct)), repeated)
             }
             other => Transformed::no(other),
         };
