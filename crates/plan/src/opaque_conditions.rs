@@ -1,4 +1,4 @@
-//! Conditions that compute something, in a form of which DataFusion's filter concludes nothing.
+//! Conditions that compute something, in a form that DataFusion's filter draws no conclusions from.
 //!
 //! A filter looks for columns that have one value above it, by calculating with bounds. To it, `x / 10 = 1` says that
 //! `x` is 10, and `CAST(x AS DATE) = DATE '2024-01-01'` that `x` is that day's midnight: it takes the inverse of a

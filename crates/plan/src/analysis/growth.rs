@@ -114,7 +114,8 @@ mod tests {
         check(plan, &ConfigOptions::default()).map(drop).map_err(from_datafusion)
     }
 
-    /// `rest` behind common table expressions. Each computes `x` as `expression` of the one before; the last is `large`.
+    /// `rest` behind common table expressions. Each computes `x` as `expression` of the one before.
+    /// The last is `large`.
     fn nested(expression: &str, levels: usize, rest: &str) -> String {
         let steps: String = (1..levels).map(|level| format!("t{level} AS (SELECT {expression} AS x FROM t{}), ", level - 1)).collect();
         format!("WITH t0 AS (SELECT x FROM t), {steps}large AS (SELECT {expression} AS x FROM t{}) {rest}", levels - 1)
