@@ -23,16 +23,22 @@ pub(crate) fn map_whole(node: LogicalPlan, mut rewrite: impl FnMut(Expr) -> Resu
 /// expression may name.
 pub(crate) fn map_typed(plan: LogicalPlan, rewrite: impl Fn(Expr, &DFSchema) -> Result<Transformed<Expr>>) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| {
-        let mut schema = DFSchema::empty();
-        for input in node.inputs() {
-            schema.merge(input.schema());
-        }
-        if let LogicalPlan::TableScan(scan) = &node {
-            schema.merge(&scan.projected_schema);
-        }
+        let schema = input_columns(&node);
         map_expressions(node, |e| rewrite(e, &schema))
     })
     .data()
+}
+
+/// The columns that the expressions of `node` may name.
+pub(crate) fn input_columns(node: &LogicalPlan) -> DFSchema {
+    let mut schema = DFSchema::empty();
+    for input in node.inputs() {
+        schema.merge(input.schema());
+    }
+    if let LogicalPlan::TableScan(scan) = node {
+        schema.merge(&scan.projected_schema);
+    }
+    schema
 }
 
 /// `value`, and NULL where `x` is.

@@ -1,99 +1,197 @@
 //! Conditions on one value by several `IN` lists, with SQL's three values.
 //!
-//! DataFusion merges `x NOT IN (1) OR x NOT IN (2)` into `x NOT IN ()`, which it takes for true; it is NULL where `x`
-//! is. The same goes for `x IN (1) AND x IN (2)`, and for `x IN (1) AND x NOT IN (1, 2)`. This rule merges such lists
-//! before, where nothing is left of them.
+//! DataFusion merges lists over one value. From `x IN (1) AND x IN (2)` it makes `x IN ()`, which it takes for false,
+//! and from `x NOT IN (1) OR x NOT IN (2)` it makes `x NOT IN ()`, true. Both are NULL where `x` is. It merges lists
+//! that it makes itself as well: from `x = 1 OR x = 2`, from constants that it computes, and from what stands below
+//! casts. A NULL in a list is lost likewise.
+//!
+//! This rule writes such a list so that it is NULL for NULL whatever becomes of it within:
+//! `(x IN (1) OR x IS NULL) AND (x IS NOT NULL OR NULL)`. Lists whose merging changes nothing stay as they are: those
+//! that allow, below `OR`, and those that forbid, below `AND`. A condition need not tell false from NULL, so in it only
+//! lists that forbid count.
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRewriter};
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::InList;
-use datafusion::logical_expr::utils::{split_binary, split_binary_owned};
-use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator, binary_expr, lit};
+use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, TryCast, lit};
 
-use crate::rewriting::{decided, map_whole, tree};
+use crate::rewriting::{input_columns, map_whole};
 
 pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-    plan.transform_up_with_subqueries(|node| map_whole(node, |e| e.rewrite(&mut Chains::default()))).data()
+    plan.transform_up_with_subqueries(|node| {
+        let schema = input_columns(&node);
+        let is_condition = matches!(node, LogicalPlan::Filter(_) | LogicalPlan::Join(_));
+        map_whole(node, |e| within(e, is_condition, &schema))
+    })
+    .data()
 }
 
-/// Looks at each chain once, from its topmost operator.
-#[derive(Default)]
-struct Chains {
-    /// The operators from the root to here; none for what is not AND or OR.
-    above: Vec<Option<Operator>>,
+/// `e` with its lists kept apart. `is_condition` says that false and NULL are the same in its place.
+fn within(e: Expr, is_condition: bool, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    if !is_connective(&e) {
+        return e.map_children(|child| within(child, false, schema));
+    }
+    let mut lists = Vec::new();
+    collect(&e, Place { holds: true, and: false, or: false }, &mut lists);
+    let nulls = has_null(&e);
+    let apart: Vec<Expr> = lists
+        .iter()
+        .filter(|(value, _)| lists.iter().filter(|(other, _)| value == other).count() > 1)
+        .filter(|(_, place)| if place.holds { place.and && !is_condition } else { place.or })
+        .filter(|(value, _)| value.nullable(schema).unwrap_or(true) || nulls)
+        .map(|(value, _)| (*value).clone())
+        .collect();
+    connected(e, &apart, schema)
 }
 
-impl TreeNodeRewriter for Chains {
-    type Node = Expr;
-
-    fn f_down(&mut self, e: Expr) -> Result<Transformed<Expr>> {
-        self.above.push(match &e {
-            Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) => Some(*op),
-            _ => None,
-        });
-        Ok(Transformed::no(e))
-    }
-
-    fn f_up(&mut self, e: Expr) -> Result<Transformed<Expr>> {
-        let own = self.above.pop().flatten();
-        if own.is_none() || self.above.last() == Some(&own) { Ok(Transformed::no(e)) } else { merged(e) }
-    }
+/// Where a list stands: whether it allows, and what joins it with others. `NOT` turns all of it around.
+#[derive(Clone, Copy)]
+struct Place {
+    holds: bool,
+    and: bool,
+    or: bool,
 }
 
-/// The most lists of one chain that are compared with each other.
-const MAX_LISTS: usize = 1_000;
-
-/// `e`, a chain of one operator, with the pairs of lists in it that exclude each other as what they are for NULL.
-fn merged(e: Expr) -> Result<Transformed<Expr>> {
-    let Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) = &e else { return Ok(Transformed::no(e)) };
-    let op = *op;
-    let lists: Vec<&Expr> = split_binary(&e, op).into_iter().filter(|term| matches!(term, Expr::InList(_))).collect();
-    let pair = |one: &&Expr| lists.iter().any(|other| !std::ptr::eq(*one, *other) && exclude(one, other, op));
-    if lists.len() < 2 || lists.len() > MAX_LISTS || !lists.iter().any(pair) {
-        return Ok(Transformed::no(e));
-    }
-    let mut terms = split_binary_owned(e, op);
-    let mut at = 0;
-    while at < terms.len() {
-        if let Some(other) = (at + 1..terms.len()).find(|other| exclude(&terms[at], &terms[*other], op)) {
-            let list = terms.swap_remove(other);
-            if let Expr::InList(InList { expr, .. }) = list {
-                // False under AND and true under OR.
-                terms[at] = decided(*expr, op == Operator::Or);
+/// The values that the lists of a tree of AND, OR and NOT are about, each with its place.
+fn collect<'e>(e: &'e Expr, place: Place, lists: &mut Vec<(&'e Expr, Place)>) {
+    match e {
+        Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) => {
+            let is_and = (*op == Operator::And) == place.holds;
+            let below = Place { and: place.and || is_and, or: place.or || !is_and, ..place };
+            collect(left, below, lists);
+            collect(right, below, lists);
+        }
+        Expr::Not(inner) => collect(inner, Place { holds: !place.holds, ..place }, lists),
+        other => {
+            if let Some((value, negated)) = listed(other) {
+                lists.push((value, Place { holds: place.holds != negated, ..place }));
             }
         }
-        at += 1;
-    }
-    let joined = tree(terms, |left, right| binary_expr(left, op, right));
-    Ok(Transformed::yes(joined.unwrap_or_else(|| lit(op == Operator::And))))
-}
-
-/// Whether no value is in what both lists allow (AND), or none is in what both forbid (OR).
-fn exclude(one: &Expr, other: &Expr, op: Operator) -> bool {
-    let (Expr::InList(one), Expr::InList(other)) = (one, other) else { return false };
-    if one.expr != other.expr || one.expr.is_volatile() {
-        return false;
-    }
-    let (Some(a), Some(b)) = (values(one), values(other)) else { return false };
-    let disjoint = || a.iter().all(|value| !b.contains(value));
-    match (op, one.negated, other.negated) {
-        (Operator::And, false, false) | (Operator::Or, true, true) => disjoint(),
-        (Operator::And, false, true) => a.iter().all(|value| b.contains(value)),
-        (Operator::And, true, false) => b.iter().all(|value| a.contains(value)),
-        (Operator::Or, true, false) => a.iter().all(|value| b.contains(value)),
-        (Operator::Or, false, true) => b.iter().all(|value| a.contains(value)),
-        _ => false,
     }
 }
 
-/// The values of a list of literals that are not NULL.
-fn values(list: &InList) -> Option<Vec<&ScalarValue>> {
-    list.list
-        .iter()
-        .map(|e| match e {
-            Expr::Literal(value, _) if !value.is_null() => Some(value),
-            _ => None,
-        })
-        .collect()
+/// A tree of AND, OR and NOT, with the lists over the values `apart` kept apart.
+fn connected(e: Expr, apart: &[Expr], schema: &DFSchema) -> Result<Transformed<Expr>> {
+    if is_connective(&e) {
+        return e.map_children(|child| connected(child, apart, schema));
+    }
+    if let Some((value, _)) = listed(&e)
+        && apart.contains(value)
+    {
+        return Ok(Transformed::yes(null_for_null(e)));
+    }
+    within(e, false, schema)
+}
+
+fn is_connective(e: &Expr) -> bool {
+    matches!(e, Expr::Not(_) | Expr::BinaryExpr(BinaryExpr { op: Operator::And | Operator::Or, .. }))
+}
+
+/// What a comparison with constants is about, below its casts, and whether it forbids them.
+fn listed(e: &Expr) -> Option<(&Expr, bool)> {
+    let (value, negated) = match e {
+        Expr::InList(InList { expr, list, negated }) if list.iter().all(is_constant) => (expr.as_ref(), *negated),
+        Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::Eq | Operator::NotEq), right }) => {
+            let value = if is_constant(right) { left } else { right };
+            let other = if is_constant(right) { right } else { left };
+            if !is_constant(other) {
+                return None;
+            }
+            (value.as_ref(), *op == Operator::NotEq)
+        }
+        _ => return None,
+    };
+    let mut value = value;
+    while let Expr::Cast(Cast { expr, .. }) | Expr::TryCast(TryCast { expr, .. }) = value {
+        value = expr;
+    }
+    (!is_constant(value) && !value.is_volatile()).then_some((value, negated))
+}
+
+fn is_constant(e: &Expr) -> bool {
+    let varies = |e: &Expr| matches!(e, Expr::Column(_) | Expr::OuterReferenceColumn(..) | Expr::ScalarSubquery(_) | Expr::Placeholder(_));
+    !e.is_volatile() && !e.exists(|e| Ok(varies(e))).unwrap_or(true)
+}
+
+fn has_null(e: &Expr) -> bool {
+    e.exists(|e| Ok(matches!(e, Expr::Literal(value, _) if value.is_null()))).unwrap_or(true)
+}
+
+/// A comparison of a value with constants, in a form that stays NULL where the value or one of them is.
+fn null_for_null(e: Expr) -> Expr {
+    let null = || lit(ScalarValue::Boolean(None));
+    let (compared, value, nulls, negated) = match e {
+        Expr::InList(InList { expr, list, negated }) => {
+            let (nulls, list): (Vec<_>, Vec<_>) = list.into_iter().partition(has_null);
+            let compared = if list.is_empty() { lit(negated) } else { Expr::InList(InList { expr: expr.clone(), list, negated }) };
+            (compared, *expr, !nulls.is_empty(), negated)
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            let value = if is_constant(&right) { left.as_ref().clone() } else { right.as_ref().clone() };
+            (Expr::BinaryExpr(BinaryExpr { left, op, right }), value, false, false)
+        }
+        other => return other,
+    };
+    let known = compared.or(value.clone().is_null()).and(value.is_not_null().or(null()));
+    match (nulls, negated) {
+        (false, _) => known,
+        (true, false) => known.or(null()),
+        (true, true) => known.and(null()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    /// The values of a condition over NULL, 1, 2, 3 and 4, which DataFusion computes from what the rule made of it.
+    async fn values(condition: &str) -> Vec<Option<bool>> {
+        use datafusion::arrow::array::AsArray;
+        let context = SessionContext::new();
+        context.add_analyzer_rule(super::super::rule("in_lists", rewrite));
+        let query = format!("SELECT {condition} AS b, k FROM (VALUES (NULL, 0), (1, 1), (2, 2), (3, 3), (4, 4)) t (k, i) ORDER BY i");
+        let batches = context.sql(&query).await.unwrap().collect().await.unwrap();
+        batches.iter().flat_map(|batch| batch.column(0).as_boolean().iter().collect::<Vec<_>>()).collect()
+    }
+
+    #[tokio::test]
+    async fn lists_over_one_value_are_null_for_null() {
+        let (yes, no) = (Some(true), Some(false));
+        for (condition, expected) in [
+            ("k IN (1) AND k IN (2)", [None, no, no, no, no]),
+            ("k NOT IN (1) OR k NOT IN (2)", [None, yes, yes, yes, yes]),
+            ("(k = 1 OR k = 2) AND (k = 3 OR k = 4)", [None, no, no, no, no]),
+            ("NOT (k IN (1, 2) AND k IN (2, 3) AND k IN (1, 3))", [None, yes, yes, yes, yes]),
+            ("k IN (1, 2) AND k NOT IN (1, 2)", [None, no, no, no, no]),
+            ("k IN (1 + 1, 1) AND CAST(k AS BIGINT) IN (3, 4)", [None, no, no, no, no]),
+            ("k IN (1, NULL) AND k IN (2)", [None, no, None, no, no]),
+            ("k NOT IN (1, NULL) OR k NOT IN (2)", [None, yes, None, yes, yes]),
+            ("k IN (1, 2) OR k IN (2, 3)", [None, yes, yes, yes, no]),
+            ("coalesce(k IN (1) AND k IN (2), true)", [yes, no, no, no, no]),
+            ("(k <> 1 OR k <> 2) IS NULL", [yes, no, no, no, no]),
+        ] {
+            assert_eq!(values(condition).await, expected, "{condition}");
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_whose_merging_is_right_stay() {
+        let context = SessionContext::new();
+        context.sql("CREATE TABLE t (k INT)").await.unwrap();
+        let unchanged = |plan: LogicalPlan| rewrite(plan.clone(), &ConfigOptions::default()).unwrap() == plan;
+        for (query, stays) in [
+            ("SELECT k FROM t WHERE k IN (1) AND k IN (2)", true),
+            ("SELECT k FROM t WHERE k NOT IN (1) AND k NOT IN (2)", true),
+            ("SELECT k IN (1) OR k IN (2) FROM t", true),
+            ("SELECT CASE WHEN k = 1 THEN 2 WHEN k = 2 THEN 1 END FROM t", true),
+            ("SELECT k FROM t WHERE k NOT IN (1) OR k NOT IN (2)", false),
+            ("SELECT k IN (1) AND k IN (2) FROM t", false),
+        ] {
+            let plan = context.state().create_logical_plan(query).await.unwrap();
+            assert_eq!(unchanged(plan), stays, "{query}");
+        }
+    }
 }

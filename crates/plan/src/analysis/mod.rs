@@ -1,12 +1,13 @@
 //! Rules of the host over logical plans, before DataFusion's optimiser. Each gives a form that DataFusion answers
 //! wrongly, or at any price, another form with the right answer.
 //!
-//! They run in this order. Later ones see what earlier ones made. All but the first run once types are known.
+//! They run in this order. Later ones see what earlier ones made. Those up to `zones` run before types are coerced.
 //!
 //! | rule | about |
 //! |---|---|
 //! | [`growth`] | conditions that are too large once they are written out, and lists |
 //! | [`frames`] | frames of windows in the order of bytes and times |
+//! | [`zones`] | times without a zone next to times with one |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
 //! | [`time_bounds`] | dates and years that nanoseconds cannot hold |
@@ -22,6 +23,7 @@ mod subqueries;
 mod tidy;
 mod time_bounds;
 mod time_units;
+mod zones;
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +39,7 @@ type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 /// The rules, in the order in which they run, with DataFusion's own.
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    let before = [rule("growth", growth::check), rule("frames", frames::rewrite)];
+    let before = [rule("growth", growth::check), rule("frames", frames::rewrite), rule("zones", zones::rewrite)];
     let typed = [
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
