@@ -5,13 +5,15 @@
 //!
 //! | rule | about |
 //! |---|---|
+//! | [`floats`] | one zero and one NaN, where floats are compared |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
 //! | [`time_bounds`] | dates and years that nanoseconds cannot hold |
-//! | [`tidy`] | repeated sort keys, names of subqueries' results, `IGNORE NULLS` |
+//! | [`tidy`] | repeated sort keys, names of subqueries' results |
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
+mod floats;
 mod in_lists;
 mod string_concats;
 mod subqueries;
@@ -27,6 +29,8 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::AnalyzerRule;
 
+use crate::operand_types;
+
 /// What a rule makes of a plan.
 type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 
@@ -34,6 +38,7 @@ type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
+        rule("floats", floats::rewrite),
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
         rule("time_bounds", time_bounds::rewrite),
@@ -41,6 +46,12 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         rule("subqueries", subqueries::rewrite),
         rule("string_concats", string_concats::rewrite),
     ]
+}
+
+/// The rules that run before DataFusion finds the types of operands.
+#[must_use]
+pub fn early_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+    vec![rule("operand_types", operand_types::rewrite)]
 }
 
 fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn AnalyzerRule + Send + Sync> {
