@@ -1,7 +1,7 @@
 //! Window functions that replace DataFusion's of the same name.
 //!
-//! - `row_number`, `rank`, `dense_rank` and `ntile` give a BIGINT, as in other databases. DataFusion's are unsigned, and
-//!   `row_number() OVER () / 2` a decimal with a fraction.
+//! - `row_number`, `rank`, `dense_rank` and `ntile` give a BIGINT, as in other databases. DataFusion's are unsigned,
+//!   and `row_number() OVER () / 2` a decimal with a fraction.
 //! - `lead` and `lag` with `IGNORE NULLS` find the row that SQL means. DataFusion's `lead` loses count at a NULL.
 
 use std::ops::Range;
@@ -160,7 +160,7 @@ impl PartitionEvaluator for Signed {
 struct Shift {
     /// How many values that are not NULL it goes ahead (or back, below 0); never 0.
     ahead: i64,
-    /// What it gives where there are not so many.
+    /// What it gives where there are fewer.
     default: ScalarValue,
 }
 

@@ -1,7 +1,7 @@
 //! Times that nanoseconds cannot hold, where they are written out.
 //!
-//! `TIMESTAMP '9999-12-31'` has nanoseconds, which end in 2262. Such a constant gets microseconds instead, by the syntax
-//! for that: `TIMESTAMP(6) '9999-12-31'`.
+//! `TIMESTAMP '9999-12-31'` has nanoseconds, which end in 2262. Such a constant gets microseconds instead, by the
+//! syntax for that: `TIMESTAMP(6) '9999-12-31'`.
 
 use std::ops::ControlFlow;
 
