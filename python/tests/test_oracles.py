@@ -110,7 +110,7 @@ class Short:
 @pytest.fixture
 def world(fleets):
     random = Random(5)
-    tables = schema(random, known.without())
+    tables = schema(random)
     fleets.fill(tables, random, ("main", "e"))
     return sessions.World(fleets, tables)
 
@@ -177,7 +177,7 @@ def test_a_record_in_python_is_python():
 def test_a_seed_draws_the_same_queries_again():
     def texts(seed: int) -> list[str]:
         random = Random(seed)
-        tables = schema(random, known.without())
+        tables = schema(random)
         return [printing.text(Queries(random, tables, known.without()).query()) for _ in range(50)]
 
     assert texts(3) == texts(3) and texts(3) != texts(4)

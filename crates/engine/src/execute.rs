@@ -26,7 +26,7 @@ use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, DeliveryStream, ResultMessage, SubPlan};
 use skytether_emulation::paced;
 use skytether_plan::barriers::guarded;
-use skytether_plan::bounded_results::{self, ResultLimits};
+use skytether_plan::bounded_results::ResultLimits;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
@@ -105,7 +105,7 @@ impl Engine {
             .with_physical_optimizer_rule(topk_heap_cap())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
-        bounded_results::register(&mut base).map_err(from_datafusion)?;
+        skytether_plan::register_functions(&mut base).map_err(from_datafusion)?;
         Ok(Self { name, reader, indexes: None, pool, threads: threads.max(1), running: Arc::new(Semaphore::new(max_concurrent.max(1))), base, joined: true })
     }
 

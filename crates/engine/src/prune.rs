@@ -14,6 +14,7 @@ use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
+use skytether_plan::float_keys::without_keys;
 
 use crate::reader::Partition;
 
@@ -55,7 +56,7 @@ pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
 /// that is unknown.
 pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: &impl PruningStatistics) -> Option<Vec<bool>> {
     let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| schema.index_of(name).is_ok())).cloned().collect();
-    let filter = conjunction(known)?;
+    let filter = without_keys(conjunction(known)?);
     // Only the columns of the filter: planners search the whole schema.
     let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| schema.index_of(&c.name).ok()).collect();
     let file = schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new).ok()?;

@@ -8,6 +8,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, Operator};
 use skytether_index::order::TOP;
 use skytether_index::{Interval, Order};
+use skytether_plan::float_keys::keyed;
 
 /// Boxes that are kept apart; more are put into one.
 const MOST: usize = 64;
@@ -86,6 +87,7 @@ impl Columns<'_> {
     fn column(&self, expr: &Expr) -> Option<(usize, &DataType)> {
         match expr {
             Expr::Column(column) => self.0.iter().position(|(name, ..)| *name == column.name).and_then(|at| Some((at, self.0.get(at)?.1))),
+            Expr::ScalarFunction(_) => self.column(keyed(expr)?),
             Expr::Cast(Cast { expr, field, .. }) => {
                 let (at, of) = self.column(expr).filter(|_| matches!(**expr, Expr::Column(_)))?;
                 widens(of, field.data_type()).then_some((at, of))
@@ -103,8 +105,17 @@ impl Columns<'_> {
         Some((at, low, high))
     }
 
+    /// NaNs are above all numbers, also those whose sign is set: an index has these below.
     fn compared(&self, (at, low, high): (usize, u64, u64), op: Operator) -> Option<Vec<Box_>> {
+        let nans = self.0.get(at)?.2.nans();
+        let is_nan = nans.is_some_and(|nans| nans.iter().any(|nan| nan.has(low) || nan.has(high)));
         let interval = match op {
+            Operator::Lt | Operator::LtEq if is_nan => Interval::VALUES,
+            Operator::Eq | Operator::Gt | Operator::GtEq if is_nan => return Some(nans?.map(|nan| self.bounded(at, nan)).concat()),
+            Operator::Gt | Operator::GtEq if nans.is_some() => {
+                let [signed, _] = nans?;
+                return Some([self.bounded(at, Interval { low, high: TOP }), self.bounded(at, signed)].concat());
+            }
             Operator::Eq => Interval { low, high },
             Operator::Gt | Operator::GtEq => Interval { low, high: TOP },
             Operator::Lt | Operator::LtEq => Interval { low: 0, high },
@@ -163,7 +174,12 @@ mod tests {
         let id = |n: i64| (n as u64) ^ (1 << 63);
         let f = |v: f64| v.to_bits() | 1 << 63;
         let wide = |name| cast(col(name), DataType::Float64);
-        assert_eq!(columns.boxes(&[wide("ke").gt(lit(0.4))]), Some(vec![vec![Interval { low: f(0.4), high: TOP }, Interval::ALL]]));
+        // A NaN with a sign is above as well.
+        let [signed, nan] = float.nans().unwrap();
+        let above = vec![vec![Interval { low: f(0.4), high: TOP }, Interval::ALL], vec![signed, Interval::ALL]];
+        assert_eq!(columns.boxes(&[wide("ke").gt(lit(0.4))]), Some(above));
+        assert_eq!(columns.boxes(&[wide("ke").eq(lit(f64::NAN))]), Some(vec![vec![signed, Interval::ALL], vec![nan, Interval::ALL]]));
+        assert_eq!(columns.boxes(&[wide("ke").gt(lit(0.4)), wide("ke").lt(lit(0.5))]).unwrap().len(), 2);
         assert_eq!(columns.boxes(&[lit(5i64).gt(col("id"))]), Some(vec![vec![Interval::ALL, Interval { low: 0, high: id(5) }]]));
         let both = columns.boxes(&[col("id").in_list(vec![lit(1i64), lit(7i64)], false), wide("ke").lt(lit(1.0)).and(col("x").gt(lit(2)))]).unwrap();
         assert_eq!(both.len(), 2);

@@ -3,9 +3,8 @@
 //! The map is monotone: a smaller value never gets a larger number. It is not always one to one: texts with a common
 //! beginning, and decimals beyond 64 bits, may share a number. So a range of values becomes a range of numbers that has
 //! all of its rows and perhaps others; the scan's filters look at the values themselves. NULLs have a number of their
-//! own, above all values. Floats are in IEEE's total order except for the two zeros, which share a number. So no row is
-//! missed, whether an engine takes NaNs for larger than all numbers or for not comparable, and whether or not it takes
-//! the zeros for equal.
+//! own, above all values. Floats are in IEEE's total order except for the two zeros, which share a number. A NaN is
+//! above all numbers or, with a sign, below them: a search for large values looks at [`Order::nans`] as well.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
@@ -138,6 +137,13 @@ impl Order {
             }
         }
         Ok(numbers)
+    }
+
+    /// The numbers of NaNs, those whose sign is set first; `None` for columns that have no NaN.
+    #[must_use]
+    pub fn nans(&self) -> Option<[Interval; 2]> {
+        let beyond = [Interval { low: 0, high: of_float(f64::NEG_INFINITY) - 1 }, Interval { low: of_float(f64::INFINITY) + 1, high: TOP }];
+        (self.class == Class::Float).then_some(beyond)
     }
 
     fn of_bytes(&self, text: &[u8]) -> u64 {

@@ -24,6 +24,9 @@
 //! | [`combine`] | states into states, for aggregators |
 //! | [`opaque_conditions`](mod@opaque_conditions) | filters conclude nothing from what conditions compute |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
+//! | [`float_keys`] | the value by which floats are compared |
+//! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
+//! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
 //! | [`physical_rule`] | the common form of our rules over physical plans |
 //! | [`keys`] | sets of join keys, and the function that asks them |
@@ -53,12 +56,16 @@ pub mod explain_text;
 pub mod expressions;
 pub mod filter_before_project;
 pub mod filters_above_aggregates;
+pub mod float_keys;
 pub mod join_types;
 pub mod keys;
+pub mod list_functions;
 mod nesting_limits;
 pub mod node;
 pub mod opaque_conditions;
+pub mod operand_types;
 pub mod operator_metrics;
+mod own_functions;
 pub mod partial;
 pub mod partition;
 pub mod physical_rule;
@@ -71,10 +78,12 @@ pub mod substrait_import;
 pub mod super_plan;
 pub mod topk_heap_cap;
 pub mod wide_projection;
+pub mod window_functions;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};
 pub use node::DriveScan;
+pub use own_functions::register as register_functions;
 pub use policy::{Partitioning, Tables};
 pub use skytether_common::Pushdown;
 pub use skytether_partitioning::{ByKey, Placement};

@@ -27,6 +27,7 @@ pub mod dense;
 mod distinct_from;
 mod expansion;
 pub mod explain;
+mod far_times;
 pub mod host_reasons;
 pub mod host_side;
 mod identifiers;

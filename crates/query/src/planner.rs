@@ -29,15 +29,16 @@ use skytether_common::{Error, Result};
 use skytether_expression::CellSource;
 use skytether_plan::analysis;
 use skytether_plan::barriers::guarded;
-use skytether_plan::bounded_results::{self, ResultLimits};
+use skytether_plan::bounded_results::ResultLimits;
 use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::opaque_conditions::opaque_conditions;
+use skytether_plan::operand_types::OperandTypes;
 use skytether_plan::topk_heap_cap::topk_heap_cap;
-use skytether_plan::{CutPlan, cut, partial};
+use skytether_plan::{CutPlan, cut, partial, register_functions};
 use uuid::Uuid;
 
 use crate::cells::{HostCells, needs};
@@ -46,6 +47,7 @@ use crate::chunked::InParts;
 use crate::cooperative_join::take_turns;
 use crate::distinct_from;
 use crate::expansion;
+use crate::far_times;
 use crate::host_reasons as reasons;
 use crate::ignored_clauses;
 use crate::join_key_routing::send_keys_apart;
@@ -425,7 +427,8 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     let nothing: Arc<dyn CellSource> = Arc::new(HostCells::default());
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
-    bounded_results::register(&mut state).map_err(from_datafusion)?;
+    register_functions(&mut state).map_err(from_datafusion)?;
+    state.register_expr_planner(Arc::new(OperandTypes)).map_err(from_datafusion)?;
     state.register_udf(Arc::new(among_udf(KeySets::default()))).map_err(from_datafusion)?;
     state.register_relation_planner(Arc::new(unnested::Relations)).map_err(from_datafusion)?;
     Ok(state)
@@ -481,6 +484,7 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     distinct_from::bind(&mut statement);
     patterns::rewrite(&mut statement)?;
     ignored_clauses::heed(&mut statement, state)?;
+    far_times::widen(&mut statement);
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
         SqlStatement::Statement(inner) => match inner.as_ref() {

@@ -7,7 +7,6 @@
 use std::ops::ControlFlow;
 
 use datafusion::common::{Column, JoinType, NullEquality, Result, plan_err};
-use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
 use datafusion::logical_expr::{Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::{DFParser, Statement};
@@ -15,6 +14,7 @@ use datafusion::sql::sqlparser::ast::{
     Ident, Join, JoinOperator, Query, Select, SetExpr, SetOperator, SetQuantifier, Statement as Inner, TableAlias, TableFactor, TableWithJoins, VisitMut,
     VisitorMut,
 };
+use skytether_plan::window_functions::row_number;
 
 /// The name of the relation. A text can give it only by writing it on purpose, to no effect but an error.
 const NAME: &str = "__set operation with copies";

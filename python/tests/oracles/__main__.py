@@ -4,7 +4,7 @@ Several processes run sessions with numbers of their own. A progress line goes t
 and written as tests, go to stdout at the end, and to ``--found FILE`` as they are found. The exit status is 1 with a
 failing query, with a process that died or hung, or with refusals of more than a tenth of the queries.
 
-`SKYTETHER_ORACLE_DRAW=signed_zeros,sliding` draws these kinds of `known.OPEN` as well, for those who mend them."""
+`SKYTETHER_ORACLE_DRAW=unranged_order` draws this kind of `known.OPEN` as well, for those who mend them."""
 
 from __future__ import annotations
 

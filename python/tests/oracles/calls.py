@@ -110,14 +110,12 @@ class Calls(Expressions):
         if any(key.by.value is not None for key in peers):
             peers = tuple(key for key in peers if key.by.value is None) or (total or ())
         choice = self.random.random()
-        # These numbers are unsigned, and not computed with where that makes them decimals.
-        many = None if "unsigned_quotients" in self.without else MANY
         W = n.Window
         if kind == "int" and choice < 0.3:
             if total and choice < 0.15:
                 call = self.random.choice(["row_number()", f"ntile({self.small(1, 4)})"])
-                return W("int", call, size=many, width=32, partition=partition, order=total)
-            return peers and W("int", self.random.choice(["rank()", "dense_rank()"]), size=many, width=32, partition=partition, order=peers) or None
+                return W("int", call, size=MANY, width=32, partition=partition, order=total)
+            return peers and W("int", self.random.choice(["rank()", "dense_rank()"]), size=MANY, width=32, partition=partition, order=peers) or None
         if kind == "float" and choice < 0.2 and peers:
             return W("float", self.random.choice(["percent_rank()", "cume_dist()"]), partition=partition, order=peers, exact=False)
         if choice < 0.6 and total:
@@ -128,7 +126,7 @@ class Calls(Expressions):
             ])
             frame = "" if form.startswith("l") and not form.startswith("last") else self.frame(total, rows_only=True)
             theirs = None
-            if self.random.random() < 0.2 and not ("lead_nulls" in self.without and form.startswith("lead(")):
+            if self.random.random() < 0.2:
                 form, theirs = f"{form} IGNORE NULLS", form.replace("{0}", "{0} IGNORE NULLS") if "," not in form else f"{form[:-1]} IGNORE NULLS)"
             return W(kind, form, (value,), theirs, partition=partition, order=total, frame=frame, **like)
         made = self._aggregate(kind, scope, depth, top)
@@ -137,8 +135,6 @@ class Calls(Expressions):
         order = self.random.choice([(), peers, total or ()])
         frame = self.frame(order, rows_only=False) if order else ""
         if frame.startswith("ROWS") and order != total:
-            frame = ""
-        if made.form.startswith(("bool_", "bit_")) and frame and "UNBOUNDED PRECEDING" not in frame and "sliding" in self.without:
             frame = ""
         condition = self.condition(scope, 0) if self.random.random() < 0.15 else None
         return W(kind, made.form, made.args, made.theirs, made.size, made.width, made.exact, tags=made.tags, partition=partition, order=order, frame=frame, condition=condition)

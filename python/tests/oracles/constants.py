@@ -96,8 +96,8 @@ _EDGES = {"int": [2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 2**53 + 1, 255, -128
 class Constants:
     """Draws constants; `schema` gives values that its tables hold, so that conditions hold for some rows."""
 
-    def __init__(self, random: Random, schema: tables.Schema, without: frozenset[str]) -> None:
-        self.random, self.one_zero = random, "signed_zeros" in without
+    def __init__(self, random: Random, schema: tables.Schema) -> None:
+        self.random = random
         self.held: dict[str, list[Any]] = {}
         for table in schema.values():
             for at, column in enumerate(table.columns):
@@ -109,7 +109,7 @@ class Constants:
         value = self._value(kind, edges)
         if kind == "float" and not edges and not math.isfinite(value):
             value = 2.0
-        return of_value(kind, value + 0.0 if kind == "float" and self.one_zero else value)
+        return of_value(kind, value)
 
     def _value(self, kind: str, edges: bool) -> Any:
         chance = self.random.random()

@@ -85,7 +85,8 @@ class Expressions:
         column = self.column(kind, scope)
         if column is not None and self.random.random() < 0.85:
             return column
-        if kind == "time" and "time_units" in self.without:
+        if kind == "time":
+            # Constants have another unit than columns: they are compared, and have no common type (docs/sql.md).
             return column or null(kind)
         return null(kind) if self.random.random() < 0.06 else self.constants.draw(kind)
 
@@ -165,16 +166,12 @@ class Expressions:
             case "-":
                 return sized_call(kind, "({0} - {1})", a, b, size=a.size + b.size)
             case "*":
-                product = sized_call(kind, self._zero(kind, "({0} * {1})"), a, b, size=a.size * b.size)
+                product = sized_call(kind, "({0} * {1})", a, b, size=a.size * b.size)
                 return product if product.size is not None else a
             case "n":
-                return sized_call(kind, self._zero(kind, "(- {0})"), a, size=a.size)
+                return sized_call(kind, "(- {0})", a, size=a.size)
             case _:
                 return sized_call(kind, "abs({0})", a, size=a.size)
-
-    def _zero(self, kind: str, form: str) -> str:
-        """The form, without a negative zero where these are left out."""
-        return f"({form} + 0e0)" if kind == "float" and "signed_zeros" in self.without else form
 
     def _quotient(self, scope: Scope, depth: int) -> E:
         a, b = self.sized("int", scope, depth), self.sized("int", scope, depth)
@@ -216,8 +213,6 @@ class Expressions:
             ("array_length({0})", "len({0})", (a,), 100), ("cardinality({0})", "len({0})", (b,), 100), ("{0}[1]", None, (a,), None), ("{0}[2]", None, (a,), None),
             ("array_position({0}, 2)", "list_position({0}, 2)", (a,), 100), ("array_element({0}, -1)", "{0}[-1]", (a,), None),
         ])
-        if size is not None and "unsigned_quotients" in self.without:
-            form = f"CAST({form} AS BIGINT)"
         return E("int", form, args, theirs, size=size, width=32)
 
     def _field(self, name: str, kind: str) -> Callable[[Scope, int], E | None]:
@@ -229,7 +224,7 @@ class Expressions:
 
     def _floats_(self) -> list[Callable[[Scope, int], E | None]]:
         def quotient(scope: Scope, depth: int) -> E:
-            form = self._zero("float", "(CAST({0} AS DOUBLE) / nullif({1}, 0e0))")
+            form = "(CAST({0} AS DOUBLE) / nullif({1}, 0e0))"
             return E("float", form, (self.sized("float", scope, depth), self.of("float", scope, depth)), exact=False)
 
         def cast(scope: Scope, depth: int) -> E:
@@ -240,7 +235,7 @@ class Expressions:
             name = self.random.choice(["floor", "ceil", "trunc", "abs", "round", "sqrt(abs"])
             value = self.sized("float", scope, depth)
             # A function of a REAL is a REAL here, and a DOUBLE elsewhere.
-            form = self._zero("float", f"{name}(CAST({{0}} AS DOUBLE)){')' if '(' in name else ''}")
+            form = f"{name}(CAST({{0}} AS DOUBLE)){')' if '(' in name else ''}"
             return E("float", form, (value,), size=value.size + 1, exact="(" not in name and value.exact)
 
         return [*self._general("float"), *self._scalar("float"), *[lambda s, d: self._arithmetic(s, d, "float")] * 2, quotient, cast, function]
@@ -315,10 +310,7 @@ class Expressions:
         return [*self._general("timestamp"), *self._scalar("timestamp"), shifted, truncated, cast]
 
     def _times_(self) -> list[Callable[[Scope, int], E | None]]:
-        def cast(scope: Scope, depth: int) -> E:
-            return E("time", "CAST({0} AS TIME)", (self.sized("timestamp", scope, depth),))
-
-        return [*self._general("time"), *([cast] if "time_units" not in self.without else [])]
+        return self._general("time")
 
     def _zoneds_(self) -> list[Callable[[Scope, int], E | None]]:
         return self._general("zoned")
@@ -375,9 +367,7 @@ class Expressions:
         kind = self.any_kind(scope, ORDERED)
         a = self.of(kind, scope, depth)
         chance = self.random.random()
-        if kind == "time" and "time_units" in self.without:
-            b = self.column(kind, scope) or a
-        elif chance < 0.5:
+        if chance < 0.5:
             b = self.constants.draw(kind)
         elif chance < 0.6 and kind in ("int", "float", "decimal", "date", "timestamp"):
             other = {"int": "float", "float": "int", "decimal": "int", "date": "timestamp", "timestamp": "date"}[kind]
@@ -435,8 +425,6 @@ class Expressions:
 
     def _distinct_from(self, scope: Scope, depth: int) -> E | None:
         kind = self.any_kind(scope, ORDERED)
-        if kind == "time" and "time_units" in self.without:
-            return None
         no = self.random.choice(["", "NOT "])
         values = (self.of(kind, scope, depth), self.of(kind, scope, 0))
         if self.random.random() < 0.4:
@@ -448,7 +436,7 @@ class Expressions:
         kind = self.random.choice(["ints", "texts"])
         a = self.of(kind, scope, depth)
         form, theirs, args = self.random.choice([
-            *([("array_has({0}, {1})", "list_contains({0}, {1})", (a, self._element(kind.removesuffix("s"), scope)))] if "array_has" not in self.without else []),
+            ("array_has({0}, {1})", "list_contains({0}, {1})", (a, self._element(kind.removesuffix("s"), scope))),
             ("({0} = {1})", None, (a, self.of(kind, scope, 0))), ("isnan({0})", None, (self.of("float", scope, depth),)),
         ])
         return E("bool", form, args, theirs)

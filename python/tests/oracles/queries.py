@@ -22,7 +22,7 @@ class Queries(Calls):
     """Draws queries over a schema."""
 
     def __init__(self, random: Random, schema: Schema, without: frozenset[str]) -> None:
-        super().__init__(random, Constants(random, schema, without), without)
+        super().__init__(random, Constants(random, schema), without)
         self.schema, self.subquery = schema, self._subquery
         self.aliases = 0
         #: Keys and rows of sources by their ids; they are kept, so that their ids stay theirs.

@@ -69,7 +69,7 @@ def run(fleets: engines.Fleets, seed: int, number: int, count: int, told: Callab
     """One session. `told` is called with each query before it is asked, and with "" in between; `seen` has the kinds of
     failures that are reported already."""
     random = Random(f"{seed} {number}")
-    tables = schema(random, known.without())
+    tables = schema(random)
     fleets.fill(tables, random)
     world = World(fleets, tables)
     tally, seen = Tally(), set() if seen is None else seen
@@ -84,7 +84,7 @@ def run(fleets: engines.Fleets, seed: int, number: int, count: int, told: Callab
 def only(fleets: engines.Fleets, seed: int, number: int, at: int) -> tuple[World, list[Case]]:
     """The world and the cases of one query of a session."""
     random = Random(f"{seed} {number}")
-    tables = schema(random, known.without())
+    tables = schema(random)
     fleets.fill(tables, random)
     world, one = World(fleets, tables), Random(f"{seed} {number} {at}")
     return world, draw(Queries(one, tables, known.without()), one, world.ways())

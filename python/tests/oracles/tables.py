@@ -5,9 +5,7 @@ columns are drawn. One table has over sixteen times the rows of the small ones, 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import math
 from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
@@ -56,21 +54,6 @@ def _integers(low: int, high: int) -> Callable[[Random], int]:
 
 def _of(values: list[Any]) -> Callable[[Random], Any]:
     return lambda random: random.choice(values)
-
-
-def _unsigned(draw: Callable[[Random], Any]) -> Callable[[Random], Any]:
-    """The same numbers, with one zero."""
-    return lambda random: draw(random) + 0.0
-
-
-def _finite(draw: Callable[[Random], Any]) -> Callable[[Random], Any]:
-    """The same numbers, without infinities and NaN."""
-
-    def drawn(random: Random) -> float:
-        value = draw(random)
-        return value if math.isfinite(value) else 7.0
-
-    return drawn
 
 
 def _list_of(one: Callable[[Random], Any]) -> Callable[[Random], list[Any]]:
@@ -161,14 +144,9 @@ KEYS = {
 }
 
 
-def schema(random: Random, without: frozenset[str] = frozenset()) -> Schema:
-    """Three tables: one of some hundred rows and two small ones. `without` has open kinds (see `known`)."""
+def schema(random: Random) -> Schema:
+    """Three tables: one of some hundred rows and two small ones."""
     types = list(TYPES)
-    if "nan_bits" in without:
-        # Computing with these makes NaN.
-        types = [dataclasses.replace(one, draw=_finite(one.draw)) if one.kind == "float" and one.size is not None else one for one in types]
-    if "signed_zeros" in without:
-        types = [dataclasses.replace(one, draw=_unsigned(one.draw)) if one.kind == "float" else one for one in types]
     key = random.choice(["int", "int", "int", "text", "date"])
     sizes = [random.randint(110, 200), random.choice([1, 6, 10, 12]), random.choice([0, 3, 5, 8, 30])]
     return {f"t{n}": _table(random, f"t{n}", rows, key, types) for n, rows in enumerate(sizes)}

@@ -1,20 +1,23 @@
 //! Rules of the host over logical plans, before DataFusion's optimiser. Each gives a form that DataFusion answers
 //! wrongly, or at any price, another form with the right answer.
 //!
-//! They run in this order. Later ones see what earlier ones made. Those up to `zones` run before types are coerced.
+//! They run in this order. Later ones see what earlier ones made. Those up to `operand_types` run before types are coerced.
 //!
 //! | rule | about |
 //! |---|---|
 //! | [`growth`] | conditions that are too large once they are written out, and lists |
 //! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`zones`] | times without a zone next to times with one |
+//! | [`operand_types`] | operands that DataFusion has no common type for |
+//! | [`floats`] | one zero and one NaN, where floats are compared |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
 //! | [`time_bounds`] | dates and years that nanoseconds cannot hold |
-//! | [`tidy`] | repeated sort keys, names of subqueries' results, `IGNORE NULLS` |
+//! | [`tidy`] | repeated sort keys, names of subqueries' results |
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
+mod floats;
 mod frames;
 mod growth;
 mod in_lists;
@@ -33,14 +36,17 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{Analyzer, AnalyzerRule};
 
+use crate::operand_types;
+
 /// What a rule makes of a plan.
 type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 
 /// The rules, in the order in which they run, with DataFusion's own.
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    let before = [rule("growth", growth::check), rule("frames", frames::rewrite), rule("zones", zones::rewrite)];
+    let before = [rule("growth", growth::check), rule("frames", frames::rewrite), rule("zones", zones::rewrite), rule("operand_types", operand_types::rewrite)];
     let typed = [
+        rule("floats", floats::rewrite),
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
         rule("time_bounds", time_bounds::rewrite),

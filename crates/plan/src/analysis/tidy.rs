@@ -3,18 +3,17 @@
 //! | form | what DataFusion makes of it | here |
 //! |---|---|---|
 //! | one sort key twice, in the `ORDER BY` of an aggregate or of `DISTINCT ON` | an internal error, or a panic | once |
-//! | `lead(x, 2) IGNORE NULLS` | looks two rows ahead only | refused |
 //! | a correlated subquery whose result is named like a column of its tables | refuses it as ambiguous | another name |
 
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult};
-use datafusion::common::{Result, ScalarValue, not_impl_err};
-use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, WindowFunction};
-use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Projection, SortExpr, Subquery, WindowFunctionDefinition};
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Projection, SortExpr, Subquery};
 
 use crate::rewriting::map_expressions;
 
@@ -44,10 +43,6 @@ fn expression(e: Expr, count: &Cell<u32>) -> Result<Transformed<Expr>> {
         Expr::AggregateFunction(mut call) => {
             Ok(if each_once(&mut call) { Transformed::yes(Expr::AggregateFunction(call)) } else { Transformed::no(Expr::AggregateFunction(call)) })
         }
-        Expr::WindowFunction(call) => {
-            looks_far_ahead(&call)?;
-            Ok(Transformed::no(Expr::WindowFunction(call)))
-        }
         Expr::ScalarSubquery(subquery) if !subquery.outer_ref_columns.is_empty() => {
             let renamed = renamed(&subquery, count)?;
             Ok(match renamed {
@@ -69,30 +64,6 @@ fn sort_keys_once(keys: &mut Vec<SortExpr>) -> bool {
     let mut seen = HashSet::new();
     keys.retain(|sort| seen.insert(sort.expr.clone()));
     keys.len() < before
-}
-
-fn looks_far_ahead(call: &WindowFunction) -> Result<()> {
-    let WindowFunctionDefinition::WindowUDF(function) = &call.fun else { return Ok(()) };
-    if call.params.null_treatment != Some(NullTreatment::IgnoreNulls) {
-        return Ok(());
-    }
-    let offset = match call.params.args.get(1) {
-        None => Some(1),
-        Some(Expr::Literal(value, _)) => match value.cast_to(&datafusion::arrow::datatypes::DataType::Int64) {
-            Ok(ScalarValue::Int64(Some(offset))) => Some(offset),
-            _ => None,
-        },
-        Some(_) => None,
-    };
-    let ahead = match function.name() {
-        "lead" => offset,
-        "lag" => offset.map(i64::saturating_neg),
-        _ => return Ok(()),
-    };
-    if ahead.is_none_or(|ahead| ahead > 1) {
-        return not_impl_err!("{} by several rows with IGNORE NULLS: read from a subquery that has no NULL (WHERE x IS NOT NULL)", function.name());
-    }
-    Ok(())
 }
 
 /// The subquery with another name for its result, if that is computed.

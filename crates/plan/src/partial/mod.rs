@@ -18,6 +18,7 @@ mod extremes;
 mod forms;
 mod merge;
 mod replacement;
+mod sliding;
 mod state;
 mod sums;
 
@@ -93,10 +94,10 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     !NOT_MERGEABLE.contains(&name) && !name.starts_with(PREFIX) && name == name.to_lowercase()
 }
 
-/// Aggregates that replace DataFusion's: `min` and `max` that order floats as SQL does, and a `sum` that does not wrap
-/// around.
+/// Aggregates that replace DataFusion's: `min` and `max` that order floats as SQL does, a `sum` that does not wrap
+/// around, and truths and bits over frames that slide.
 fn own() -> Vec<Arc<AggregateUDF>> {
-    extremes::udafs().into_iter().chain([sums::udaf()]).collect()
+    extremes::udafs().into_iter().chain([sums::udaf()]).chain(sliding::udafs()).collect()
 }
 
 /// Registers both forms of every mergeable aggregate in `registry`, and our own aggregates.
