@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import h5py
 import numpy as np
 
-from skytether import CorruptError, InvalidError, SkytetherError, UnsupportedError
+from skytether import CorruptError, InvalidError, NotFoundError, SkytetherError, UnsupportedError
 
 from . import _h5, _same
 
@@ -127,15 +127,15 @@ def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | Non
                 continue
             if key == "X" or key == "raw.X":
                 if (key if key == "X" else "raw/X") not in matrices:
-                    file.copy(file[key], shell, name=key)
+                    file.copy(file[key], shell, name=key, expand_external=True)
             elif key in ("layers", "raw") and isinstance(file[key], h5py.Group):
                 inside = shell.create_group(key)
                 _copy_attributes(file[key], inside)
                 for part in file[key]:
                     if f"{key}/{part}" not in matrices and f"{key}/{part}" not in left_out:
-                        file.copy(file[key][part], inside, name=part)
+                        file.copy(file[key][part], inside, name=part, expand_external=True)
             else:
-                file.copy(file[key], shell, name=key)
+                file.copy(file[key], shell, name=key, expand_external=True)
         _follow_links(file, shell)
         _restore_references(file, shell)
         for key in ("obs", "var", "raw/var"):
@@ -151,19 +151,23 @@ def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | Non
 
 
 def _follow_links(source: h5py.File, copy: h5py.File) -> None:
-    """Replaces soft links of the copy that lead nowhere there by what they lead to in the source."""
+    """Replaces soft links of the copy that lead nowhere there by what they lead to in the source. Links to other files
+    were followed where those are there."""
     lost: list[tuple[str, str]] = []
 
     def look(name: str, link: Any) -> None:
         if isinstance(link, h5py.SoftLink) and copy.get(name) is None:
             lost.append((name, posixpath.normpath(posixpath.join("/", posixpath.dirname(name), link.path))))
 
+        if isinstance(link, h5py.ExternalLink):
+            raise NotFoundError(f"{source.filename}: {name} is a link to {link.filename}, {link.path}, which is not there: bring that file, or take the link out")
+
     copy.visititems_links(look)
     for name, target in lost:
         if source.get(target) is not None:
             parent, _, last = name.rpartition("/")
             del copy[name]
-            source.copy(source[target], copy[parent or "/"], name=last)
+            source.copy(source[target], copy[parent or "/"], name=last, expand_external=True)
 
 
 def _restore_references(source: h5py.File, copy: h5py.File) -> None:

@@ -181,6 +181,34 @@ def test_ebi_files_about_other_cells_are_an_error(db, tmp_path, which):
     assert list(db) == []
 
 
+FILES = {"cell_metadata": ["id\torgan", "{}\tblood"], "ExpDesign": ["Assay\torgan", "{}\tblood"], "tsne": ["\ttSNE_1\ttSNE_2", "{}\t1\t2"]}
+
+
+@pytest.mark.parametrize("which", [*FILES, "clusters"])
+def test_ebi_files_about_some_cells_say_so_conflicts_fail(db, tmp_path, which):
+    adata = rich()
+    ebi_bundle(adata, tmp_path / "b")
+    (tmp_path / "b" / "E-TEST-1.clusters.tsv").unlink()
+    path = tmp_path / "b" / ("ExpDesign-E-TEST-1.tsv" if which == "ExpDesign" else f"E-TEST-1.{'tsne_perplexity_5' if which == 'tsne' else which}.tsv")
+
+    def write(*more: tuple[str, str, str]) -> None:
+        # Other cells may be there twice, and a cell twice the same.
+        some = [(c, "", "") for c in [*adata.obs_names[:45], "other", "cell-1"]] + list(more)
+        if which == "clusters":
+            text = "\n".join("\t".join(line) for line in (["sel.K", "K", *(c for c, _, _ in some)], ["TRUE", "2", *("3" if new else "1" for _, _, new in some)]))
+        else:
+            head, line = FILES[which]
+            text = "\n".join([head, *(line.format(c).replace(old or " ", new or " ") for c, old, new in some)])
+        path.write_text(text + "\n")
+
+    write(("other", "blood", "skin"))
+    with pytest.warns(UserWarning, match=rf"{path.name} names 45 of the 60 cells: the others have no value of it"):
+        db.ingest(tmp_path / "b", "t/x")
+    write(("cell-2", "1" if which == "tsne" else "blood", "7"))
+    with pytest.raises(skytether.CorruptError, match=rf"{path.name} says different things about cell 'cell-2' \(entries 3, 48 of its cells\): leave one"):
+        db.ingest(tmp_path / "b", "t/x", replace=True)
+
+
 def test_embeddings_and_numbered_rows_of_the_ebi_are_read(db, tmp_path):
     adata = rich()
     ebi_bundle(adata, tmp_path / "b")
