@@ -154,15 +154,18 @@ def _follow_links(source: h5py.File, copy: h5py.File) -> None:
     """Replaces soft links of the copy that lead nowhere there by what they lead to in the source. Links to other files
     were followed where those are there."""
     lost: list[tuple[str, str]] = []
+    elsewhere: list[tuple[str, Any]] = []
 
     def look(name: str, link: Any) -> None:
         if isinstance(link, h5py.SoftLink) and copy.get(name) is None:
             lost.append((name, posixpath.normpath(posixpath.join("/", posixpath.dirname(name), link.path))))
 
         if isinstance(link, h5py.ExternalLink):
-            raise NotFoundError(f"{source.filename}: {name} is a link to {link.filename}, {link.path}, which is not there: bring that file, or take the link out")
+            elsewhere.append((name, link))
 
     copy.visititems_links(look)
+    for name, link in elsewhere:
+        raise NotFoundError(f"{source.filename}: {name} is a link to {link.filename}, {link.path}, which is not there: bring that file, or take the link out")
     for name, target in lost:
         if source.get(target) is not None:
             parent, _, last = name.rpartition("/")
