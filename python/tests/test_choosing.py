@@ -11,7 +11,7 @@ import skytether
 
 
 def maybe() -> pd.Series:
-    """A nullable column of 60 cells, of which every fifth has no value."""
+    """A nullable column of 60 cells; every fifth has no value."""
     return rich().obs["maybe"]
 
 
