@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
+
+import numpy as np
 
 from skytether import InvalidError, UnsupportedError
 
@@ -49,8 +51,10 @@ def chosen_layer(layer: str | None, use_raw: bool | None, origins: Mapping[str, 
     Raises
     ------
     InvalidError
-        Both are given and differ; or there is no raw, or no X.
+        Both are given and differ; or there is no raw, or no X; or `layer` is no text.
     """
+    if layer is not None:
+        one_name(layer, "layer", "matrix")
     if use_raw is None:
         return layer
     if layer is not None and (layer != "raw" if use_raw else layer == "raw"):
@@ -61,6 +65,61 @@ def chosen_layer(layer: str | None, use_raw: bool | None, origins: Mapping[str, 
     if wanted not in origins:
         raise InvalidError(f"{name} has no {label}: leave use_raw= out for its matrix, or say which with layer=")
     return None if origins[wanted] == "x" else label
+
+
+def one_name(value: Any, what: str, kind: str) -> None:
+    """Refuses a `value` of the argument `what` that is not the name of one `kind`.
+
+    Raises
+    ------
+    InvalidError
+        It is a list, a number, ...
+    """
+    if not isinstance(value, str):
+        said = f": say {what}={value[0]!r}" if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], str) else ""
+        raise InvalidError(f"{what} is {value!r}, which is no text: it names one {kind}{said}")
+
+
+def names_of(values: Any, what: str, kind: str) -> list[str]:
+    """The names in an argument `what` that may name one `kind`, several or (None) none.
+
+    Raises
+    ------
+    InvalidError
+        It is something else.
+    """
+    if values is None:
+        return []
+    if isinstance(values, str):
+        return [values]
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, (bytes, Mapping)) else [values]
+    if not all(isinstance(value, str) for value in found):
+        raise InvalidError(f"{what} is {values!r}: give the name of a {kind}, or a list of names")
+    return [str(value) for value in found]
+
+
+def check_n_genes(n_genes: Any) -> None:
+    """Refuses a number of genes to show that is none.
+
+    Raises
+    ------
+    InvalidError
+        It is neither a whole number above 0 nor None.
+    """
+    if n_genes is not None and (isinstance(n_genes, bool) or not isinstance(n_genes, (int, np.integer)) or n_genes < 1):
+        raise InvalidError(f"n_genes is {n_genes!r}: show at least one gene, as a whole number, or None for all")
+
+
+def check_transform(transform: Any) -> None:
+    """Refuses what is no transform.
+
+    Raises
+    ------
+    InvalidError
+        It is neither ``"log1p_cp10k"`` nor None.
+    """
+    if transform is not None and (not isinstance(transform, str) or transform != "log1p_cp10k"):
+        raise InvalidError(f"there is no transform {transform!r}: use \"log1p_cp10k\" for raw counts, or None for values that are normalised and logarithmic already")
 
 
 def chosen_method(method: str, known: tuple[str, ...]) -> str:

@@ -43,7 +43,8 @@ class Dataset(Testing):
         Parameters
         ----------
         genes, cells
-            A boolean mask, names, or numbers, in the order wanted; None for all. Genes are chosen among `var_names`.
+            A boolean mask (missing values choose none), names, or numbers, in the order wanted; None for all. Genes are
+            chosen among `var_names`.
             `raw` keeps its own genes, as in AnnData. Where the data set is about `raw`, though, the genes are raw's:
             what comes back for some of them is an AnnData of raw's values and genes, without X's and the layers.
         features

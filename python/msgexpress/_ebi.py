@@ -43,6 +43,8 @@ def source(directory: Path) -> Source:
     ------
     InvalidError
         A file about cells names none of the matrix.
+    CorruptError
+        It says different things about a cell.
     """
     import pandas as pd
 
@@ -58,10 +60,11 @@ def source(directory: Path) -> Source:
     if second != names:
         var["gene_name"] = second
     obs = pd.DataFrame(index=barcodes)
+    notes: list[str] = []
     for path in sorted([*directory.glob("*cell_metadata.tsv*"), *directory.glob("ExpDesign-*.tsv*")]):
-        _add_metadata(obs, path)
+        _add_metadata(obs, path, notes)
     for path in sorted(directory.glob("*clusters.tsv*")):
-        _add_clusters(obs, path)
+        _add_clusters(obs, path, notes)
     matrices = [mtx_matrix("X", mtx, len(barcodes), len(names))]
     normalised = _files(directory, _NORMALISED)
     if normalised is not None and normalised[0] != mtx:
@@ -69,17 +72,19 @@ def source(directory: Path) -> Source:
             matrices.append(mtx_matrix("layers/normalised", normalised[0], len(barcodes), len(names)))
         else:
             warnings.warn(f"{normalised[0]} is for other genes or cells than {mtx} and is left out", stacklevel=4)
-    return _memory.frames_source(str(directory), obs, var, matrices, _embeddings(directory, obs))
+    made = _memory.frames_source(str(directory), obs, var, matrices, _embeddings(directory, obs, notes))
+    made.note = "; ".join(notes) or None
+    return made
 
 
-def _embeddings(directory: Path, obs: pd.DataFrame) -> dict[str, np.ndarray]:
+def _embeddings(directory: Path, obs: pd.DataFrame, notes: list[str]) -> dict[str, np.ndarray]:
     """The coordinates of the cells in each file of an embedding, NaN for cells that it does not name."""
     found = {}
     for path in sorted(directory.iterdir()):
         kind = _EMBEDDING.fullmatch(path.name)
         if kind is None:
             continue
-        table = _by_cell(obs, path)
+        table = _by_cell(obs, path, notes)
         try:
             found[f"X_{kind[1]}"] = table.astype("float64").reindex(obs.index).to_numpy()
         except ValueError as e:
@@ -100,7 +105,7 @@ def _files(directory: Path, stem: str) -> tuple[Path, Path, Path] | None:
     return found[0], found[1], found[2]
 
 
-def _by_cell(obs: pd.DataFrame, path: Path) -> pd.DataFrame:
+def _by_cell(obs: pd.DataFrame, path: Path, notes: list[str]) -> pd.DataFrame:
     """The table at `path`, whose first column names cells of `obs`, by their names."""
     import pandas as pd
 
@@ -108,20 +113,37 @@ def _by_cell(obs: pd.DataFrame, path: Path) -> pd.DataFrame:
     if not rows or any(len(row) != len(rows[0]) for row in rows):
         raise CorruptError(f"{path}: the lines do not all have the columns of the first")
     table = pd.DataFrame([row[1:] for row in rows[1:]], columns=rows[0][1:], index=[row[0] for row in rows[1:]])
-    table = table[~table.index.duplicated()]
-    _check_cells(obs, table.index, path)
-    return table
+    return _of_matrix(obs, table, path, notes)
 
 
-def _check_cells(obs: pd.DataFrame, named: pd.Index, path: Path) -> None:
-    """Refuses cells that are all absent from the matrix: all values would be missing, and no message would say why."""
-    if len(obs) and not obs.index.isin(named).any():
+def _of_matrix(obs: pd.DataFrame, table: pd.DataFrame, path: Path, notes: list[str]) -> pd.DataFrame:
+    """The rows of a table about cells of the matrix, one for each; `notes` gets how many cells have none.
+
+    Raises
+    ------
+    InvalidError
+        It names no cell of the matrix: all values would be missing, and no message would say why.
+    CorruptError
+        It says different things about a cell.
+    """
+    named = table.index
+    known = int(obs.index.isin(named).sum())
+    if len(obs) and not known:
         example = f"{named[0]!r}" if len(named) else "none"
         raise InvalidError(f"{path} names no cell of the matrix: it has {example} where mtx_cols has {obs.index[0]!r}; take the file away, or bring the one of this matrix")
+    if known < len(obs):
+        notes.append(f"{path} names {known:,} of the {len(obs):,} cells: the others have no value of it")
+    table = table[named.isin(obs.index)]
+    alike = table.reset_index().drop_duplicates()
+    twice = alike.iloc[:, 0][alike.iloc[:, 0].duplicated()]
+    if len(twice):
+        rows = [number + 1 for number, cell in enumerate(named) if cell == twice.iloc[0]]
+        raise CorruptError(f"{path} says different things about cell {twice.iloc[0]!r} (entries {', '.join(map(str, rows))} of its cells): leave one of them")
+    return table[~table.index.duplicated()]
 
 
-def _add_metadata(obs: pd.DataFrame, path: Path) -> None:
-    table = _by_cell(obs, path)
+def _add_metadata(obs: pd.DataFrame, path: Path, notes: list[str]) -> None:
+    table = _by_cell(obs, path, notes)
     for number, label in enumerate(table.columns):
         if label in obs.columns:
             continue  # the first file, or column, of a name has it
@@ -133,8 +155,8 @@ def _typed(values: pd.Series) -> Any:
     """A column of texts (missing where there is none) as numbers, if every one of them is how Python writes a
     number, else as categories.
 
-    Whole numbers with gaps become ``Int64``. ``000``, ``1.50`` and ``nan`` are no numbers: they would
-    come back as something else.
+    Whole numbers with gaps become ``Int64``, and next to fractions they become floats: ``1`` is 1.0 then. ``000``,
+    ``1.50`` and ``nan`` are no numbers: they would come back as something else.
     """
     import pandas as pd
 
@@ -158,16 +180,15 @@ def _is_float(text: str) -> bool:
         return False
 
 
-def _add_clusters(obs: pd.DataFrame, path: Path) -> None:
+def _add_clusters(obs: pd.DataFrame, path: Path, notes: list[str]) -> None:
     import pandas as pd
 
     rows = _tsv.rows(path)
     if not rows or rows[0][:2] != ["sel.K", "K"] or any(len(row) != len(rows[0]) for row in rows):
         raise CorruptError(f"{path}: expected a line of 'sel.K', 'K' and the cells, then a line per clustering of the same length")
-    _check_cells(obs, pd.Index(rows[0][2:]), path)
-    for chosen, k, *labels in rows[1:]:
-        values = pd.Series(labels, index=rows[0][2:])
-        values = values[~values.index.duplicated()].reindex(obs.index)
+    table = _of_matrix(obs, pd.DataFrame([list(labels) for labels in zip(*(row[2:] for row in rows[1:]))], index=rows[0][2:], columns=range(len(rows) - 1)), path, notes)
+    for number, (chosen, k, *_) in enumerate(rows[1:]):
+        values = table[number].reindex(obs.index)
         values = values.where(~values.isin(["", "NA"]))
         order = sorted(values.dropna().unique(), key=lambda v: (not v.isdigit(), int(v) if v.isdigit() else 0, v))
         column = pd.Categorical(values, categories=order)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skytether import CorruptError
+from skytether import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:
     from skytether import Fleet
@@ -80,7 +80,7 @@ def _of_all_cells(fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to
         # A row's entries are consecutive here and there: where each begins, plus the place within.
         target = np.repeat(at - bounds[:-1], lengths_here) + np.arange(bounds[-1])
         indices[target] = of_idx
-        data[target] = of_val
+        data[target] = _cast(of_val, dtype, table)
     return scipy.sparse.csc_matrix((data, indices, starts[::blocks]), shape=shape)
 
 
@@ -97,8 +97,19 @@ def _of_some_cells(fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_t
         at = np.flatnonzero(row >= 0)
         columns.append(column[np.searchsorted(bounds, at, side="right") - 1].astype(np.int32))
         rows.append(row[at])
-        values.append(of_val[at].astype(dtype, copy=False))
+        values.append(_cast(of_val[at], dtype, table))
     return scipy.sparse.coo_matrix((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape, dtype=dtype).tocsc()
+
+
+def _cast(values: np.ndarray, dtype: np.dtype, table: str) -> np.ndarray:
+    """`values` in the type of the matrix. Texts of an mtx file may be numbers that it does not hold."""
+    if values.dtype == dtype:
+        return values
+    with np.errstate(over="ignore"):
+        found = values.astype(dtype)
+    if dtype.kind == "f" and (wrong := np.isinf(found) & np.isfinite(values)).any():
+        raise UnsupportedError(f"{table}: the value {values[wrong][0]} is beyond {dtype}, in which AnnData gets this matrix: read it with SQL, or scale the file's values and ingest them again")
+    return found
 
 
 def _wanted(batch: Any, gene_to: np.ndarray | None) -> tuple[np.ndarray, Any]:

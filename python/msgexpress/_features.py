@@ -11,6 +11,7 @@ import numpy as np
 
 from skytether import CorruptError, InvalidError
 
+from ._arguments import names_of
 from ._hints import instead
 
 #: What 10x calls genes, and scanpy reads alone.
@@ -73,7 +74,7 @@ def _types(what: str, kinds: np.ndarray | None, wanted: Any) -> tuple[str, ...] 
     """The types that are the matrix; None for all."""
     if isinstance(wanted, str) and wanted == "all":
         return None
-    asked = None if wanted is None else tuple(dict.fromkeys([wanted] if isinstance(wanted, str) else [str(w) for w in wanted]))
+    asked = None if wanted is None else tuple(dict.fromkeys(names_of(wanted, "feature_types", "type")))
     if asked is not None and not asked:
         raise InvalidError("feature_types names no type: leave it out for genes, or say \"all\"")
     if kinds is None:

@@ -12,7 +12,7 @@ import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Iterable, Iterator, TypeVar
+from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 import h5py
 import numpy as np
@@ -136,6 +136,14 @@ def ranges(indptr: np.ndarray, batch: int = BATCH) -> Iterator[tuple[int, int]]:
         end = min(max(end, row + 1), rows)
         yield row, end
         row = end
+
+
+def compressed(indptr: np.ndarray, indices: Callable[[int, int], np.ndarray], data: Callable[[int, int], np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """The parts of a compressed matrix: the first row, row pointers from 0, indices, values. `indices` and `data` read
+    from one place to another."""
+    for a, b in ranges(indptr):
+        low, high = int(indptr[a]), int(indptr[b])
+        yield a, indptr[a : b + 1] - low, indices(low, high), data(low, high)
 
 
 def check_indptr(indptr: np.ndarray, rows: int, stored: int, path: str, where: str) -> None:

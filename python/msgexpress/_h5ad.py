@@ -132,13 +132,8 @@ def _sparse(group: h5py.Group, path: str, origin: str, layout: str) -> Matrix:
     indptr = pointers.read(0, pointers.size).astype(np.int64) if pointers.size else np.zeros(0, np.int64)
     _h5.check_indptr(indptr, genes if by_gene else cells, data.size, path, origin)
 
-    def parts() -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-        for a, b in _h5.ranges(indptr):
-            low, high = int(indptr[a]), int(indptr[b])
-            yield a, indptr[a : b + 1] - low, indices.read(low, high), data.read(low, high)
-
     def push(sink: Any, step: Callable[[int], None]) -> None:
-        with closing(_h5.prefetched(parts())) as ahead:
+        with closing(_h5.prefetched(_h5.compressed(indptr, indices.read, data.read))) as ahead:
             push_compressed(sink, step, by_gene, ahead)
 
     encoding = Encoding(layout, data.dtype.name, indices.dtype.name, pointers.dtype.name)

@@ -87,13 +87,9 @@ def _sparse(origin: str, values: Any) -> Matrix:
     layout = values.format
     indptr = values.indptr.astype(np.int64, copy=False)
 
-    def parts() -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-        for a, b in _h5.ranges(indptr):
-            low, high = int(indptr[a]), int(indptr[b])
-            yield a, indptr[a : b + 1] - low, values.indices[low:high], values.data[low:high]
-
     def push(sink: Any, step: Callable[[int], None]) -> None:
-        push_compressed(sink, step, layout == "csc", parts())
+        parts = _h5.compressed(indptr, lambda a, b: values.indices[a:b], lambda a, b: values.data[a:b])
+        push_compressed(sink, step, layout == "csc", parts)
 
     encoding = Encoding(layout, values.dtype.name, values.indices.dtype.name, values.indptr.dtype.name, isinstance(values, scipy.sparse.sparray))
     return Matrix(origin, values.shape, encoding, int(indptr[-1]), push)

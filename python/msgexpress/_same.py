@@ -1,7 +1,7 @@
 """Whether an AnnData that was written and read again holds what went in.
 
-Types may differ where values do not: texts become categories where some are missing. In `uns` only names are compared,
-as anndata makes arrays of lists and numpy's numbers of Python's.
+Types may differ where values do not: texts become categories where some are missing. In `uns` anndata makes arrays of
+lists, and Python's numbers of numpy's.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def difference(want: anndata.AnnData, got: anndata.AnnData) -> str | None:
         if found is not None:
             return found
     for part in ("obsm", "varm", "obsp", "varp"):
-        found = _mapping(getattr(want, part), getattr(got, part), (part,), _element)
+        found = _mapping(getattr(want, part), getattr(got, part), (part,))
         if found is not None:
             return found
-    found = _mapping(want.uns, got.uns, ("uns",), _nested)
+    found = _mapping(want.uns, got.uns, ("uns",))
     if found is not None or want.raw is None:
         return found
     if got.raw is None:
         return "raw"
-    return _frame(want.raw.var, got.raw.var, ("raw", "var")) or _mapping(want.raw.varm, got.raw.varm, ("raw", "varm"), _element)
+    return _frame(want.raw.var, got.raw.var, ("raw", "var")) or _mapping(want.raw.varm, got.raw.varm, ("raw", "varm"))
 
 
-def _mapping(want: Mapping[Any, Any], got: Mapping[Any, Any], at: tuple[str, ...], compare: Any) -> str | None:
+def _mapping(want: Mapping[Any, Any], got: Mapping[Any, Any], at: tuple[str, ...]) -> str | None:
     for key in want:
         if key not in got:
             return place(*at, key)
-        found = compare(want[key], got[key], (*at, key))
+        found = _nested(want[key], got[key], (*at, key))
         if found is not None:
             return found
     extra = [key for key in got if key not in want]
@@ -53,37 +53,75 @@ def _mapping(want: Mapping[Any, Any], got: Mapping[Any, Any], at: tuple[str, ...
 
 
 def _nested(want: Any, got: Any, at: tuple[str, ...]) -> str | None:
+    import anndata
     import pandas as pd
 
     if isinstance(want, pd.DataFrame):
         return _frame(want, got, at)
+    if isinstance(want, anndata.AnnData):
+        found = _whole(want, got) if isinstance(got, anndata.AnnData) else ""
+        return None if found is None else f"{place(*at)}.{found}".rstrip(".")
     if isinstance(want, Mapping):
-        return _mapping(want, got, at, _nested) if isinstance(got, Mapping) else place(*at)
-    return place(*at) if isinstance(got, Mapping) else None
+        return _mapping(want, got, at) if isinstance(got, Mapping) else place(*at)
+    return None if not isinstance(got, Mapping) and _same_value(want, got) else place(*at)
 
 
-def _element(want: Any, got: Any, at: tuple[str, ...]) -> str | None:
+def _whole(want: anndata.AnnData, got: anndata.AnnData) -> str | None:
+    """`difference`, with matrices and layers."""
+    matrices = [("X", want.X, got.X), *((place("layers", key), want.layers[key], got.layers.get(key)) for key in want.layers)]
+    if want.raw is not None and got.raw is not None:
+        matrices.append(("raw.X", want.raw.X, got.raw.X))
+    return difference(want, got) or next((where for where, a, b in matrices if not _same_value(a, b)), None)
+
+
+def _same_value(want: Any, got: Any) -> bool:
+    """Whether an array, a list or a single value is the same. A list may have become an array."""
     import pandas as pd
     import scipy.sparse
 
-    if isinstance(want, pd.DataFrame):
-        return _frame(want, got, at)
     if isinstance(want, np.ma.MaskedArray) and np.ma.is_masked(want):
-        same = False  # files have no mask
-    elif scipy.sparse.issparse(want):
-        same = scipy.sparse.issparse(got) and got.shape == want.shape and _same_sparse(want, got)
-    elif isinstance(want, np.ndarray) and want.dtype.kind in "biufc":
-        same = isinstance(got, np.ndarray) and _same_numbers(want, got)
-    else:
-        same = type(want).__name__ != "ndarray" or isinstance(got, np.ndarray)
-    return None if same else place(*at)
+        return False  # files have no mask
+    if scipy.sparse.issparse(want):
+        return scipy.sparse.issparse(got) and got.shape == want.shape and _same_sparse(want, got)
+    if isinstance(want, pd.api.extensions.ExtensionArray):
+        return isinstance(got, pd.api.extensions.ExtensionArray) and len(got) == len(want) and _same_column(pd.Series(want), pd.Series(got))
+    if isinstance(want, np.ndarray) and want.ndim:
+        return isinstance(got, np.ndarray) and _same_array(want, got)
+    if isinstance(want, list):
+        return isinstance(got, np.ndarray) and len(got) == len(want) and all(map(_same_value, want, got if got.ndim > 1 else got.tolist()))
+    return _same_single(want, got)
+
+
+def _same_array(want: np.ndarray, got: np.ndarray) -> bool:
+    if want.dtype.names is not None:
+        return want.dtype.names == got.dtype.names and want.shape == got.shape and all(_same_array(want[name], got[name]) for name in want.dtype.names)
+    if want.dtype.kind in "biufc":
+        return _same_numbers(want, got)
+    return want.shape == got.shape and all(map(_same_single, want.ravel().tolist(), got.ravel().tolist()))
+
+
+def _same_single(want: Any, got: Any) -> bool:
+    a, b = (value.item() if isinstance(value, np.generic) or isinstance(value, np.ndarray) and not value.ndim else value for value in (want, got))
+    if isinstance(a, bool) != isinstance(b, bool):
+        return False  # One and True are equal in Python, and not the same in a table.
+    try:
+        return a is b or bool(a == b) or bool(a != a and b != b)
+    except (TypeError, ValueError):
+        return False  # of a kind that can't be compared
 
 
 def _same_numbers(want: np.ndarray, got: np.ndarray) -> bool:
-    return want.shape == got.shape and got.dtype.kind == want.dtype.kind and np.array_equal(want, got, equal_nan=want.dtype.kind in "fc")
+    if want.shape != got.shape or got.dtype.kind != want.dtype.kind:
+        return False
+    a, b, step = want.reshape(-1), got.reshape(-1), 1 << 20
+    nan = want.dtype.kind in "fc"
+    # In pieces, so that what is made meanwhile stays small.
+    return all(np.array_equal(a[i : i + step], b[i : i + step], equal_nan=nan) for i in range(0, len(a), step))
 
 
 def _same_sparse(want: Any, got: Any) -> bool:
+    if want.format == got.format and want.format in ("csr", "csc") and all(_same_numbers(getattr(want, part), getattr(got, part)) for part in ("indptr", "indices", "data")):
+        return True
     a, b = want.tocoo(), got.tocoo()
     if a.nnz != b.nnz:
         return False
@@ -121,5 +159,4 @@ def _same_column(want: pd.Series, got: pd.Series) -> bool:
     a, b = want.astype(object).to_numpy()[~missing], got.astype(object).to_numpy()[~missing]
     if pd.api.types.infer_dtype(a, skipna=False) == "string":
         return np.array_equal(a, b)
-    # One and True are equal in Python, and not the same in a table.
-    return all(isinstance(x, (bool, np.bool_)) == isinstance(y, (bool, np.bool_)) and type(x == y) in (bool, np.bool_) and bool(x == y) for x, y in zip(a, b))
+    return all(map(_same_single, a, b))

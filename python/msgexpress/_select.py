@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Hashable, Iterable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
     """The numbers of the cells or genes (`what`) that `chosen` means: a boolean mask, names, numbers
-    or a slice, in that order.
+    or a slice, in that order. A mask of pandas or of objects may miss values, which choose nothing.
 
     Raises
     ------
@@ -30,7 +30,9 @@ def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
         return np.arange(n)[chosen]
     if isinstance(chosen, str):
         chosen = [chosen]
-    values = np.asarray(_in_order(chosen, names, what))
+    if isinstance(chosen, (set, frozenset, dict)):
+        raise InvalidError(f"a {type(chosen).__name__} has no order to give {what}s in: choose them with a list of names or numbers, or a mask")
+    values = np.asarray(_in_order(_plain(chosen, what), names, what))
     if values.ndim != 1:
         raise InvalidError(f"choose {what}s with a mask, names or numbers in one dimension, not {values.ndim}")
     if values.size == 0:
@@ -49,6 +51,36 @@ def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
             raise InvalidError(f"there is no {what} {values[out][0]}: they are numbered 0 to {n - 1}")
         return numbers
     return _by_name([str(v) for v in values], names, what)
+
+
+def _plain(chosen: Any, what: str) -> Any:
+    """`chosen`, or where it is a mask or numbers of a type that may miss values, as plain ones. A missing value of a
+    mask chooses nothing, as it is no True."""
+    import pandas as pd
+
+    if not isinstance(chosen, (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, np.ndarray, list, tuple)):
+        return chosen
+    dtype = getattr(chosen, "dtype", np.dtype(object))
+    if isinstance(dtype, np.dtype) and dtype != object or isinstance(dtype, pd.CategoricalDtype) and dtype.categories.dtype == object:
+        return chosen
+    if not len(chosen):
+        return chosen
+    index = chosen.index if isinstance(chosen, pd.Series) else None
+    if isinstance(dtype, pd.CategoricalDtype):
+        chosen = chosen.astype(object)
+    kind = pd.api.types.infer_dtype(chosen, skipna=True)
+    if kind == "boolean":
+        values = np.array([False if pd.isna(v) else bool(v) for v in chosen], bool)
+    elif kind == "integer" and getattr(dtype, "kind", "") in ("i", "u"):
+        missing = np.asarray(pd.isna(chosen))
+        if missing.any():
+            raise InvalidError(f"the number of the {what} at place {int(missing.argmax()) + 1} is missing: leave it out, for example with .dropna()")
+        values = np.array([int(v) for v in chosen], np.int64)
+    elif kind.startswith("mixed") and any(isinstance(v, (bool, np.bool_)) for v in chosen):
+        raise InvalidError(f"booleans and other values together choose no {what}s: make them a mask (True or False for each {what}), or numbers or names alone")
+    else:
+        return chosen
+    return values if index is None else pd.Series(values, index=index)
 
 
 def _in_order(chosen: Any, names: pd.Index, what: str) -> Any:
@@ -104,6 +136,9 @@ def _matching(obs: pd.DataFrame, column: str, wanted: Any) -> np.ndarray:
         raise NotFoundError(f"obs has no column {column!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}{instead(column, obs.columns)}")
     values = obs[column].astype(object)
     asked = wanted if isinstance(wanted, list) else [wanted]
+    odd = next((value for value in asked if not isinstance(value, Hashable)), None)
+    if odd is not None:
+        raise InvalidError(f"{odd!r} is no value of obs column {column!r}: give one value, or a list of values")
     there = set(values.dropna().unique())
     by_text = {str(v): v for v in there}
     chosen = []

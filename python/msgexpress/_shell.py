@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import h5py
 import numpy as np
 
-from skytether import CorruptError, InvalidError, SkytetherError, UnsupportedError
+from skytether import CorruptError, InvalidError, NotFoundError, SkytetherError, UnsupportedError
 
 from . import _h5, _same
 
@@ -97,7 +97,11 @@ def _place(error: BaseException) -> str:
             found = _NOTE.search(note)
             if found:
                 key, path = found[1].strip(), found[2].strip()
-                parts = [unquote(part) for part in (*path.split("/"), *key.strip("'\"").split("/")) if part]
+                group, named = ([unquote(part) for part in text.split("/") if part] for text in (path, key.strip("'\"")))
+                # Of lists anndata notes the whole path for the key.
+                parts = named if len(named) > len(group) and named[: len(group)] == group else [*group, *named]
+                if parts[-1:] == ["_index"]:
+                    return f"the index of {_same.place(*parts[:-1])}"
                 if len(parts) > 2 and parts[-1] in ("categories", "codes", "values", "mask"):
                     parts.pop()  # how a column is stored
                 if len(parts) > 8:  # a group that holds itself
@@ -123,15 +127,15 @@ def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | Non
                 continue
             if key == "X" or key == "raw.X":
                 if (key if key == "X" else "raw/X") not in matrices:
-                    file.copy(file[key], shell, name=key)
+                    file.copy(file[key], shell, name=key, expand_external=True)
             elif key in ("layers", "raw") and isinstance(file[key], h5py.Group):
                 inside = shell.create_group(key)
                 _copy_attributes(file[key], inside)
                 for part in file[key]:
                     if f"{key}/{part}" not in matrices and f"{key}/{part}" not in left_out:
-                        file.copy(file[key][part], inside, name=part)
+                        file.copy(file[key][part], inside, name=part, expand_external=True)
             else:
-                file.copy(file[key], shell, name=key)
+                file.copy(file[key], shell, name=key, expand_external=True)
         _follow_links(file, shell)
         _restore_references(file, shell)
         for key in ("obs", "var", "raw/var"):
@@ -147,19 +151,26 @@ def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | Non
 
 
 def _follow_links(source: h5py.File, copy: h5py.File) -> None:
-    """Replaces soft links of the copy that lead nowhere there by what they lead to in the source."""
+    """Replaces soft links of the copy that lead nowhere there by what they lead to in the source. Links to other files
+    were followed where those are there."""
     lost: list[tuple[str, str]] = []
+    elsewhere: list[tuple[str, Any]] = []
 
     def look(name: str, link: Any) -> None:
         if isinstance(link, h5py.SoftLink) and copy.get(name) is None:
             lost.append((name, posixpath.normpath(posixpath.join("/", posixpath.dirname(name), link.path))))
 
+        if isinstance(link, h5py.ExternalLink):
+            elsewhere.append((name, link))
+
     copy.visititems_links(look)
+    for name, link in elsewhere:
+        raise NotFoundError(f"{source.filename}: {name} is a link to {link.filename}, {link.path}, which is not there: bring that file, or take the link out")
     for name, target in lost:
         if source.get(target) is not None:
             parent, _, last = name.rpartition("/")
             del copy[name]
-            source.copy(source[target], copy[parent or "/"], name=last)
+            source.copy(source[target], copy[parent or "/"], name=last, expand_external=True)
 
 
 def _restore_references(source: h5py.File, copy: h5py.File) -> None:
@@ -278,14 +289,14 @@ def of_anndata(adata: anndata.AnnData, what: str) -> bytes:
         try:
             bare = anndata.AnnData(
                 X=empty(adata.shape) if adata.X is not None else None,
-                obs=names.frame(adata.obs),
-                var=names.frame(adata.var),
+                obs=names.frame(adata.obs, "obs"),
+                var=names.frame(adata.var, "var"),
                 uns=names.mapping(adata.uns, "uns"),
                 obsm=names.mapping(adata.obsm, "obsm"),
                 varm=names.mapping(adata.varm, "varm"),
                 obsp=names.mapping(adata.obsp, "obsp"),
                 varp=names.mapping(adata.varp, "varp"),
-                raw=None if raw is None else {"X": empty(raw.shape), "var": names.frame(raw.var), "varm": names.mapping(raw.varm, "raw", "varm")},
+                raw=None if raw is None else {"X": empty(raw.shape), "var": names.frame(raw.var, "raw", "var"), "varm": names.mapping(raw.varm, "raw", "varm")},
             )
         except SkytetherError:
             raise
@@ -345,13 +356,45 @@ def unwritable(error: Exception) -> str:
         text = f"h5ad files have no form for {kind[1].rpartition('.')[2]}"
     elif "implicitly convert" in text:
         text = "its values are neither all texts nor all numbers"
+    elif "embedded NULL" in text:
+        return f"{where}: a text has the character \\0, which h5ad files can't hold: take it out, for example with .str.replace(\"\\0\", \"\")"
+    elif "surrogates not allowed" in text:
+        return f"{where}: a text has half of a character (a lone surrogate), which is no Unicode: replace it, for example with .str.encode(\"utf-8\", \"replace\").str.decode(\"utf-8\")"
     return f"{where}: {text.rstrip('.')}: {_advice(where)}"
 
 
 def _advice(where: str) -> str:
     if where.startswith(("obs[", "var[", "raw.var[")):
         return "make the column text (astype(str)), numbers or categories of text, or leave it out"
-    return "make it arrays, data frames, texts, numbers or dicts of these, or leave it out"
+    if where.startswith("the index of "):
+        return "make all of its names text (index.astype(str))"
+    return "make it an array of one type, a data frame, a text, a number or a dict of these, without masks, or leave it out"
+
+
+def _unnamed(frame: pd.DataFrame, where: str) -> str | None:
+    """What is wrong with the names of a frame's rows and columns, and what to do; None where all can be kept."""
+    import pandas as pd
+
+    if isinstance(frame.index, pd.MultiIndex):
+        return f"the index of {where} has several levels: make it one (reset_index())"
+    for column in frame.columns:
+        if not isinstance(column, str):
+            return f"{where} has the column {column!r}, whose name is no text: rename it (frame.columns.astype(str))"
+        if column == "_index":
+            return f"{where} has a column named '_index', which h5ad files keep for the index: rename the column"
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        return f"{where} has two columns named {twice[0]!r}: rename one of them"
+    name = frame.index.name
+    if name is not None and (not isinstance(name, str) or name == "_index"):
+        why = "which is no text" if not isinstance(name, str) else "which h5ad files keep for an index without a name"
+        return f"the index of {where} is named {name!r}, {why}: rename it (index.name = \"row\")"
+    if name in frame.columns and list(frame[name]) != list(frame.index):
+        return f"{where} has a column and an index named {name!r} with different values: rename one of them"
+    missing = frame.index.isna()
+    if missing.any():
+        return f"row {int(missing.argmax()) + 1} of {where} has no name: name all rows"
+    return None
 
 
 class _Names:
@@ -381,10 +424,13 @@ class _Names:
         import pandas as pd
 
         if isinstance(value, pd.DataFrame):
-            return self.frame(value)
+            return self.frame(value, *at)
         return self.mapping(value, *at) if isinstance(value, Mapping) else value
 
-    def frame(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def frame(self, frame: pd.DataFrame, *at: str) -> pd.DataFrame:
+        wrong = _unnamed(frame, _same.place(*at))
+        if wrong is not None:
+            raise InvalidError(f"{self._what} can't be kept: {wrong}")
         frame = storable(frame)
         columns = [self.name(column) for column in frame.columns]
         index = self.name(frame.index.name)

@@ -13,6 +13,7 @@ from skytether import InvalidError
 from skytether.errors import reworded
 
 from . import _features, _tables
+from ._arguments import names_of, one_name
 from ._hints import instead
 
 if TYPE_CHECKING:
@@ -76,9 +77,11 @@ class Layers:
     @classmethod
     def chosen(cls, layers: Any, layer: str | None) -> Layers:
         """What a caller's `layers` means: names, one name, or None; and `layer`, which the data set is about."""
+        if layer is not None:
+            one_name(layer, "layer", "matrix")
         if isinstance(layers, cls):
             return layers
-        return cls([*([layers] if isinstance(layers, str) else layers or []), *([] if layer is None else [layer])])
+        return cls([*names_of(layers, "layers", "layer"), *([] if layer is None else [layer])])
 
     def __repr__(self) -> str:
         return "<all>" if self._all else repr(self._names)

@@ -2,8 +2,9 @@
 (`genes.tsv` or `features.tsv`).
 
 Genes are named and described as scanpy's `read_10x_h5` and `read_10x_mtx` do: by symbol, with the column `gene_ids`.
-Values are float32. As there, only `Gene Expression` is the matrix, unless the caller chooses other types of features:
-counts of antibodies or guides among those of genes would change each cell's total, and with it every normalised value.
+Values are float32, as there, or float64: where an .h5 file has these, or integers beyond 2^24. As in scanpy, only `Gene
+Expression` is the matrix, unless the caller chooses other types of features: counts of antibodies or guides among those
+of genes would change each cell's total, and with it every normalised value.
 What is left out is kept as matrices of its own (`_features`).
 """
 
@@ -27,7 +28,20 @@ from ._source import Encoding, Matrix, Source, push_compressed
 if TYPE_CHECKING:
     import h5py
 
-_COMPRESSED = Encoding("csr", "float32", "int32", "int32")
+    from . import _features
+
+
+def _encoding(dtype: str) -> Encoding:
+    return Encoding("csr", dtype, "int32", "int32")
+
+
+def _widening(encoding: Encoding, parts: Iterable[_features.Part]) -> Iterator[_features.Part]:
+    """The parts as they are; `encoding` becomes float64 where float32 does not hold an integer of theirs."""
+    for part in parts:
+        values = part[3]
+        if values.dtype.kind in "iu" and values.dtype.itemsize > 2 and len(values) and (int(values.max()) > 1 << 24 or int(values.min()) < -(1 << 24)):
+            encoding.dtype = "float64"
+        yield part
 
 
 def is_tenx(file: h5py.File) -> bool:
@@ -82,26 +96,24 @@ def h5_source(path: str, genome: str | None = None, feature_types: Any = None) -
         file.close()
         raise
 
-    def parts() -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-        for a, b in _h5.ranges(indptr):
-            low, high = int(indptr[a]), int(indptr[b])
-            yield a, indptr[a : b + 1] - low, indices.read(low, high), data.read(low, high)
-
-    def chosen(features: np.ndarray) -> Callable[[Any, Callable[[int], None]], None]:
+    def chosen(features: np.ndarray, encoding: Encoding) -> Callable[[Any, Callable[[int], None]], None]:
         """Pushes the values of some features, whose numbers are ascending."""
         here = _features.renumbered(features, genes)
 
         def push(sink: Any, step: Callable[[int], None]) -> None:
-            with closing(_h5.prefetched(parts())) as ahead:
+            with closing(_h5.prefetched(_h5.compressed(indptr, indices.read, data.read))) as ahead:
                 if here is None:
-                    push_compressed(sink, step, False, ahead)
+                    push_compressed(sink, step, False, _widening(encoding, ahead))
                 else:  # progress is in values of the file
-                    push_compressed(sink, lambda _: None, False, _features.of(ahead, here, path, step))
+                    push_compressed(sink, lambda _: None, False, _widening(encoding, _features.of(ahead, here, path, step)))
 
         return push
 
     var = pd.DataFrame(columns, index=names)
-    matrices = [Matrix(part.origin, (cells, len(part.at)), _COMPRESSED, int(indptr[-1]), chosen(part.at), var=var.iloc[part.at].copy()) for part in parts_of]
+    matrices = []
+    for part in parts_of:
+        encoding = _encoding("float64" if data.dtype == np.float64 else "float32")
+        matrices.append(Matrix(part.origin, (cells, len(part.at)), encoding, int(indptr[-1]), chosen(part.at, encoding), var=var.iloc[part.at].copy()))
     made = _memory.frames_source(path, pd.DataFrame(index=barcodes), matrices[0].var, matrices)
     made.close, made.genomes, made.typed = file.close, True, True
     made.note = _features.note(path, parts_of)
@@ -194,8 +206,9 @@ def mtx_source(files: MtxFiles, feature_types: Any = None) -> Source:
         raise NotFoundError(f"{files.what} has no {missing} (.gz or not)")
     barcodes, _ = named(files.barcodes)
     ids, names, types = _internal.read_features(str(files.features))
-    if _are_numbers(ids) and names != ids:  # R's row names
-        ids, names, types = names, [t or n for t, n in zip(types, names)] if types else names, _fourth(files.features)
+    numbered = _has_row_names(files.features, ids, names, types)
+    if numbered:
+        ids, names, types = names, [t or n for t, n in zip(types or (), names)], _fourth(files.features)
     var = pd.DataFrame({"gene_ids": ids} if types is None else {"gene_ids": ids, "feature_types": types}, index=names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of suffixes that symbols have already
@@ -206,8 +219,42 @@ def mtx_source(files: MtxFiles, feature_types: Any = None) -> Source:
     for matrix, part in zip(matrices, parts):
         matrix.var = var.iloc[part.at].copy()
     made = _memory.frames_source(files.what, pd.DataFrame(index=barcodes), matrices[0].var, matrices)
-    made.renamed, made.typed, made.note = names != list(var.index), True, _features.note(files.what, parts)
+    made.renamed, made.typed = names != list(var.index), True
+    said = f"{files.features}: its first column numbers the lines and is taken for R's row names: genes go by the third column, as {names[0]!r}" if numbered else None
+    made.note = "; ".join(filter(None, [said, _features.note(files.what, parts)])) or None
     return made
+
+
+def _has_row_names(path: Path, ids: list[str], names: list[str], thirds: list[str] | None) -> bool:
+    """Whether the first column of a list of features has R's row names, so that ids and symbols are the second and
+    third; `thirds` has the third column, None where there is none.
+
+    Numbers in the first column may be ids as well. Then the third column has types of features, which repeat.
+
+    Raises
+    ------
+    InvalidError
+        The third column may be either.
+    """
+    if thirds is None or names == ids or not _are_numbers(ids) or any(map(_is_type, thirds)):
+        return False
+    different, fourths = len(set(thirds)), _fourth(path)
+    if fourths is not None and all(map(_is_type, fourths)):
+        return True
+    if 2 * different <= len(thirds):
+        return False
+    if different < 3:
+        raise InvalidError(
+            f"{path}: its first column numbers the lines, and the third ({thirds[0]!r}) may have symbols or types of features: "
+            "take the first column away where it has R's row names, or give the genes other ids"
+        )
+    return True
+
+
+def _is_type(text: str) -> bool:
+    """Whether a text is a type of features that Cell Ranger writes."""
+    known = text.strip().lower()
+    return known in ("gene expression", "peaks", "custom", "spike-in") or known.endswith(" capture")
 
 
 def named(path: Path) -> tuple[list[str], list[str]]:
@@ -242,7 +289,7 @@ def mtx_matrix(origin: str, path: Path, cells: int, genes: int, features: np.nda
     def push(sink: Any, step: Callable[[int], None]) -> None:
         sink.push_mtx(str(path), step, here)
 
-    return Matrix(origin, (cells, genes if features is None else len(features)), _COMPRESSED, entries, push)
+    return Matrix(origin, (cells, genes if features is None else len(features)), _encoding("float32"), entries, push)
 
 
 def _beside(directory: Path, name: str) -> Path | None:

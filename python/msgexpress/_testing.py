@@ -14,7 +14,7 @@ from skytether import InvalidError, NotFoundError, Receipt, SkytetherError, Unsu
 from skytether.errors import reworded
 
 from . import _features
-from ._arguments import chosen_layer, chosen_method, refuse_others
+from ._arguments import check_n_genes, check_transform, chosen_layer, chosen_method, one_name, refuse_others
 from ._hints import instead
 from ._stored import Stored
 
@@ -95,7 +95,7 @@ class Testing(Stored):
             As in scanpy: True for ``layer="raw"``, False for X. Left out, `layer` says it.
         cells
             The cells that take part, as in `to_anndata` or as a dict of obs columns and values; None for all. Others
-            are in no group and no rest.
+            are in no group and no rest. Missing values of a mask choose no cell.
         genes
             The genes to test, as in `to_anndata`; None for all. P-values are corrected for these, and cells are
             normalised with all genes, as where scanpy normalises first and gets ``mask_var=``.
@@ -121,6 +121,9 @@ class Testing(Stored):
         layer = chosen_layer(layer, use_raw, self._origins, self.name)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
+        check_transform(transform)
+        check_n_genes(n_genes)
+        one_name(groupby, "groupby", "obs column")
         method = chosen_method(method, METHODS)
         matrix, column = self._matrix(layer), self._column(groupby)
         self._check_not_empty(matrix)
@@ -216,6 +219,8 @@ class Testing(Stored):
         self._check_not_empty(matrix)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
+        check_transform(transform)
+        check_n_genes(n_genes)
         if transform is None and self._is_counts(layer):
             warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
         self._warn_of_logarithms(layer, transform)
@@ -276,15 +281,14 @@ class Testing(Stored):
         from ._rank import RankResult
 
         _check(options["correction"], CORRECTIONS, "corr_method")
-        if n_genes is not None and n_genes < 1:
-            raise InvalidError(f"n_genes is {n_genes}: show at least one gene, or None for all")
         literal = spec.replace("'", "''")
         options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
         with self._unchanged():
-            names = self._names(matrix) if genes is not None else self._gene_names.get(matrix)
+            names = self._gene_names.get(matrix)
             where = ""
             if genes is not None:
-                some = self._some_genes(genes, names, matrix)
+                names = self._names(matrix)
+                some = self._some_genes(genes, names)
                 options["genes"] = some.tolist()
                 where = _export._where(some)
             # Names that are known from an earlier call are not asked for again.
@@ -336,13 +340,13 @@ class Testing(Stored):
             self._gene_names[matrix] = array
         return self._gene_names[matrix]
 
-    def _some_genes(self, genes: Any, names: np.ndarray | None, matrix: str) -> np.ndarray:
+    def _some_genes(self, genes: Any, names: np.ndarray) -> np.ndarray:
         """The numbers of the genes that `genes` means, ascending, each once."""
         import pandas as pd
 
         from . import _select
 
-        some = np.unique(_select.positions(genes, pd.Index(self._names(matrix) if names is None else names), "gene"))
+        some = np.unique(_select.positions(genes, pd.Index(names), "gene"))
         if not len(some):
             raise InvalidError("there are no genes to test: genes= chooses none")
         return some

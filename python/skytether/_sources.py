@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
+from ._objects import CONVERT, is_missing, misfit, misfit_of_pandas
 from .errors import InvalidError
 
 
@@ -65,16 +66,27 @@ def _text(error: BaseException) -> str:
 def _of_pandas(frame: Any, name: str) -> Any:
     import pyarrow
 
-    for column, dtype in zip(frame.columns, frame.dtypes):
-        if str(dtype).startswith("period["):
-            # Arrow has no periods: only their numbers would be left.
-            raise InvalidError(f"{name}: column {column!r} of the data frame holds periods: convert it to times (.dt.to_timestamp()) or text first")
+    for what, values in _parts(frame):
+        wrong = misfit_of_pandas(values)
+        if wrong is not None:
+            raise InvalidError(f"{name}: {what} {wrong}")
     # By its default pyarrow keeps an index as columns, but leaves out ranges, with a name or without.
     named = any(level is not None for level in frame.index.names)
     try:
         return pyarrow.Table.from_pandas(frame, preserve_index=True if named else None)
     except Exception as error:  # noqa: BLE001 - pyarrow raises many classes, and pandas its own
         raise InvalidError(f"{name}: {_culprit(frame)}: {_text(error)}") from error
+
+
+def _parts(frame: Any) -> Iterator[tuple[str, Any]]:
+    """The columns of a pandas data frame and the levels of its index, with what to call them."""
+    import pandas
+
+    for at, column in enumerate(frame.columns):
+        yield f"column {column!r} of the data frame", frame.iloc[:, at]
+    if not isinstance(frame.index, pandas.RangeIndex):
+        for at, level in enumerate(frame.index.names):
+            yield f"the index {'' if level is None else f'{level!r} '}of the data frame", frame.index.get_level_values(at)
 
 
 def _culprit(frame: Any) -> str:
@@ -84,20 +96,18 @@ def _culprit(frame: Any) -> str:
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         return f"the data frame has two columns named {twice[0]!r}: rename one of them"
-    for at, column in enumerate(frame.columns):
-        values = frame.iloc[:, at]
+    for what, values in _parts(frame):
         try:
             pyarrow.array(values, from_pandas=True)
         except Exception:  # noqa: BLE001 - this one it is
-            kinds = [None if value is None or value != value else type(value) for value in values] if values.dtype == object else []
-            first = next((kind for kind in kinds if kind is not None), None)
-            for row, kind in enumerate(kinds):
-                if kind not in (None, first):
-                    return (
-                        f"column {column!r} of the data frame holds a {kind.__name__} in row {row + 1}, and a {first.__name__} before: convert it to one type first "
-                        f'(.astype("string"), for example)'
-                    )
-            return f"column {column!r} of the data frame, of dtype {values.dtype}, has no form in Arrow: convert it first"
+            first: dict[type, int] = {}
+            for row, value in enumerate(values if values.dtype == object else (), 1):
+                if not is_missing(value):
+                    first.setdefault(type(value), row)
+            if len(first) > 1:
+                (kind, _), (other, row) = list(first.items())[:2]
+                return f'{what} holds a {other.__name__} in row {row}, and a {kind.__name__} before{CONVERT}'
+            return f"{what}, of dtype {values.dtype}, has no form in Arrow: convert it first"
     return "the data frame, or its index, has no form in Arrow: reset or rename the index"
 
 
@@ -156,6 +166,9 @@ def row_of(params: Any) -> Any:
         raise InvalidError(f"params is a {type(params).__name__}, and must be a list with a value for each parameter: [{params!r}]")
     arrays = []
     for number, value in enumerate(values, 1):
+        wrong = misfit([value])
+        if wrong is not None:
+            raise InvalidError(f"the value of parameter ${number} {wrong.replace(' in row 1', '')}: convert it first")
         try:
             arrays.append(_array(value))
         except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as e:

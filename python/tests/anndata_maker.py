@@ -132,6 +132,9 @@ class Maker:
             lambda: np.zeros((0, 3)),
             lambda: sp.random(3, 4, 0.5, format="csr", random_state=self.seed),
             lambda: ["x", "y"],
+            lambda: [1, 0.5],
+            lambda: [[1, 2], [3, 4]],
+            lambda: np.array([("a", 1.5)], dtype=[("names", "O"), ("scores", "f4")]),
             lambda: None,
             lambda: pd.Categorical(["u", "v", "u"]),
             lambda: self.frame(["r0", "r1", "r2"], 3),
@@ -141,6 +144,7 @@ class Maker:
             makers.append(lambda: self.uns(depth + 1))
         if self.odd:
             makers += [object, lambda: {1: "a key that is no text"}, lambda: pd.Timestamp("2024-02-29"), lambda: [1, "a", None]]
+            makers += [lambda: ["a", 1, True], lambda: [True, 2], lambda: [2**53 + 1, 0.5], lambda: np.ma.masked_equal([1, 2, 3], 2), lambda: [[0.5, True]]]
         return {name: self.pick(makers)() for name in self.names(4)}
 
     def anndata(self) -> ad.AnnData:

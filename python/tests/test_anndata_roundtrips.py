@@ -73,10 +73,23 @@ def equal_nested(got: object, want: object, where: str) -> None:
             equal_nested(got[key], want[key], f"{where}[{key!r}]")
     elif isinstance(want, pd.DataFrame):
         equal_frames(got, want, where)
+    elif isinstance(want, list):
+        # As Python's values: numpy would change those of the list as anndata does.
+        assert kinds(got.tolist()) == kinds(want), where
+    elif isinstance(want, np.ndarray) and want.dtype.names is not None:
+        assert got.tolist() == want.tolist() and got.dtype.names == want.dtype.names, where
     elif want is None or isinstance(want, pd.Categorical):
         assert got is want or list(got) == list(want), where
     else:
+        assert not np.ma.is_masked(want), where
         np.testing.assert_array_equal(dense(got), dense(want), err_msg=where)
+
+
+def kinds(values: object) -> object:
+    """Values of a list within lists, with whether they are texts, booleans or numbers."""
+    if isinstance(values, list):
+        return [kinds(value) for value in values]
+    return (str if isinstance(values, str) else bool if isinstance(values, bool) else float), values
 
 
 def equal(got: ad.AnnData, want: ad.AnnData, uns: bool = True) -> None:

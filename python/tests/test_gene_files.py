@@ -20,10 +20,10 @@ X = counts(12, 6)
 IDS = [f"ENSG{i}" for i in range(6)]
 
 
-def directory(place: Path, genes: list[str], cells: list[str] | None = None, before: str = "", after: str = "", features: str = "features", packed: bool = True) -> Path:
-    """A 10x directory of X; `before` and `after` stand around the files' names."""
+def directory(place: Path, genes: list[str], cells: list[str] | None = None, before: str = "", after: str = "", features: str = "features", packed: bool = True, x: np.ndarray = X) -> Path:
+    """A 10x directory of `x`; `before` and `after` stand around the files' names."""
     place.mkdir(exist_ok=True)
-    scipy.io.mmwrite(place / "made.mtx", sp.coo_matrix(X.T.astype(np.int32)), field="integer")
+    scipy.io.mmwrite(place / "made.mtx", sp.coo_matrix(x.T.astype(np.int32)), field="integer")
     texts = {"matrix": (place / "made.mtx").read_text(), features: "\n".join(genes) + "\n", "barcodes": "\n".join(cells or [f"AAAC{i}-1" for i in range(12)]) + "\n"}
     (place / "made.mtx").unlink()
     for name, text in texts.items():
@@ -71,13 +71,39 @@ def test_quoted_lists_of_r_are_read_without_their_marks(db, tmp_path):
 def test_row_names_of_r_are_no_names_of_genes_or_cells(db, tmp_path):
     genes = [f'"{n + 1}"\t"{i}"\t"sym{n}"' for n, i in enumerate(IDS)]
     place = directory(tmp_path / "d", genes, [f'"{i + 1}"\t"AAAC{i}-1"' for i in range(12)])
-    ds = db.ingest(place, "t/x")
+    with pytest.warns(UserWarning, match="features.tsv.gz: its first column numbers the lines and is taken for R's row names: genes go by the third column, as 'sym0'"):
+        ds = db.ingest(place, "t/x")
     assert list(ds.var_names) == [f"sym{i}" for i in range(6)] and list(ds.var["gene_ids"]) == IDS and list(ds.var.columns) == ["gene_ids"]
+    # With types, there is a fourth column.
+    place = directory(tmp_path / "f", [f'"{n + 1}"\t"{i}"\t"sym0"\t"Gene Expression"' for n, i in enumerate(IDS)])
+    with pytest.warns(UserWarning, match="R's row names"):
+        ds = db.ingest(place, "t/z")
+    assert ds.var_names[0] == "sym0" and list(ds.var["gene_ids"]) == IDS and set(ds.var["feature_types"]) == {"Gene Expression"}
     assert list(ds.obs_names[:2]) == ["AAAC0-1", "AAAC1-1"]
     # Numbers that are the only names stay.
     place = directory(tmp_path / "e", [str(n) for n in range(1, 7)], [str(n) for n in range(1, 13)])
     ds = db.ingest(place, "t/y")
     assert list(ds.var_names) == [str(n) for n in range(1, 7)] and list(ds.obs_names) == [str(n) for n in range(1, 13)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 6])
+@pytest.mark.parametrize("more", ["\tGene Expression", "\tAntibody Capture", "\tGene Expression\tchr1\t1\t9", ""])
+def test_ids_that_are_numbers_stay_ids_as_in_scanpy(db, tmp_path, n, more):
+    import scanpy as sc
+
+    place = directory(tmp_path / "d", [f"{i + 1}\tsym{i}{more}" for i in range(n)], features="features" if more else "genes", packed=bool(more), x=X[:, :n])
+    ds, scanpys = db.ingest(place, "t/x"), sc.read_10x_mtx(place, gex_only=False)
+    pd.testing.assert_frame_equal(ds.var.astype(str), scanpys.var.astype(str))
+    assert list(ds.var_names) == [f"sym{i}" for i in range(n)] and list(ds.var["gene_ids"]) == [str(i + 1) for i in range(n)]
+
+
+def test_third_columns_that_may_be_either_are_refused(db, tmp_path):
+    place = directory(tmp_path / "d", ["1\tA\tProtein"], x=X[:, :1])
+    with pytest.raises(skytether.InvalidError, match=r"features.tsv.gz: its first column numbers the lines, and the third \('Protein'\) may have symbols or types"):
+        db.ingest(place, "t/x")
+    # A type of our own that repeats is one.
+    place = directory(tmp_path / "e", [f"{i + 1}\tsym{i}\tProtein" for i in range(6)])
+    assert db.ingest(place, "t/y").var_names[0] == "sym0"
 
 
 def test_symbols_that_repeat_are_made_unique_as_scanpy_does(db, tmp_path):
@@ -153,6 +179,34 @@ def test_ebi_files_about_other_cells_are_an_error(db, tmp_path, which):
     with pytest.raises(skytether.InvalidError, match=f"{which}.*names no cell of the matrix: it has 'other-0' where mtx_cols has 'cell-0'"):
         db.ingest(tmp_path / "b", "t/x")
     assert list(db) == []
+
+
+FILES = {"cell_metadata": ["id\torgan", "{}\tblood"], "ExpDesign": ["Assay\torgan", "{}\tblood"], "tsne": ["\ttSNE_1\ttSNE_2", "{}\t1\t2"]}
+
+
+@pytest.mark.parametrize("which", [*FILES, "clusters"])
+def test_ebi_files_about_some_cells_say_so_conflicts_fail(db, tmp_path, which):
+    adata = rich()
+    ebi_bundle(adata, tmp_path / "b")
+    (tmp_path / "b" / "E-TEST-1.clusters.tsv").unlink()
+    path = tmp_path / "b" / ("ExpDesign-E-TEST-1.tsv" if which == "ExpDesign" else f"E-TEST-1.{'tsne_perplexity_5' if which == 'tsne' else which}.tsv")
+
+    def write(*more: tuple[str, str, str]) -> None:
+        # Other cells may be there twice, and a cell twice the same.
+        some = [(c, "", "") for c in [*adata.obs_names[:45], "other", "cell-1"]] + list(more)
+        if which == "clusters":
+            text = "\n".join("\t".join(line) for line in (["sel.K", "K", *(c for c, _, _ in some)], ["TRUE", "2", *("3" if new else "1" for _, _, new in some)]))
+        else:
+            head, line = FILES[which]
+            text = "\n".join([head, *(line.format(c).replace(old or " ", new or " ") for c, old, new in some)])
+        path.write_text(text + "\n")
+
+    write(("other", "blood", "skin"))
+    with pytest.warns(UserWarning, match=rf"{path.name} names 45 of the 60 cells: the others have no value of it"):
+        db.ingest(tmp_path / "b", "t/x")
+    write(("cell-2", "1" if which == "tsne" else "blood", "7"))
+    with pytest.raises(skytether.CorruptError, match=rf"{path.name} says different things about cell 'cell-2' \(entries 3, 48 of its cells\): leave one"):
+        db.ingest(tmp_path / "b", "t/x", replace=True)
 
 
 def test_embeddings_and_numbered_rows_of_the_ebi_are_read(db, tmp_path):

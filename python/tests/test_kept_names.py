@@ -94,6 +94,20 @@ def test_a_column_with_a_slash_is_exported(tmp_path) -> None:
     assert ad.read_h5ad(tmp_path / "x.h5ad").obs["text"].isna().tolist() == [True] + [False] * 7
 
 
+#: Values of `uns` that anndata would change without a word.
+CHANGED = [
+    np.ma.masked_equal([1, 2, 3], 2), ["a", 1, True], [2**53 + 1, 0.5], [True, 2], [0.5, True], [[True, 2], [3, 4]],
+]  # fmt: skip
+
+
+def within(spoil) -> ad.AnnData:
+    """An AnnData that is in another one's `uns`."""
+    inner = small()
+    inner.X = inner.X.toarray()
+    spoil(inner)
+    return inner
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -103,8 +117,23 @@ def test_a_column_with_a_slash_is_exported(tmp_path) -> None:
         (lambda a: a.obs.__setitem__("x", [1, "a"] * 4), r"obs\['x'\]: its values are neither all texts nor all numbers"),
         (lambda a: a.var.__setitem__("x", [[1], [2], [3], [4]]), r"var\['x'\]: its values are neither all texts nor all numbers"),
         (lambda a: a.obs.__setitem__("x", [b"bytes"] * 8), r"obs\['x'\] would come back as something else"),
-        (lambda a: a.obs.__setitem__("x", ["a\0b"] * 8), r"obs\['x'\]: .*NULL"),
-        (lambda a: a.obs.__setitem__("_index", range(8)), r"obs: '_index' is a reserved name"),
+        (lambda a: a.obs.__setitem__("x", ["a\0b"] * 8), r"obs\['x'\]: a text has the character \\0, .*\.str\.replace"),
+        (lambda a: a.obs.__setitem__("x", pd.Categorical(["lone \ud800"] * 8)), r"obs\['x'\]: a text has half of a character .* replace it"),
+        (lambda a: a.obs.index.__setattr__("name", 5), "the index of obs is named 5, which is no text: rename it"),
+        (lambda a: a.obs.index.__setattr__("name", "_index"), "the index of obs is named '_index'.*: rename it"),
+        (lambda a: (a.obs.__setitem__("q", range(8)), a.obs.index.__setattr__("name", "q")), "obs has a column and an index named 'q' with different values"),
+        (lambda a: a.obs.__setitem__(5, range(8)), "obs has the column 5, whose name is no text: rename it"),
+        (lambda a: a.obsm.__setitem__("x", pd.DataFrame(np.eye(8)[:, :2], index=a.obs_names, columns=["a", "a"])), r"obsm\['x'\] has two columns named 'a'"),
+        (lambda a: a.uns.__setitem__("x", pd.DataFrame({"a": [1]}, index=pd.MultiIndex.from_tuples([(1, 2)]))), r"the index of uns\['x'\] has several levels"),
+        (lambda a: a.uns.__setitem__("x", pd.DataFrame({"a": [1, 2]}, index=["r", 2])), r"the index of uns\['x'\]: its values .*make all of its names text"),
+        (lambda a: setattr(a.obs, "index", pd.Index([*"abcdefg", np.nan], dtype=object)), "row 8 of obs has no name"),
+        (lambda a: a.obs.index.values.__setitem__(2, "c\0"), "the index of obs: a text has the character"),
+        *((lambda a, value=value: a.uns.__setitem__("k", {"l": value}), r"uns\['k'\]\['l'\] would come back as something else: make it an array of one type") for value in CHANGED),
+        (lambda a: a.uns.__setitem__("k", [None, "a"]), r"uns\['k'\]: its values are neither"),
+        (lambda a: a.uns.__setitem__("uns", {"k": [None]}), r"uns\['uns'\]\['k'\]: its values are neither"),
+        (lambda a: a.uns.__setitem__("k", within(lambda b: b.uns.__setitem__("l", [True, 2]))), r"uns\['k'\].uns\['l'\] would come back"),
+        (lambda a: a.uns.__setitem__("k", within(lambda b: b.obsm.__setitem__("l", np.ma.masked_equal(np.eye(8), 1)))), r"uns\['k'\].obsm\['l'\] would come back"),
+        (lambda a: a.obs.__setitem__("_index", range(8)), "obs has a column named '_index', which h5ad files keep for the index: rename the column"),
         (lambda a: a.obsm.__setitem__("x", np.ma.masked_equal(np.eye(8), 1)), r"obsm\['x'\] would come back as something else"),
         (lambda a: a.uns.__setitem__("k", {"l": {5: 1}}), r"uns\['k'\]\['l'\] has the key 5, which is no text"),
         (lambda a: a.uns.__setitem__("k", {"l": object()}), r"uns\['k'\]\['l'\]: h5ad files have no form for object"),
@@ -119,6 +148,20 @@ def test_what_cannot_be_kept_is_refused_by_place(db, spoil, says) -> None:
         db.ingest(bad, "t/x", replace=True)
     # What was there stays.
     assert db["t/x"].to_anndata().shape == (8, 4) and list(db["t/x"].obs.columns) == ["g"]
+
+
+def test_values_of_uns_that_stay_the_same_are_kept(db) -> None:
+    adata = small()
+    kept = {
+        "lists": [[1, 0.5, np.nan], ["a", "é"], [[1, 2], [3, 4]], [], [True, False]], "arrays": [np.array(["a", "b"]), np.zeros((0, 3)), np.array([1 + 2j]), np.array([b"x"])],
+        "records": [np.array([("a", 1.5)], dtype=[("names", "O"), ("scores", "f4")])], "single": [1, 1.5, True, None, "x", float("nan"), np.float32(0.1), np.str_("y")],
+        "pandas": [pd.Categorical(["u", None]), pd.array([1, None], "Int64")], "sparse": [sp.csr_matrix(np.eye(3)), sp.csc_array(np.eye(3))], "anndata": [within(lambda b: None)],
+        "no mask": [np.ma.array([1, 2])],
+    }  # fmt: skip
+    adata.uns = {kind: {str(number): value for number, value in enumerate(values)} for kind, values in kept.items()}
+    back = db.ingest(adata, "t/x").to_anndata().uns
+    assert {kind: set(values) for kind, values in back.items()} == {kind: set(values) for kind, values in adata.uns.items()}
+    assert back["records"]["0"]["names"].tolist() == ["a"] and back["anndata"]["0"].X.tolist() == small().X.toarray().tolist()
 
 
 def test_what_is_written_is_read_again_before_the_commit(db, monkeypatch) -> None:

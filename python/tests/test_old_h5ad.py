@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from conftest import assert_same, rich
 
 import skytether
 
@@ -200,3 +201,20 @@ def test_a_damaged_column_is_named(db, tmp_path) -> None:
     with pytest.raises(skytether.CorruptError, match=r"a\.h5ad: cannot read obs.*codes need to be between -1"):
         db.ingest(path, "t/x")
     assert isinstance(ad.read_h5ad(HERE / "anndata-0.7.8.h5ad"), ad.AnnData)
+
+
+@pytest.mark.parametrize("place", ["obsm/X_pca", "obsm", "uns/nested/deep", "obs/type", "layers/twice", "X"])
+def test_external_links_are_followed(db, tmp_path, place):
+    adata = rich()
+    adata.layers["twice"] = adata.X * 2
+    for name in ("whole.h5ad", "linked.h5ad"):
+        adata.write_h5ad(tmp_path / name)
+    with h5py.File(tmp_path / "linked.h5ad", "a") as file:
+        del file[place]
+        file[place] = h5py.ExternalLink("whole.h5ad", f"/{place}")
+    wanted = ad.read_h5ad(tmp_path / "whole.h5ad")
+    assert_same(db.ingest(tmp_path / "linked.h5ad", "t/x").to_anndata(), wanted)
+    (tmp_path / "whole.h5ad").unlink()
+    says = "obsm/X_pca is a link to whole.h5ad, /obsm/X_pca, which is not there: bring that file" if place == "obsm/X_pca" else "which is not there|can't open file"
+    with pytest.raises((skytether.CorruptError, skytether.NotFoundError), match=f"linked.h5ad: .*({says})"):
+        db.ingest(tmp_path / "linked.h5ad", "t/y")

@@ -15,6 +15,8 @@ import scipy.io
 import scipy.sparse as sp
 from conftest import PBMC3K, assert_same, counts, rich, same_matrix
 
+import skytether
+
 DTYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 LAYOUTS = {"csr": sp.csr_matrix, "csc": sp.csc_matrix, "dense": np.asarray}
 
@@ -227,6 +229,37 @@ def test_a_genome_is_for_sources_with_genomes(db, tmp_path):
             db.ingest(source, "t/x", genome="mm10")
     assert list(db) == []
     assert db.ingest(tmp_path / "3.h5", "t/x", genome="GRCh38").shape == (60, 40)
+
+
+@pytest.mark.parametrize("feature_types", [None, "all"])
+def test_tenx_h5_keeps_values_that_float32_does_not_hold(db, tmp_path, feature_types):
+    import scanpy as sc
+
+    path = tmp_path / "a.h5"
+    for values, dtype in (([1e39, 0.1], np.float64), ([2**24 + 1, 1], np.float64), ([2**24, 0.5], np.float32)):
+        values = np.array(values, np.int32 if values[1] == 1 else dtype)
+        tenx_h5(rich(), path, 3)
+        with h5py.File(path, "a") as file:
+            data = np.resize(values, file["matrix/data"].shape)
+            del file["matrix/data"]
+            file["matrix/data"] = data
+        back = db.ingest(path, "t/x", replace=True, feature_types=feature_types).to_anndata().X
+        assert back.dtype == dtype and set(back.data) == set(values.tolist())
+        if values.dtype.kind == "f":
+            same_matrix(back, sc.read_10x_h5(path).X.astype(dtype))
+
+
+def test_mtx_values_beyond_float32_are_not_infinite(db, tmp_path):
+    adata = rich()
+    x = sp.coo_matrix(adata.X.T.astype(np.float64))
+    x.data[3] = 1e39
+    scipy.io.mmwrite(tmp_path / "matrix.mtx", x)
+    (tmp_path / "genes.tsv").write_text("".join(f"ENS{g}\t{g}\n" for g in adata.var_names))
+    (tmp_path / "barcodes.tsv").write_text("".join(f"{c}\n" for c in adata.obs_names))
+    ds = db.ingest(tmp_path, "t/x")
+    for chosen in ({}, {"cells": list(ds.obs_names[::-1])}):
+        with pytest.raises(skytether.UnsupportedError, match=r"the value 1e\+39 is beyond float32"):
+            ds.to_anndata(**chosen)
 
 
 def test_tenx_h5_with_two_genomes_asks_which(db, tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -92,8 +93,16 @@ def pandas(rng: random.Random, table: pa.Table, _: Path) -> Carried:
         return Carried(table.to_pandas(types_mapper=pd.ArrowDtype), table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        frame = table.to_pandas()
-        return Carried(frame, pa.Table.from_pandas(frame, preserve_index=False))
+        return Carried(table.to_pandas(), pa.table([_of_numpy(column) for column in table.columns], names=table.column_names))
+
+
+def _of_numpy(column: pa.ChunkedArray) -> pa.Array:
+    """What is left of a column in pandas: NaN is a missing value there, and integers with missing values are floats."""
+    of = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    values = [None if value != value else value for value in column.to_pylist()]
+    if pa.types.is_integer(column.type) and column.null_count:
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    return pa.array([None if value is None else np.float16(value) for value in values] if pa.types.is_float16(of) else values, of)
 
 
 def _in_polars(of: pa.DataType) -> bool:
