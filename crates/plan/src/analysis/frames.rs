@@ -1,8 +1,8 @@
 //! Frames of windows in the order of bytes, times, durations and structs.
 //!
 //! The frame of a window without one is `RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW`. DataFusion takes no
-//! `RANGE` in the order of these types, because it has no arithmetic for offsets. A frame without offsets needs none: it
-//! has the rows of a `GROUPS` frame, with peers in either. This rule comes before DataFusion's coercion, which refuses.
+//! `RANGE` in the order of these types, because it has no arithmetic for offsets. A frame without offsets needs none:
+//! it has the rows of a `GROUPS` frame, with peers in either. This rule comes before DataFusion's coercion, which refuses.
 //! A frame with an offset is refused here, also in the order of texts, for which DataFusion makes something up.
 
 use datafusion::arrow::datatypes::DataType;

@@ -1,7 +1,8 @@
 //! Rules of the host over logical plans, before DataFusion's optimiser. Each gives a form that DataFusion answers
 //! wrongly, or at any price, another form with the right answer.
 //!
-//! They run in this order. Later ones see what earlier ones made. Those up to `operand_types` run before types are coerced.
+//! They run in this order. Later ones see what earlier ones made. Those up to `operand_types` run before DataFusion
+//! coerces types.
 //!
 //! | rule | about |
 //! |---|---|
@@ -12,7 +13,8 @@
 //! | [`floats`] | one zero and one NaN, where floats are compared |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
-//! | [`time_bounds`] | dates and years that nanoseconds cannot hold |
+//! | [`time_bounds`] | dates that nanoseconds cannot hold |
+//! | [`years`] | years that nanoseconds cannot hold |
 //! | [`tidy`] | repeated sort keys, names of subqueries' results |
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
@@ -26,6 +28,7 @@ mod subqueries;
 mod tidy;
 mod time_bounds;
 mod time_units;
+mod years;
 mod zones;
 
 use std::fmt;
@@ -50,6 +53,7 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
         rule("time_bounds", time_bounds::rewrite),
+        rule("years", years::rewrite),
         rule("tidy", tidy::rewrite),
         rule("subqueries", subqueries::rewrite),
         rule("string_concats", string_concats::rewrite),

@@ -1,19 +1,16 @@
 //! Comparisons with times that nanoseconds cannot hold (before 1677-09-21, after 2262-04-11).
 //!
 //! DataFusion compares a date with a timestamp of nanoseconds as such timestamps, which fails on the first date beyond.
-//! It turns `EXTRACT(YEAR FROM t) < 9999` into a comparison of `t` with a time that it cannot write, and takes that for
-//! NULL. This rule gives the right answer to both before its own rules see them:
+//! This rule gives the right answer before its own rules see the comparison:
 //!
 //! - A date is compared as a timestamp of seconds or microseconds where the other side is a constant that is whole in
 //!   them. Otherwise a date beyond is less or greater by itself.
 //! - A constant beyond, which has another unit, is less or greater than any timestamp of nanoseconds.
-//! - A year that a timestamp of nanoseconds cannot have stays a comparison of years.
 
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result, ScalarValue};
-use datafusion::functions::math::expr_fn::abs;
 use datafusion::logical_expr::expr::{Between, InList};
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, cast, lit, when};
 
@@ -22,9 +19,6 @@ use crate::rewriting::{decided, map_typed, tree};
 
 /// The first and the last day that are whole days of timestamps of nanoseconds, counted from 1970-01-01.
 const DAYS: (i32, i32) = (-106_751, 106_750);
-
-/// The first and the last year that are whole years of timestamps of nanoseconds.
-const YEARS: (i64, i64) = (1678, 2261);
 
 pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
     map_typed(plan, compared)
@@ -44,9 +38,6 @@ fn compared(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         if let Some(swapped) = op.swap()
             && let Some(new) = with_beyond(&right, swapped, &left, schema)?
         {
-            return Ok(Transformed::yes(new));
-        }
-        if let Some(new) = with_year(&left, op, &right, schema)? {
             return Ok(Transformed::yes(new));
         }
         if let Some(date) = date_of(&left, schema)? {
@@ -144,38 +135,6 @@ fn without_beyond(list: InList, schema: &DFSchema) -> Result<Transformed<Expr>> 
     }
     let all = tree(parts, if negated { Expr::and } else { Expr::or });
     Ok(all.map_or_else(|| Transformed::no(lit(negated)), Transformed::yes))
-}
-
-/// `date_part('year', t) op literal`, on either side, where `t` has nanoseconds and cannot have that year.
-fn with_year(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
-    let beyond = |e: &Expr| match e {
-        Expr::Literal(value, _) => {
-            let year = value.cast_to(&DataType::Int64).ok();
-            matches!(year, Some(ScalarValue::Int64(Some(year))) if year < YEARS.0 || year > YEARS.1)
-        }
-        _ => false,
-    };
-    let compare = |left: Expr, right: Expr| Some(binary_expr(left, op, right));
-    // Years of nanoseconds are above 0. No rule looks through `abs`.
-    if beyond(right) && is_year(left, schema)? {
-        return Ok(compare(abs(left.clone()), right.clone()));
-    }
-    if beyond(left) && is_year(right, schema)? {
-        return Ok(compare(left.clone(), abs(right.clone())));
-    }
-    Ok(None)
-}
-
-fn is_year(e: &Expr, schema: &DFSchema) -> Result<bool> {
-    match e {
-        Expr::Cast(Cast { expr, .. }) => is_year(expr, schema),
-        Expr::ScalarFunction(call) if call.func.name() == "date_part" => {
-            let [Expr::Literal(part, _), of] = call.args.as_slice() else { return Ok(false) };
-            let is_year = part.try_as_str().flatten().is_some_and(|part| part.trim_matches('\'').eq_ignore_ascii_case("year"));
-            Ok(is_year && matches!(of.get_type(schema)?, DataType::Timestamp(TimeUnit::Nanosecond, _)))
-        }
-        _ => Ok(false),
-    }
 }
 
 /// The date of `CAST(date AS TIMESTAMP)`, in nanoseconds, unless it is written out.

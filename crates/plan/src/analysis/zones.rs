@@ -1,8 +1,8 @@
-//! Times without a zone next to times with one: they are times in UTC, the session's zone, as in PostgreSQL and DuckDB.
+//! Times without a zone, and dates, next to times with one: they are times in UTC, the session's zone, as in PostgreSQL and DuckDB.
 //!
 //! DataFusion gives both the zone of the other side, so that `1970-01-01 00:00:00` is 23:00 in UTC next to a column of
 //! Berlin, and 00:00 next to one of London. This rule comes before DataFusion's coercion, and casts the side without a
-//! zone to UTC. Comparisons of two instants in different zones are right already.
+//! zone to UTC. The same goes for literals of text. Two instants in different zones are compared rightly by itself.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{InList, InSubquery, ScalarFunction};
 use datafusion::logical_expr::{Between, BinaryExpr, Case, Expr, ExprSchemable, Join, LogicalPlan, Projection, Union, cast};
 
+use crate::float_keys::compares;
 use crate::rewriting::map_typed;
 
 /// Functions whose arguments are values of one type.
@@ -30,7 +31,7 @@ pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPla
 
 fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(match e {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(op) => {
             sides([left, right], schema).update_data(|[left, right]| Expr::BinaryExpr(BinaryExpr { left, op, right }))
         }
         Expr::Between(Between { expr, negated, low, high }) => {
@@ -38,7 +39,7 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         Expr::InList(InList { expr, list: mut all, negated }) => {
             all.push(*expr);
-            alike(all, schema).update_data(|mut list| {
+            alike(all, operand, schema).update_data(|mut list| {
                 let expr = Box::new(list.pop().unwrap_or_default());
                 Expr::InList(InList { expr, list, negated })
             })
@@ -47,11 +48,11 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             // The values keep their form: casting the value alone is enough where they have a zone.
             let values = subquery.subquery.schema().fields().first().map(|field| Zone::of(field.data_type()));
             match (zone(&expr, schema), values) {
-                (Zone::Without(unit), Some(Zone::With)) => {
+                (Zone::Without(unit), Some(Zone::With(_))) => {
                     let expr = Box::new(in_utc(*expr, unit));
                     Transformed::yes(Expr::InSubquery(InSubquery { expr, subquery, negated }))
                 }
-                (Zone::With, Some(Zone::Without(_))) => {
+                (Zone::With(_), Some(Zone::Without(_))) => {
                     let mut subquery = subquery;
                     let input = Arc::unwrap_or_clone(subquery.subquery);
                     subquery.subquery = Arc::new(with_columns_in_utc(input, |_| true)?);
@@ -61,10 +62,15 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             }
         }
         Expr::ScalarFunction(ScalarFunction { func, args }) if ALIKE.contains(&func.name()) => {
-            alike(args, schema).update_data(|args| Expr::ScalarFunction(ScalarFunction { func, args }))
+            alike(args, zone, schema).update_data(|args| Expr::ScalarFunction(ScalarFunction { func, args }))
         }
-        Expr::Case(case) if is_mixed(case.when_then_expr.iter().map(|(_, then)| then.as_ref()).chain(case.else_expr.as_deref()), schema) => {
-            let result = |e: Box<Expr>| Box::new(of_utc(*e, schema));
+        Expr::Case(case) => {
+            let results = case.when_then_expr.iter().map(|(_, then)| then.as_ref()).chain(case.else_expr.as_deref());
+            let Some(unit) = mixed(results, zone, schema) else { return Ok(Transformed::no(Expr::Case(case))) };
+            let result = |e: Box<Expr>| {
+                let own = zone(&e, schema);
+                Box::new(of_utc(*e, own, unit))
+            };
             let when_then_expr = case.when_then_expr.into_iter().map(|(when, then)| (when, result(then))).collect();
             Transformed::yes(Expr::Case(Case { when_then_expr, else_expr: case.else_expr.map(result), expr: case.expr }))
         }
@@ -75,9 +81,11 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
 /// What a type is to this rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zone {
-    With,
+    With(TimeUnit),
     Without(TimeUnit),
-    /// It is no time.
+    /// It is a literal of text, which is read as a time where there is one.
+    Text,
+    /// It is none of these.
     Neither,
 }
 
@@ -85,10 +93,17 @@ impl Zone {
     fn of(of: &DataType) -> Self {
         match of {
             DataType::Timestamp(unit, None) => Zone::Without(*unit),
-            DataType::Timestamp(_, Some(_)) => Zone::With,
+            DataType::Timestamp(unit, Some(_)) => Zone::With(*unit),
+            DataType::Date32 | DataType::Date64 => Zone::Without(TimeUnit::Second),
             _ => Zone::Neither,
         }
     }
+}
+
+/// What an operand of a comparison is: a literal of text is read as a time.
+fn operand(e: &Expr, schema: &DFSchema) -> Zone {
+    let is_text = matches!(e, Expr::Literal(value, _) if value.try_as_str().flatten().is_some());
+    if is_text { Zone::Text } else { zone(e, schema) }
 }
 
 fn zone(e: &Expr, schema: &DFSchema) -> Zone {
@@ -96,42 +111,48 @@ fn zone(e: &Expr, schema: &DFSchema) -> Zone {
     e.get_type(schema).map_or(Zone::Neither, |of| Zone::of(&of))
 }
 
-fn is_mixed<'e>(all: impl Iterator<Item = &'e Expr>, schema: &DFSchema) -> bool {
-    let (mut with, mut without) = (false, false);
+/// The finest unit of the instants among `all`, if there is something without a zone next to them.
+fn mixed<'e>(all: impl Iterator<Item = &'e Expr>, of: fn(&Expr, &DFSchema) -> Zone, schema: &DFSchema) -> Option<TimeUnit> {
+    let (mut with, mut without) = (None, false);
     for e in all {
-        match zone(e, schema) {
-            Zone::With => with = true,
-            Zone::Without(_) => without = true,
+        match of(e, schema) {
+            Zone::With(unit) => with = with.max(Some(unit)),
+            Zone::Without(_) | Zone::Text => without = true,
             Zone::Neither => {}
         }
     }
-    with && without
+    with.filter(|_| without)
 }
 
 fn in_utc(e: Expr, unit: TimeUnit) -> Expr {
     cast(e, DataType::Timestamp(unit, Some("UTC".into())))
 }
 
-/// `e`, in UTC if it is a time without a zone.
-fn of_utc(e: Expr, schema: &DFSchema) -> Expr {
-    match zone(&e, schema) {
-        Zone::Without(unit) => in_utc(e, unit),
+/// `e`, in UTC if it has no zone. `unit` is that of the instants next to it.
+fn of_utc(e: Expr, of: Zone, unit: TimeUnit) -> Expr {
+    match of {
+        Zone::Without(own) => in_utc(e, own),
+        // A text may be finer than seconds.
+        Zone::Text => in_utc(e, unit.max(TimeUnit::Microsecond)),
         _ => e,
     }
 }
 
-fn alike(all: Vec<Expr>, schema: &DFSchema) -> Transformed<Vec<Expr>> {
-    if !is_mixed(all.iter(), schema) {
-        return Transformed::no(all);
-    }
-    Transformed::yes(all.into_iter().map(|e| of_utc(e, schema)).collect())
+fn alike(all: Vec<Expr>, of: fn(&Expr, &DFSchema) -> Zone, schema: &DFSchema) -> Transformed<Vec<Expr>> {
+    let Some(unit) = mixed(all.iter(), of, schema) else { return Transformed::no(all) };
+    let in_utc = |e: Expr| {
+        let own = of(&e, schema);
+        of_utc(e, own, unit)
+    };
+    Transformed::yes(all.into_iter().map(in_utc).collect())
 }
 
 fn sides<const N: usize>(all: [Box<Expr>; N], schema: &DFSchema) -> Transformed<[Box<Expr>; N]> {
-    if !is_mixed(all.iter().map(AsRef::as_ref), schema) {
-        return Transformed::no(all);
-    }
-    Transformed::yes(all.map(|e| Box::new(of_utc(*e, schema))))
+    let Some(unit) = mixed(all.iter().map(AsRef::as_ref), operand, schema) else { return Transformed::no(all) };
+    Transformed::yes(all.map(|e| {
+        let own = operand(&e, schema);
+        Box::new(of_utc(*e, own, unit))
+    }))
 }
 
 /// The keys of a join.
@@ -139,8 +160,8 @@ fn keys(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     let mut changed = false;
     for (left, right) in &mut join.on {
         match (zone(left, join.left.schema()), zone(right, join.right.schema())) {
-            (Zone::Without(unit), Zone::With) => *left = in_utc(std::mem::take(left), unit),
-            (Zone::With, Zone::Without(unit)) => *right = in_utc(std::mem::take(right), unit),
+            (Zone::Without(unit), Zone::With(_)) => *left = in_utc(std::mem::take(left), unit),
+            (Zone::With(_), Zone::Without(unit)) => *right = in_utc(std::mem::take(right), unit),
             _ => continue,
         }
         changed = true;
@@ -151,7 +172,7 @@ fn keys(mut join: Join) -> Result<Transformed<LogicalPlan>> {
 /// The columns of a union's branches.
 fn columns(union: Union) -> Result<Transformed<LogicalPlan>> {
     let of = |at: usize| union.inputs.iter().filter_map(move |input| Some(Zone::of(input.schema().fields().get(at)?.data_type())));
-    let is_mixed = |at: usize| of(at).any(|zone| zone == Zone::With) && of(at).any(|zone| matches!(zone, Zone::Without(_)));
+    let is_mixed = |at: usize| of(at).any(|zone| matches!(zone, Zone::With(_))) && of(at).any(|zone| matches!(zone, Zone::Without(_)));
     let mixed: Vec<bool> = (0..union.schema.fields().len()).map(is_mixed).collect();
     if !mixed.contains(&true) {
         return Ok(Transformed::no(LogicalPlan::Union(union)));
