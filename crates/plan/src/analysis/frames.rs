@@ -2,8 +2,9 @@
 //!
 //! The frame of a window without one is `RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW`. DataFusion takes no
 //! `RANGE` in the order of these types, because it has no arithmetic for offsets. A frame without offsets needs none:
-//! it has the rows of a `GROUPS` frame, with peers in either. This rule comes before DataFusion's coercion, which refuses.
-//! A frame with an offset is refused here, also in the order of texts, for which DataFusion makes something up.
+//! it has the rows of a `GROUPS` frame, with peers in either. This rule comes before DataFusion's coercion, which
+//! refuses. A frame with an offset is refused here, also in the order of texts, for which DataFusion makes something
+//! up.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::config::ConfigOptions;

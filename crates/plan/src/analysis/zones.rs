@@ -1,5 +1,6 @@
-//! Times without a zone, and dates, next to times with one: they are times in UTC, the session's zone, as in PostgreSQL and DuckDB.
+//! Times without a zone, and dates, next to times with one.
 //!
+//! They are times in UTC, the session's zone, as in PostgreSQL and DuckDB.
 //! DataFusion gives both the zone of the other side, so that `1970-01-01 00:00:00` is 23:00 in UTC next to a column of
 //! Berlin, and 00:00 next to one of London. This rule comes before DataFusion's coercion, and casts the side without a
 //! zone to UTC. The same goes for literals of text. Two instants in different zones are compared rightly by itself.
