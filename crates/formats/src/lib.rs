@@ -29,6 +29,7 @@ pub mod storage_schema;
 
 mod arrow_file;
 mod convert;
+mod csv_asked;
 mod csv_nulls;
 mod csv_quotes;
 mod csv_values;
