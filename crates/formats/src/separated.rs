@@ -233,7 +233,7 @@ fn parsed(batch: &RecordBatch, to: &SchemaRef, lines: usize) -> std::result::Res
 }
 
 /// The unscaled value of a decimal that has no more digits than the type.
-fn exact_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
+pub(super) fn exact_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
     let (negative, digits) = match text.as_bytes() {
         [b'-', ..] => (true, &text[1..]),
         [b'+', ..] => (false, &text[1..]),
