@@ -12,6 +12,7 @@ use skytether_common::{DatasetName, Error, Result};
 
 use crate::convert;
 use crate::pieces::pieces;
+use crate::sound;
 
 /// The storable form of `schema`.
 ///
@@ -55,6 +56,7 @@ impl Storable {
     /// # Errors
     /// `Invalid` where it has other columns, or a value does not fit or is none of its type, naming column and row.
     pub fn batches(&mut self, batch: RecordBatch) -> Result<Vec<RecordBatch>> {
+        sound::check(&batch, self.rows)?;
         let own = batch.schema();
         let same = own.fields().iter().zip(self.schema.fields()).all(|(a, b)| a.data_type() == b.data_type());
         if own.fields().len() != self.schema.fields().len() || same {

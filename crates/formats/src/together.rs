@@ -11,7 +11,7 @@ use skytether_common::{Error, Result};
 
 use super::format::Batches;
 use super::options::{ReadOptions, SchemaMode};
-use super::{convert, hive, open, widen};
+use super::{convert, hive, open, sound, widen};
 
 /// The columns of a file.
 pub(super) struct Columns<'a> {
@@ -281,6 +281,7 @@ impl Map {
     }
 
     fn batch(&self, path: &Path, before: usize, batch: &RecordBatch, to: &SchemaRef) -> Result<RecordBatch> {
+        sound::check(batch, before).map_err(|e| Error::invalid(format!("{}: {e}", path.display())))?;
         let mut columns = Vec::with_capacity(self.from.len());
         for (from, field) in self.from.iter().zip(to.fields()) {
             columns.push(match from {
