@@ -9,8 +9,8 @@ use super::options::TextType;
 /// Digits of a fraction of nanoseconds.
 const DIGITS: usize = 9;
 
-/// What `value` has that a column of the type does not hold, for people. Most of what is no such value at all is left to
-/// the reader.
+/// What `value` has that a column of the type does not hold, for people. The reader refuses most of what is no such
+/// value at all.
 pub(super) fn misfit(asked: &TextType, value: &str) -> Option<&'static str> {
     match asked {
         TextType::Plain(DataType::Float64) => float(value, value.parse().ok()?),

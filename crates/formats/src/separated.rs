@@ -260,11 +260,13 @@ fn misfit(path: &Path, rows: usize, names: &[String], e: ArrowError) -> Error {
         let line: usize = rest[..digits].parse().ok()?;
         let why = if rest[digits..].starts_with(". Row data") { "" } else { &rest[digits..] };
         // It either names a value and its column, or only the column, and then says more of the value.
-        let (what, number) = what.rsplit_once(" for column ").or(what.strip_prefix("parsing column ").map(|number| ("", number)))?;
+        let (what, number) = match what.strip_prefix("parsing column ") {
+            Some(number) => (why.trim_start_matches(": ").trim_start_matches("Parser error: ").replacen("Error ", "error ", 1), number),
+            None => what.rsplit_once(" for column ").map(|(what, number)| (format!("error {what}"), number))?,
+        };
         let name = names.get(number.parse::<usize>().ok()?)?;
-        let what = if what.is_empty() { why.trim_start_matches(": ").trim_start_matches("Parser error: Error ") } else { what };
         Some(format!(
-            "{}: line {} does not fit: error {what} for column {name:?}; to keep the text, ask for it (types={{{name:?}: \"text\"}}, in the shell --types {name}=text)",
+            "{}: line {} does not fit: {what} for column {name:?}; to keep the text, ask for it (types={{{name:?}: \"text\"}}, in the shell --types {name}=text)",
             path.display(),
             line + 1
         ))
