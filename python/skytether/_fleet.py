@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 from . import _internal, _lending
 from ._growth import Growth, bytes_per_s, either_name
 from ._result import Explanation, Receipt, Result
+from ._reading import reading, refuse
 from ._sources import as_stream, plan_bytes, row_of
 from .errors import InvalidError
 
@@ -229,13 +230,6 @@ def connect_again(url: str) -> Fleet:
     return connect(url, token=token, tls_ca=tls_ca)
 
 
-#: What `Fleet.ingest` takes for granted about files.
-_UNSAID = {
-    "format": None, "schema": "strict", "hive": True, "delimiter": None, "header": True, "quote": '"', "null": [], "types": [],
-    "all_text": False,
-}
-
-
 class Fleet(Growth):
     """Drives and a host over them. Make one with `skytether.open` or `skytether.connect`; usable in
     a ``with`` statement."""
@@ -256,9 +250,10 @@ class Fleet(Growth):
         source
             A path, directory or glob of Parquet, Arrow IPC/Feather, CSV, JSON (lines of objects, or one array of them)
             or raw VPIC particle (``.vpic``) files (texts also as .gz or .zst). Files that begin with ``.`` are left
-            out, and in directories also those that begin with ``_``. Or a table in memory: a pyarrow Table or
-            RecordBatchReader, a pandas or polars data frame, anything with ``__arrow_c_stream__``. The index of a
-            pandas data frame becomes columns, as pyarrow does it, unless it is a range without a name.
+            out, and in directories, which are read at any depth, also those that begin with ``_``. Or a table in
+            memory: a pyarrow Table or RecordBatchReader, a pandas or polars data frame, anything with
+            ``__arrow_c_stream__``. The index of a pandas data frame becomes columns, as pyarrow does it, unless it is
+            a range without a name.
         replace
             True: put it in the place of a data set of that name, atomically. False: a data set of that
             name is a `ConflictError`.
@@ -311,18 +306,15 @@ class Fleet(Growth):
         widened or filled with nulls.
         """
         by = [partition_by] if isinstance(partition_by, str) else list(partition_by or ())
-        reading = {
-            "format": format, "schema": schema, "hive": hive, "delimiter": delimiter, "header": header, "quote": quote,
-            "null": [null] if isinstance(null, str) else list(null), "types": list((types or {}).items()), "all_text": all_text,
-        }
+        options = reading(
+            format=format, schema=schema, hive=hive, delimiter=delimiter, header=header, quote=quote, null=null, types=types, all_text=all_text,
+        )  # fmt: skip
         if isinstance(source, (str, os.PathLike)):
-            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, redundancy, progress, reading)
+            hint = self._inner.ingest_files(os.fspath(source), name, replace, by, redundancy, progress, options)
             if hint is not None:
                 warnings.warn(hint, stacklevel=2)
         else:
-            said = sorted(option for option, value in reading.items() if value != _UNSAID[option])
-            if said:
-                raise InvalidError(f"{', '.join(said)} can only be said of files; what is in memory has its columns and types")
+            refuse(options)
             self._inner.ingest_stream(as_stream(source, name), name, replace, by, redundancy, progress)
 
     def export(self, name: str, path: str | os.PathLike[str], replace: bool = False, progress: FileProgress | None = None) -> dict[str, Any]:

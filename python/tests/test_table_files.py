@@ -81,13 +81,15 @@ def test_int96_within_lists_and_structs(fleet, tmp_path):
     assert read(fleet, "SELECT s['when'][1] FROM int96.deep WHERE s['n'] = 1") == [(far,)]
 
 
-def test_intervals_with_months_and_days_are_refused_by_row(fleet, tmp_path):
+def test_intervals_are_refused_with_what_to_write(fleet, tmp_path):
+    """pyarrow, pandas and Polars read no intervals of days and milliseconds, and DuckDB reads them wrongly."""
     import duckdb
 
     path = tmp_path / "t.parquet"
-    duckdb.execute(f"COPY (SELECT * FROM (VALUES (INTERVAL 2 DAY), (INTERVAL '1 month 2 days')) v(iv)) TO '{path}'")
-    with pytest.raises(UnsupportedError, match=r't\.parquet: column "iv", row 2: an interval'):
-        fleet.ingest(path, "int96.interval")
+    for intervals in ("(INTERVAL 2 DAY)", "(INTERVAL 3 MONTH)", "(INTERVAL '1 month 2 days')"):
+        duckdb.execute(f"COPY (SELECT * FROM (VALUES {intervals}) v(iv)) TO '{path}'")
+        with pytest.raises(UnsupportedError, match='column "iv" of .*Interval.*columns of months, days and milliseconds'):
+            fleet.ingest(path, "int96.interval")
 
 
 # --- nesting ---
@@ -237,11 +239,64 @@ def test_hive_directories_may_be_left_out_or_typed(fleet, tmp_path):
         fleet.ingest(tmp_path, "hive.stray")
 
 
-def test_a_files_own_column_wins_over_its_directory(fleet, tmp_path):
-    (tmp_path / "n=7").mkdir()
-    pq.write_table(pa.table({"n": [1]}), tmp_path / "n=7" / "t.parquet")
-    fleet.ingest(tmp_path, "hive.own")
-    assert read(fleet, "SELECT * FROM hive.own") == [(1,)]
+@pytest.mark.parametrize("schema", ["strict", "union"])
+def test_own_column_and_directory_agree_or_are_refused(fleet, tmp_path, schema):
+    for at, value in enumerate([7, 7, 1]):
+        (tmp_path / f"{at}" / "n=7").mkdir(parents=True)
+        pq.write_table(pa.table({"n": [7, value]}), tmp_path / f"{at}" / "n=7" / "t.parquet")
+    fleet.ingest(tmp_path / "0", "hive.own", replace=True, schema=schema)
+    assert read(fleet, "SELECT * FROM hive.own") == [(7,), (7,)]
+    with pytest.raises(InvalidError, match=r't\.parquet: column "n", row 2, is "1", and its directory says "n=7".*hive=False'):
+        fleet.ingest(tmp_path / "2", "hive.differs", schema=schema)
+    fleet.ingest(tmp_path / "2", "hive.own", replace=True, schema=schema, hive=False)
+    assert sorted(read(fleet, "SELECT * FROM hive.own")) == [(1,), (7,)]
+
+
+@pytest.mark.parametrize(("values", "of"), [((2020, 2021), pa.int32()), (("x", "2021"), pa.string()), ((dt.date(2020, 1, 1), dt.date(2021, 1, 1)), pa.date32())])
+def test_a_union_fills_own_columns_from_directories(fleet, tmp_path, values, of):
+    for value in values:
+        (tmp_path / f"y={value}").mkdir()
+    pq.write_table(pa.table({"y": pa.array([values[0]], of), "n": [1]}), tmp_path / f"y={values[0]}" / "t.parquet")
+    pq.write_table(pa.table({"n": [2]}), tmp_path / f"y={values[1]}" / "t.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fleet.ingest(tmp_path, "hive.filled", replace=True, schema="union")
+    found = fleet.sql("SELECT y, n FROM hive.filled ORDER BY n").to_arrow()
+    assert found.schema.field("y").type == of and found["y"].to_pylist() == list(values)
+
+
+def test_a_directory_of_another_type_than_the_column(fleet, tmp_path):
+    for name in ("y=1", "y=x"):
+        (tmp_path / name).mkdir()
+    pq.write_table(pa.table({"y": [1], "n": [1]}), tmp_path / "y=1" / "t.parquet")
+    pq.write_table(pa.table({"n": [2]}), tmp_path / "y=x" / "t.parquet")
+    with pytest.raises(InvalidError, match=r't\.parquet: the directory "y=x" is not of the type Int64'):
+        fleet.ingest(tmp_path, "hive.misfit", schema="union")
+
+
+def test_a_union_takes_keys_in_any_case_for_one_column(fleet, tmp_path):
+    for name in ("Y=1", "y=2"):
+        (tmp_path / name).mkdir()
+    pq.write_table(pa.table({"y": [1], "n": [1]}), tmp_path / "Y=1" / "t.parquet")
+    pq.write_table(pa.table({"n": [2]}), tmp_path / "y=2" / "t.parquet")
+    fleet.ingest(tmp_path, "hive.cases", schema="union")
+    assert read(fleet, "SELECT * FROM hive.cases ORDER BY n") == [(1, 1), (2, 2)]
+
+
+def test_directories_are_read_at_any_depth(fleet, tmp_path):
+    for at, name in enumerate(["m", "z/m", "z/deeper/m", "_aside/m", ".git/m", "z/_m"]):
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"n": [at]}), path)
+    fleet.ingest(tmp_path, "files.deep", replace=True)
+    assert read(fleet, "SELECT n FROM files.deep ORDER BY n") == [(0,), (1,), (2,)]
+    (tmp_path / "y=1").mkdir()
+    pq.write_table(pa.table({"n": [7]}), tmp_path / "y=1" / "m.parquet")
+    # Some are in no such directory.
+    with pytest.raises(InvalidError, match=r'm\.parquet is in no directory called "y=\.\.\."'):
+        fleet.ingest(tmp_path, "files.deep", replace=True)
+    fleet.ingest(tmp_path, "files.deep", replace=True, hive=False)
+    assert read(fleet, "SELECT count(*) FROM files.deep") == [(4,)]
 
 
 # --- separated values ---
@@ -263,6 +318,9 @@ CSV = {
     "all text but one": ("a,b\n1,7\n", {"all_text": True, "types": {"b": "int64"}}, {"a": ["1"], "b": [7]}),
     "spaces around numbers": ("a, b,c\n 1, 2.5 , x\n3,4, y\n", {}, {"a": [1, 3], " b": [2.5, 4.0], "c": [" x", " y"]}),
     "numbers beyond a double": ("a\n1e400\n1\n", {}, {"a": ["1e400", "1"]}),
+    "numbers below a double": ("a\n1e-400\n1\n", {}, {"a": ["1e-400", "1"]}),
+    "a leap second": ("a\n2016-12-31T23:59:60Z\n2016-12-31T23:59:59Z\n", {}, {"a": ["2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z"]}),
+    "ten digits of a second": ("a\n2020-01-01 10:00:00.1234567890\n2020-01-01 10:00:00.123456789\n", {}, {"a": ["2020-01-01 10:00:00.1234567890", "2020-01-01 10:00:00.123456789"]}),
     "a date that is a time": ("a\n2024-02-29\n", {"types": {"a": "timestamp"}}, {"a": [dt.datetime(2024, 2, 29)]}),
 }
 
@@ -290,6 +348,14 @@ REFUSED = {
     "a delimiter of two characters": ("a\n1\n", {"delimiter": "||"}, "not one character"),
     "a delimiter that is the quote": ("a\n1\n", {"delimiter": '"'}, "the same character"),
     "a mode that is not known": ("a\n1\n", {"schema": "merge"}, "strict or union"),
+    "a time for a date": ("d\n2020-01-01\n2020-01-01T00:00:00+02:00\n", {"types": {"d": "date"}}, 'line 3 does not fit: column "d" has more than a day'),
+    "a number for a time": ("d\n45000\n", {"types": {"d": "time"}}, 'line 2 does not fit: column "d" has no time of day'),
+    "a leap second": ("d\n23:59:59\n23:59:60\n", {"types": {"d": "time"}}, "line 3 does not fit: .*a leap second"),
+    "picoseconds": ("d\n10:00:00.123456789012\n", {"types": {"d": "time"}}, "line 2 does not fit: .*more digits than nanoseconds"),
+    "a timestamp of ten digits": ("d\n2020-01-01T10:00:00.123456789\n2020-01-01T10:00:00.1234567890\n", {"types": {"d": "timestamp"}}, "line 3 does not fit: .*more digits"),
+    "a number below a double": ("f\n1e-400\n", {"types": {"f": "float64"}}, "line 2 does not fit: .*below the floats"),
+    "a day that is none": ("d\n2024-02-29 10:00:00\n2024-02-30 10:00:00\n", {}, r"""line 3 does not fit: error parsing timestamp from '2024-02-30 10:00:00'.* for column "d".*types=\{"d": "text"\}"""),
+    "an unclosed quote before a separator": ('a,b\n1,"x\n2,y\n', {}, 'line 2 opens a quote that is never closed.*quote=""'),
     "other separators": ("a;b\n1,5;2,5\n", {}, 'separated by .;.: say so .delimiter=";"'),
 }
 
@@ -318,6 +384,13 @@ def test_options_of_files_are_refused_where_they_mean_nothing(fleet, tmp_path):
         fleet.ingest(pa.table({"a": [1]}), "csv.no", delimiter=";", schema="union")
 
 
+@pytest.mark.parametrize("option", [{"types": {"a": int}}, {"types": ["a"]}, {"types": {1: "text"}}, {"null": 7}, {"null": [7]}, {"header": 0}, {"delimiter": 1}, {"hive": "no"}])
+def test_options_of_another_type_are_refused_with_theirs(fleet, tmp_path, option):
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    with pytest.raises(InvalidError, match=rf"^{next(iter(option))}=.*: give (a |True)"):
+        fleet.ingest(tmp_path / "t.csv", "csv.options", **option)
+
+
 # --- JSON ---
 
 
@@ -327,6 +400,28 @@ def test_a_json_array_is_a_table(fleet, tmp_path, indent):
     (tmp_path / "t.json").write_text(json.dumps(rows, indent=indent))
     fleet.ingest(tmp_path / "t.json", "json.array", replace=True)
     assert read(fleet, "SELECT a, s, l, o FROM json.array ORDER BY a") == [(1, '],[{"', [[1], []], None), (None, None, None, {"x": 2**60})]
+
+
+@pytest.mark.parametrize("rows", ['{"a": -0}\n{"a": 9007199254740993}\n', '[{"a": [-0, 9007199254740993]}]'])
+def test_a_zero_with_a_sign_makes_no_doubles(fleet, tmp_path, rows):
+    (tmp_path / "t.json").write_text(rows)
+    fleet.ingest(tmp_path / "t.json", "json.zero", replace=True)
+    found = fleet.sql("SELECT a FROM json.zero").to_arrow()["a"].to_pylist()
+    assert sorted(found[0] if isinstance(found[0], list) else found) == [0, 9007199254740993]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ('{"a": 1}\n{"a": 1e999}\n', r"t\.json: line 2, column 11: a number is beyond doubles: write it as text, in quotes$"),
+        ('[{"a": 1}, {"a": 1e999}]', r"t\.json: element 2: a number is beyond doubles"),
+        ('{"a": 1}\n{"a": x}\n', r"t\.json: line 2 is no JSON object: expected value, column 7$"),
+    ],
+)
+def test_json_that_can_not_be_read_names_one_place(fleet, tmp_path, rows, says):
+    (tmp_path / "t.json").write_text(rows)
+    with pytest.raises(InvalidError, match=says):
+        fleet.ingest(tmp_path / "t.json", "json.wrong")
 
 
 def test_wrong_elements_of_a_json_array_are_named(fleet, tmp_path):

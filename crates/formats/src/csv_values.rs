@@ -5,8 +5,8 @@ use std::path::Path;
 use arrow::datatypes::{DataType, Field, TimeUnit};
 use skytether_common::{Error, Result};
 
+use super::csv_asked::misfit;
 use super::options::TextType;
-use super::separated::asked_type;
 
 /// The values of a column so far.
 pub(super) struct Values {
@@ -15,8 +15,8 @@ pub(super) struct Values {
     /// The kinds of values, as bits.
     kinds: u16,
     padded: bool,
-    /// The first row, from 0, with a number beyond the floats that are asked for.
-    beyond: Option<u64>,
+    /// The first row, from 0, with a value that the type that is asked for does not hold, and why.
+    unfit: Option<(u64, &'static str)>,
 }
 
 const BOOLEAN: u16 = 1;
@@ -30,7 +30,7 @@ const UNITS: [TimeUnit; 4] = [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit:
 
 impl Values {
     pub(super) fn new(asked: Option<TextType>, name: String) -> Self {
-        Self { name, asked, kinds: 0, padded: false, beyond: None }
+        Self { name, asked, kinds: 0, padded: false, unfit: None }
     }
 
     /// Adds the value, which is not null, of a row from 0.
@@ -38,12 +38,7 @@ impl Values {
         let trimmed = value.trim_matches([' ', '\t']);
         match &self.asked {
             Some(TextType::Text) => return,
-            Some(TextType::Plain(of @ (DataType::Float32 | DataType::Float64))) => {
-                let infinite = if *of == DataType::Float32 { trimmed.parse().is_ok_and(f32::is_infinite) } else { trimmed.parse().is_ok_and(f64::is_infinite) };
-                if infinite && trimmed.bytes().any(|b| b.is_ascii_digit()) {
-                    self.beyond.get_or_insert(row);
-                }
-            }
+            Some(asked) if self.unfit.is_none() => self.unfit = misfit(asked, trimmed).map(|why| (row, why)),
             _ => {}
         }
         if trimmed.len() != value.len() && (self.asked.is_some() || kind(trimmed) != TEXT) {
@@ -60,18 +55,29 @@ impl Values {
             INTEGER => DataType::Int64,
             kinds if kinds & !(INTEGER | FLOAT) == 0 => DataType::Float64,
             DATE => DataType::Date32,
-            kinds if kinds & !times == 0 => {
-                let finest = UNITS.iter().zip(TIMES).rev().find(|(_, bit)| kinds & bit != 0);
-                finest.map_or(DataType::Date32, |(unit, _)| DataType::Timestamp(*unit, None))
-            }
+            kinds if kinds & !times == 0 => self.finest().map_or(DataType::Date32, |unit| DataType::Timestamp(unit, None)),
             _ => DataType::Utf8,
         }
     }
 
-    /// The column, of the type that holds all its values.
+    /// The finest unit of the times.
+    fn finest(&self) -> Option<TimeUnit> {
+        UNITS.iter().zip(TIMES).rev().find(|(_, bit)| self.kinds & bit != 0).map(|(unit, _)| *unit)
+    }
+
+    /// The column, of the type that is asked for, or that holds all its values.
     pub(super) fn field(&self) -> Field {
-        let inferred = self.inferred();
-        let of = self.asked.as_ref().map_or_else(|| inferred.clone(), |asked| asked_type(asked, &inferred));
+        let of = match &self.asked {
+            None => self.inferred(),
+            Some(TextType::Text) => DataType::Utf8,
+            Some(TextType::Plain(of)) => of.clone(),
+            Some(TextType::Decimal(precision, scale)) => DataType::Decimal128(*precision, *scale),
+            // A value of another form, which only the reader takes, has no finer unit than microseconds.
+            Some(TextType::Timestamp) => {
+                let other = if self.kinds & !DATE == 0 && self.kinds != 0 { TimeUnit::Second } else { TimeUnit::Microsecond };
+                DataType::Timestamp(self.finest().unwrap_or(other), None)
+            }
+        };
         Field::new(&self.name, of, true)
     }
 
@@ -81,16 +87,13 @@ impl Values {
     }
 
     /// # Errors
-    /// `Invalid` for a number beyond the floats that are asked for.
+    /// `Invalid` for a value that the type that is asked for would change.
     pub(super) fn check(&self, path: &Path, header: bool) -> Result<()> {
-        match self.beyond {
+        match self.unfit {
             None => Ok(()),
-            Some(row) => Err(Error::invalid(format!(
-                "{}: line {} does not fit: column {:?} has a number beyond the floats that are asked for: ask for float64 or text",
-                path.display(),
-                row + 1 + u64::from(header),
-                self.name
-            ))),
+            Some((row, why)) => {
+                Err(Error::invalid(format!("{}: line {} does not fit: column {:?} has {why}", path.display(), row + 1 + u64::from(header), self.name)))
+            }
         }
     }
 }
@@ -101,7 +104,7 @@ fn kind(value: &str) -> u16 {
     match bytes.first() {
         None => TEXT,
         Some(b'-' | b'.' | b'0'..=b'9') => match number(bytes) {
-            // Whole numbers beyond 64 bits, and floats beyond doubles, stay as they are.
+            // Whole numbers beyond 64 bits, and floats beyond or below doubles, stay as they are.
             Some(INTEGER) => {
                 if value.parse::<i64>().is_ok() {
                     INTEGER
@@ -110,7 +113,7 @@ fn kind(value: &str) -> u16 {
                 }
             }
             Some(_) => {
-                if value.parse::<f64>().is_ok_and(f64::is_finite) {
+                if value.parse::<f64>().is_ok_and(|float| float.is_finite() && !is_lost(value, float)) {
                     FLOAT
                 } else {
                     TEXT
@@ -123,6 +126,11 @@ fn kind(value: &str) -> u16 {
         _ if matches!(value, "NaN" | "nan" | "inf") => FLOAT,
         _ => TEXT,
     }
+}
+
+/// Whether `float`, what `value` is parsed as, is zero, and the number is not.
+pub(super) fn is_lost(value: &str, float: f64) -> bool {
+    float == 0.0 && value.bytes().take_while(|b| !matches!(b, b'e' | b'E')).any(|b| matches!(b, b'1'..=b'9'))
 }
 
 /// Whether a value is a whole number or a float.
@@ -167,7 +175,8 @@ fn time(bytes: &[u8]) -> u16 {
     if bytes.len() == 10 {
         return DATE;
     }
-    if !like(bytes, b"0000-00-00T00:00:00") {
+    // A leap second has no time of its own.
+    if !like(bytes, b"0000-00-00T00:00:00") || bytes[17] > b'5' {
         return TEXT;
     }
     match &bytes[19..] {
@@ -194,15 +203,15 @@ mod tests {
     fn a_value_has_the_narrowest_kind() {
         for (values, expected) in [
             (&["1", "-9223372036854775808", "00501"][..], INTEGER),
-            (&["9223372036854775808", "1_000", "+5", "--1", "1-2", "-", ".", "1e", "1e+", "5%", "1e400", "0x1F", ""], TEXT),
-            (&["1e5", ".5", "5.", "-2.5E-3", "NaN", "inf", "-inf", "1e-400"], FLOAT),
+            (&["9223372036854775808", "1_000", "+5", "--1", "1-2", "-", ".", "1e", "1e+", "5%", "1e400", "0x1F", "1e-400", ""], TEXT),
+            (&["1e5", ".5", "5.", "-2.5E-3", "NaN", "inf", "-inf", "0e-400", "5e-324"], FLOAT),
             (&["true", "FALSE"], BOOLEAN),
             (&["2024-02-29", "2024-02-30"], DATE),
             (&["2024-02-29 10:00:00", "2024-02-29T10:00:00Z", "2024-02-29T10:00:00+01:00"], TIMES[0]),
             (&["2024-02-29 10:00:00.5", "2024-02-29 10:00:00.123Z"], TIMES[1]),
             (&["2024-02-29 10:00:00.1234"], TIMES[2]),
             (&["2024-02-29 10:00:00.123456789"], TIMES[3]),
-            (&["2024-02-29 10:00:00.1234567890", "10:30:00", "2024-2-9", "2024-02-29 10:00", "2024-02-29 10:00:000"], TEXT),
+            (&["2024-02-29 10:00:00.1234567890", "10:30:00", "2024-2-9", "2024-02-29 10:00", "2024-02-29 10:00:000", "2016-12-31T23:59:60Z"], TEXT),
         ] {
             for value in values {
                 assert_eq!(kind(value), expected, "{value:?}");

@@ -5,25 +5,25 @@ use std::path::{Path, PathBuf};
 use glob::MatchOptions;
 use skytether_common::{Error, Result};
 
-use super::hive::is_key;
 use super::source::failed;
 
 /// Characters of a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
-/// The files that `names` mean, in the order of the names. A directory means its files by name, without those that
-/// begin with `.` or `_`, and then those of its directories called `key=value`. A name that is no file and has `*`, `?`
-/// or `[` is a pattern, as in a shell. Only a `.` in the pattern matches a leading `.`, and a pattern matches no
-/// directories.
+/// The files that `names` mean, in the order of the names. A directory means its files by name, and then those of
+/// its directories, at any depth, without names that begin with `.` or `_`. A name that is no file and has `*`, `?` or
+/// `[` is a pattern, as in a shell. Only a `.` in the pattern matches a leading `.`, and a pattern matches no
+/// directories. What is no file, such as a link to nothing, is given too: its reader refuses it.
 ///
 /// # Errors
-/// `NotFound` for a name that means no file; `Invalid` for an invalid pattern; errors of the system about a directory.
+/// `NotFound` for a name that means no file; `Invalid` for an invalid pattern, and for a link from a directory to one
+/// that it is in; errors of the system about a directory.
 pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for name in names {
         let (name, before) = (name.as_ref(), files.len());
         if name.is_dir() {
-            files.extend(within(name)?);
+            within(name, &mut Vec::new(), &mut files)?;
         } else if name.exists() {
             files.push(name.to_path_buf());
         } else if let Some(pattern) = name.to_str().filter(|text| text.contains(WILD)) {
@@ -36,7 +36,7 @@ pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
                     let at = e.path().to_path_buf();
                     failed("look into", &at, e.into())
                 })?;
-                if file.is_file() {
+                if !file.is_dir() {
                     files.push(file);
                 }
             }
@@ -48,25 +48,28 @@ pub fn find<P: AsRef<Path>>(names: &[P]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn within(dir: &Path) -> Result<Vec<PathBuf>> {
+/// Adds the files within `dir` to `files`. The real paths of the directories that `dir` is in are `around`.
+fn within(dir: &Path, around: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>) -> Result<()> {
     let wrong = |e| failed("look into", dir, e);
-    let (mut files, mut keys) = (Vec::new(), Vec::new());
+    let real = dir.canonicalize().map_err(wrong)?;
+    if around.contains(&real) {
+        return Err(Error::invalid(format!("{} is a link to a directory that it is in: remove it, or name the files with a pattern", dir.display())));
+    }
+    let (mut own, mut dirs) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(dir).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
-        let name = entry.file_name();
-        let aside = name.as_encoded_bytes().first().is_some_and(|b| matches!(b, b'.' | b'_'));
-        if !aside && entry.path().is_file() {
-            files.push(entry.path());
-        } else if name.to_str().is_some_and(is_key) && entry.path().is_dir() {
-            keys.push(entry.path());
+        if entry.file_name().as_encoded_bytes().first().is_some_and(|b| matches!(b, b'.' | b'_')) {
+            continue;
         }
+        if entry.path().is_dir() { dirs.push(entry.path()) } else { own.push(entry.path()) }
     }
-    files.sort();
-    keys.sort();
-    for key in keys {
-        files.extend(within(&key)?);
-    }
-    Ok(files)
+    own.sort();
+    dirs.sort();
+    files.extend(own);
+    around.push(real);
+    dirs.iter().try_for_each(|dir| within(dir, around, files))?;
+    around.pop();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -92,8 +95,24 @@ mod tests {
         assert_eq!(found(".*.csv"), [".hidden.csv"]);
         assert_eq!(found("[1].csv"), ["[1].csv"]);
         assert_eq!(found("**/*.csv"), ["[1].csv", "a.csv", "b.csv", "sub/c.csv", "sub/deep/e.csv", "year=2024/month=1/f.csv"]);
-        assert_eq!(found(""), ["[1].csv", "a.csv", "b.csv", "year=2024/month=1/f.csv"]);
-        assert_eq!(found("sub"), ["sub/c.csv"]);
+        assert_eq!(found(""), ["[1].csv", "a.csv", "b.csv", "sub/c.csv", "sub/deep/e.csv", "year=2024/month=1/f.csv"]);
+        assert_eq!(found("sub"), ["sub/c.csv", "sub/deep/e.csv"]);
+        assert_eq!(found("year=2024"), ["year=2024/month=1/f.csv"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_to_nothing_and_in_circles_are_not_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("sub")).unwrap();
+        std::fs::write(at("a.csv"), "k\n1\n").unwrap();
+        std::os::unix::fs::symlink(at("gone.csv"), at("b.csv")).unwrap();
+        assert_eq!(find(&[dir.path()]).unwrap(), [at("a.csv"), at("b.csv")]);
+        assert_eq!(find(&[at("*.csv")]).unwrap(), [at("a.csv"), at("b.csv")]);
+        std::os::unix::fs::symlink(dir.path(), at("sub/up")).unwrap();
+        let error = find(&[dir.path()]).unwrap_err();
+        assert!(error.kind() == Kind::Invalid && error.to_string().contains("sub/up is a link"), "{error}");
     }
 
     #[test]

@@ -3,13 +3,17 @@
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Date32Array, Int64Array, StringArray, new_null_array};
+use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Scalar, StringArray, UInt32Array, new_null_array};
 use arrow::compute::kernels::cast_utils::Parser;
+use arrow::compute::kernels::cmp::not_distinct;
+use arrow::compute::{CastOptions, cast_with_options, take};
 use arrow::datatypes::{DataType, Date32Type};
 use percent_encoding::percent_decode_str;
 use skytether_common::{Error, Result};
 
+use super::convert::shown;
 use super::options::{TextOptions, TextType};
+use super::separated::exact_decimal;
 
 /// What Hive writes for a null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -17,11 +21,7 @@ const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 /// A key of a file's directories, and its value.
 pub(super) type Key = (String, Option<String>);
 
-/// Whether a directory's name gives a column.
-pub(super) fn is_key(name: &str) -> bool {
-    split(name).is_some()
-}
-
+/// The key and the value of a directory's name that gives a column.
 fn split(name: &str) -> Option<(&str, &str)> {
     let (key, value) = name.split_once('=')?;
     let word = !key.is_empty() && !key.starts_with(['.', '_']) && !key.contains(['*', '?', '[']);
@@ -73,18 +73,57 @@ pub(super) fn type_of<'a>(key: &str, values: impl Iterator<Item = &'a str> + Clo
     })
 }
 
-/// A column of `rows` times `value`.
+/// A column of `rows` times what a directory of `path` says.
 ///
 /// # Errors
 /// `Invalid` where it is not of the type.
-pub(super) fn column(key: &str, value: Option<&str>, of: &DataType, rows: usize) -> Result<ArrayRef> {
+pub(super) fn column(path: &Path, (key, value): &Key, of: &DataType, rows: usize) -> Result<ArrayRef> {
     let Some(value) = value else { return Ok(new_null_array(of, rows)) };
-    let wrong = || Error::invalid(format!("the directory \"{key}={value}\" is not of the type {of} that is asked for it"));
-    Ok(match of {
-        DataType::Int64 => Arc::new(Int64Array::from_value(value.parse().map_err(|_| wrong())?, rows)),
-        DataType::Date32 => Arc::new(Date32Array::from_value(Date32Type::parse(value).ok_or_else(wrong)?, rows)),
-        _ => Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows))),
-    })
+    let wrong = || {
+        Error::invalid(format!(
+            "{}: the directory \"{key}={value}\" is not of the type {of} that the column has: rename it, ask for another type (types=, in the shell --types), or leave directories out (hive=False, in the shell --no-hive)",
+            path.display()
+        ))
+    };
+    let one: ArrayRef = match of {
+        DataType::Date32 => Arc::new(Date32Array::from_value(Date32Type::parse(value).filter(|_| is_date(value)).ok_or_else(wrong)?, 1)),
+        DataType::Decimal128(precision, scale) => {
+            let exact = exact_decimal(value, *precision, *scale).ok_or_else(wrong)?;
+            Arc::new(Decimal128Array::from_value(exact, 1).with_data_type(of.clone()))
+        }
+        // Texts of these types are read with fewer digits than they have.
+        DataType::Timestamp(_, _) | DataType::Time32(_) | DataType::Time64(_) if !is_date(value) => return Err(wrong()),
+        _ => {
+            let text: ArrayRef = Arc::new(StringArray::from_iter_values([value]));
+            cast_with_options(&text, of, &CastOptions { safe: false, ..CastOptions::default() }).map_err(|e| wrong().with_source(e))?
+        }
+    };
+    take(&one, &UInt32Array::from_value(0, rows), None).map_err(|e| Error::internal("a directory gives no column").with_source(e))
+}
+
+/// Whether a text is a day, without a time.
+fn is_date(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+}
+
+/// Checks that `own`, a column of the file at `path` behind `before` rows, says what its directory says.
+///
+/// # Errors
+/// `Invalid`, naming the row, where it does not.
+pub(super) fn check_same(path: &Path, key: &Key, own: &ArrayRef, before: usize) -> Result<()> {
+    let told = column(path, key, own.data_type(), 1)?;
+    let same = not_distinct(own, &Scalar::new(told))
+        .map_err(|e| Error::invalid(format!("{}: column {:?} can't be compared with its directory", path.display(), key.0)).with_source(e))?;
+    let Some(row) = same.iter().position(|same| same != Some(true)) else { return Ok(()) };
+    let value = key.1.as_deref().unwrap_or(NULL);
+    Err(Error::invalid(format!(
+        "{}: column {:?}, row {}, is {:?}, and its directory says \"{}={value}\": leave directories out (hive=False, in the shell --no-hive), or rename one of them",
+        path.display(),
+        key.0,
+        before + row + 1,
+        shown(own, row),
+        key.0
+    )))
 }
 
 #[cfg(test)]

@@ -36,14 +36,13 @@ pub(super) fn look_at(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
             if let Some(rows) = rows.borrow_mut().last_mut() {
                 *rows += 1;
             }
-            let wrong = || Error::invalid(format!("{}: {place} is no JSON object", path.display()));
             match serde_json::from_str(&large_text::as_texts(&text)) {
                 Ok(value @ Value::Object(_)) => match shape.borrow_mut().add(&value, path, place) {
                     Ok(()) => Ok(value),
                     Err(e) => Err(external(e)),
                 },
-                Ok(_) => Err(external(wrong())),
-                Err(e) => Err(external(wrong().with_source(e))),
+                Ok(_) => Err(external(Error::invalid(format!("{}: {place} is no JSON object", path.display())))),
+                Err(e) => Err(external(unread(path, place, &e))),
             }
         })
     });
@@ -58,6 +57,20 @@ pub(super) fn look_at(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
         check_columns(path, &schema)?;
     }
     Ok((shape.into_inner().exact(&schema), rows.into_inner()))
+}
+
+/// The error for an object that can't be parsed. The parser counts lines and columns within the object.
+fn unread(path: &Path, place: Place, e: &serde_json::Error) -> Error {
+    let said = e.to_string();
+    let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
+    let column = match place {
+        Place::Line(_) => format!(", column {}", e.column()),
+        Place::Element(_) => String::new(),
+    };
+    match what {
+        "number out of range" => Error::invalid(format!("{}: {place}{column}: a number is beyond doubles: write it as text, in quotes", path.display())),
+        _ => Error::invalid(format!("{}: {place} is no JSON object: {what}{column}", path.display())),
+    }
 }
 
 fn external(e: Error) -> ArrowError {

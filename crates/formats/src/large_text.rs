@@ -5,7 +5,8 @@ use std::borrow::Cow;
 /// Whole numbers of fewer digits fit 64 bits.
 const DIGITS: usize = 19;
 
-/// `line`, a line of JSON, with whole numbers beyond 64 bits as texts: a parser would make doubles of them.
+/// `line`, a line of JSON, with whole numbers beyond 64 bits as texts, and `-0` as `0`: a parser would make doubles of
+/// them.
 pub(super) fn as_texts(line: &str) -> Cow<'_, str> {
     let bytes = line.as_bytes();
     let mut out: Option<String> = None;
@@ -20,10 +21,11 @@ pub(super) fn as_texts(line: &str) -> Cow<'_, str> {
             b'-' | b'0'..=b'9' if !quoted => {
                 let rest = &line[at..];
                 let number = &rest[..rest.find(|c: char| !matches!(c, '-' | '+' | '.' | 'e' | 'E' | '0'..='9')).unwrap_or(rest.len())];
-                if is_beyond(number) {
+                let instead = if number == "-0" { Some(["", "0", ""]) } else { is_beyond(number).then_some(["\"", number, "\""]) };
+                if let Some(instead) = instead {
                     let out = out.get_or_insert_default();
                     out.push_str(&line[copied..at]);
-                    out.extend(["\"", number, "\""]);
+                    out.extend(instead);
                     copied = at + number.len();
                 }
                 at += number.len();
@@ -48,6 +50,12 @@ fn is_beyond(number: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zero_with_a_sign_is_a_whole_number() {
+        assert_eq!(as_texts("{\"-0\": [-0,1], \"b\": -0}"), "{\"-0\": [0,1], \"b\": 0}");
+        assert_eq!(as_texts("[-0.0, -0e1, \"-0\", -01]"), "[-0.0, -0e1, \"-0\", -01]");
+    }
 
     #[test]
     fn only_whole_numbers_beyond_64_bits_become_texts() {

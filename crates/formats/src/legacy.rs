@@ -1,16 +1,16 @@
-//! Parquet's types that say more than the Arrow types that they are read as: times of 96 bits, and intervals.
+//! Parquet's times of 96 bits, which say more than the Arrow type that they are read as.
 //!
 //! An INT96 is a day and nanoseconds within it. The library reads it as 64 bits of a unit and wraps around beyond them:
-//! as nanoseconds, 9999-12-31 would silently be a day of 1816. An INTERVAL has months, days and milliseconds, and the
-//! library reads some of them. So all values of these columns are looked at before anything is ingested.
+//! as nanoseconds, 9999-12-31 would silently be a day of 1816. So all values of these columns are looked at before
+//! anything is ingested.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
-use parquet::basic::{ConvertedType, Type};
+use arrow::datatypes::TimeUnit;
+use parquet::basic::Type;
 use parquet::column::reader::ColumnReader;
-use parquet::data_type::{FixedLenByteArray, Int96};
+use parquet::data_type::Int96;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -61,21 +61,15 @@ impl Units {
 /// The units of each INT96 column, by its path.
 ///
 /// # Errors
-/// `Invalid`, naming column and row, for times that no unit holds together with those before them; `Unsupported` for
-/// intervals with parts that their type does not have; `Corrupt` for damage.
-pub(super) fn look_at(path: &Path, source: FileSource, metadata: &ParquetMetaData, schema: &SchemaRef, failure: &Failure) -> Result<HashMap<String, Units>> {
+/// `Invalid`, naming column and row, for times that no unit holds together with those before them; `Corrupt` for
+/// damage.
+pub(super) fn look_at(path: &Path, source: FileSource, metadata: &ParquetMetaData, failure: &Failure) -> Result<HashMap<String, Units>> {
     let columns = metadata.file_metadata().schema_descr();
-    let strange: Vec<usize> = (0..columns.num_columns())
-        .filter(|&at| {
-            let column = columns.column(at);
-            column.physical_type() == Type::INT96 || (column.converted_type() == ConvertedType::INTERVAL && column.type_length() == 12)
-        })
-        .collect();
+    let strange: Vec<usize> = (0..columns.num_columns()).filter(|&at| columns.column(at).physical_type() == Type::INT96).collect();
     let mut found = HashMap::new();
     if strange.is_empty() {
         return Ok(found);
     }
-    let leaves = leaves(schema);
     let wrong = |e: ParquetError| corrupt(path, "Parquet", failure, e);
     let reader = SerializedFileReader::new(source).map_err(wrong)?;
     for at in strange {
@@ -99,43 +93,12 @@ pub(super) fn look_at(path: &Path, source: FileSource, metadata: &ParquetMetaDat
                     };
                     rows = each_value(&column, rows, &mut visit, |most, defined, repeated, values| pages.read_records(most, defined, repeated, values), wrong)?;
                 }
-                ColumnReader::FixedLenByteArrayColumnReader(mut pages) => {
-                    let months = matches!(leaves.get(at), Some(DataType::Interval(arrow::datatypes::IntervalUnit::YearMonth)));
-                    let mut visit = |row: u64, value: &FixedLenByteArray| {
-                        let bytes = value.data();
-                        let lost = if months { bytes.get(4..) } else { bytes.get(..4) };
-                        if lost.is_some_and(|lost| lost.iter().all(|byte| *byte == 0)) {
-                            return Ok(());
-                        }
-                        Err(Error::unsupported(format!(
-                            "{}: column {name:?}, row {row}: an interval with months and days, which can't be stored: write it as columns of months, days and milliseconds",
-                            path.display()
-                        )))
-                    };
-                    rows = each_value(&column, rows, &mut visit, |most, defined, repeated, values| pages.read_records(most, defined, repeated, values), wrong)?;
-                }
                 _ => return Err(Error::corrupt(format!("{}: column {name:?} is of another type than its schema says", path.display()))),
             }
         }
-        if column.physical_type() == Type::INT96 {
-            found.insert(name, units);
-        }
+        found.insert(name, units);
     }
     Ok(found)
-}
-
-/// The types of a schema's leaves, in the order of Parquet's columns.
-fn leaves(schema: &Schema) -> Vec<DataType> {
-    let (mut found, mut left) = (Vec::new(), schema.fields().iter().rev().cloned().collect::<Vec<_>>());
-    while let Some(field) = left.pop() {
-        match field.data_type() {
-            DataType::List(f) | DataType::LargeList(f) | DataType::ListView(f) | DataType::LargeListView(f) => left.push(f.clone()),
-            DataType::FixedSizeList(f, _) | DataType::Map(f, _) => left.push(f.clone()),
-            DataType::Struct(fields) => left.extend(fields.iter().rev().cloned()),
-            of => found.push(of.clone()),
-        }
-    }
-    found
 }
 
 type Levels<'a> = Option<&'a mut Vec<i16>>;

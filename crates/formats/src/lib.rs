@@ -4,6 +4,7 @@
 //! - [`Format`] follows from the name's ending, or the caller gives it. Text may be compressed with gzip or zstd, with
 //!   a second ending (`.csv.gz`).
 //! - [`storage_schema`] is the form in which columns are stored.
+//! - [`check_values`] refuses values that arrays of other libraries have, and their types don't.
 //! - [`atomic_file`] writes a file that is there whole or not at all.
 //!
 //! Invariants: all files are inspected, one by one, before the first row is read, and then opened again one after the
@@ -29,6 +30,7 @@ pub mod storage_schema;
 
 mod arrow_file;
 mod convert;
+mod csv_asked;
 mod csv_nulls;
 mod csv_quotes;
 mod csv_values;
@@ -47,6 +49,7 @@ mod options;
 mod parquet_file;
 mod pieces;
 mod separated;
+mod sound;
 mod source;
 mod together;
 mod vpic_file;
@@ -56,6 +59,7 @@ pub use self::find_files::find;
 pub use self::format::{BATCH_ROWS, Format};
 pub use self::open::{TableFile, open, open_as, open_with};
 pub use self::options::{NO_QUOTE, ReadOptions, SchemaMode, TextOptions, TextType};
+pub use self::sound::check as check_values;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use parquet::basic::{Compression, Type};
+use parquet::basic::{Compression, LogicalType, Type};
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use skytether_common::{Error, Result};
 
@@ -140,8 +140,29 @@ pub(super) fn look_at(path: &Path) -> Result<Looked> {
             )));
         }
     }
-    let times = guarded(path, || legacy::look_at(path, source, metadata, &schema, &failure))?;
+    check_variants(path, metadata)?;
+    let times = guarded(path, || legacy::look_at(path, source, metadata, &failure))?;
     Ok(Looked { rows: u64::try_from(metadata.file_metadata().num_rows()).ok(), schema, times })
+}
+
+/// Refuses variants: without their type, they are two columns of bytes that no reader puts together again.
+fn check_variants(path: &Path, metadata: &ParquetMetaData) -> Result<()> {
+    for column in metadata.file_metadata().schema_descr().root_schema().get_fields() {
+        let mut left = vec![column];
+        while let Some(field) = left.pop() {
+            if matches!(field.get_basic_info().logical_type_ref(), Some(LogicalType::Variant(_))) {
+                return Err(Error::unsupported(format!(
+                    "{}: column {:?} has values of any type (VARIANT), which can't be stored: write it as JSON text first",
+                    path.display(),
+                    column.name()
+                )));
+            }
+            if field.is_group() {
+                left.extend(field.get_fields());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Columns, where the times of INT96 columns have the `units`.

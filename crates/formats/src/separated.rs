@@ -15,7 +15,7 @@ use super::csv_quotes::Quotes;
 use super::csv_values::Values;
 use super::format::{BATCH_ROWS, Batches, check_columns};
 use super::guard::{follows, named};
-use super::options::{TextOptions, TextType};
+use super::options::TextOptions;
 use super::pieces::PIECE_BYTES;
 use super::source::Text;
 
@@ -94,8 +94,15 @@ pub(super) fn look_at(path: &Path, by: u8, text: &TextOptions) -> Result<Looked>
             super::json_objects::MAX_ROW >> 20
         )));
     }
-    read.map_err(|e| failure.or(path, misread(path, by, &e)))?;
-    if let Some(line) = source.open() {
+    if read.is_err() {
+        // Whether a quote is open says the end of the file.
+        let _rest = std::io::copy(&mut source, &mut std::io::sink());
+    }
+    let unclosed = source.open().filter(|_| read.as_ref().map_or_else(|e| matches!(e.kind(), csv::ErrorKind::UnequalLengths { .. }), |()| true));
+    if unclosed.is_none() {
+        read.map_err(|e| failure.or(path, misread(path, by, &e)))?;
+    }
+    if let Some(line) = unclosed {
         // The reader of the format would take all that follows for one value.
         return Err(Error::invalid(format!(
             "{}: line {line} opens a quote that is never closed; if no value is quoted, say so (quote=\"\", in the shell --quote \"\")",
@@ -226,7 +233,7 @@ fn parsed(batch: &RecordBatch, to: &SchemaRef, lines: usize) -> std::result::Res
 }
 
 /// The unscaled value of a decimal that has no more digits than the type.
-fn exact_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
+pub(super) fn exact_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
     let (negative, digits) = match text.as_bytes() {
         [b'-', ..] => (true, &text[1..]),
         [b'+', ..] => (false, &text[1..]),
@@ -252,30 +259,19 @@ fn misfit(path: &Path, rows: usize, names: &[String], e: ArrowError) -> Error {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let line: usize = rest[..digits].parse().ok()?;
         let why = if rest[digits..].starts_with(". Row data") { "" } else { &rest[digits..] };
-        let name = what.rsplit_once(" for column ").and_then(|(_, number)| names.get(number.parse::<usize>().ok()?));
-        let called = name.map(|name| format!(" ({name:?})")).unwrap_or_default();
-        let name = name.map_or("NAME", String::as_str);
+        // It either names a value and its column, or only the column, and then says more of the value.
+        let (what, number) = match what.strip_prefix("parsing column ") {
+            Some(number) => (why.trim_start_matches(": ").trim_start_matches("Parser error: ").replacen("Error ", "error ", 1), number),
+            None => what.rsplit_once(" for column ").map(|(what, number)| (format!("error {what}"), number))?,
+        };
+        let name = names.get(number.parse::<usize>().ok()?)?;
         Some(format!(
-            "{}: line {} does not fit: error {what}{called}{why}; to keep the text, ask for it (types={{{name:?}: \"text\"}}, in the shell --types {name}=text)",
+            "{}: line {} does not fit: {what} for column {name:?}; to keep the text, ask for it (types={{{name:?}: \"text\"}}, in the shell --types {name}=text)",
             path.display(),
             line + 1
         ))
     });
     told.map_or_else(|| Error::invalid(follows(path, rows)).with_source(e), Error::invalid)
-}
-
-/// The type for what a caller asks.
-pub(super) fn asked_type(asked: &TextType, inferred: &DataType) -> DataType {
-    match asked {
-        TextType::Text => DataType::Utf8,
-        TextType::Plain(of) => of.clone(),
-        TextType::Decimal(precision, scale) => DataType::Decimal128(*precision, *scale),
-        TextType::Timestamp => match inferred {
-            DataType::Timestamp(unit, None) => DataType::Timestamp(*unit, None),
-            DataType::Date32 => DataType::Timestamp(TimeUnit::Second, None),
-            _ => DataType::Timestamp(TimeUnit::Microsecond, None),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_common::{DatasetName, Error, Result};
 
 use crate::convert;
 use crate::pieces::pieces;
+use crate::sound;
 
 /// The storable form of `schema`.
 ///
@@ -24,7 +25,7 @@ pub fn schema(name: &DatasetName, schema: &SchemaRef) -> Result<SchemaRef> {
         .map(|f| {
             plain(f.data_type()).map(|t| Field::new(f.name(), t, f.is_nullable() || f.data_type().is_null())).ok_or_else(|| {
                 let instead = match f.data_type() {
-                    DataType::Interval(_) => "to a duration, or to columns of months, days and nanoseconds, ",
+                    DataType::Interval(_) => "to a duration, or to columns of months, days and milliseconds, ",
                     _ => "",
                 };
                 Error::unsupported(format!("column {:?} of {name} has the type {}, which can't be stored: convert it {instead}first", f.name(), f.data_type()))
@@ -53,8 +54,9 @@ impl Storable {
     /// their own there.
     ///
     /// # Errors
-    /// `Invalid` where it has other columns, or a value does not fit, naming column and row.
+    /// `Invalid` where it has other columns, or a value does not fit or is none of its type, naming column and row.
     pub fn batches(&mut self, batch: RecordBatch) -> Result<Vec<RecordBatch>> {
+        sound::check(&batch, self.rows)?;
         let own = batch.schema();
         let same = own.fields().iter().zip(self.schema.fields()).all(|(a, b)| a.data_type() == b.data_type());
         if own.fields().len() != self.schema.fields().len() || same {
@@ -109,8 +111,8 @@ pub(crate) fn plain(of: &DataType) -> Option<DataType> {
         T::Float16 => T::Float32,
         // No value determined the type. Text is the type that most later values fit.
         T::Null => T::Utf8,
-        // Parquet's intervals have no nanoseconds.
-        T::Union(_, _) | T::Interval(IntervalUnit::MonthDayNano) => return None,
+        // Parquet's intervals have no nanoseconds, and few readers know Arrow's of days and milliseconds.
+        T::Union(_, _) | T::Interval(_) => return None,
         other => other.clone(),
     })
 }
@@ -119,7 +121,7 @@ pub(crate) fn plain(of: &DataType) -> Option<DataType> {
 mod tests {
     use super::*;
     use arrow::array::{Array, AsArray, DictionaryArray, Int32Array};
-    use arrow::datatypes::{Int8Type, Int32Type};
+    use arrow::datatypes::{Int8Type, Int32Type, IntervalUnit};
 
     #[test]
     fn categories_are_stored_as_their_texts() {
@@ -150,8 +152,10 @@ mod tests {
 
     #[test]
     fn types_without_a_stored_form_are_refused_by_name() {
-        let given = Arc::new(Schema::new(vec![Field::new("how long", DataType::Interval(IntervalUnit::MonthDayNano), true)]));
-        let error = schema(&"a.b".parse().unwrap(), &given).unwrap_err().to_string();
-        assert!(error.contains("how long") && error.contains("a.b") && error.contains("duration"), "{error}");
+        for unit in [IntervalUnit::MonthDayNano, IntervalUnit::DayTime, IntervalUnit::YearMonth] {
+            let given = Arc::new(Schema::new(vec![Field::new("how long", DataType::Interval(unit), true)]));
+            let error = schema(&"a.b".parse().unwrap(), &given).unwrap_err().to_string();
+            assert!(error.contains("how long") && error.contains("a.b") && error.contains("duration"), "{error}");
+        }
     }
 }

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::new_null_array;
+use arrow::array::{ArrayRef, new_null_array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use skytether_common::{Error, Result};
 
 use super::format::Batches;
 use super::options::{ReadOptions, SchemaMode};
-use super::{convert, hive, open, widen};
+use super::{convert, hive, open, sound, widen};
 
 /// The columns of a file.
 pub(super) struct Columns<'a> {
@@ -44,6 +44,8 @@ enum From {
     Column(usize),
     /// From a directory's name.
     Key(hive::Key),
+    /// From this column of the file, which a directory's name says as well.
+    Both(usize, hive::Key),
     /// The file does not have it.
     Nothing,
 }
@@ -116,8 +118,6 @@ pub(super) fn columns(files: &[Columns<'_>], options: &ReadOptions) -> Result<To
         }
         places.push(at);
     }
-    // What came with a later file is missing in those before it.
-    let short = places.iter().filter(|at| at.len() < common.len() || at.iter().any(Option::is_none)).count();
     for (place, field) in common.iter_mut().enumerate() {
         if places.iter().any(|at| at.get(place).copied().flatten().is_none()) {
             field.set_nullable(true);
@@ -137,13 +137,18 @@ pub(super) fn columns(files: &[Columns<'_>], options: &ReadOptions) -> Result<To
             {
                 own.set_data_type(field.data_type().clone());
             }
-            from.push(own.map_or(From::Nothing, From::Column));
+            from.push(match (own, key_of(file, field.name(), union)) {
+                (Some(own), None) => From::Column(own),
+                (Some(own), Some(key)) => From::Both(own, key.clone()),
+                (None, key) => key.map_or(From::Nothing, |key| From::Key(key.clone())),
+            });
         }
-        from.extend(keys.iter().map(|(key, _)| file.keys.iter().find(|(own, _)| own == key).map_or(From::Nothing, |key| From::Key(key.clone()))));
+        from.extend(keys.iter().map(|(key, _)| key_of(file, key, union).map_or(From::Nothing, |key| From::Key(key.clone()))));
         Map { reading: Arc::new(Schema::new(reading)), from }
     });
-    noted.short = short;
-    Ok(Together { maps: maps.collect(), notes: noted.told(files.len()), schema: Arc::new(Schema::new(all)) })
+    let maps: Vec<Map> = maps.collect();
+    noted.short = maps.iter().filter(|map| map.from.iter().take(common.len()).any(|from| matches!(from, From::Nothing))).count();
+    Ok(Together { maps, notes: noted.told(files.len()), schema: Arc::new(Schema::new(all)) })
 }
 
 /// The place of a file's column among those of the table.
@@ -161,6 +166,16 @@ fn place_of(common: &[Field], name: &str, own: usize, union: bool, file: &Column
         return None;
     }
     common.iter().position(|field| alike(&field))
+}
+
+/// Whether two names mean one column: in a union also in other cases of letters.
+fn is_same(a: &str, b: &str, union: bool) -> bool {
+    a == b || (union && a.to_lowercase() == b.to_lowercase())
+}
+
+/// What the directories of `file` say of a column.
+fn key_of<'a>(file: &Columns<'a>, name: &str, union: bool) -> Option<&'a hive::Key> {
+    file.keys.iter().find(|(key, _)| key == name).or_else(|| file.keys.iter().find(|(key, _)| is_same(key, name, union)))
 }
 
 fn check_names(file: &Columns<'_>) -> Result<()> {
@@ -198,25 +213,26 @@ fn difference(first: &SchemaRef, other: &SchemaRef) -> String {
     format!("{} columns instead of {}{which}", other.fields().len(), first.fields().len())
 }
 
-/// The columns that directories give. A file's own column of that name wins.
+/// The columns that only directories give.
 fn keys(files: &[Columns<'_>], common: &[Field], options: &ReadOptions) -> Result<Vec<(String, DataType)>> {
+    let union = options.schema == SchemaMode::Union;
     let mut names: Vec<&str> = Vec::new();
     for (key, _) in files.iter().flat_map(|file| file.keys) {
-        if !names.contains(&key.as_str()) && !common.iter().any(|field| field.name() == key) {
+        if !names.iter().any(|name| is_same(name, key, union)) && !common.iter().any(|field| is_same(field.name(), key, union)) {
             names.push(key);
         }
     }
     let mut found = Vec::new();
     for name in names {
-        if let Some(other) = files.iter().find(|file| !file.keys.iter().any(|(key, _)| key == name))
-            && options.schema == SchemaMode::Strict
+        if let Some(other) = files.iter().find(|file| key_of(file, name, union).is_none())
+            && !union
         {
             return Err(Error::invalid(format!(
                 "{} is in no directory called \"{name}=...\", as others are: give files of one kind, take nulls there (schema=\"union\", in the shell --schema union), or leave directories out (hive=False, in the shell --no-hive)",
                 other.path.display()
             )));
         }
-        let values = files.iter().flat_map(|file| file.keys).filter(|(key, _)| key == name).filter_map(|(_, value)| value.as_deref());
+        let values = files.iter().filter_map(|file| key_of(file, name, union)).filter_map(|(_, value)| value.as_deref());
         found.push((name.to_owned(), hive::type_of(name, values, &options.text)?));
     }
     Ok(found)
@@ -265,31 +281,40 @@ impl Map {
     }
 
     fn batch(&self, path: &Path, before: usize, batch: &RecordBatch, to: &SchemaRef) -> Result<RecordBatch> {
+        sound::check(batch, before).map_err(|e| Error::invalid(format!("{}: {e}", path.display())))?;
         let mut columns = Vec::with_capacity(self.from.len());
         for (from, field) in self.from.iter().zip(to.fields()) {
             columns.push(match from {
                 From::Nothing => new_null_array(field.data_type(), batch.num_rows()),
-                From::Key((key, value)) => hive::column(key, value.as_deref(), field.data_type(), batch.num_rows())?,
-                From::Column(at) => {
-                    let Some(own) = batch.columns().get(*at) else {
-                        return Err(Error::invalid(format!("{} has changed while it was read", path.display())));
-                    };
-                    convert::exactly(own, field.data_type()).map_err(|e| {
-                        let row = convert::row_at_fault(own, |part| convert::exactly(part, field.data_type()).is_err());
-                        let value = row.map(|row| format!(", row {}: {}", before + row + 1, convert::shown(own, row))).unwrap_or_default();
-                        Error::invalid(format!(
-                            "{}: column {:?}{value} does not fit the type {} that all files have together",
-                            path.display(),
-                            field.name(),
-                            field.data_type()
-                        ))
-                        .with_source(e)
-                    })?
+                From::Key(key) => hive::column(path, key, field.data_type(), batch.num_rows())?,
+                From::Column(at) => Self::own(path, before, batch, *at, field)?,
+                From::Both(at, key) => {
+                    let own = Self::own(path, before, batch, *at, field)?;
+                    hive::check_same(path, key, &own, before)?;
+                    own
                 }
             });
         }
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         RecordBatch::try_new_with_options(Arc::clone(to), columns, &options)
             .map_err(|e| Error::invalid(format!("{}: a batch does not keep its schema", path.display())).with_source(e))
+    }
+
+    /// Column `at` of a file's batch, which follows `before` rows, as `field`.
+    fn own(path: &Path, before: usize, batch: &RecordBatch, at: usize, field: &Field) -> Result<ArrayRef> {
+        let Some(own) = batch.columns().get(at) else {
+            return Err(Error::invalid(format!("{} has changed while it was read", path.display())));
+        };
+        convert::exactly(own, field.data_type()).map_err(|e| {
+            let row = convert::row_at_fault(own, |part| convert::exactly(part, field.data_type()).is_err());
+            let value = row.map(|row| format!(", row {}: {}", before + row + 1, convert::shown(own, row))).unwrap_or_default();
+            Error::invalid(format!(
+                "{}: column {:?}{value} does not fit the type {} that all files have together",
+                path.display(),
+                field.name(),
+                field.data_type()
+            ))
+            .with_source(e)
+        })
     }
 }

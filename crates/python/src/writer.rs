@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3_arrow::PyTable;
-use skytether::{DatasetWriter, Placement};
+use skytether::{DatasetWriter, Placement, files};
 use skytether_common::{Error, Result};
 use skytether_matrix::{MtxReader, TransposeOptions, Transposer};
 use tokio::sync::Mutex as AsyncMutex;
@@ -52,7 +52,13 @@ impl PyWriter {
             let mut guard = shared.lock().await;
             let writer = guard.as_mut().ok_or_else(over)?;
             let schema = reader.schema();
-            let batches = reader.map(|batch| batch.map_err(|e| Error::invalid("the source of rows failed").with_source(e)));
+            let mut rows = 0;
+            let batches = reader.map(|batch| {
+                let batch = batch.map_err(|e| Error::invalid("the source of rows failed").with_source(e))?;
+                files::check_values(&batch, rows)?;
+                rows += batch.num_rows();
+                Ok(batch)
+            });
             writer.write_table(&name, placement, schema, batches).await
         })
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 import warnings
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import pyarrow.feather as feather
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 from tables.compare import difference
+from tables.texts import csv_texts, csv_type, csv_values, inferred, near
 from tables.make import ORDER
 
 #: What the libraries raise for types that they do not write.
@@ -146,11 +148,16 @@ def duck(_: random.Random, table: pa.Table, place: Path) -> Carried:
 
 
 def as_text(rng: random.Random, table: pa.Table, place: Path) -> Carried:
-    """CSV, whose columns say their types when they are ingested."""
-    kept = [name for name in table.column_names if _csv_type(table[name].type)]
+    """CSV. Its columns say their types when they are ingested, or the values do."""
+    asked = rng.random() < 0.5
+    kept = [name for name in table.column_names if csv_type(table[name].type)]
     table = table.select(kept)
     options = {"delimiter": rng.choice([",", ";", "|", "tab"]), "quote": rng.choice(['"', "'"]), "header": rng.random() < 0.8 or not table.num_rows, "null": "<nothing>"}
     path = place / "t.csv"
+    texts = [csv_texts(rng, table[name]) for name in kept]
+    if not asked:
+        # The last column says the order of rows.
+        texts[:-1] = [near(rng, column) if rng.random() < 0.3 else column for column in texts[:-1]]
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(
             out, delimiter={"tab": "\t"}.get(options["delimiter"], options["delimiter"]), quotechar=options["quote"], lineterminator=rng.choice(["\n", "\r\n"]),
@@ -158,48 +165,34 @@ def as_text(rng: random.Random, table: pa.Table, place: Path) -> Carried:
         )  # fmt: skip
         if options["header"]:
             writer.writerow(kept)
-        for row in zip(*(_csv_texts(table[name]) for name in kept)):
-            writer.writerow(row)
+        for row in zip(*texts):
+            writer.writerow(["<nothing>" if value is None else value for value in row])
     names = kept if options["header"] else [f"column_{at + 1}" for at in range(len(kept))]
-    options["types"] = {name: _csv_type(table[at].type) for at, name in enumerate(names)}
-    for at, name in enumerate(kept):
-        if pa.types.is_string(table[name].type):
-            # An empty text is no value in CSV.
-            table = table.set_column(at, name, pa.array([value or None for value in table[name].to_pylist()], pa.string()))
-    return Carried(path, table.rename_columns(names), options)
-
-
-def _csv_type(of: pa.DataType) -> str | None:
-    t = pa.types
-    if t.is_integer(of) or of in (pa.float32(), pa.float64()):
-        return {"float": "float32", "double": "float64"}.get(str(of), str(of))
-    if t.is_decimal128(of) and of.scale >= 0:
-        return f"decimal({of.precision},{of.scale})"
-    return {"bool": "bool", "string": "text"}.get(str(of))
-
-
-def _csv_texts(column: pa.ChunkedArray) -> list[str]:
-    def text(value: object) -> str:
-        if value is None or value == "":
-            return "<nothing>"
-        return repr(value) if isinstance(value, float) else str(value)
-
-    if pa.types.is_decimal(column.type):
-        return ["<nothing>" if v is None else f"{v:f}" for v in column.to_pylist()]
-    return [text(value) for value in column.to_pylist()]
+    if asked:
+        options["types"] = {name: csv_type(table[at].type) for at, name in enumerate(names)}
+        wanted = [csv_values(column, table[at].type) for at, column in enumerate(texts)]
+    else:
+        wanted = [inferred(column) for column in texts]
+    return Carried(path, pa.table(wanted, names=names), options)
 
 
 def as_json(rng: random.Random, table: pa.Table, place: Path) -> Carried:
     """JSON, in lines or as one array; numbers, texts, truth values, and lists and objects of them."""
     kept = [name for name in table.column_names if _in_json(table[name].type)]
     table = table.select(kept) if table.num_rows else pa.table({ORDER: [0]})
-    rows = [{name: value for name, value in row.items() if value is not None or rng.random() < 0.5} for row in table.to_pylist()]
+    # JSON has no infinite numbers.
+    given = [{name: _finite(value) for name, value in row.items()} for row in table.to_pylist()]
+    table = pa.Table.from_pylist(given, table.schema)
+    # The first row has all keys: columns come in the order of their first keys.
+    rows = [{name: value for name, value in row.items() if at == 0 or value is not None or rng.random() < 0.5} for at, row in enumerate(given)]
     ascii_ = rng.random() < 0.5
     path = place / "t.json"
+    rows = [_signed(rng, row) for row in rows]
     if rng.random() < 0.5:
-        path.write_text(json.dumps(rows, ensure_ascii=ascii_, indent=rng.choice([None, 2])), encoding="utf-8")
+        text = json.dumps(rows, ensure_ascii=ascii_, indent=rng.choice([None, 2]))
     else:
-        path.write_text("".join(json.dumps(row, ensure_ascii=ascii_) + "\n" for row in rows), encoding="utf-8")
+        text = "".join(json.dumps(row, ensure_ascii=ascii_) + "\n" for row in rows)
+    path.write_text(text.replace(f'"{ZERO}"', "-0"), encoding="utf-8")
     return Carried(path, table)
 
 
@@ -207,7 +200,29 @@ def _in_json(of: pa.DataType) -> bool:
     t = pa.types
     if t.is_list(of) or t.is_large_list(of):
         return _in_json(of.value_type)
-    return t.is_boolean(of) or of in (pa.int64(), pa.int32(), pa.string(), pa.large_string())
+    if t.is_struct(of):
+        return all(_in_json(field.type) for field in of)
+    return t.is_boolean(of) or t.is_integer(of) or of in (pa.float64(), pa.float32(), pa.string(), pa.large_string())
+
+
+#: Where JSON has a zero with a sign, which Python does not write.
+ZERO = "<-0>"
+
+
+def _signed(rng: random.Random, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_signed(rng, item) for item in value]
+    if isinstance(value, dict):
+        return {name: _signed(rng, item) for name, item in value.items()}
+    return ZERO if type(value) is int and value == 0 and rng.random() < 0.5 else value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 CARRIERS: dict[str, Carrier] = {
