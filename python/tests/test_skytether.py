@@ -367,12 +367,14 @@ def test_a_column_without_a_value(fleet, tmp_path, source):
 
 
 def test_directories_and_patterns_leave_hidden_files_out(fleet, tmp_path):
+    here = tmp_path / "files"  # The fleet is in tmp_path.
+    here.mkdir()
     for name in ("a.csv", "b.csv", ".hidden.csv"):
-        (tmp_path / name).write_text(f"v\n{len(name)}\n")
-    for n, source in enumerate((tmp_path, tmp_path / "*.csv", str(tmp_path / "*.csv"))):
+        (here / name).write_text(f"v\n{len(name)}\n")
+    for n, source in enumerate((here, here / "*.csv", str(here / "*.csv"))):
         fleet.ingest(source, f"d.found{n}")
         assert fleet.sql(f"SELECT v FROM d.found{n}").to_arrow().to_pydict() == {"v": [5, 5]}
-    fleet.ingest(tmp_path / ".hidden.csv", "d.hidden")
+    fleet.ingest(here / ".hidden.csv", "d.hidden")
     assert fleet.sql("SELECT v FROM d.hidden").to_arrow().to_pydict() == {"v": [11]}
     (tmp_path / "empty").mkdir()
     for nothing in ("no.csv", "no*.csv", "empty"):

@@ -4,8 +4,8 @@
 use arrow::array::{Array, ArrayRef, AsArray, GenericByteArray, GenericByteViewArray, GenericListArray, GenericListViewArray, OffsetSizeTrait, RunArray};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{
-    ArrowNativeType, ArrowPrimitiveType, ByteArrayType, ByteViewType, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Int16Type,
-    Int32Type, Int64Type, RunEndIndexType,
+    ArrowNativeType, ArrowPrimitiveType, ByteArrayType, ByteViewType, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType,
+    Int16Type, Int32Type, Int64Type, RunEndIndexType,
 };
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
@@ -29,6 +29,11 @@ pub fn check(batch: &RecordBatch, before: usize) -> Result<()> {
     Ok(())
 }
 
+/// Whether all values have at most `precision` digits. (Arrow's own check refuses all negative scales.)
+fn fit<T: DecimalType>(array: &ArrayRef, precision: u8) -> bool {
+    array.as_primitive::<T>().iter().flatten().all(|value| T::is_valid_decimal_precision(value, precision))
+}
+
 /// What is wrong with a value of `array`, for people.
 fn wrong(array: &ArrayRef) -> Option<String> {
     use DataType as T;
@@ -43,10 +48,10 @@ fn wrong(array: &ArrayRef) -> Option<String> {
         T::LargeBinary => bytes(array.as_binary::<i64>(), false),
         T::Utf8View => views(array.as_string_view(), true),
         T::BinaryView => views(array.as_binary_view(), false),
-        T::Decimal32(p, _) => decimal(array.as_primitive::<Decimal32Type>().validate_decimal_precision(*p).is_ok()),
-        T::Decimal64(p, _) => decimal(array.as_primitive::<Decimal64Type>().validate_decimal_precision(*p).is_ok()),
-        T::Decimal128(p, _) => decimal(array.as_primitive::<Decimal128Type>().validate_decimal_precision(*p).is_ok()),
-        T::Decimal256(p, _) => decimal(array.as_primitive::<Decimal256Type>().validate_decimal_precision(*p).is_ok()),
+        T::Decimal32(p, _) => decimal(fit::<Decimal32Type>(array, *p)),
+        T::Decimal64(p, _) => decimal(fit::<Decimal64Type>(array, *p)),
+        T::Decimal128(p, _) => decimal(fit::<Decimal128Type>(array, *p)),
+        T::Decimal256(p, _) => decimal(fit::<Decimal256Type>(array, *p)),
         T::Dictionary(_, _) => dictionary(array),
         T::RunEndEncoded(ends, _) => match ends.data_type() {
             T::Int16 => runs(array.as_run::<Int16Type>()),
@@ -227,6 +232,8 @@ mod tests {
         let values = vec![Some(1), None, Some(10i128.pow(38)), Some(1)];
         let column = Decimal128Array::from(values).with_data_type(DataType::Decimal128(38, 0));
         assert!(told(Arc::new(column.slice(0, 2))).is_none());
+        let hundreds = Decimal128Array::from(vec![1, -1, 99_999]).with_data_type(DataType::Decimal128(5, -2));
+        assert!(told(Arc::new(hundreds)).is_none());
         assert!(told(Arc::new(column)).unwrap().contains("row 13: it has more digits than its type, Decimal128(38, 0), holds"));
     }
 }

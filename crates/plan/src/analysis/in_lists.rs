@@ -10,6 +10,8 @@
 //! that allow, below `OR`, and those that forbid, below `AND`. A condition need not tell false from NULL, so in it only
 //! lists that forbid count.
 
+use std::collections::{HashMap, HashSet};
+
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -32,17 +34,21 @@ fn within(e: Expr, is_condition: bool, schema: &DFSchema) -> Result<Transformed<
     if !is_connective(&e) {
         return e.map_children(|child| within(child, false, schema));
     }
-    let mut lists = Vec::new();
+    let mut lists = HashMap::new();
     collect(&e, Place { holds: true, and: false, or: false }, &mut lists);
     let nulls = has_null(&e);
-    let apart: Vec<Expr> = lists
-        .iter()
-        .filter(|(value, _)| lists.iter().filter(|(other, _)| value == other).count() > 1)
-        .filter(|(_, place)| if place.holds { place.and && !is_condition } else { place.or })
-        .filter(|(value, _)| value.nullable(schema).unwrap_or(true) || nulls)
-        .map(|(value, _)| (*value).clone())
-        .collect();
+    let merges = |lists: &Lists| lists.count > 1 && (lists.forbid_below_or || lists.allow_below_and && !is_condition);
+    let apart: HashSet<Expr> =
+        lists.into_iter().filter(|(value, lists)| merges(lists) && (nulls || value.nullable(schema).unwrap_or(true))).map(|(value, _)| value.clone()).collect();
     connected(e, &apart, schema)
+}
+
+/// The lists over one value.
+#[derive(Default)]
+struct Lists {
+    count: usize,
+    allow_below_and: bool,
+    forbid_below_or: bool,
 }
 
 /// Where a list stands: whether it allows, and what joins it with others. `NOT` turns all of it around.
@@ -53,8 +59,8 @@ struct Place {
     or: bool,
 }
 
-/// The values that the lists of a tree of AND, OR and NOT are about, each with its place.
-fn collect<'e>(e: &'e Expr, place: Place, lists: &mut Vec<(&'e Expr, Place)>) {
+/// The lists of a tree of AND, OR and NOT, by the values that they are about.
+fn collect<'e>(e: &'e Expr, place: Place, lists: &mut HashMap<&'e Expr, Lists>) {
     match e {
         Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) => {
             let is_and = (*op == Operator::And) == place.holds;
@@ -65,14 +71,18 @@ fn collect<'e>(e: &'e Expr, place: Place, lists: &mut Vec<(&'e Expr, Place)>) {
         Expr::Not(inner) => collect(inner, Place { holds: !place.holds, ..place }, lists),
         other => {
             if let Some((value, negated)) = listed(other) {
-                lists.push((value, Place { holds: place.holds != negated, ..place }));
+                let lists = lists.entry(value).or_default();
+                let allows = place.holds != negated;
+                lists.count += 1;
+                lists.allow_below_and |= allows && place.and;
+                lists.forbid_below_or |= !allows && place.or;
             }
         }
     }
 }
 
 /// A tree of AND, OR and NOT, with the lists over the values `apart` kept apart.
-fn connected(e: Expr, apart: &[Expr], schema: &DFSchema) -> Result<Transformed<Expr>> {
+fn connected(e: Expr, apart: &HashSet<Expr>, schema: &DFSchema) -> Result<Transformed<Expr>> {
     if is_connective(&e) {
         return e.map_children(|child| connected(child, apart, schema));
     }
