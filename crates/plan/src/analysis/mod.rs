@@ -1,11 +1,12 @@
 //! Rules of the host over logical plans, before DataFusion's optimiser. Each gives a form that DataFusion answers
 //! wrongly, or at any price, another form with the right answer.
 //!
-//! They run in this order. Later ones see what earlier ones made. All but the first run once types are known.
+//! They run in this order. Later ones see what earlier ones made. All but the first three run once types are known.
 //!
 //! | rule | about |
 //! |---|---|
 //! | [`growth`] | conditions that are too large once they are written out, and lists |
+//! | [`copies`] | subqueries that are planned several times |
 //! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`in_lists`] | lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
@@ -14,6 +15,7 @@
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
+mod copies;
 mod frames;
 mod growth;
 mod in_lists;
@@ -37,7 +39,7 @@ type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 /// The rules, in the order in which they run, with DataFusion's own.
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    let before = [rule("growth", growth::check), rule("frames", frames::rewrite)];
+    let before = [rule("growth", growth::check), rule("copies", copies::check), rule("frames", frames::rewrite)];
     let typed = [
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),
