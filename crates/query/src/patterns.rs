@@ -181,7 +181,13 @@ fn similar(pattern: &str, escape: Option<char>) -> Result<String> {
 
 /// The rest of a number of repetitions, with its braces.
 fn times(chars: &mut Peekable<Chars<'_>>) -> Option<String> {
-    let inner: String = chars.take_while(|c| *c != '}').collect();
+    let mut inner = String::new();
+    loop {
+        match chars.next()? {
+            '}' => break,
+            c => inner.push(c),
+        }
+    }
     let (least, most) = inner.split_once(',').unwrap_or((&inner, ""));
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     (number(least) && (most.is_empty() || number(most))).then(|| format!("{{{inner}}}"))
@@ -215,9 +221,9 @@ fn bracket(chars: &mut Peekable<Chars<'_>>, escape: Option<char>) -> Option<Stri
     Some(out)
 }
 
-/// Adds `c` as itself to a regular expression.
+/// Adds `c` as itself to a regular expression. Behind `\`, others than these have a meaning: `\<` begins a word.
 fn quote(c: char, out: &mut String) {
-    if c.is_ascii_punctuation() {
+    if r"\.+*?()|[]{}^$#&-~".contains(c) {
         out.push('\\');
     }
     out.push(c);
@@ -256,8 +262,8 @@ mod tests {
         for (given, expected) in [
             ("foo(_|%|bar)%", r"(?s)^(?:foo(?:.|.*|bar).*)$"),
             ("a.b^c$", r"(?s)^(?:a\.b\^c\$)$"),
-            (r"10\%", r"(?s)^(?:10\%)$"),
-            ("[%_a-z]+", r"(?s)^(?:[\%\_a-z]+)$"),
+            (r"10\%<b>", r"(?s)^(?:10%<b>)$"),
+            ("[%_a-z]+", "(?s)^(?:[%_a-z]+)$"),
             ("[[:alpha:]0-9]+", "(?s)^(?:[[:alpha:]0-9]+)$"),
             ("[^][&~]", r"(?s)^(?:[^\]\[\&\~])$"),
             ("a{2}b{1,}c{0,3}]}", r"(?s)^(?:a{2}b{1,}c{0,3}\]\})$"),
@@ -270,7 +276,7 @@ mod tests {
 
     #[test]
     fn patterns_that_are_none_are_refused() {
-        for pattern in ["b)|(a", "(a", "a)", "(?i)a", "a*?", "a**", "*a", "a|+", "a{", "a{x}", "a{,2}", "[a", "[[:alfa:]]", "[[=a=]]", "[]"] {
+        for pattern in ["b)|(a", "(a", "a)", "(?i)a", "a*?", "a**", "*a", "a|+", "a{", "a{2", "a{x}", "a{,2}", "[a", "[[:alfa:]]", "[[=a=]]", "[]"] {
             let error = similar(pattern, Some('\\')).unwrap_err();
             assert!(error.message().starts_with("SIMILAR TO"), "{error}");
         }
