@@ -24,6 +24,14 @@ def _columns(count: int) -> str:
     return ", ".join(f"a + {n} AS c{n}" for n in range(count))
 
 
+def _within(levels: int, condition: str) -> str:
+    """A query whose condition has the query of the level below in the place of `{q}`."""
+    query = "SELECT a FROM lab.t"
+    for _ in range(levels):
+        query = f"SELECT a FROM lab.t WHERE {condition.format(q=query)}"
+    return query
+
+
 _CONCAT = "concat(x, x, x, x, x, x, x, x)"
 _CASE = "CASE WHEN x > 'a' THEN x ELSE lower(x) END"
 
@@ -54,6 +62,18 @@ QUERIES: dict[str, str] = {
     "a condition on a CASE of CASEs": f"SELECT count(*) AS n FROM {_nested(20, _CASE)} WHERE x > 'a'",
     "columns of columns": f"SELECT count(x) AS n FROM {_nested(9, _CONCAT)}",
     "CASEs of CASEs": f"SELECT count(x) AS n FROM {_nested(20, _CASE)}",
+    "IN below OR, 10 levels": _within(10, "a IN ({q}) OR a = 1"),
+    "NOT IN below NOT, 12 levels": _within(12, "NOT (a NOT IN ({q}) AND s = 'x1')"),
+    "BETWEEN of subqueries, 15 levels": _within(15, "(SELECT max(a) FROM ({q}) x) BETWEEN 1 AND 9"),
+    "concat_ws with a long separator": "SELECT length(concat_ws(repeat('x', 100000000), " + ", ".join(["'a'"] * 20) + ")) AS n",
+    "array_to_string with a long separator": "SELECT length(array_to_string(array_repeat('', 2000), repeat('x', 1000000))) AS n",
+    "regexp_replace of each letter": "SELECT length(regexp_replace(repeat('a', 1000000), 'a', repeat('x', 2000), 'g')) AS n",
+    "array_resize with a long text": "SELECT cardinality(array_resize(array_repeat('', 1), 2000, repeat('x', 1000000))) AS n",
+    "array_repeat of a long list": "SELECT cardinality(array_repeat(make_array(repeat('x', 1000000)), 2000)) AS n",
+    "array_replace_all with a long text": "SELECT cardinality(array_replace_all(array_repeat('y', 2000), 'y', repeat('x', 1000000))) AS n",
+    "lpad with wide letters": "SELECT length(lpad('', 120000000, '漢')) AS n",
+    "translate to wide letters": "SELECT length(translate(repeat('a', 100000000), 'a', '漢')) AS n",
+    "|| of long lists": "SELECT cardinality(" + " || ".join(["array_repeat(repeat('x', 10000000), 5)"] * 20) + ") AS n",
     "range of 10 billion": "SELECT cardinality(range(0, 10000000000)) AS n",
     "series of 10 billion rows": "SELECT count(*) AS n FROM generate_series(0, 10000000000) WHERE value % 7 = 9",
     "a recursion without an end": "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) AS n FROM r",

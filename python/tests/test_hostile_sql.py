@@ -47,6 +47,18 @@ REFUSED = {
     "a condition on a CASE of CASEs": "terms once its columns are written out",
     "columns of columns": "concat: the results",
     "a regular expression that backtracks": "regular expression",
+    "IN below OR, 10 levels": "once its subqueries are written out",
+    "NOT IN below NOT, 12 levels": "once its subqueries are written out",
+    "BETWEEN of subqueries, 15 levels": "once its subqueries are written out",
+    "concat_ws with a long separator": "concat_ws: the results",
+    "array_to_string with a long separator": "array_to_string: the results",
+    "regexp_replace of each letter": "regexp_replace: the results",
+    "array_resize with a long text": "array_resize: the results",
+    "array_repeat of a long list": "array_repeat: the results",
+    "array_replace_all with a long text": "array_replace_all: the results",
+    "lpad with wide letters": "lpad: the results",
+    "translate to wide letters": "translate: the results",
+    "|| of long lists": "the results",
     "range of 10 billion": "range: the results",
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
@@ -22,6 +22,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
 use crate::matrix_writer;
+use crate::nesting::check_nesting;
 use crate::partition_writer::PartitionWriter;
 use crate::row_router::RowRouter;
 use crate::stripe_encoder::StripeEncoder;
@@ -33,34 +34,6 @@ use skytether_catalog::records::code_map::{INNER_PARITY, PARITY};
 use skytether_catalog::records::index::IndexRecord;
 use skytether_catalog::records::root::{DatasetKind, MatrixRecord, PLAIN_FORMAT, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord};
 use skytether_catalog::root_store::Catalog;
-
-/// The deepest nesting of a column that can be stored. Queries over columns of 40 levels can be planned, and metadata
-/// slices with 60 can be read. The difference is room for the relations around the type in a plan.
-pub const MAX_NESTING: usize = 32;
-
-/// Levels of lists, structs and maps in a type: none for a number. A map is a list of structs, so it counts twice.
-#[must_use]
-pub fn nesting(of: &DataType) -> usize {
-    let (mut deepest, mut left) = (0, vec![(of, 0)]);
-    while let Some((of, around)) = left.pop() {
-        deepest = deepest.max(around);
-        match of {
-            DataType::List(f)
-            | DataType::LargeList(f)
-            | DataType::ListView(f)
-            | DataType::LargeListView(f)
-            | DataType::FixedSizeList(f, _)
-            | DataType::Map(f, _) => {
-                left.push((f.data_type(), around + 1));
-            }
-            DataType::RunEndEncoded(_, f) => left.push((f.data_type(), around)),
-            DataType::Dictionary(_, of) => left.push((of, around)),
-            DataType::Struct(fields) => left.extend(fields.iter().map(|f| (f.data_type(), around + 1))),
-            _ => {}
-        }
-    }
-    deepest
-}
 
 /// Attempts of a commit that conflicts with a change of the record that did not change the content, such as a move.
 const ATTEMPTS: usize = 8;
@@ -569,18 +542,6 @@ fn check_schema(name: &DatasetName, schema: &SchemaRef) -> Result<()> {
         return Err(Error::invalid(format!("{name} has no columns")));
     }
     check_nesting(name, schema)
-}
-
-/// Refuses columns that some reader would refuse later: a plan that names the type has messages within messages, and so
-/// has the schema in a metadata slice.
-fn check_nesting(name: &DatasetName, schema: &SchemaRef) -> Result<()> {
-    match schema.fields().iter().map(|field| (field, nesting(field.data_type()))).find(|(_, levels)| *levels > MAX_NESTING) {
-        None => Ok(()),
-        Some((field, levels)) => Err(Error::unsupported(format!(
-            "column {:?} of {name} is nested {levels} levels deep, and at most {MAX_NESTING} can be stored (a list or struct is one level, a map two): flatten it, or keep it as text",
-            field.name()
-        ))),
-    }
 }
 
 fn conform(name: &DatasetName, table: &str, schema: &SchemaRef, batch: RecordBatch) -> Result<RecordBatch> {

@@ -47,6 +47,7 @@
 
 pub mod dataset_writer;
 pub mod matrix_writer;
+pub mod nesting;
 mod partition_writer;
 pub mod row_router;
 pub mod stripe_encoder;

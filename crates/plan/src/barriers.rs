@@ -255,16 +255,34 @@ mod tests {
         assert!(!shown.contains("BarrierExec"), "{shown}");
     }
 
-    #[tokio::test]
-    async fn filters_of_other_columns_pass() {
-        let state = SessionStateBuilder::new().with_default_features().with_physical_optimizer_rules(guarded(PhysicalOptimizer::default().rules)).build();
-        let context = SessionContext::new_with_state(state);
+    /// The filters of a plan for `condition` above a join, from the top. Both sides have the column `k` and a filter
+    /// that takes others in.
+    async fn filters(condition: &str) -> Vec<String> {
+        let config = datafusion::prelude::SessionConfig::new().with_target_partitions(1);
+        let rules = guarded(vec![Arc::new(FilterPushdown::new())]);
+        let state = SessionStateBuilder::new().with_default_features().with_config(config).with_optimizer_rules(vec![]).with_physical_optimizer_rules(rules);
+        let context = SessionContext::new_with_state(state.build());
         for name in ["a", "b"] {
             context.sql(&format!("CREATE TABLE {name} AS SELECT value AS k, value AS {name}_v FROM generate_series(1, 100)")).await.unwrap();
         }
-        let sql = "SELECT count(*) FROM a JOIN b ON a.k = b.k WHERE b_v IN (SELECT a_v FROM a WHERE a_v < 10)";
-        let rows = context.sql(sql).await.unwrap().collect().await.unwrap();
-        assert!(pretty_format_batches(&rows).unwrap().to_string().contains("| 9 "), "nine pairs");
+        let side = |name: &str| format!("(SELECT * FROM {name} WHERE {name}_v > 1) AS {name}");
+        let sql = format!("SELECT a_v, b_v FROM {} JOIN {} ON a.k = b.k WHERE {condition}", side("a"), side("b"));
+        let plan = context.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+        let shown = datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string();
+        shown.lines().filter(|line| line.contains("FilterExec")).map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn filters_of_other_columns_pass() {
+        let [a, b] = filters("b_v < 5").await.try_into().unwrap();
+        assert!(a.contains("a_v") && !a.contains("b_v") && !a.contains("< 5"), "{a}");
+        assert!(b.contains("b_v") && b.contains("< 5"), "{b}");
+    }
+
+    #[tokio::test]
+    async fn filters_of_a_name_that_comes_twice_stay() {
+        let [top, a, b] = filters("b.k < 5").await.try_into().unwrap();
+        assert!(top.contains("< 5") && !a.contains("< 5") && !b.contains("< 5"), "{top} {a} {b}");
     }
 
     #[tokio::test]

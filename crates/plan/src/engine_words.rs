@@ -67,7 +67,8 @@ const NODES: [&str; 13] = [
 const SUBQUERIES: [&str; 3] = ["__correlated_sq_", "__scalar_sq_", "__exists_sq_"];
 
 /// What is said of a subquery that can't be planned.
-const NO_SUBQUERY: &str = "a subquery in this place can't be run: write it as a join, or as a condition of its own in WHERE";
+const NO_SUBQUERY: &str =
+    "a subquery in this place, or tied to the outer row in this way, can't be run: write it as a join, or as a column of a subquery in FROM";
 
 /// Words that only mean something to who knows the engine's code.
 const INSIDE: [&str; 8] = ["DataFusion", "datafusion", "LogicalPlan", "PhysicalExpr", "ExecutionPlan", "logical plan", "physical plan", "::"];
@@ -77,6 +78,7 @@ pub(crate) fn plain(text: &str) -> Plain {
     let own = REPORTS.iter().any(|words| text.contains(words));
     let cut = REPORTS.iter().filter_map(|words| text.find(words)).min().unwrap_or(text.len());
     let mut said = text.get(..cut).unwrap_or(text).trim_end().to_owned();
+    said = without_hidden_keys(&said);
     if let Some(told) = told(text, &said) {
         return told;
     }
@@ -110,7 +112,7 @@ fn told(text: &str, said: &str) -> Option<Plain> {
         let text = if subquery { NO_SUBQUERY } else { "an expression in this place can't be run" };
         return Some(Plain::of(text, Kind::Unsupported));
     }
-    if SUBQUERIES.iter().any(|name| said.contains(name)) {
+    if SUBQUERIES.iter().any(|name| said.contains(name)) || text.contains("subquery can only be used in ") {
         return Some(Plain::of(NO_SUBQUERY, Kind::Unsupported));
     }
     if text.contains("should be rewritten to LogicalPlan::Unnest") {
@@ -165,6 +167,27 @@ fn call(text: &str) -> Option<String> {
         Some(call) => format!("{name} does not take arguments of these types: {call}"),
         None => format!("{name} does not take arguments of these types"),
     })
+}
+
+/// Without the names that merged keys and their sides have in plans: `a.__key_a_k` is `a.k`, `__merged_a.k` is `k`.
+fn without_hidden_keys(text: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find("__key_") {
+        let (before, hidden) = (rest.get(..at).unwrap_or_default(), rest.get(at + "__key_".len()..).unwrap_or_default());
+        out.push_str(before);
+        // The relation stands before the name, and within.
+        let relation = out.trim_end_matches('"').trim_end_matches('.').trim_end_matches('"');
+        let begin = relation.rfind(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$')).map_or(0, |at| at + 1);
+        let inner = relation.get(begin..).unwrap_or_default();
+        rest = hidden.strip_prefix(inner).and_then(|hidden| hidden.strip_prefix('_')).unwrap_or(hidden);
+    }
+    out.push_str(rest);
+    while let Some(at) = out.find("__merged_") {
+        let end = out.get(at..).and_then(|name| name.find('.')).map_or(out.len(), |dot| at + dot + 1);
+        let begin = if out.get(..at).is_some_and(|before| before.ends_with('"')) { at - 1 } else { at };
+        out.replace_range(begin..end, "");
+    }
+    out
 }
 
 /// Without the names of the engine's classes, in front and within.
@@ -272,6 +295,19 @@ mod tests {
             (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
         ] {
             assert_eq!(plain(&text), Plain::of(plainly, kind));
+        }
+    }
+
+    #[test]
+    fn keys_have_the_names_that_the_query_gives_them() {
+        for (text, left) in [
+            ("no field named z. Valid fields are __merged_a.k, a.__key_a_k, b.w", "no field named z. Valid fields are k, a.k, b.w"),
+            ("a.\"__key_a_x.y\"", "a.\"x.y\""),
+            ("\"__merged_A\".\"K\"", "\"K\""),
+            ("a.__key_a_k AS k", "a.k AS k"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(without_hidden_keys(text), left);
         }
     }
 

@@ -34,6 +34,7 @@ mod identifiers;
 mod ignored_clauses;
 pub(crate) mod information_schema;
 pub mod join_key_routing;
+mod join_numbers;
 pub mod mentioned_columns;
 mod merged_keys;
 pub mod narrow_table;

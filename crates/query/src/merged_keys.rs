@@ -1,30 +1,42 @@
-//! The column that `USING` and `NATURAL` merge, in right and full joins.
+//! The column that `USING` and `NATURAL` merge.
 //!
 //! SQL says: the merged column is the left one in inner and left joins, the right one in right joins, and whichever is
-//! there in full joins. DataFusion always takes the left one. Here such a join becomes a relation of its own, in
-//! parentheses, and [`MergedKeys`] plans it as a join with `ON` below a projection that merges the keys. What is left
-//! of the former keys, `a.k` and `b.k`, stays only where the query names one: `SELECT *` has each key once.
+//! there in full joins. DataFusion always takes the left one, and below `*` the one whose relation's name comes first.
+//! Here such a join becomes a relation of its own, in parentheses. [`MergedKeys`] plans it as a join with `ON` below a
+//! projection that merges the keys. The merged key has the left key's place. What is left of the former keys, `a.k` and
+//! `b.k`, stays only where the query names one: `SELECT *` has each key once.
 //!
-//! DataFusion plans inner and left joins rightly, and keeps `a.k` and `b.k`. But it takes the key in a `WHERE` for
-//! ambiguous. A query that fails with that is planned again, with the keys of these joins merged as well.
+//! DataFusion plans inner and left joins rightly where no `*` is, and keeps `a.k` and `b.k`. But it takes the key in a
+//! `WHERE` for ambiguous. A query that fails with that is planned again, with the keys of these joins merged as well.
+//!
+//! Which columns `NATURAL` merges, and which ones `a.*` has, is only known while the join is planned. Then the query is
+//! planned once more, with their names written out ([`Learned`]).
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use datafusion::common::{Column, JoinType, Result, TableReference, plan_err};
+use datafusion::common::{Column, JoinType, Result, TableReference, internal_err, plan_err};
 use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{Join, JoinConstraint, JoinOperator, Select, TableFactor, TableWithJoins, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::ast::{
+    Join, JoinConstraint, JoinOperator, Select, SelectItem, SetExpr, Statement as SqlStatement, TableFactor, TableWithJoins, Visit, VisitMut, Visitor,
+    VisitorMut,
+};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
 
+use crate::join_numbers::{Learned, Mark, number};
 use crate::side_keys::{self, SideKeys};
 
-/// Plans right and full joins by `USING` and `NATURAL`.
+/// Plans joins by `USING` and `NATURAL`.
 #[derive(Debug)]
 pub(crate) struct MergedKeys {
     sides: SideKeys,
     of: Joins,
+    learned: Arc<Learned>,
 }
 
 /// The joins whose keys are merged.
@@ -53,37 +65,87 @@ impl Joins {
     }
 }
 
+impl Joins {
+    /// Those whose keys are merged in `statement` at first: all, if a `*` shows the keys of an inner or a left one.
+    pub(crate) fn of(statement: &Statement) -> Self {
+        let Statement::Statement(inner) = statement else { return Self::Outer };
+        if Visit::visit(inner.as_ref(), &mut Starred).is_break() { Self::All } else { Self::Outer }
+    }
+
+    /// Whether `from` joins by `USING` or `NATURAL`, outside of subqueries.
+    fn any_in(self, from: &TableWithJoins) -> bool {
+        let within = |factor: &TableFactor| matches!(factor, TableFactor::NestedJoin { table_with_joins, .. } if self.any_in(table_with_joins));
+        within(&from.relation) || from.joins.iter().any(|join| self.merge(join) || within(&join.relation))
+    }
+}
+
+/// Ends at a `*` over joins by `USING` or `NATURAL`, and at such joins in parentheses with a name, which are a `*` of
+/// their own.
+struct Starred;
+
+impl Visitor for Starred {
+    type Break = ();
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        let star = select.projection.iter().any(|item| matches!(item, SelectItem::Wildcard(_)));
+        if star && select.from.iter().any(|from| Joins::All.any_in(from)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+        match factor {
+            TableFactor::NestedJoin { table_with_joins, alias: Some(_) } if Joins::All.any_in(table_with_joins) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
 /// Puts parentheses around the joins of `statement` that need a merged key. Returns their planner, if there are any.
 ///
 /// # Errors
 /// A select list that names the keys of both sides alike.
-pub(crate) fn wrap(statement: &mut Statement, of: Joins) -> skytether_common::Result<Option<MergedKeys>> {
+pub(crate) fn wrap(statement: &mut Statement, of: Joins, learned: &Arc<Learned>) -> skytether_common::Result<Option<MergedKeys>> {
     let Statement::Statement(inner) = statement else { return Ok(None) };
-    let mut any = Merging { any: false, of };
-    let _ = VisitMut::visit(inner.as_mut(), &mut any);
-    if !any.any {
+    if Visit::visit(inner.as_ref(), &mut Merging { of }).is_continue() {
         return Ok(None);
     }
-    let sides = side_keys::rename(inner.as_mut(), of)?;
+    let _ = VisitMut::visit(inner.as_mut(), &mut Named { of });
+    number(inner.as_mut(), of, learned);
+    let sides = side_keys::rename(inner.as_mut(), of, learned)?;
     let _ = VisitMut::visit(inner.as_mut(), &mut Wrapped { of });
-    Ok(Some(MergedKeys { sides, of }))
+    Ok(Some(MergedKeys { sides, of, learned: Arc::clone(learned) }))
 }
 
+/// Ends at a join whose keys are merged.
 struct Merging {
-    any: bool,
     of: Joins,
 }
 
-impl VisitorMut for Merging {
+impl Visitor for Merging {
     type Break = ();
 
-    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
-        self.any |= select.from.iter().any(|from| from.joins.iter().any(|join| self.of.merge(join)));
-        ControlFlow::Continue(())
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        if select.from.iter().any(|from| self.of.any_in(from)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// Joins in parentheses with a name become subqueries: nothing outside names the relations within.
+struct Named {
+    of: Joins,
+}
+
+impl VisitorMut for Named {
+    type Break = ();
 
     fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-        self.any |= matches!(factor, TableFactor::NestedJoin { table_with_joins, .. } if table_with_joins.joins.iter().any(|join| self.of.merge(join)));
+        if let TableFactor::NestedJoin { table_with_joins, alias: Some(alias) } = factor
+            && self.of.any_in(table_with_joins)
+            && let Some(SqlStatement::Query(mut subquery)) =
+                Parser::parse_sql(&GenericDialect {}, "SELECT * FROM x").ok().and_then(|mut statements| statements.pop())
+            && let SetExpr::Select(select) = subquery.body.as_mut()
+        {
+            select.from = vec![table_with_joins.as_ref().clone()];
+            *factor = TableFactor::Derived { lateral: false, subquery, alias: Some(alias.clone()), sample: None };
+        }
         ControlFlow::Continue(())
     }
 }
@@ -153,22 +215,26 @@ impl RelationPlanner for MergedKeys {
         else {
             return original(TableFactor::NestedJoin { table_with_joins, alias });
         };
-        let constraint = constraint.clone();
-        let natural = matches!(constraint, JoinConstraint::Natural);
+        let JoinConstraint::Using(mut names) = constraint.clone() else { return internal_err!("a join by NATURAL without a number") };
+        let Some(mark) = Mark::take(&mut names) else { return internal_err!("a join by USING without a number") };
         let TableWithJoins { relation, mut joins } = *table_with_joins;
         let Some(join) = joins.pop() else { return original(relation) };
         let (left, right) = (context.plan(relation)?, context.plan(join.relation)?);
-        let names = match constraint {
-            JoinConstraint::Using(names) => names
+        self.learned.sides(mark.join, &[left.schema(), right.schema()]);
+        let names = if mark.natural {
+            let names = common(&left, &right);
+            self.learned.natural(mark.join, &names);
+            names
+        } else {
+            names
                 .into_iter()
                 .map(|mut name| match (name.0.pop().and_then(|part| part.as_ident().cloned()), name.0.is_empty()) {
                     (Some(ident), true) => Ok(context.normalize_ident(ident)),
                     _ => plan_err!("USING names columns that both sides have, without a relation"),
                 })
-                .collect::<Result<Vec<_>>>()?,
-            _ => common(&left, &right),
+                .collect::<Result<Vec<_>>>()?
         };
-        let plan = self.merged(left, right, join_type, &names, natural)?;
+        let plan = self.merged(left, right, join_type, &names, mark.join)?;
         Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, alias))))
     }
 }
@@ -185,33 +251,28 @@ fn common(left: &LogicalPlan, right: &LogicalPlan) -> Vec<String> {
 }
 
 impl MergedKeys {
-    fn merged(&self, left: LogicalPlan, right: LogicalPlan, join_type: JoinType, names: &[String], natural: bool) -> Result<LogicalPlan> {
+    fn merged(&self, left: LogicalPlan, right: LogicalPlan, join_type: JoinType, names: &[String], join: usize) -> Result<LogicalPlan> {
         let keys = names.iter().map(|name| Ok((Key::of(&left, name)?, Key::of(&right, name)?))).collect::<Result<Vec<_>>>()?;
         let conditions: Vec<Expr> = keys.iter().map(|(l, r)| l.value().eq(r.value())).collect();
         let columns: Vec<Column> = left.schema().columns().into_iter().chain(right.schema().columns()).collect();
         let plan = LogicalPlanBuilder::from(left).join_on(right, join_type, conditions)?.build()?;
-        let merged = keys.iter().zip(names).map(|((l, r), name)| {
+        let merged = |(l, r): &(Key, Key)| {
             let value = match join_type {
                 JoinType::Right => r.value(),
                 JoinType::Full => coalesce(vec![l.value(), r.value()]),
                 _ => l.value(),
             };
-            value.alias_qualified(Some(TableReference::bare(l.merged_relation())), name)
-        });
-        let mut exprs: Vec<Expr> = merged.collect();
+            value.alias_qualified(Some(TableReference::bare(l.merged_relation())), &l.column.name)
+        };
+        let mut exprs: Vec<Expr> = Vec::new();
         for column in columns {
+            exprs.extend(keys.iter().find(|(l, _)| l.column == column).map(merged));
             if !keys.iter().any(|(l, r)| l.is(&column) || r.is(&column)) {
                 exprs.push(Expr::Column(column));
             } else if let Some(relation) = column.relation.clone()
-                && let Some(hidden) = self.sides.hidden(relation.table(), &column.name)
+                && let Some(hidden) = self.sides.hidden(join, relation.table(), &column.name)
             {
                 exprs.push(Expr::Column(column).alias_qualified(Some(relation), hidden));
-            } else if natural
-                && let Some(relation) = column.relation.clone()
-                && self.sides.names(relation.table(), &column.name)
-            {
-                let (table, name) = (relation.table(), &column.name);
-                return plan_err!("{table}.{name}: NATURAL merges {name} of both sides: write USING ({name}) to name the key of one side");
             }
         }
         LogicalPlanBuilder::from(plan).project(exprs)?.build()

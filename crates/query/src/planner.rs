@@ -51,8 +51,9 @@ use crate::far_times;
 use crate::host_reasons as reasons;
 use crate::ignored_clauses;
 use crate::join_key_routing::send_keys_apart;
+use crate::join_numbers::Learned;
 use crate::mentioned_columns::Shown;
-use crate::merged_keys;
+use crate::merged_keys::{self, Joins};
 use crate::parameters;
 use crate::patterns;
 use crate::planning_threads::PlanningThreads;
@@ -262,26 +263,49 @@ impl Planner {
             }
         };
         let parameters = parameters::number(&mut statement)?;
-        let again = statement.clone();
-        let planned = match self.logical_sql(text, statement, merged_keys::Joins::Outer, shown, collector, optimise).await {
-            Err(e) if Ambiguous::is_cause_of(&e) => self.logical_sql(text, again, merged_keys::Joins::All, shown, collector, optimise).await.map_err(|_| e),
+        let merged = Joins::of(&statement);
+        let planned = match self.logical_learned(text, &statement, merged, shown, collector, optimise).await {
+            Err(e) if merged == Joins::Outer && Ambiguous::is_cause_of(&e) => {
+                self.logical_learned(text, &statement, Joins::All, shown, collector, optimise).await.map_err(|_| e)
+            }
             planned => planned,
         };
         planned.map(|logical| Logical { parameters, ..logical })
+    }
+
+    /// Plans `statement` as often as it learns what joins merge, once for each level of subqueries at most.
+    async fn logical_learned(
+        &self,
+        text: &str,
+        statement: &SqlStatement,
+        merged: Joins,
+        shown: &Shown,
+        collector: &Collector,
+        optimise: bool,
+    ) -> Result<Logical> {
+        let learned = Arc::new(Learned::default());
+        let mut before = 0;
+        loop {
+            let planned = self.logical_sql(text, statement.clone(), (merged, &learned), shown, collector, optimise).await;
+            match learned.open() {
+                Some(known) if known > before => before = known,
+                _ => return planned,
+            }
+        }
     }
 
     async fn logical_sql(
         &self,
         text: &str,
         mut statement: SqlStatement,
-        merged: merged_keys::Joins,
+        (merged, learned): (Joins, &Arc<Learned>),
         shown: &Shown,
         collector: &Collector,
         optimise: bool,
     ) -> Result<Logical> {
         let references = self.0.base.resolve_table_references(&statement).map_err(from_datafusion)?;
         let (tables, mut state) = self.named(references, collector).await?;
-        if let Some(planner) = merged_keys::wrap(&mut statement, merged)? {
+        if let Some(planner) = merged_keys::wrap(&mut statement, merged, learned)? {
             state.register_relation_planner(Arc::new(planner)).map_err(from_datafusion)?;
         }
         if set_operations::take_out(&mut statement) {

@@ -2,11 +2,16 @@
 //!
 //! The rules of the planner run without a pause, some for seconds where a query is large. On a thread of the runtime
 //! they would hold up every other request of the host. So each query is planned on a thread of its own, with a stack
-//! that its recursion fits in, at most [`AT_ONCE`] of them, and the caller waits no longer than a deadline. A query's
-//! size is limited before ([`crate::sql_limits`], [`crate::expansion`]), and so a thread whose caller has gone ends.
+//! that its recursion fits in, at most [`AT_ONCE`] of them, and the caller waits no longer than a deadline.
+//!
+//! A rule cannot be stopped. So a thread whose caller has gone goes on to its next pause, and keeps its place until
+//! then. The limits of the text, of the expansion and of copies ([`crate::sql_limits`], [`crate::expansion`],
+//! `skytether_plan::analysis`) refuse what is known to grow. They are no bound on the time of every query. Where all
+//! places are taken, queries wait, and the error at their deadline says so.
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use skytether_common::{Error, Result};
@@ -39,12 +44,18 @@ impl PlanningThreads {
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let runtime = Handle::current();
         let Some(deadline) = self.deadline.filter(|_| runtime.runtime_flavor() == RuntimeFlavor::MultiThread) else { return work.await };
+        let began = AtomicBool::new(false);
         let late = || {
             let seconds = deadline.as_secs_f64();
-            Error::exhausted(format!("the query was not planned within {seconds} s: split it, or store parts of it as data sets"))
+            Error::exhausted(if began.load(Ordering::Relaxed) {
+                format!("the query was not planned within {seconds} s: split it, or store parts of it as data sets")
+            } else {
+                format!("the query did not begin to be planned within {seconds} s, as {AT_ONCE} others are being planned: ask again later")
+            })
         };
         let planned = async {
             let permit = Arc::clone(&self.free).acquire_owned().await.map_err(|e| Error::internal("no thread plans queries any more").with_source(e))?;
+            began.store(true, Ordering::Relaxed);
             let (mut done, result) = oneshot::channel();
             std::thread::Builder::new()
                 .name("planning".into())
@@ -91,6 +102,16 @@ mod tests {
         // The thread ends, and its place is free again.
         let all = threads.free.acquire_many(AT_ONCE as u32).await.unwrap();
         drop(all);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn deadline_says_where_all_places_are_taken() {
+        let threads = PlanningThreads::new(Some(Duration::from_millis(20)));
+        let taken = threads.free.acquire_many(AT_ONCE as u32).await.unwrap();
+        let error = threads.run(async { Ok(()) }).await.unwrap_err();
+        assert!(error.kind() == skytether_common::Kind::Exhausted && error.message().contains("32 others"), "{error:?}");
+        drop(taken);
+        threads.run(async { Ok(()) }).await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -2,9 +2,9 @@
 //!
 //! A relation has either the merged `k` or `a.k` and `b.k`: with all three, `k` would be ambiguous and `*` would show
 //! it three times. So what a query calls `a.k` gets a name of its own, `a.__key_a_k`, in the query and in the
-//! relation ([`crate::merged_keys`]); wildcards leave it out.
+//! relation ([`crate::merged_keys`]). `*` leaves it out, and `a.*` is written out with it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
@@ -14,26 +14,20 @@ use datafusion::sql::sqlparser::ast::{
 use skytether_common::{Error, Result};
 
 use crate::identifiers::normal;
+use crate::join_numbers::{Learned, Mark};
 use crate::merged_keys::Joins;
+
+/// A key of one side: the number of the join that merges it, the relation, and the name.
+type SideKey = (usize, String, String);
 
 /// The keys of one side that a query names.
 #[derive(Debug, Default)]
-pub(crate) struct SideKeys {
-    /// Relation and key.
-    renamed: HashSet<(String, String)>,
-    /// Every qualified name, for the keys of `NATURAL`, which are not known before planning.
-    named: HashSet<(String, String)>,
-}
+pub(crate) struct SideKeys(HashSet<SideKey>);
 
 impl SideKeys {
-    /// What `relation.key` is called, if the query names it.
-    pub(crate) fn hidden(&self, relation: &str, key: &str) -> Option<String> {
-        self.renamed.contains(&(relation.to_owned(), key.to_owned())).then(|| hidden(relation, key))
-    }
-
-    /// Whether the query names `relation.column`.
-    pub(crate) fn names(&self, relation: &str, column: &str) -> bool {
-        self.named.contains(&(relation.to_owned(), column.to_owned()))
+    /// What `relation.key` is called above the join, if the query names it.
+    pub(crate) fn hidden(&self, join: usize, relation: &str, key: &str) -> Option<String> {
+        self.0.contains(&(join, relation.to_owned(), key.to_owned())).then(|| hidden(relation, key))
     }
 }
 
@@ -41,13 +35,12 @@ impl SideKeys {
 ///
 /// # Errors
 /// A select list with the keys of both sides and the same name.
-pub(crate) fn rename(statement: &mut Statement, of: Joins) -> Result<SideKeys> {
-    let mut renamer = Renamer { scopes: Vec::new(), keys: SideKeys::default(), of };
+pub(crate) fn rename(statement: &mut Statement, of: Joins, learned: &Learned) -> Result<SideKeys> {
+    let mut renamer = Renamer { scopes: Vec::new(), keys: SideKeys::default(), of, learned };
     if let ControlFlow::Break(error) = VisitMut::visit(statement, &mut renamer) {
         return Err(error);
     }
-    let mut wildcards = Wildcards { renamed: &renamer.keys.renamed, of };
-    let _ = VisitMut::visit(statement, &mut wildcards);
+    let _ = VisitMut::visit(statement, &mut Wildcards { renamed: &renamer.keys.0, of });
     Ok(renamer.keys)
 }
 
@@ -58,11 +51,12 @@ fn hidden(relation: &str, key: &str) -> String {
 /// The relations of one `FROM`.
 #[derive(Default)]
 struct Scope {
-    relations: HashSet<String>,
-    /// Relations and the keys of theirs that are merged.
-    merged: Vec<(String, String)>,
-    /// The select list, before anything is renamed.
-    texts: Vec<String>,
+    /// With the first join that merges keys above each.
+    relations: HashMap<String, Option<usize>>,
+    /// Keys of relations, with the first join that merges each.
+    merged: Vec<SideKey>,
+    /// The select list, before anything is renamed: its texts, and the names of columns in it.
+    texts: Vec<(String, Option<String>)>,
 }
 
 impl Scope {
@@ -79,12 +73,22 @@ impl Scope {
         let mut here = self.add_factor(&from.relation, joins);
         for join in &from.joins {
             here.extend(self.add_factor(&join.relation, joins));
-            if let Some((_, JoinConstraint::Using(names))) = joins.kind(&join.join_operator) {
-                let keys = names.iter().filter_map(|name| last(name));
-                self.merged.extend(keys.flat_map(|key| here.iter().map(move |relation| (relation.clone(), key.clone()))));
+            if let Some((_, JoinConstraint::Using(names))) = joins.kind(&join.join_operator)
+                && let Some(Mark { join, .. }) = Mark::of(names)
+            {
+                for relation in &here {
+                    self.relations.entry(relation.clone()).or_default().get_or_insert(join);
+                    for key in names.iter().take(names.len() - 1).filter_map(last) {
+                        if self.key(relation, &key).is_none() {
+                            self.merged.push((join, relation.clone(), key));
+                        }
+                    }
+                }
             }
         }
-        self.relations.extend(here.iter().cloned());
+        for relation in &here {
+            self.relations.entry(relation.clone()).or_default();
+        }
         here
     }
 
@@ -98,6 +102,11 @@ impl Scope {
             | TableFactor::UNNEST { alias, .. } => alias.iter().map(|alias| normal(&alias.name)).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// The key called `name` of `relation`, if a join merges it.
+    fn key(&self, relation: &str, name: &str) -> Option<&SideKey> {
+        self.merged.iter().find(|(_, of, key)| of == relation && key == name)
     }
 }
 
@@ -118,14 +127,15 @@ fn quoted(name: &str) -> Ident {
     Ident::with_quote('"', name)
 }
 
-struct Renamer {
+struct Renamer<'a> {
     /// From the outermost query to the innermost.
     scopes: Vec<Scope>,
     keys: SideKeys,
     of: Joins,
+    learned: &'a Learned,
 }
 
-impl VisitorMut for Renamer {
+impl VisitorMut for Renamer<'_> {
     type Break = Error;
 
     // ORDER BY stands outside the select, and sees its relations.
@@ -144,25 +154,32 @@ impl VisitorMut for Renamer {
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Error> {
         let mut scope = Scope::of(select, self.of);
-        self.wildcards_of_sides(select, &scope);
-        scope.texts = select.projection.iter().map(ToString::to_string).collect();
+        if let Err(error) = self.wildcards_of_sides(select, &scope) {
+            return ControlFlow::Break(error);
+        }
+        scope.texts = select.projection.iter().map(|item| (item.to_string(), output_name(item))).collect();
         self.scopes.push(scope);
         ControlFlow::Continue(())
     }
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<Error> {
-        let texts = self.scopes.pop().map(|scope| scope.texts).unwrap_or_default();
-        let mut given: HashSet<String> = select.projection.iter().filter_map(output_name).collect();
-        for (item, text) in select.projection.iter_mut().zip(texts) {
-            let SelectItem::UnnamedExpr(renamed) = item else { continue };
-            if renamed.to_string() == text {
+        let Some(Scope { texts, merged, .. }) = self.scopes.pop() else { return ControlFlow::Continue(()) };
+        let star = select.projection.iter().any(|item| matches!(item, SelectItem::Wildcard(_)));
+        let mut given: HashSet<String> = merged.iter().filter(|_| star).map(|(_, _, key)| key.clone()).collect();
+        let renamed = |item: &SelectItem, text: &str| matches!(item, SelectItem::UnnamedExpr(e) if e.to_string() != text);
+        let kept = |(item, (text, _)): &(&SelectItem, &(String, Option<String>))| !renamed(item, text);
+        given.extend(select.projection.iter().zip(&texts).filter(kept).filter_map(|(_, (_, name))| name.clone()));
+        for (item, (text, name)) in select.projection.iter_mut().zip(texts) {
+            if !renamed(item, &text) {
                 continue;
             }
-            let name = text.rsplit('.').next().filter(|_| matches!(renamed, Expr::CompoundIdentifier(_))).unwrap_or(&text).trim_matches('"').to_owned();
+            let name = name.unwrap_or_else(|| text.clone());
             if !given.insert(name.clone()) {
                 return ControlFlow::Break(Error::invalid(format!("{text}: two columns of the result would be called {name}: write {text} AS another name")));
             }
-            *item = SelectItem::ExprWithAlias { expr: renamed.clone(), alias: quoted(&name) };
+            if let SelectItem::UnnamedExpr(e) = item {
+                *item = SelectItem::ExprWithAlias { expr: e.clone(), alias: quoted(&name) };
+            }
         }
         ControlFlow::Continue(())
     }
@@ -170,13 +187,11 @@ impl VisitorMut for Renamer {
     fn pre_visit_expr(&mut self, e: &mut Expr) -> ControlFlow<Error> {
         let Expr::CompoundIdentifier(parts) = e else { return ControlFlow::Continue(()) };
         for at in 0..parts.len().saturating_sub(1) {
-            let pair = (normal(&parts[at]), normal(&parts[at + 1]));
-            let Some(scope) = self.scopes.iter().rev().find(|scope| scope.relations.contains(&pair.0)) else { continue };
-            if scope.merged.contains(&pair) {
-                parts[at + 1] = quoted(&hidden(&pair.0, &pair.1));
-                self.keys.renamed.insert(pair);
-            } else {
-                self.keys.named.insert(pair);
+            let (relation, name) = (normal(&parts[at]), normal(&parts[at + 1]));
+            let Some(scope) = self.scopes.iter().rev().find(|scope| scope.relations.contains_key(&relation)) else { continue };
+            if let Some(key) = scope.key(&relation, &name) {
+                parts[at + 1] = quoted(&hidden(&relation, &name));
+                self.keys.0.insert(key.clone());
             }
             break;
         }
@@ -184,28 +199,55 @@ impl VisitorMut for Renamer {
     }
 }
 
-impl Renamer {
-    /// `a.*` is the keys of `a`, and all else of it.
-    fn wildcards_of_sides(&mut self, select: &mut Select, scope: &Scope) {
+impl Renamer<'_> {
+    /// Writes `a.*` out, where a join merges a key of `a`. What is written is renamed as what the query names.
+    fn wildcards_of_sides(&mut self, select: &mut Select, scope: &Scope) -> Result<()> {
         for item in std::mem::take(&mut select.projection) {
-            if let SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) = &item
+            if let SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), options) = &item
                 && let Some(relation) = last(name)
+                && let Some(Some(join)) = scope.relations.get(&relation)
+                && let Some(columns) = self.learned.columns(*join, &relation)
             {
-                for (_, key) in scope.merged.iter().filter(|(of, _)| *of == relation) {
-                    let mut parts: Vec<Ident> = name.0.iter().filter_map(|part| part.as_ident().cloned()).collect();
-                    parts.push(quoted(&hidden(&relation, key)));
-                    select.projection.push(SelectItem::ExprWithAlias { expr: Expr::CompoundIdentifier(parts), alias: quoted(key) });
-                    self.keys.renamed.insert((relation.clone(), key.clone()));
-                }
+                let columns = columns.ok_or_else(|| Error::invalid(format!("{item}: two relations are called {relation}: give them names with AS")))?;
+                select.projection.extend(written_out(name, options, &columns)?);
+            } else {
+                select.projection.push(item);
             }
-            select.projection.push(item);
         }
+        Ok(())
     }
+}
+
+/// `relation.*`, which has `columns`.
+fn written_out(relation: &ObjectName, options: &WildcardAdditionalOptions, columns: &[String]) -> Result<Vec<SelectItem>> {
+    let refused = options.opt_rename.is_some() || options.opt_ilike.is_some() || options.opt_alias.is_some();
+    if refused {
+        return Err(Error::unsupported(format!("{relation}.* with RENAME, ILIKE or AS is not supported: name the columns")));
+    }
+    let mut excluded: HashSet<String> = match &options.opt_exclude {
+        Some(ExcludeSelectItem::Single(one)) => last(one).into_iter().collect(),
+        Some(ExcludeSelectItem::Multiple(several)) => several.iter().filter_map(last).collect(),
+        None => HashSet::new(),
+    };
+    excluded.extend(options.opt_except.iter().flat_map(|except| std::iter::once(&except.first_element).chain(&except.additional_elements)).map(normal));
+    let replaced: HashMap<String, &Expr> =
+        options.opt_replace.iter().flat_map(|replace| &replace.items).map(|element| (normal(&element.column_name), &element.expr)).collect();
+    if let Some(missing) = excluded.iter().chain(replaced.keys()).find(|name| !columns.contains(name)) {
+        return Err(Error::invalid(format!("{relation}.* has no column {missing}: EXCLUDE and REPLACE name columns of {relation}")));
+    }
+    let item = |column: &String| match replaced.get(column) {
+        Some(e) => SelectItem::ExprWithAlias { expr: (*e).clone(), alias: quoted(column) },
+        None => {
+            let parts = relation.0.iter().filter_map(|part| part.as_ident().cloned());
+            SelectItem::UnnamedExpr(Expr::CompoundIdentifier(parts.chain([quoted(column)]).collect()))
+        }
+    };
+    Ok(columns.iter().filter(|column| !excluded.contains(*column)).map(item).collect())
 }
 
 /// Leaves the hidden names out of `*`.
 struct Wildcards<'a> {
-    renamed: &'a HashSet<(String, String)>,
+    renamed: &'a HashSet<SideKey>,
     of: Joins,
 }
 
@@ -213,29 +255,20 @@ impl VisitorMut for Wildcards<'_> {
     type Break = ();
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
-        let merged: Vec<(String, String)> = Scope::of(select, self.of).merged.into_iter().filter(|pair| self.renamed.contains(pair)).collect();
-        let exclude = |options: &mut WildcardAdditionalOptions, of: Option<&str>| {
-            let mut names: Vec<String> = merged.iter().filter(|(relation, _)| of.is_none_or(|of| of == relation)).map(|(of, key)| hidden(of, key)).collect();
-            names.dedup();
-            let mut idents: Vec<ObjectName> = names.iter().map(|name| ObjectName::from(quoted(name))).collect();
-            if idents.is_empty() {
-                return;
+        let scope = Scope::of(select, self.of);
+        let hidden: Vec<String> = scope.merged.iter().filter(|key| self.renamed.contains(key)).map(|(_, relation, key)| hidden(relation, key)).collect();
+        for item in &mut select.projection {
+            let SelectItem::Wildcard(options) = item else { continue };
+            let mut names: Vec<ObjectName> = hidden.iter().map(|name| ObjectName::from(quoted(name))).collect();
+            if names.is_empty() {
+                continue;
             }
-            idents.extend(match options.opt_exclude.take() {
+            names.extend(match options.opt_exclude.take() {
                 Some(ExcludeSelectItem::Single(one)) => vec![one],
                 Some(ExcludeSelectItem::Multiple(several)) => several,
                 None => Vec::new(),
             });
-            options.opt_exclude = Some(ExcludeSelectItem::Multiple(idents));
-        };
-        for item in &mut select.projection {
-            match item {
-                SelectItem::Wildcard(options) => exclude(options, None),
-                SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), options) => {
-                    exclude(options, last(name).as_deref());
-                }
-                _ => {}
-            }
+            options.opt_exclude = Some(ExcludeSelectItem::Multiple(names));
         }
         ControlFlow::Continue(())
     }

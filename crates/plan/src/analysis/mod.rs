@@ -7,6 +7,7 @@
 //! | rule | about |
 //! |---|---|
 //! | [`growth`] | conditions that are too large once they are written out, and lists |
+//! | [`copies`] | subqueries that are planned several times |
 //! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`zones`] | times without a zone next to times with one |
 //! | [`operand_types`] | operands that DataFusion has no common type for |
@@ -19,6 +20,7 @@
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
+mod copies;
 mod floats;
 mod frames;
 mod growth;
@@ -47,7 +49,13 @@ type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
 /// The rules, in the order in which they run, with DataFusion's own.
 #[must_use]
 pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    let before = [rule("growth", growth::check), rule("frames", frames::rewrite), rule("zones", zones::rewrite), rule("operand_types", operand_types::rewrite)];
+    let before = [
+        rule("growth", growth::check),
+        rule("copies", copies::check),
+        rule("frames", frames::rewrite),
+        rule("zones", zones::rewrite),
+        rule("operand_types", operand_types::rewrite),
+    ];
     let typed = [
         rule("floats", floats::rewrite),
         rule("in_lists", in_lists::rewrite),

@@ -112,7 +112,12 @@ fn one(of: &DataType) -> Result<Box<dyn Accumulator>> {
 }
 
 fn beyond(of: &DataType) -> datafusion::common::DataFusionError {
-    exec_datafusion_err!("sum: the total does not fit {of}; add up values CAST to DOUBLE, or to a wider DECIMAL")
+    let instead = if matches!(of, DataType::Duration(_)) {
+        "add up fewer rows at a time, or numbers: CAST(CAST(x AS BIGINT) AS DOUBLE)"
+    } else {
+        "add up values CAST to DOUBLE, or to a wider DECIMAL"
+    };
+    exec_datafusion_err!("sum: the total does not fit {of}; {instead}")
 }
 
 fn add(total: &mut i128, value: i128, of: &DataType) -> Result<()> {

@@ -11,7 +11,7 @@ use datafusion::logical_expr::utils::{conjunction, expr_to_columns};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, lit, not, when};
 use datafusion::optimizer::decorrelate::PullUpCorrelatedExpr;
 
-use super::is_nullable;
+use super::{is_nullable, ties};
 
 /// The column of a subquery whose values count.
 const MEMBER: &str = "__member";
@@ -87,6 +87,7 @@ impl<'a> Marks<'a> {
         if let Some((_, _, mark)) = self.known.iter().find(|(plan, of, _)| of.as_ref() == member && plan == subquery) {
             return Ok(mark.clone());
         }
+        ties::check(subquery)?;
         self.count.set(self.count.get() + 1);
         let name = format!("__mark_{}", self.count.get());
         let value = match (member, subquery.schema().columns().into_iter().next()) {
@@ -98,8 +99,8 @@ impl<'a> Marks<'a> {
         let values = values.rewrite(&mut pull_up).data()?;
         if !pull_up.can_pull_up {
             return not_impl_err!(
-                "a subquery under IN or EXISTS that is tied to the outer row within LIMIT, OFFSET, UNION, a window or an aggregate: \
-                 write it as a join, or count its rows in a subquery of its own"
+                "a subquery under IN or EXISTS that names the outer row elsewhere than in WHERE, or below LIMIT, OFFSET, UNION or an \
+                 aggregate: write it as a join"
             );
         }
         let right = LogicalPlanBuilder::from(values).alias(name.as_str())?.build()?;

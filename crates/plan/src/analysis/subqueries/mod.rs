@@ -13,17 +13,19 @@
 //! | any of these in a list of results, a sort, a window or an aggregate | columns of the input | here |
 //!
 //! A conjunct `x IN (...)` of a filter stays a semi join, and one `x NOT IN (...)` without ties to the outer row a
-//! null-aware anti join: there DataFusion is right.
+//! null-aware anti join: there DataFusion is right. A subquery that it would join in a wrong way is refused ([`ties`]).
 
 mod marks;
 mod normal;
+mod ties;
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, Result};
+use datafusion::common::{Column, DFSchema, Result};
+use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, Filter, LogicalPlan, Projection};
@@ -42,6 +44,7 @@ pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPla
         // A result that was never NULL may be now.
         if changed.get() { node.recompute_schema().map(Transformed::yes) } else { Ok(Transformed::no(node)) }
     })?;
+    ties::check(&rewritten.data)?;
     Ok(rewritten.data)
 }
 
@@ -85,26 +88,32 @@ fn of_filter(filter: Filter, count: &Cell<u32>) -> Result<Transformed<LogicalPla
     let mut marks = Marks::new(Arc::unwrap_or_clone(input), count);
     let mut conjuncts = Vec::new();
     for conjunct in split_conjunction_owned(predicate) {
-        let is_join = match &conjunct {
-            Expr::Exists(_) => true,
-            Expr::Not(inner) => match inner.as_ref() {
-                Expr::Exists(_) => true,
-                Expr::InSubquery(of) => of.negated,
-                _ => false,
-            },
-            // A join without a column on the left does not know NULL either.
-            Expr::InSubquery(of) if of.negated => {
-                !marks::may_be_unknown(of, &schema) || (of.subquery.outer_ref_columns.is_empty() && of.expr.any_column_refs())
-            }
-            Expr::InSubquery(_) => true,
-            _ => false,
-        };
-        conjuncts.push(if is_join || !has_predicate(&conjunct) { conjunct } else { marks.replace(conjunct)? });
+        conjuncts.push(if is_join(&conjunct, &schema) || !has_predicate(&conjunct) { conjunct } else { marks.replace(conjunct)? });
     }
     let marked = marks.any();
     let Some(predicate) = conjunction(conjuncts) else { return Ok(Transformed::yes(marks.into_plan())) };
     let plan = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(marks.into_plan()))?);
     Ok(Transformed::yes(if marked { project(plan, columns)? } else { plan }))
+}
+
+/// Whether DataFusion's joins are right for `conjunct` of a filter over rows of `schema`.
+pub(super) fn is_join(conjunct: &Expr, schema: &DFSchema) -> bool {
+    // The value of a join's condition has no subqueries of its own.
+    let plain = |of: &InSubquery| !has_predicate(&of.expr);
+    match conjunct {
+        Expr::Exists(_) => true,
+        Expr::Not(inner) => match inner.as_ref() {
+            Expr::Exists(_) => true,
+            Expr::InSubquery(of) => of.negated && plain(of),
+            _ => false,
+        },
+        // A join without a column on the left does not know NULL either.
+        Expr::InSubquery(of) if of.negated => {
+            plain(of) && (!marks::may_be_unknown(of, schema) || (of.subquery.outer_ref_columns.is_empty() && of.expr.any_column_refs()))
+        }
+        Expr::InSubquery(of) => plain(of),
+        _ => false,
+    }
 }
 
 fn of_projection(projection: Projection, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
