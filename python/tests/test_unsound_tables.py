@@ -32,7 +32,6 @@ UNSOUND = {
     "a struct": (pa.StructArray.from_arrays([LATIN.view(pa.string())], ["x"]), UTF8),
     "a map": (pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["k", "l", "m"]), LATIN.view(pa.string())), UTF8),
     "a dictionary": (pa.DictionaryArray.from_arrays(pa.array([0, 0, 2, 1]), LATIN.view(pa.string())), UTF8),
-    "runs": (pa.RunEndEncodedArray.from_arrays(pa.array([1, 2, 4], pa.int32()), LATIN.view(pa.string())), UTF8),
     "an index beyond a dictionary": (pa.DictionaryArray.from_arrays(pa.array([0, 1, 9]), pa.array(["a", "b"]), safe=False), r'column "c", row 3: its index 9 is beyond the 2 values'),
     "an index below a dictionary": (pa.DictionaryArray.from_arrays(pa.array([0, -1]), pa.array(["a", "b"]), safe=False), r'column "c", row 2: its index -1 is beyond'),
     "a decimal beyond its digits": (
@@ -51,7 +50,7 @@ def test_unsound_values_are_refused_by_row(fleet, tmp_path, what):
     # Rows are counted over batches.
     with pytest.raises(InvalidError, match=says):
         fleet.ingest(pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=1)), "unsound.t")
-    assert not [name for name in fleet.datasets() if "unsound" in str(name)]
+    assert not [found for found in fleet.ls() if found["name"] == "unsound.t"]
 
 
 def test_what_no_row_has_is_no_fault(fleet):
@@ -80,7 +79,7 @@ def test_unsound_values_of_files_name_the_file(fleet, tmp_path):
 def test_hugeint_beyond_its_decimal_is_refused_by_row(fleet):
     import duckdb
 
-    fleet.ingest(duckdb.sql("SELECT 10::HUGEINT ** 37 * 9 AS c").to_arrow_table(), "unsound.huge", replace=True)
+    fleet.ingest(duckdb.sql(f"SELECT {'9' * 38}::HUGEINT AS c").to_arrow_table(), "unsound.huge", replace=True)
     with pytest.raises(InvalidError, match=r'column "c", row 2: it has more digits'):
         fleet.ingest(duckdb.sql("SELECT unnest([1::HUGEINT, 170141183460469231731687303715884105727::HUGEINT]) AS c").to_arrow_table(), "unsound.huger")
 

@@ -199,7 +199,8 @@ mod tests {
         let key = |keys: &[u8]| unchecked(DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8)), keys.len(), &[keys], Some(&latin()));
         let list: ArrayRef = Arc::new(ListArray::new(item.clone(), arrow::buffer::OffsetBuffer::from_lengths([0, 1, 2]), latin(), None));
         let row: ArrayRef = Arc::new(StructArray::new(vec![item].into(), vec![latin()], None));
-        for (column, at) in [(latin(), 12), (list, 13), (row, 12), (key(&[0, 2, 0, 1]), 14)] {
+        let runs = RunArray::<Int32Type>::try_new(&arrow::array::Int32Array::from(vec![2, 4, 5]), &latin()).unwrap();
+        for (column, at) in [(latin(), 12), (list, 13), (row, 12), (key(&[0, 2, 0, 1]), 14), (Arc::new(runs), 13)] {
             let of = column.data_type().clone();
             let said = told(column).unwrap_or_default();
             assert!(said.contains(&format!("column \"c\", row {at}: its text is no UTF-8")), "{of}: {said}");
