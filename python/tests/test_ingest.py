@@ -204,7 +204,7 @@ T = pa.table({"a": [1, 2, 3], "s": ["x", "y", "z"]})
 
 #: Files by name, the kind of error, and what it says.
 WRONG = {
-    "a value of another type": ({"t.csv": b"a,day\n1,2024-02-28\n2,2024-02-28\n3,2024-02-30\n"}, skytether.InvalidError, ["t.csv", "line 4", "2024-02-30", "column 1"]),
+    "a value of another type": ({"t.csv": b"a,day\n1,2024-02-28\n2,2024-02-28\n3,2024-02-30\n"}, skytether.InvalidError, ["t.csv", "line 4", "2024-02-30", 'column "day"']),
     "too many values": ({"t.csv": b"a,b\n1,2\n3,4,5\n"}, skytether.InvalidError, ["t.csv", "line 3"]),
     "too few values": ({"t.csv": b"a,b\n1,2\n3\n"}, skytether.InvalidError, ["t.csv", "line 3"]),
     "a quote that stays open": ({"t.csv": b'a,b\n1,x\n2,"y\n3,z\n'}, skytether.InvalidError, ["t.csv", "line 3", "never closed"]),

@@ -1,5 +1,5 @@
-"""Values as texts of CSV, and the columns that such texts should become: of a type that is asked for, or of the one that
-docs/sql.md says their values have."""
+"""Values as texts of CSV, and the columns that such texts should become: of a type that is asked for, or of the one
+that docs/sql.md says their values have."""
 
 from __future__ import annotations
 
