@@ -99,19 +99,21 @@ pub(crate) fn arrows() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn separated() -> Vec<Vec<u8>> {
-    let texts = [
+    bytes_of(&[
         "gene,count,at\nCD3D,7,2024-01-01\nMS4A1,,2024-01-02T03:04:05Z\n",
         "a,b\n\"x, \"\"y\"\"\",1e5\r\n'z',NaN\r\n",
         "\u{feff}n\n1\n\n-3\n18446744073709551616\n",
-    ];
-    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+    ])
 }
 
 pub(crate) fn objects() -> Vec<Vec<u8>> {
-    let texts = [
+    bytes_of(&[
         "{\"a\": 1, \"b\": [1, null], \"c\": {\"d\": \"x\"}}\n{\"a\": 2.5}\n",
         "[{\"a\": true}, {\"a\": null, \"z\": \"\\u00e9\"}]",
         "{\"t\": \"2024-01-01T00:00:00\", \"n\": 9007199254740993}\n",
-    ];
+    ])
+}
+
+fn bytes_of(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }

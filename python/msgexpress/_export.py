@@ -108,7 +108,10 @@ def _cast(values: np.ndarray, dtype: np.dtype, table: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         found = values.astype(dtype)
     if dtype.kind == "f" and (wrong := np.isinf(found) & np.isfinite(values)).any():
-        raise UnsupportedError(f"{table}: the value {values[wrong][0]} is beyond {dtype}, in which AnnData gets this matrix: read it with SQL, or scale the file's values and ingest them again")
+        raise UnsupportedError(
+            f"{table}: the value {values[wrong][0]} is beyond {dtype}, in which AnnData gets this matrix: "
+            "read it with SQL, or scale the file's values and ingest them again"
+        )
     return found
 
 

@@ -138,7 +138,9 @@ def ranges(indptr: np.ndarray, batch: int = BATCH) -> Iterator[tuple[int, int]]:
         row = end
 
 
-def compressed(indptr: np.ndarray, indices: Callable[[int, int], np.ndarray], data: Callable[[int, int], np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+def compressed(
+    indptr: np.ndarray, indices: Callable[[int, int], np.ndarray], data: Callable[[int, int], np.ndarray]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
     """The parts of a compressed matrix: the first row, row pointers from 0, indices, values. `indices` and `data` read
     from one place to another."""
     for a, b in ranges(indptr):

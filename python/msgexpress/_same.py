@@ -120,7 +120,9 @@ def _same_numbers(want: np.ndarray, got: np.ndarray) -> bool:
 
 
 def _same_sparse(want: Any, got: Any) -> bool:
-    if want.format == got.format and want.format in ("csr", "csc") and all(_same_numbers(getattr(want, part), getattr(got, part)) for part in ("indptr", "indices", "data")):
+    parts = ("indptr", "indices", "data")
+    is_compressed = want.format == got.format and want.format in ("csr", "csc")
+    if is_compressed and all(_same_numbers(getattr(want, part), getattr(got, part)) for part in parts):
         return True
     a, b = want.tocoo(), got.tocoo()
     if a.nnz != b.nnz:

@@ -359,7 +359,8 @@ def unwritable(error: Exception) -> str:
     elif "embedded NULL" in text:
         return f"{where}: a text has the character \\0, which h5ad files can't hold: take it out, for example with .str.replace(\"\\0\", \"\")"
     elif "surrogates not allowed" in text:
-        return f"{where}: a text has half of a character (a lone surrogate), which is no Unicode: replace it, for example with .str.encode(\"utf-8\", \"replace\").str.decode(\"utf-8\")"
+        example = '.str.encode("utf-8", "replace").str.decode("utf-8")'
+        return f"{where}: a text has half of a character (a lone surrogate), which is no Unicode: replace it, for example with {example}"
     return f"{where}: {text.rstrip('.')}: {_advice(where)}"
 
 

@@ -43,7 +43,8 @@ def misfit_of_pandas(values: Any) -> str | None:
         # Arrow has no periods: only their numbers would be left.
         return "holds periods: convert it to times (.dt.to_timestamp(), or .to_timestamp() of an index) or text first"
     if isinstance(dtype, pd.IntervalDtype) and dtype.closed != "right":
-        return f"holds intervals that are closed on the side {dtype.closed!r}, and only their bounds would be left: convert them to text (.astype(str)), or to columns of .left and .right"
+        how = "convert them to text (.astype(str)), or to columns of .left and .right"
+        return f"holds intervals that are closed on the side {dtype.closed!r}, and only their bounds would be left: {how}"
     if dtype != object or pd.api.types.infer_dtype(values, skipna=True) in _PLAIN:
         return None
     wrong = misfit(values)

@@ -20,7 +20,9 @@ X = counts(12, 6)
 IDS = [f"ENSG{i}" for i in range(6)]
 
 
-def directory(place: Path, genes: list[str], cells: list[str] | None = None, before: str = "", after: str = "", features: str = "features", packed: bool = True, x: np.ndarray = X) -> Path:
+def directory(
+    place: Path, genes: list[str], cells: list[str] | None = None, before: str = "", after: str = "", features: str = "features", packed: bool = True, x: np.ndarray = X
+) -> Path:
     """A 10x directory of `x`; `before` and `after` stand around the files' names."""
     place.mkdir(exist_ok=True)
     scipy.io.mmwrite(place / "made.mtx", sp.coo_matrix(x.T.astype(np.int32)), field="integer")

@@ -33,7 +33,6 @@ mod time_units;
 mod years;
 mod zones;
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Result;
@@ -73,15 +72,10 @@ fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn AnalyzerRule + Send + S
     Arc::new(Rule { name, rewrite })
 }
 
+#[derive(Debug)]
 struct Rule {
     name: &'static str,
     rewrite: Rewrite,
-}
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rule").field(&self.name).finish()
-    }
 }
 
 impl AnalyzerRule for Rule {
