@@ -25,6 +25,7 @@
 //! | [`opaque_conditions`](mod@opaque_conditions) | filters conclude nothing from what conditions compute |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
 //! | [`float_keys`] | the value by which floats are compared |
+//! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
@@ -60,6 +61,7 @@ pub mod float_keys;
 pub mod join_types;
 pub mod keys;
 pub mod list_functions;
+pub mod masked_structs;
 mod nesting_limits;
 pub mod node;
 pub mod opaque_conditions;

@@ -3,7 +3,7 @@
 use datafusion::common::Result;
 use datafusion::execution::FunctionRegistry;
 
-use crate::{bounded_results, float_keys, list_functions, window_functions};
+use crate::{bounded_results, float_keys, list_functions, masked_structs, window_functions};
 
 /// Registers them, some in place of DataFusion's of the same name. A second call does no harm.
 ///
@@ -13,5 +13,6 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     bounded_results::register(registry)?;
     float_keys::register(registry)?;
     list_functions::register(registry)?;
+    masked_structs::register(registry)?;
     window_functions::register(registry)
 }

@@ -17,6 +17,7 @@
 //! | [`time_bounds`] | dates that nanoseconds cannot hold |
 //! | [`years`] | years that nanoseconds cannot hold |
 //! | [`tidy`] | repeated sort keys, names of subqueries' results |
+//! | [`structs`] | structs that a query makes NULL |
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
 
@@ -26,6 +27,7 @@ mod frames;
 mod growth;
 mod in_lists;
 mod string_concats;
+mod structs;
 mod subqueries;
 mod tidy;
 mod time_bounds;
@@ -62,6 +64,7 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         rule("time_bounds", time_bounds::rewrite),
         rule("years", years::rewrite),
         rule("tidy", tidy::rewrite),
+        rule("structs", structs::rewrite),
         rule("subqueries", subqueries::rewrite),
         rule("string_concats", string_concats::rewrite),
     ];
