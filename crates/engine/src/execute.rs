@@ -31,6 +31,7 @@ use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::keys::{KeySets, among_udf};
+use skytether_plan::planning::{limited, limited_physical};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
@@ -99,8 +100,8 @@ impl Engine {
             .with_config(config)
             .with_runtime_env(runtime)
             .with_default_features()
-            .with_optimizer_rules(rules())
-            .with_physical_optimizer_rules(guarded(metadata_aggregates::rules()))
+            .with_optimizer_rules(limited(rules()))
+            .with_physical_optimizer_rules(limited_physical(guarded(metadata_aggregates::rules())))
             .with_physical_optimizer_rule(filter_before_project())
             .with_physical_optimizer_rule(topk_heap_cap())
             .build();

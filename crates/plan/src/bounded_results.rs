@@ -28,6 +28,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr as PhysicalBinary, Column};
 
 use self::sizes::{bytes, total};
+use crate::planning::largest_result;
 
 extensions_options! {
     /// What a function may return for one batch of rows.
@@ -190,7 +191,7 @@ impl ScalarUDFImpl for Bounded {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let limit = args.config_options.extensions.get::<ResultLimits>().cloned().unwrap_or_default().bytes;
+        let limit = largest_result(args.config_options.extensions.get::<ResultLimits>().cloned().unwrap_or_default().bytes);
         let most = (self.estimate.0)(&args.args, args.number_rows)?;
         if most <= limit {
             return self.inner.invoke_with_args(args);

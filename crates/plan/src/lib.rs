@@ -29,6 +29,7 @@
 //! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
+//! | [`planning`] | what bounds the rules of the planner |
 //! | [`physical_rule`] | the common form of our rules over physical plans |
 //! | [`keys`] | sets of join keys, and the function that asks them |
 //! | [`partial`] | `__f_state` and `__f_merge` |
@@ -71,6 +72,7 @@ mod own_functions;
 pub mod partial;
 pub mod partition;
 pub mod physical_rule;
+pub mod planning;
 pub mod policy;
 pub mod pushdown_level;
 mod rewriting;

@@ -37,6 +37,7 @@ use skytether_plan::join_types::JoinTypes;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::opaque_conditions::opaque_conditions;
 use skytether_plan::operand_types::OperandTypes;
+use skytether_plan::planning::{limited, limited_physical};
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial, register_functions};
 use uuid::Uuid;
@@ -439,8 +440,8 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
         .with_analyzer_rules(analysis::rules())
         .with_config(config)
         .with_runtime_env(Arc::clone(runtime.env()))
-        .with_optimizer_rules(rules())
-        .with_physical_optimizer_rules(guarded(physical_rules()))
+        .with_optimizer_rules(limited(rules()))
+        .with_physical_optimizer_rules(limited_physical(guarded(physical_rules())))
         .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_before_project())
         .with_physical_optimizer_rule(topk_heap_cap())
@@ -504,6 +505,9 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
         DataFusionError::NotImplemented(_) => Error::unsupported("one query at a time: the text has several, with ';' between them"),
         other => from_datafusion(other),
     })?;
+    if let SqlStatement::Statement(inner) = &statement {
+        sql_limits::check_operators(inner)?;
+    }
     expansion::check(&statement)?;
     distinct_from::bind(&mut statement);
     patterns::rewrite(&mut statement)?;

@@ -4,10 +4,11 @@
 //! they would hold up every other request of the host. So each query is planned on a thread of its own, with a stack
 //! that its recursion fits in, at most [`AT_ONCE`] of them, and the caller waits no longer than a deadline.
 //!
-//! A rule cannot be stopped. So a thread whose caller has gone goes on to its next pause, and keeps its place until
-//! then. The limits of the text, of the expansion and of copies ([`crate::sql_limits`], [`crate::expansion`],
-//! `skytether_plan::analysis`) refuse what is known to grow. They are no bound on the time of every query. Where all
-//! places are taken, queries wait, and the error at their deadline says so.
+//! A thread whose caller has gone ends before the next rule, or at the next operator that a rule looks at
+//! ([`skytether_plan::planning`]), and keeps its place until then. The limits of the text, of the expansion and of
+//! copies ([`crate::sql_limits`], [`crate::expansion`], `skytether_plan::analysis`) refuse what is known to grow. They
+//! are no bound on the time of every query. Where all places are taken, queries wait, and the error at their deadline
+//! says so.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use skytether_common::{Error, Result};
+use skytether_plan::planning::stop_when;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -23,6 +25,19 @@ const AT_ONCE: usize = 32;
 
 /// Bytes of stack, as threads of hosts have.
 const STACK: usize = 32 << 20;
+
+/// Who waits for a plan.
+#[derive(Debug, Default)]
+struct Caller {
+    /// Whether the caller has stopped waiting.
+    gone: Arc<AtomicBool>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Runs the planning of queries.
 #[derive(Debug)]
@@ -45,6 +60,8 @@ impl PlanningThreads {
         let runtime = Handle::current();
         let Some(deadline) = self.deadline.filter(|_| runtime.runtime_flavor() == RuntimeFlavor::MultiThread) else { return work.await };
         let began = AtomicBool::new(false);
+        let caller = Caller::default();
+        let gone = Arc::clone(&caller.gone);
         let late = || {
             let seconds = deadline.as_secs_f64();
             Error::exhausted(if began.load(Ordering::Relaxed) {
@@ -62,6 +79,7 @@ impl PlanningThreads {
                 .stack_size(STACK)
                 .spawn(move || {
                     let _permit = permit;
+                    stop_when(gone);
                     runtime.block_on(async {
                         tokio::select! {
                             given = work => drop(done.send(given)),

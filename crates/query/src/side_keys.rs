@@ -166,7 +166,7 @@ impl VisitorMut for Renamer<'_> {
         let Some(Scope { texts, merged, .. }) = self.scopes.pop() else { return ControlFlow::Continue(()) };
         let star = select.projection.iter().any(|item| matches!(item, SelectItem::Wildcard(_)));
         let mut given: HashSet<String> = merged.iter().filter(|_| star).map(|(_, _, key)| key.clone()).collect();
-        let renamed = |item: &SelectItem, text: &str| matches!(item, SelectItem::UnnamedExpr(e) if e.to_string() != text);
+        let renamed = |item: &SelectItem, text: &str| matches!(item, SelectItem::UnnamedExpr(shown) if shown.to_string() != text);
         let kept = |(item, (text, _)): &(&SelectItem, &(String, Option<String>))| !renamed(item, text);
         given.extend(select.projection.iter().zip(&texts).filter(kept).filter_map(|(_, (_, name))| name.clone()));
         for (item, (text, name)) in select.projection.iter_mut().zip(texts) {

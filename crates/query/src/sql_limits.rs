@@ -3,6 +3,9 @@
 //! Parser and planner are recursive: a chain such as `1 + 1 + ...` becomes a tree as deep as the chain is long, and a
 //! stack that overflows ends the process. (Parentheses are limited by the parser itself.)
 
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{Expr, Function, ObjectNamePart, Statement, visit_expressions};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -91,6 +94,20 @@ fn nests(token: &Token) -> bool {
     }
 }
 
+/// Refuses a statement in which the parser took `NOT (x)` for a call. It does so where `x` is nested too deeply, and
+/// what follows would bind otherwise: `NOT (a) = b` is `NOT (a = b)`.
+///
+/// # Errors
+/// `Invalid`.
+pub(crate) fn check_operators(statement: &Statement) -> Result<()> {
+    let is_operator = |call: &Function| matches!(call.name.0.as_slice(), [ObjectNamePart::Identifier(name)] if name.quote_style.is_none() && name.value.eq_ignore_ascii_case("not"));
+    let found = visit_expressions(statement, |e| match e {
+        Expr::Function(call) if is_operator(call) => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    if found.is_break() { Err(Error::invalid("the query is nested too deeply, below NOT")) } else { Ok(()) }
+}
+
 /// Bytes of `text` outside of quotes and comments.
 fn unquoted(text: &str) -> usize {
     let bytes = text.as_bytes();
@@ -128,6 +145,16 @@ mod tests {
         }
         let error = check(&format!("SELECT 1 FROM a.b WHERE id IN ({}1)", "17, ".repeat(300_000))).unwrap_err().to_string();
         assert!(error.contains("too long"), "{error}");
+    }
+
+    #[test]
+    fn not_that_was_read_as_a_call_is_refused() {
+        let parsed = |text: &str| datafusion::sql::sqlparser::parser::Parser::parse_sql(&GenericDialect {}, text).unwrap().remove(0);
+        check_operators(&parsed("SELECT NOT (a), NOT a FROM t WHERE NOT (a = 1 AND NOT (b IN (SELECT x FROM u)))")).unwrap();
+        check_operators(&parsed("SELECT \"not\"(a)")).unwrap();
+        // Two operands are none of the operator's.
+        let error = check_operators(&parsed("SELECT (SELECT not(a, b)) FROM t")).unwrap_err();
+        assert!(error.message().contains("nested too deeply"), "{error:?}");
     }
 
     #[test]

@@ -72,14 +72,7 @@ class Known:
         return case.oracle == "duckdb" and bool(re.search(self.sql, text) and re.search(self.verdict, verdict.wrong or ""))
 
 
-OPEN: list[Open] = [
-    # Met now and then.
-    Open(
-        "infinite_percentiles", "percentile_cont between infinities is NaN",
-        "SELECT percentile_cont(0.25) WITHIN GROUP (ORDER BY f) FROM (SELECT CASE WHEN u < 3 THEN f * 0 - 1e308 * 10 END AS f FROM e.k) x",
-        "SELECT quantile_cont(f, 0.25) FROM (SELECT CASE WHEN u < 3 THEN -'infinity'::DOUBLE END AS f FROM e.k) x", verdict="differ",
-    ),
-]
+OPEN: list[Open] = []
 
 KNOWN = [
     Known("reversed signs", "reverse goes by code points, as in PostgreSQL, and in DuckDB by signs as one sees them", "`reverse`", "SELECT reverse('e\u0301')", r"reverse\(", "\u0301|\\\\u200d"),

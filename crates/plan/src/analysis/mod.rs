@@ -43,6 +43,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{Analyzer, AnalyzerRule};
 
 use crate::operand_types;
+use crate::planning::step;
 
 /// What a rule makes of a plan.
 type Rewrite = fn(LogicalPlan, &ConfigOptions) -> Result<LogicalPlan>;
@@ -87,6 +88,6 @@ impl AnalyzerRule for Rule {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        (self.rewrite)(plan, config)
+        step(|| (self.rewrite)(plan, config))
     }
 }

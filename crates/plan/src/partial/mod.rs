@@ -17,6 +17,7 @@
 mod extremes;
 mod forms;
 mod merge;
+mod percentiles;
 mod replacement;
 mod sliding;
 mod state;
@@ -97,7 +98,7 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
 /// Aggregates that replace DataFusion's: `min` and `max` that order floats as SQL does, a `sum` that does not wrap
 /// around, and truths and bits over frames that slide.
 fn own() -> Vec<Arc<AggregateUDF>> {
-    extremes::udafs().into_iter().chain([sums::udaf()]).chain(sliding::udafs()).collect()
+    extremes::udafs().into_iter().chain([sums::udaf()]).chain(percentiles::udafs()).chain(sliding::udafs()).collect()
 }
 
 /// Registers both forms of every mergeable aggregate in `registry`, and our own aggregates.

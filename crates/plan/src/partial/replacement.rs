@@ -44,6 +44,14 @@ impl<R: Replacement> AggregateUDFImpl for Replaced<R> {
         self.original.name()
     }
 
+    fn aliases(&self) -> &[String] {
+        self.original.aliases()
+    }
+
+    fn supports_within_group_clause(&self) -> bool {
+        self.original.supports_within_group_clause()
+    }
+
     fn signature(&self) -> &Signature {
         self.original.signature()
     }
