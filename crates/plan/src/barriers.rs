@@ -231,6 +231,7 @@ impl ExecutionPlan for BarrierExec {
 mod tests {
     use datafusion::arrow::util::pretty::pretty_format_batches;
     use datafusion::execution::SessionStateBuilder;
+    use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
     use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
     use datafusion::prelude::SessionContext;
 
@@ -260,7 +261,9 @@ mod tests {
     async fn filters(condition: &str) -> Vec<String> {
         let config = datafusion::prelude::SessionConfig::new().with_target_partitions(1);
         let rules = guarded(vec![Arc::new(FilterPushdown::new())]);
-        let state = SessionStateBuilder::new().with_default_features().with_config(config).with_optimizer_rules(vec![]).with_physical_optimizer_rules(rules);
+        let state = SessionStateBuilder::new().with_default_features().with_config(config).with_physical_optimizer_rules(rules);
+        // Without it there is no hash join, and other joins let no filter pass.
+        let state = state.with_optimizer_rules(vec![Arc::new(ExtractEquijoinPredicate::new())]);
         let context = SessionContext::new_with_state(state.build());
         for name in ["a", "b"] {
             context.sql(&format!("CREATE TABLE {name} AS SELECT value AS k, value AS {name}_v FROM generate_series(1, 100)")).await.unwrap();

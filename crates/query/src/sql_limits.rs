@@ -152,8 +152,8 @@ mod tests {
         let parsed = |text: &str| datafusion::sql::sqlparser::parser::Parser::parse_sql(&GenericDialect {}, text).unwrap().remove(0);
         check_operators(&parsed("SELECT NOT (a), NOT a FROM t WHERE NOT (a = 1 AND NOT (b IN (SELECT x FROM u)))")).unwrap();
         check_operators(&parsed("SELECT \"not\"(a)")).unwrap();
-        // Two operands are none of the operator's.
-        let error = check_operators(&parsed("SELECT (SELECT not(a, b)) FROM t")).unwrap_err();
+        // No operand of the operator.
+        let error = check_operators(&parsed("SELECT (SELECT not(DISTINCT a)) FROM t")).unwrap_err();
         assert!(error.message().contains("nested too deeply"), "{error:?}");
     }
 
