@@ -13,6 +13,9 @@
 //!   by the remaining keys. While the same rule runs, a barrier above such a union hides that these columns are
 //!   constant. Where branches have columns that are equal, a sort that moves into them sorts by one of these. The union
 //!   does not know that the other is sorted as well, and there is no plan. There, a barrier keeps sorts above.
+//! - **Grouping sets.** A key of `CUBE` is NULL in some rows, and DataFusion goes on to take it for the constant that it
+//!   is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. A barrier above hides what was
+//!   known of the input. It stays in the plan, because all operators above ask.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -56,7 +59,33 @@ pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
             rule
         }
     };
-    rules.into_iter().map(guarded).collect()
+    std::iter::once(Arc::new(GroupingSets) as Rule).chain(rules.into_iter().map(guarded)).collect()
+}
+
+/// Puts a barrier above each aggregate with grouping sets.
+#[derive(Debug)]
+struct GroupingSets;
+
+impl PhysicalOptimizerRule for GroupingSets {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let sets = |node: &Arc<dyn ExecutionPlan>| node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().has_grouping_set());
+        plan.transform_up(|node| {
+            Ok(if sets(&node) {
+                Transformed::yes(Arc::new(BarrierExec { stays: true, ..BarrierExec::new(node, HashSet::new(), false) }))
+            } else {
+                Transformed::no(node)
+            })
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        "grouping_sets"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
 }
 
 type Fence = fn(Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>>;
@@ -75,8 +104,8 @@ impl PhysicalOptimizerRule for Guarded {
             .optimize(fenced, config)?
             .transform_up(|node| {
                 Ok(match node.downcast_ref::<BarrierExec>() {
-                    Some(barrier) => Transformed::yes(Arc::clone(&barrier.input)),
-                    None => Transformed::no(node),
+                    Some(barrier) if !barrier.stays => Transformed::yes(Arc::clone(&barrier.input)),
+                    _ => Transformed::no(node),
                 })
             })
             .data()
@@ -98,6 +127,8 @@ struct BarrierExec {
     /// The places of columns that filters may name.
     single: HashSet<usize>,
     ordered: bool,
+    /// Whether it is part of the plan that runs.
+    stays: bool,
     properties: Arc<PlanProperties>,
 }
 
@@ -106,7 +137,7 @@ impl BarrierExec {
         let mut known = if ordered { input.equivalence_properties().clone() } else { EquivalenceProperties::new(input.schema()) };
         known.clear_per_partition_constants();
         let properties = Arc::new(input.properties().as_ref().clone().with_eq_properties(known));
-        Self { input, single, ordered, properties }
+        Self { input, single, ordered, stays: false, properties }
     }
 
     /// `node`, below a barrier if it has columns of one name, or a row of nothing.
@@ -191,7 +222,7 @@ impl ExecutionPlan for BarrierExec {
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Self::new(input, self.single.clone(), self.ordered))),
+            Ok([input]) => Ok(Arc::new(Self { stays: self.stays, ..Self::new(input, self.single.clone(), self.ordered) })),
             Err(other) => internal_err!("BarrierExec has one input, not {}", other.len()),
         }
     }
@@ -286,6 +317,21 @@ mod tests {
     async fn filters_of_a_name_that_comes_twice_stay() {
         let [top, a, b] = filters("b.k < 5").await.try_into().unwrap();
         assert!(top.contains("< 5") && !a.contains("< 5") && !b.contains("< 5"), "{top} {a} {b}");
+    }
+
+    #[tokio::test]
+    async fn keys_of_grouping_sets_are_no_constants() {
+        let rules = guarded(PhysicalOptimizer::default().rules);
+        let context = SessionContext::new_with_state(SessionStateBuilder::new().with_default_features().with_physical_optimizer_rules(rules).build());
+        context.sql("CREATE TABLE t AS SELECT value % 2 AS k FROM generate_series(0, 99)").await.unwrap();
+        for order in ["k NULLS FIRST", "k NULLS LAST"] {
+            let sql = format!("SELECT k, count(*) AS n FROM (SELECT k, count(*) FROM t WHERE k = 1 GROUP BY CUBE (k)) u GROUP BY k ORDER BY {order}");
+            let rows = context.sql(&sql).await.unwrap().collect().await.unwrap();
+            let text = pretty_format_batches(&rows).unwrap().to_string();
+            let lines: Vec<&str> = text.lines().filter(|line| line.ends_with("| 1 |")).collect();
+            let null_first = lines.first().is_some_and(|line| line.starts_with("|   |"));
+            assert!(lines.len() == 2 && null_first == order.ends_with("FIRST"), "{text}");
+        }
     }
 
     #[tokio::test]

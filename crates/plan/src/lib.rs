@@ -24,10 +24,12 @@
 //! | [`combine`] | states into states, for aggregators |
 //! | [`opaque_conditions`](mod@opaque_conditions) | filters conclude nothing from what conditions compute |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
+//! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
 //! | [`float_keys`] | the value by which floats are compared |
 //! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
+//! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
 //! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
 //! | [`planning`] | what bounds the rules of the planner |
 //! | [`physical_rule`] | the common form of our rules over physical plans |
@@ -60,6 +62,7 @@ pub mod filter_before_project;
 pub mod filters_above_aggregates;
 pub mod float_keys;
 pub mod join_types;
+pub mod kept_types;
 pub mod keys;
 pub mod list_functions;
 pub mod masked_structs;
@@ -77,6 +80,7 @@ pub mod policy;
 pub mod pushdown_level;
 mod rewriting;
 mod size;
+pub mod sort_keys;
 mod split;
 pub mod substrait_import;
 pub mod super_plan;

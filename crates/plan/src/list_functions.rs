@@ -1,10 +1,16 @@
 //! Functions over lists that replace DataFusion's of the same name.
 //!
 //! - `array_has` is true or false for a list with a NULL. DataFusion turns a constant list into `IN`, which is NULL.
+//!   A list without values has none, also not NULL.
 //! - Lengths and positions are BIGINT. DataFusion's are unsigned, and half of one is a decimal with a fraction.
 
 use std::sync::Arc;
 
+use datafusion::arrow::array::{Array, BooleanArray, Int64Array};
+use datafusion::arrow::compute::kernels::cmp::eq;
+use datafusion::arrow::compute::kernels::length::length;
+use datafusion::arrow::compute::kernels::zip::zip;
+use datafusion::arrow::compute::{cast, prep_null_mask_filter};
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::FunctionRegistry;
@@ -80,8 +86,33 @@ impl ScalarUDFImpl for Replaced {
         if of == DataType::Int64 {
             args.return_field = Arc::new(args.return_field.as_ref().clone().with_data_type(DataType::UInt64));
         }
-        self.inner.invoke_with_args(args)?.cast_to(&of, None)
+        let (list, rows) = (args.args.first().cloned(), args.number_rows);
+        let result = self.inner.invoke_with_args(args)?;
+        match list {
+            Some(list) if self.name() == "array_has" => false_where_empty(&list, result, rows),
+            _ => result.cast_to(&of, None),
+        }
     }
+}
+
+/// `result` with false where the list has no values.
+fn false_where_empty(list: &ColumnarValue, result: ColumnarValue, rows: usize) -> Result<ColumnarValue> {
+    if matches!(list.data_type(), DataType::Null) {
+        return Ok(result);
+    }
+    let rows = if matches!(result, ColumnarValue::Scalar(_)) { 1 } else { rows };
+    let known = result.to_array(rows)?;
+    if known.null_count() == 0 {
+        return Ok(result);
+    }
+    let lengths = cast(&length(&list.to_array(rows)?)?, &DataType::Int64)?;
+    let empty = eq(&lengths, &Int64Array::new_scalar(0))?;
+    let empty = if empty.null_count() > 0 { prep_null_mask_filter(&empty) } else { empty };
+    let done = zip(&empty, &BooleanArray::new_scalar(false), &known)?;
+    Ok(match result {
+        ColumnarValue::Scalar(_) => ColumnarValue::Scalar(ScalarValue::try_from_array(&done, 0)?),
+        ColumnarValue::Array(_) => ColumnarValue::Array(done),
+    })
 }
 
 /// Whether `list` is a list of one value or more, none of them NULL: `IN` means the same there.

@@ -1,6 +1,6 @@
 //! What bounds a thread that plans a query: DataFusion's rules, each with two limits.
 //!
-//! - **Stopping.** A rule does not know whether anybody still waits for its plan. Before each rule, and before each
+//! - **Stopping.** A rule does not know whether a caller still waits for its plan. Before each rule, and before each
 //!   operator that it looks at, the planner looks whether its caller has gone ([`stop_when`]), and ends there.
 //! - **Constants.** DataFusion calculates calls of constants while it plans, and writes the result into the plan. A
 //!   text of 50 MB is then copied with the plan, and sent to drives. While a rule runs, functions make results of at
@@ -39,7 +39,7 @@ pub(crate) fn largest_result(limit: u64) -> u64 {
 /// What `rule` gives.
 ///
 /// # Errors
-/// Those of the rule, and one where nobody waits for it any more.
+/// Those of the rule, and one where the caller has stopped waiting.
 pub(crate) fn step<T>(rule: impl FnOnce() -> Result<T>) -> Result<T> {
     /// Sets back what was set, also where the rule panics.
     struct Before(bool);
@@ -49,7 +49,7 @@ pub(crate) fn step<T>(rule: impl FnOnce() -> Result<T>) -> Result<T> {
         }
     }
     if GONE.with_borrow(|gone| gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed))) {
-        return resources_err!("nobody waits for the plan of this query any more");
+        return resources_err!("the caller has stopped waiting for this plan");
     }
     let _before = Before(IN_RULE.replace(true));
     rule()
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_end_where_nobody_waits() {
+    async fn rules_end_where_the_caller_has_gone() {
         let context = context();
         let gone = Arc::new(AtomicBool::new(false));
         stop_when(Arc::clone(&gone));
@@ -134,6 +134,6 @@ mod tests {
         assert!(plan.clone().into_optimized_plan().is_ok());
         gone.store(true, Ordering::Relaxed);
         let error = plan.into_optimized_plan().unwrap_err().to_string();
-        assert!(error.contains("nobody waits"), "{error}");
+        assert!(error.contains("stopped waiting"), "{error}");
     }
 }

@@ -34,10 +34,12 @@ use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::join_types::JoinTypes;
+use skytether_plan::kept_types::kept_types;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::opaque_conditions::opaque_conditions;
 use skytether_plan::operand_types::OperandTypes;
 use skytether_plan::planning::{limited, limited_physical};
+use skytether_plan::sort_keys::sort_keys;
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial, register_functions};
 use uuid::Uuid;
@@ -368,6 +370,7 @@ impl Planner {
         collector: Arc<Collector>,
         options: &QueryOptions,
     ) -> Result<Planned> {
+        let optimised = sort_keys(optimised).map_err(from_datafusion)?;
         let cut = cut(optimised.clone(), options.cut, tables.as_ref(), &state)?;
         for note in &cut.notes {
             collector.note(format!("{}: {}", note.operator, note.reason));
@@ -463,7 +466,7 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
 /// takes the key of one side for a key of the result. (Keys that come twice are dropped by [`analysis`].)
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let dropped = EliminateDuplicatedExpr::new();
-    filters_above_aggregates(Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect())
+    kept_types(filters_above_aggregates(Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect()))
 }
 
 /// DataFusion's rules for physical plans, without the one that answers aggregates from statistics. It takes an

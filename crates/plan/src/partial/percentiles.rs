@@ -1,8 +1,8 @@
 //! `percentile_cont` and `median` of floats, to the last digit.
 //!
 //! DataFusion rounds the place between two values down to a millionth: `percentile_cont(0.123456789)` of 0 and 1 is
-//! 0.123456 there. Between two infinities of one sign, and where a difference or a sum overflows, it has NaN or infinity.
-//! Here the place is exact. The states are DataFusion's: lists of values.
+//! 0.123456 there. Between two infinities of one sign, and where a difference or a sum overflows, it has NaN or
+//! infinity. Here the place is exact. The states are DataFusion's: lists of values.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;

@@ -1,0 +1,69 @@
+//! Aggregates next to one of distinct values keep their types.
+//!
+//! DataFusion writes `sum(x), sum(DISTINCT x)` as sums over sums by `x`. A sum of decimals has ten digits more than its
+//! argument, so a sum of sums has twenty more. The operators above know nothing of it: comparisons of the two are
+//! errors, and results have another type than the plan says. The rule is left out where it changes a type.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::Transformed;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::single_distinct_to_groupby::SingleDistinctToGroupBy;
+use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+
+type Rule = Arc<dyn OptimizerRule + Send + Sync>;
+
+/// `rules`, the one about distinct values with this exception.
+#[must_use]
+pub fn kept_types(rules: Vec<Rule>) -> Vec<Rule> {
+    let known = SingleDistinctToGroupBy::new();
+    rules.into_iter().map(|rule| if rule.name() == known.name() { Arc::new(KeptTypes { rule }) as _ } else { rule }).collect()
+}
+
+#[derive(Debug)]
+struct KeptTypes {
+    /// DataFusion's.
+    rule: Rule,
+}
+
+impl OptimizerRule for KeptTypes {
+    fn name(&self) -> &str {
+        self.rule.name()
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        self.rule.apply_order()
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let before = plan.clone();
+        let done = self.rule.rewrite(plan, config)?;
+        let (old, new) = (before.schema().fields(), done.data.schema().fields());
+        let same = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| old.data_type() == new.data_type());
+        Ok(if same { done } else { Transformed::no(before) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::optimizer::Optimizer;
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn sums_of_decimals_keep_their_type() {
+        let rules = kept_types(Optimizer::default().rules);
+        let context = SessionContext::new_with_state(SessionStateBuilder::new().with_default_features().with_optimizer_rules(rules).build());
+        context.sql("CREATE TABLE t AS SELECT CAST(value AS DECIMAL(12, 2)) AS d, value AS x FROM generate_series(1, 3)").await.unwrap();
+        let optimised = async |sql: &str| context.sql(sql).await.unwrap().into_optimized_plan().unwrap();
+        let sums = optimised("SELECT sum(d) AS a, sum(DISTINCT d) AS b FROM t").await;
+        let types: Vec<String> = sums.schema().fields().iter().map(|field| field.data_type().to_string()).collect();
+        assert_eq!(types, ["Decimal128(22, 2)", "Decimal128(22, 2)"], "{}", sums.display_indent());
+        // The rule works where types stay.
+        let counts = optimised("SELECT sum(x), count(DISTINCT d) FROM t").await.display_indent().to_string();
+        assert_eq!(counts.matches("Aggregate:").count(), 2, "{counts}");
+    }
+}
