@@ -13,8 +13,8 @@
 //!   by the remaining keys. While the same rule runs, a barrier above such a union hides that these columns are
 //!   constant. Where branches have columns that are equal, a sort that moves into them sorts by one of these. The union
 //!   does not know that the other is sorted as well, and there is no plan. There, a barrier keeps sorts above.
-//! - **Grouping sets.** A key of `CUBE` is NULL in some rows, and DataFusion goes on to take it for the constant that it
-//!   is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. A barrier above hides what was
+//! - **Grouping sets.** A key of `CUBE` is NULL in some rows, and DataFusion goes on to take it for the constant that
+//!   it is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. A barrier above hides what was
 //!   known of the input. It stays in the plan, because all operators above ask.
 
 use std::collections::{HashMap, HashSet};
