@@ -13,6 +13,8 @@
 //!   by the remaining keys. While the same rule runs, a barrier above such a union hides that these columns are
 //!   constant. Where branches have columns that are equal, a sort that moves into them sorts by one of these. The union
 //!   does not know that the other is sorted as well, and there is no plan. There, a barrier keeps sorts above.
+//! - **Constants of joins.** A join knows that a key of it is a constant, and forgets it once a projection moves into
+//!   it, so that a sort which was left out is missed. While this rule runs, a barrier above hides such constants.
 //! - **Grouping sets.** A key of `CUBE` is NULL in some rows, and DataFusion goes on to take it for the constant that
 //!   it is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. A barrier above hides what was
 //!   known of the input. It stays in the plan, because all operators above ask.
@@ -151,9 +153,15 @@ impl BarrierExec {
         Ok(if single.len() == schema.fields().len() && !of_nothing { Transformed::no(node) } else { Transformed::yes(Arc::new(Self::new(node, single, true))) })
     }
 
-    /// `node`, next to a barrier if it is a union or a sort that needs one.
+    /// `node`, next to a barrier if it is a union, a join or a sort that needs one.
     fn for_sorts(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-        if node.is::<UnionExec>() { Ok(Self::for_unions(node)) } else { Self::for_limits(node) }
+        if node.is::<UnionExec>() {
+            Ok(Self::for_unions(node))
+        } else if node.children().len() > 1 && !node.equivalence_properties().constants().is_empty() {
+            Ok(Transformed::yes(Arc::new(Self::new(node, HashSet::new(), false))))
+        } else {
+            Self::for_limits(node)
+        }
     }
 
     /// A union, below a barrier if its branches have columns that are equal, or constants of their own.
