@@ -100,7 +100,8 @@ fn false_where_empty(list: &ColumnarValue, result: ColumnarValue, rows: usize) -
     if matches!(list.data_type(), DataType::Null) {
         return Ok(result);
     }
-    let rows = if matches!(result, ColumnarValue::Scalar(_)) { 1 } else { rows };
+    let one = matches!((list, &result), (ColumnarValue::Scalar(_), ColumnarValue::Scalar(_)));
+    let rows = if one { 1 } else { rows };
     let known = result.to_array(rows)?;
     if known.null_count() == 0 {
         return Ok(result);
@@ -109,10 +110,7 @@ fn false_where_empty(list: &ColumnarValue, result: ColumnarValue, rows: usize) -
     let empty = eq(&lengths, &Int64Array::new_scalar(0))?;
     let empty = if empty.null_count() > 0 { prep_null_mask_filter(&empty) } else { empty };
     let done = zip(&empty, &BooleanArray::new_scalar(false), &known)?;
-    Ok(match result {
-        ColumnarValue::Scalar(_) => ColumnarValue::Scalar(ScalarValue::try_from_array(&done, 0)?),
-        ColumnarValue::Array(_) => ColumnarValue::Array(done),
-    })
+    Ok(if one { ColumnarValue::Scalar(ScalarValue::try_from_array(&done, 0)?) } else { ColumnarValue::Array(done) })
 }
 
 /// Whether `list` is a list of one value or more, none of them NULL: `IN` means the same there.
