@@ -13,8 +13,9 @@
 //!   by the remaining keys. While the same rule runs, a barrier above such a union hides that these columns are
 //!   constant. Where branches have columns that are equal, a sort that moves into them sorts by one of these. The union
 //!   does not know that the other is sorted as well, and there is no plan. There, a barrier keeps sorts above.
-//! - **Constants of joins.** A join knows that a key of it is a constant, and forgets it once a projection moves into
-//!   it, so that a sort which was left out is missed. While this rule runs, a barrier above hides such constants.
+//! - **Constants of joins.** A sort by a column that is a constant below a join moves below that join, and is left out
+//!   there. The join does not know that the column is a constant, and there is no plan. While this rule runs, a barrier
+//!   keeps sorts above joins of such inputs.
 //! - **Grouping sets.** A key of `CUBE` is NULL in some rows, and DataFusion goes on to take it for the constant that
 //!   it is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. A barrier above hides what was
 //!   known of the input. It stays in the plan, because all operators above ask.
@@ -157,7 +158,7 @@ impl BarrierExec {
     fn for_sorts(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
         if node.is::<UnionExec>() {
             Ok(Self::for_unions(node))
-        } else if node.children().len() > 1 && !node.equivalence_properties().constants().is_empty() {
+        } else if node.children().len() > 1 && node.children().into_iter().any(has_constants) {
             Ok(Transformed::yes(Arc::new(Self::new(node, HashSet::new(), false))))
         } else {
             Self::for_limits(node)
@@ -185,6 +186,10 @@ impl BarrierExec {
         let barrier = Arc::new(Self::new(Arc::clone(input), HashSet::new(), false));
         node.replace_children(vec![barrier], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)).map(Transformed::yes)
     }
+}
+
+fn has_constants(node: &Arc<dyn ExecutionPlan>) -> bool {
+    !node.equivalence_properties().constants().is_empty()
 }
 
 /// Whether an operator below gives other rows than it gets.
