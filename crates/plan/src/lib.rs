@@ -14,6 +14,7 @@
 //! | [`cut`](mod@cut) | the walk over the plan, and what it does with joins and unions |
 //! | [`super_plan`] | what a super-plan records of its operators |
 //! | [`node`] | [`DriveScan`] |
+//! | [`shared`] | parts of a super-plan that occur several times, computed once |
 //! | [`wide_projection`] | operators of many expressions |
 //! | `nesting_limits` | how deep and how large expressions become |
 //! | [`broadcast_join`] | small tables that travel with a sub-plan, for joins there |
@@ -76,6 +77,7 @@ pub mod planning;
 pub mod policy;
 pub mod pushdown_level;
 mod rewriting;
+pub mod shared;
 mod size;
 mod split;
 pub mod substrait_import;
