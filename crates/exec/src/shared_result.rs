@@ -271,7 +271,7 @@ impl Drop for Reader {
         run.gone += 1;
         run.active -= usize::from(self.active);
         let unfinished = run.computing.as_ref().is_some_and(|computing| computing.peek().is_none());
-        // Nobody waits for the run, or nobody will ask for its rows. Should a reader come all the same, it runs a copy.
+        // No reader waits for the run, or all readers have left. Should one come all the same, it runs a copy.
         let ended = if run.active == 0 && (unfinished || run.gone >= self.result.uses) { run.computing.take() } else { None };
         // Dropped without the lock: the batches are freed, or the task is stopped.
         drop(run);
@@ -393,3 +393,6 @@ impl ExecutionPlan for SharedResultExec {
         Some(self.metrics.clone_inner())
     }
 }
+
+#[cfg(test)]
+mod tests;

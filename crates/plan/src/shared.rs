@@ -63,16 +63,10 @@ impl Shared {
     }
 }
 
-impl fmt::Display for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", title(self.number, self.uses, self.here))
-    }
-}
-
 /// What a shared result is called in explanations and receipts. `here`: whether it is computed at this place.
 #[must_use]
 pub fn title(number: usize, uses: usize, here: bool) -> String {
-    if here { format!("result {number}, computed once and used {uses} times") } else { format!("result {number}, computed elsewhere in this plan") }
+    if here { format!("{number}, computed once and used {uses} times") } else { format!("{number}, computed elsewhere in this plan") }
 }
 
 impl PartialEq for Shared {
@@ -117,7 +111,7 @@ impl UserDefinedLogicalNodeCore for Shared {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedResult: {self}")
+        write!(f, "SharedResult: {}", title(self.number, self.uses, self.here))
     }
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
