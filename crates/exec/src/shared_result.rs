@@ -24,6 +24,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, Statistics, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::UserDefinedLogicalNodeCore;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType, reset_plan_states};
@@ -69,7 +70,7 @@ impl SharedResults {
         };
         drop(all);
         match input {
-            [] => Ok(Arc::new(SharedResultExec::new(result, None, Arc::clone(node.plan.schema().inner())))),
+            [] => Ok(Arc::new(SharedResultExec::new(result, None, Arc::clone(UserDefinedLogicalNodeCore::schema(node).inner())))),
             [input] => {
                 result.planned(Arc::clone(input));
                 Ok(Arc::new(SharedResultExec::new(result, Some(Arc::clone(input)), input.schema())))

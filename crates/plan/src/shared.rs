@@ -12,7 +12,8 @@
 //! - it has no subquery in an expression, because DataFusion computes that at the root of the plan around it;
 //! - it neither is nor is in a recursive query, whose rounds share one table.
 //!
-//! The largest part is shared first, then what still occurs twice: within it, or elsewhere.
+//! The largest part is shared first, then what still occurs twice: within it, or elsewhere. A part that only names or
+//! computes columns of another one is left to that one if that has more uses.
 //!
 //! See also `skytether_exec::shared_result`, which runs it.
 
@@ -28,6 +29,7 @@ use datafusion::logical_expr::{Expr, Extension, FetchType, JoinType, Limit, Logi
 
 use crate::cut::CutPlan;
 use crate::error::from_datafusion;
+use crate::generated_names;
 use crate::node::DriveScan;
 use crate::super_plan;
 
@@ -46,6 +48,8 @@ pub struct Shared {
     pub plan: Arc<LogicalPlan>,
     /// Whether it is computed at this node.
     pub here: bool,
+    /// The columns as they are called at this node.
+    schema: DFSchemaRef,
 }
 
 impl Shared {
@@ -103,7 +107,7 @@ impl UserDefinedLogicalNodeCore for Shared {
     }
 
     fn schema(&self) -> &DFSchemaRef {
-        self.plan.schema()
+        &self.schema
     }
 
     fn expressions(&self) -> Vec<Expr> {
@@ -116,7 +120,7 @@ impl UserDefinedLogicalNodeCore for Shared {
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         match <[_; 1]>::try_from(inputs) {
-            Ok([input]) if exprs.is_empty() && self.here => Ok(Self { plan: Arc::new(input), ..self.clone() }),
+            Ok([input]) if exprs.is_empty() && self.here => Ok(Self { schema: Arc::clone(input.schema()), plan: Arc::new(input), ..self.clone() }),
             Err(none) if exprs.is_empty() && none.is_empty() && !self.here => Ok(self.clone()),
             _ => plan_err!("a shared result has no expressions, and an input only where it is computed"),
         }
@@ -129,14 +133,15 @@ impl UserDefinedLogicalNodeCore for Shared {
 /// # Errors
 /// Internal for a plan that does not hold together.
 pub fn share(mut cut: CutPlan) -> skytether_common::Result<CutPlan> {
+    let forms = Forms { numbered: generated_names::has_some(&cut.super_plan).map_err(from_datafusion)? };
     let mut seen = HashSet::new();
-    if cut.scans.iter().all(|scan| seen.insert(scan)) {
+    if cut.scans.iter().all(|scan| seen.insert(forms.of(&scan.clone().into_plan()))) {
         // Equal parts read from drives by equal scans.
         return Ok(cut);
     }
     for number in 1..=MOST {
-        let Some(part) = largest(&cut.super_plan).map_err(from_datafusion)? else { break };
-        cut.super_plan = replaced(cut.super_plan, &part, number).map_err(from_datafusion)?;
+        let Some(part) = largest(&cut.super_plan, &forms).map_err(from_datafusion)? else { break };
+        cut.super_plan = replaced(cut.super_plan, &part, &forms, number).map_err(from_datafusion)?;
         cut.scans = super_plan::scans(&cut.super_plan);
     }
     let mut told = HashSet::new();
@@ -144,8 +149,26 @@ pub fn share(mut cut: CutPlan) -> skytether_common::Result<CutPlan> {
     Ok(cut)
 }
 
+/// The form of parts in which they are compared.
+struct Forms {
+    /// Whether generated names are numbered for that.
+    numbered: bool,
+}
+
+impl Forms {
+    fn of(&self, part: &LogicalPlan) -> LogicalPlan {
+        // A part that holds together no more with other names is compared as it is.
+        let numbered = if self.numbered { generated_names::numbered(part).ok() } else { None };
+        numbered.unwrap_or_else(|| part.clone())
+    }
+
+    fn is(&self, node: &LogicalPlan, part: &LogicalPlan) -> bool {
+        if self.numbered { is_small(node) && self.of(node) == *part } else { node == part }
+    }
+}
+
 /// The largest part of `plan` that occurs several times and may be shared, with how often it occurs.
-fn largest(plan: &LogicalPlan) -> Result<Option<(LogicalPlan, usize)>> {
+fn largest(plan: &LogicalPlan, forms: &Forms) -> Result<Option<(LogicalPlan, usize)>> {
     // How often each part occurs, and its place.
     let mut parts: HashMap<LogicalPlan, (usize, usize)> = HashMap::new();
     plan.apply_with_subqueries(|node| {
@@ -154,33 +177,44 @@ fn largest(plan: &LogicalPlan) -> Result<Option<(LogicalPlan, usize)>> {
         }
         if is_small(node) {
             let place = parts.len();
-            parts.entry(node.clone()).or_insert((0, place)).0 += 1;
+            parts.entry(forms.of(node)).or_insert((0, place)).0 += 1;
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
-    let mut best: Option<((usize, Reverse<usize>), LogicalPlan, usize)> = None;
-    for (part, (times, place)) in parts {
-        let Some(size) = (if times > 1 { size_of_shareable(&part)? } else { None }) else { continue };
-        let rank = (size, Reverse(place));
+    let mut best: Option<((usize, Reverse<usize>), &LogicalPlan, usize)> = None;
+    for (part, (times, place)) in &parts {
+        // A part that is only other columns of a part with more uses adds nothing to it.
+        let more = parts.get(core(part)).is_some_and(|(more, _)| more > times);
+        let Some(size) = (if *times > 1 && !more { size_of_shareable(part)? } else { None }) else { continue };
+        let rank = (size, Reverse(*place));
         if best.as_ref().is_none_or(|(best, ..)| *best < rank) {
-            best = Some((rank, part, times));
+            best = Some((rank, part, *times));
         }
     }
-    Ok(best.map(|(_, part, times)| (part, times)))
+    Ok(best.map(|(_, part, times)| (part.clone(), times)))
+}
+
+/// `part` without what only names or computes columns of its rows.
+fn core(part: &LogicalPlan) -> &LogicalPlan {
+    match part {
+        LogicalPlan::Projection(projection) => core(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => core(&alias.input),
+        part => part,
+    }
 }
 
 /// `plan` with shared result `number` in the place of each `part`.
-fn replaced(plan: LogicalPlan, (part, uses): &(LogicalPlan, usize), number: usize) -> Result<LogicalPlan> {
+fn replaced(plan: LogicalPlan, (part, uses): &(LogicalPlan, usize), forms: &Forms, number: usize) -> Result<LogicalPlan> {
     let mut first: Option<Arc<LogicalPlan>> = None;
     plan.transform_down_with_subqueries(|node| {
         if matches!(node, LogicalPlan::RecursiveQuery(_)) {
             return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
         }
-        if node != *part {
+        if !forms.is(&node, part) {
             return Ok(Transformed::no(node));
         }
-        let here = first.is_none();
-        let shared = Shared { number, uses: *uses, plan: Arc::clone(first.get_or_insert_with(|| Arc::new(node))), here };
+        let (here, schema) = (first.is_none(), Arc::clone(node.schema()));
+        let shared = Shared { number, uses: *uses, plan: Arc::clone(first.get_or_insert_with(|| Arc::new(node))), here, schema };
         Ok(Transformed::new(shared.into_plan(), true, TreeNodeRecursion::Jump))
     })
     .data()

@@ -13,7 +13,7 @@ use datafusion::physical_optimizer::limit_pushdown::LimitPushdown;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
-use datafusion::physical_plan::{collect, displayable};
+use datafusion::physical_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions, collect, displayable};
 use futures::future::join_all;
 use skytether_common::Kind;
 use skytether_plan::error::from_datafusion;
@@ -59,24 +59,20 @@ impl PartitionStream for Numbers {
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         self.runs.fetch_add(1, Ordering::Relaxed);
-        let ends = Ends(Arc::clone(&self.stopped));
-        let rows = stream::iter(0..self.batches).map(move |at| {
-            let _held = &ends;
-            Ok(batch(at))
-        });
+        let rows = stream::iter(0..self.batches).map(|at| Ok(batch(at)));
         // Each batch comes with a poll of its own.
         let rows = rows.then(|batch| async {
             tokio::task::yield_now().await;
             batch
         });
-        let held = Ends(Arc::clone(&self.stopped));
+        let ends = Ends(Arc::clone(&self.stopped));
         let rows = match self.end {
             End::Plain => rows.boxed(),
             End::Error => rows.chain(stream::once(async { Err(to_datafusion(Error::corrupt("slice 7 is damaged; scrub the fleet"))) })).boxed(),
             End::Never => rows
                 .chain(stream::pending())
                 .inspect(move |_| {
-                    let _held = &held;
+                    let _held = &ends;
                 })
                 .boxed(),
         };
@@ -228,7 +224,7 @@ async fn filters_and_limits_stay_above() {
         let large = Arc::new(BinaryExpr::new(col("n", &reader.schema()).unwrap(), Operator::Gt, lit(5i64)));
         let below: Vec<Arc<dyn ExecutionPlan>> =
             reader.children().into_iter().map(|input| Arc::new(FilterExec::try_new(lit(true), Arc::clone(input)).unwrap()) as _).collect();
-        let reader = reader.with_new_children(below).unwrap();
+        let reader = reader.replace_children(below, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)).unwrap();
         let filter = Arc::new(FilterExec::try_new(large, reader).unwrap());
         let plan: Arc<dyn ExecutionPlan> = Arc::new(GlobalLimitExec::new(filter, 0, Some(3)));
         let config = ConfigOptions::default();
