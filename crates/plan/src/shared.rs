@@ -133,6 +133,9 @@ impl UserDefinedLogicalNodeCore for Shared {
 /// # Errors
 /// Internal for a plan that does not hold together.
 pub fn share(mut cut: CutPlan) -> skytether_common::Result<CutPlan> {
+    if cut.scans.len() < 2 {
+        return Ok(cut);
+    }
     let forms = Forms { numbered: generated_names::has_some(&cut.super_plan).map_err(from_datafusion)? };
     let mut seen = HashSet::new();
     if cut.scans.iter().all(|scan| seen.insert(forms.of(&scan.clone().into_plan()))) {
@@ -140,12 +143,13 @@ pub fn share(mut cut: CutPlan) -> skytether_common::Result<CutPlan> {
         return Ok(cut);
     }
     for number in 1..=MOST {
-        let Some(part) = largest(&cut.super_plan, &forms).map_err(from_datafusion)? else { break };
+        let Some(part) = largest(&cut.super_plan, &forms).map_err(from_datafusion)? else { return Ok(cut) };
         cut.super_plan = replaced(cut.super_plan, &part, &forms, number).map_err(from_datafusion)?;
         cut.scans = super_plan::scans(&cut.super_plan);
+        // Each copy has told why its operators are on the host.
+        let mut told = HashSet::new();
+        cut.notes.retain(|note| told.insert((note.operator.clone(), note.node.clone(), note.reason.clone())));
     }
-    let mut told = HashSet::new();
-    cut.notes.retain(|note| told.insert((note.operator.clone(), note.node.clone(), note.reason.clone())));
     Ok(cut)
 }
 

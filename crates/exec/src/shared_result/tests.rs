@@ -80,8 +80,8 @@ impl PartitionStream for Numbers {
     }
 }
 
-/// Several readers of `numbers`, the first of which has the input, and a query whose shared results may keep `limit`
-/// bytes.
+/// Several readers of `numbers`, and a query whose shared results may keep `limit` bytes. The first reader has the
+/// input.
 fn readers(count: usize, numbers: &Arc<Numbers>, limit: usize) -> (Vec<Arc<dyn ExecutionPlan>>, Arc<TaskContext>) {
     let schema = Arc::clone(numbers.schema());
     let input = StreamingTableExec::try_new(Arc::clone(&schema), vec![Arc::clone(numbers) as _], None, None, false, None).unwrap();

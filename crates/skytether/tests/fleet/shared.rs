@@ -22,7 +22,7 @@ fn work(receipt: &Receipt) -> (usize, u64, u64) {
     (runs, receipt.drives.iter().map(|d| d.slices + d.slices_pruned).sum(), receipt.bytes_read)
 }
 
-/// Groups by `id`, several of which make a result that does not fit where one does.
+/// Groups by `id`, one for each row of `table`, that are used several times.
 fn pairs(table: &str, uses: usize) -> String {
     let part = format!("SELECT id, max(name) AS name, sum(n) AS n FROM {table} GROUP BY id");
     let uses: Vec<String> = (0..uses).map(|at| format!("SELECT id + {at} AS id, name, n FROM c WHERE n > -1000 OR name IS NULL")).collect();
