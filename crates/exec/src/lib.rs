@@ -3,6 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`scan`] | [`DriveScanExec`](scan::DriveScanExec): one sub-plan at many drives, as an operator of DataFusion |
+//! | [`shared_result`] | a result that several operators of a query read, computed once |
 //! | [`drive_reader`] | what one drive answers: deadlines, figures, errors that name the drive |
 //! | [`adaptive`] | scans whose work moves between drives and host while they run |
 //! | [`local_executors`], [`fallback`] | engines in this process over what drives store, or over reconstructed values |
@@ -30,6 +31,7 @@ pub mod profile;
 pub mod query_limits;
 pub mod query_runtime;
 pub mod scan;
+pub mod shared_result;
 pub mod sort_reserve;
 pub mod spill_dir;
 pub mod subplan_encoder;

@@ -14,6 +14,8 @@
 //! | [`cut`](mod@cut) | the walk over the plan, and what it does with joins and unions |
 //! | [`super_plan`] | what a super-plan records of its operators |
 //! | [`node`] | [`DriveScan`] |
+//! | [`shared`] | parts of a super-plan that occur several times, computed once |
+//! | `generated_names` | names that differ in each copy of a CTE |
 //! | [`wide_projection`] | operators of many expressions |
 //! | `nesting_limits` | how deep and how large expressions become |
 //! | [`broadcast_join`] | small tables that travel with a sub-plan, for joins there |
@@ -61,6 +63,7 @@ pub mod expressions;
 pub mod filter_before_project;
 pub mod filters_above_aggregates;
 pub mod float_keys;
+mod generated_names;
 pub mod join_types;
 pub mod kept_types;
 pub mod keys;
@@ -79,6 +82,7 @@ pub mod planning;
 pub mod policy;
 pub mod pushdown_level;
 mod rewriting;
+pub mod shared;
 mod size;
 pub mod sort_keys;
 mod split;

@@ -12,10 +12,12 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use skytether_plan::classify::operator_name;
+use skytether_plan::shared::Shared;
 use skytether_plan::{CutPlan, DriveScan, super_plan};
 
 use skytether_common::plan_words::is_plumbing;
-use skytether_exec::scan::DriveScanExec;
+use skytether_exec::scan::{DriveScanExec, scan_numbers};
+use skytether_exec::shared_result::SharedResultExec;
 
 /// What an operator does, as far as logical and physical ones can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,6 +84,9 @@ impl Logical<'_> {
             }
             return scan_number(self.cut, scan).into_iter().collect();
         }
+        if let Some(shared) = Shared::of(plan).filter(|shared| !shared.here) {
+            return super_plan::scans(&shared.plan).iter().filter_map(|scan| scan_number(self.cut, scan)).collect();
+        }
         let scans: Scans = plan.inputs().into_iter().flat_map(|input| self.walk(input)).collect();
         // The closure never fails, so neither does the walk.
         let _ = plan.apply_subqueries(|query| {
@@ -144,6 +149,9 @@ impl Physical {
             }
             return scan.of_cut().into_iter().collect();
         }
+        if let Some(input) = plan.downcast_ref::<SharedResultExec>().and_then(SharedResultExec::elsewhere) {
+            return scan_numbers(input.as_ref()).into_iter().flatten().map(|number| number as usize).collect();
+        }
         // Windows and joins add their own sorts, which are not a sort that the query asked for.
         let kind = kind(plan).filter(|kind| *kind != Kind::Sort || !matches!(above, Some(Kind::Window | Kind::Join)));
         let nearest = if is_plumbing(plan.name(), false) { above } else { kind };
@@ -172,6 +180,7 @@ fn helps(plan: &dyn ExecutionPlan) -> Option<&'static str> {
         "ProjectionExec" => Some("it prepares columns for what is above it"),
         "ScalarSubqueryExec" => Some("it computes the value of a subquery, once, for what is in the rest of the query"),
         "FilterExec" => Some("it filters rows that the host has"),
+        "SharedResultExec" => Some("several parts of the query use its rows, which are computed once"),
         "WorkTableExec" => Some("the rows of the round before"),
         _ => None,
     }

@@ -39,6 +39,7 @@ use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::opaque_conditions::opaque_conditions;
 use skytether_plan::operand_types::OperandTypes;
 use skytether_plan::planning::{limited, limited_physical};
+use skytether_plan::shared::share;
 use skytether_plan::sort_keys::sort_keys;
 use skytether_plan::topk_heap_cap::topk_heap_cap;
 use skytether_plan::{CutPlan, cut, partial, register_functions};
@@ -80,6 +81,7 @@ use skytether_exec::profile::Collector;
 use skytether_exec::query_runtime::QueryRuntime;
 use skytether_exec::scan::QueryContext;
 use skytether_exec::scan::scan_numbers;
+use skytether_exec::shared_result::{self, SharedResults};
 
 use crate::result_stream::{Counted, Running};
 
@@ -372,6 +374,7 @@ impl Planner {
     ) -> Result<Planned> {
         let optimised = sort_keys(optimised).map_err(from_datafusion)?;
         let cut = cut(optimised.clone(), options.cut, tables.as_ref(), &state)?;
+        let cut = share(cut(optimised.clone(), options.cut, tables.as_ref(), &state)?)?;
         for note in &cut.notes {
             collector.note(format!("{}: {}", note.operator, note.reason));
         }
@@ -403,10 +406,12 @@ impl Planner {
             context,
             state: Arc::new(state.clone()),
             asked: options.cut,
+            shared: SharedResults::default(),
         };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
         let super_plan = opaque_conditions(super_plan).map_err(from_datafusion)?;
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
+        shared_result::bind(physical.as_ref());
         Ok(Planned { optimised, cut, physical, state, collector, running: None })
     }
 }

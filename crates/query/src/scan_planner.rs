@@ -1,4 +1,4 @@
-//! Plans the scan for a sub-plan: which drives run it, and what they may see.
+//! Plans the scan for a sub-plan: which drives run it, and what they may see. Shared results are planned here as well.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use skytether_common::{DatasetName, Error, PartitionName, Result};
 use skytether_device::{Annotation, PushdownLevel};
 use skytether_partitioning::Placement;
 use skytether_plan::error::{from_datafusion, to_datafusion};
+use skytether_plan::shared::Shared;
 use skytether_plan::{CutPlan, DriveScan, explain_text, pushdown_level};
 use skytether_scheduler::kinds::Kinds;
 use skytether_scheduler::profile::Profile;
@@ -39,9 +40,10 @@ use skytether_exec::broadcast::BroadcastTables;
 use skytether_exec::estimate::Estimates;
 use skytether_exec::local_executors::LocalExecutors;
 use skytether_exec::scan::{DriveScanExec, Moves, QueryContext, ScanParts, Target};
+use skytether_exec::shared_result::SharedResults;
 use skytether_exec::subplan_encoder::Outgoing;
 
-/// Makes [`DriveScanExec`]s of [`DriveScan`]s.
+/// Makes [`DriveScanExec`]s of [`DriveScan`]s, and the readers of [`Shared`] results.
 pub(crate) struct ScanPlanner {
     pub(crate) cluster: Cluster,
     pub(crate) executors: LocalExecutors,
@@ -51,6 +53,7 @@ pub(crate) struct ScanPlanner {
     pub(crate) state: Arc<SessionState>,
     /// The pushdown policy that the query asks for.
     pub(crate) asked: Pushdown,
+    pub(crate) shared: SharedResults,
 }
 
 impl ExtensionPlanner for ScanPlanner {
@@ -76,6 +79,9 @@ impl ExtensionPlanner for ScanPlanner {
         'life7: 'async_trait,
         Self: 'async_trait,
     {
+        if let Some(shared) = node.as_any().downcast_ref::<Shared>() {
+            return Box::pin(ready(self.shared.reader(shared, inputs).map(Some)));
+        }
         let Some(scan) = node.as_any().downcast_ref::<DriveScan>() else { return Box::pin(ready(Ok(None))) };
         let exec = self.scan(scan, inputs).map_err(to_datafusion);
         Box::pin(ready(exec.map(|exec| Some(Arc::new(exec) as Arc<dyn ExecutionPlan>))))

@@ -10,6 +10,7 @@ mod expressions;
 mod hostile;
 mod limits;
 mod options;
+mod shared;
 mod snapshots;
 mod substrait_import;
 mod substrait_import_limits;

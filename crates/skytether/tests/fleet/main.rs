@@ -37,6 +37,7 @@ mod redundancy;
 mod repair;
 mod scrub;
 mod served;
+mod shared;
 mod stalled_drive;
 mod storage_only;
 mod tables;
