@@ -1,4 +1,4 @@
-//! Names that DataFusion's rules generate, such as `__common_expr_3`: another number in each copy of a CTE.
+//! Names that rules generate, such as `__common_expr_3`: another number in each copy of a CTE.
 //!
 //! [`numbered`] numbers the generated names of a plan by their first occurrence in it. Copies that differ in nothing
 //! else are equal then. Such a plan is compared and never run.
@@ -13,7 +13,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, SubqueryAlias};
 use crate::node::DriveScan;
 
 /// What generated names begin with, before their number.
-const PREFIXES: [&str; 3] = ["__common_expr_", "__correlated_sq_", "__scalar_sq_"];
+const PREFIXES: [&str; 5] = ["__common_expr_", "__correlated_sq_", "__scalar_sq_", "__sort_key_", "__result_"];
 
 /// Whether a column or relation of `plan` has a generated name.
 pub(crate) fn has_some(plan: &LogicalPlan) -> Result<bool> {

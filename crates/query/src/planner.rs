@@ -373,7 +373,6 @@ impl Planner {
         options: &QueryOptions,
     ) -> Result<Planned> {
         let optimised = sort_keys(optimised).map_err(from_datafusion)?;
-        let cut = cut(optimised.clone(), options.cut, tables.as_ref(), &state)?;
         let cut = share(cut(optimised.clone(), options.cut, tables.as_ref(), &state)?)?;
         for note in &cut.notes {
             collector.note(format!("{}: {}", note.operator, note.reason));
