@@ -159,7 +159,7 @@ class Select(Node):
     distinct: bool = False
     #: DISTINCT ON the first item; the order begins with it.
     distinct_on: bool = False
-    order: tuple[Place, ...] = ()
+    order: tuple[Place | Key, ...] = ()
     limit: int | None = None
     offset: int | None = None
     withs: tuple[With, ...] = ()
@@ -172,7 +172,7 @@ class SetOperation(Node):
     how: str
     left: Query
     right: Query
-    order: tuple[Place, ...] = ()
+    order: tuple[Place | Key, ...] = ()
     limit: int | None = None
     offset: int | None = None
     withs: tuple[With, ...] = ()

@@ -75,9 +75,26 @@ class Queries(Calls):
             self.random.shuffle(rest)
             return dataclasses.replace(query, distinct_on=True, order=(places[0], *rest))
         self.random.shuffle(places)
+        computed = self._computed_key(query) if self.random.random() < 0.25 else None
+        if computed is not None:
+            places = [computed, *places]
         limit = self.random.choice([None, 1, 2, 3, 5, 10, 50, *([0] if self.random.random() < 0.1 else [])])
         offset = self.random.choice([None, None, None, 1, 3]) if limit is not None else None
         return dataclasses.replace(query, order=tuple(places), limit=limit, offset=offset)
+
+    def _computed_key(self, query: n.Query) -> n.Key | None:
+        """A key computed from a computed value, if the query is a plain SELECT."""
+        if not isinstance(query, n.Select) or query.distinct or query.groups is not None or query.source is None:
+            return None
+        if any(isinstance(part, (n.Aggregate, n.Window)) for item in query.items for _, part in n.walk(item)):
+            return None
+        value = self.random.choice(query.items).value
+        forms = ["NOT ({0} IS NULL)", "({0} IS NULL) = ({0} IS NULL)"]
+        if value.kind == "text":
+            forms += ["-length({0})", "(length({0}) > 1)", "upper(lower({0}))"]
+        elif value.kind == "float" or value.kind == "int" and value.size is not None and value.size < 2**30:
+            forms += ["-abs({0})", "(abs({0}) > 1)", "(-({0}) - 1)"]
+        return n.Key(E("bool", self.random.choice(forms), (value,)), self.random.random() < 0.4, self.random.random() < 0.5)
 
     @staticmethod
     def _may_be_distinct_on(query: n.Query) -> bool:

@@ -95,9 +95,9 @@ def _selects(part: n.Select, below: bool) -> Iterator[n.Node]:
         yield dataclasses.replace(part, distinct=False)
     for at in range(len(part.items)):
         if len(part.items) > 1 and not (at == 0 and part.distinct_on):
-            kept = [place for place in part.order if place.at != at + 1]
-            moved = tuple(dataclasses.replace(place, at=place.at - (place.at > at + 1)) for place in kept)
-            if moved or not part.order:
+            kept = [place for place in part.order if isinstance(place, n.Key) or place.at != at + 1]
+            moved = tuple(place if isinstance(place, n.Key) else dataclasses.replace(place, at=place.at - (place.at > at + 1)) for place in kept)
+            if any(isinstance(place, n.Place) for place in moved) or not part.order:
                 yield dataclasses.replace(part, items=part.items[:at] + part.items[at + 1 :], order=moved)
 
 
