@@ -25,7 +25,14 @@ pub fn shipped_table(n: usize) -> String {
 pub fn is_plumbing(name: &str, fetch: bool) -> bool {
     match name {
         // `TurnsExec` is what older hosts call it.
-        "YieldingJoinExec" | "TurnsExec" | "CooperativeExec" | "CoalesceBatchesExec" | "RepartitionExec" | "OutputRequirementExec" | "BufferExec" => true,
+        "YieldingJoinExec"
+        | "TurnsExec"
+        | "CooperativeExec"
+        | "CoalesceBatchesExec"
+        | "RepartitionExec"
+        | "OutputRequirementExec"
+        | "BufferExec"
+        | "BarrierExec" => true,
         "CoalescePartitionsExec" => !fetch,
         _ => false,
     }

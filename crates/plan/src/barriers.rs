@@ -17,8 +17,8 @@
 //!   there. The join does not know that the column is a constant, and there is no plan. While this rule runs, a barrier
 //!   keeps sorts above joins of such inputs.
 //! - **Grouping sets.** A key of `CUBE` is NULL in some rows, and DataFusion goes on to take it for the constant that
-//!   it is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. A barrier above hides what was
-//!   known of the input. It stays in the plan, because all operators above ask.
+//!   it is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. The same goes for two keys that are
+//!   equal in the input. A barrier above hides that. It stays in the plan, because all operators above ask.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -65,21 +65,18 @@ pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
     std::iter::once(Arc::new(GroupingSets) as Rule).chain(rules.into_iter().map(guarded)).collect()
 }
 
-/// Puts a barrier above each aggregate with grouping sets.
+/// Puts a barrier above each aggregate with grouping sets that takes columns for constants, or for equal.
 #[derive(Debug)]
 struct GroupingSets;
 
 impl PhysicalOptimizerRule for GroupingSets {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let sets = |node: &Arc<dyn ExecutionPlan>| node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().has_grouping_set());
-        plan.transform_up(|node| {
-            Ok(if sets(&node) {
-                Transformed::yes(Arc::new(BarrierExec { stays: true, ..BarrierExec::new(node, HashSet::new(), false) }))
-            } else {
-                Transformed::no(node)
-            })
-        })
-        .data()
+        let misled = |node: &Arc<dyn ExecutionPlan>| {
+            let has_sets = node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().has_grouping_set());
+            has_sets && !node.equivalence_properties().eq_group().is_empty()
+        };
+        let above = |node| Arc::new(BarrierExec { stays: true, ..BarrierExec::new(node, HashSet::new(), false) });
+        plan.transform_up(|node| Ok(if misled(&node) { Transformed::yes(above(node)) } else { Transformed::no(node) })).data()
     }
 
     fn name(&self) -> &str {

@@ -26,6 +26,7 @@
 //! | [`combine`] | states into states, for aggregators |
 //! | [`opaque_conditions`](mod@opaque_conditions) | filters conclude nothing from what conditions compute |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
+//! | [`null_equal_joins`](mod@null_equal_joins) | joins that take NULLs for equal, next to others |
 //! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
 //! | [`float_keys`] | the value by which floats are compared |
 //! | [`masked_structs`] | structs that a query makes NULL |
@@ -71,6 +72,7 @@ pub mod list_functions;
 pub mod masked_structs;
 mod nesting_limits;
 pub mod node;
+pub mod null_equal_joins;
 pub mod opaque_conditions;
 pub mod operand_types;
 pub mod operator_metrics;

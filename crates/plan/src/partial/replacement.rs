@@ -96,11 +96,15 @@ impl<R: Replacement> AggregateUDFImpl for Replaced<R> {
     }
 
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        self.original.order_sensitivity()
+        // The order of WITHIN GROUP is a direction, and none of the input.
+        if self.original.supports_within_group_clause() { AggregateOrderSensitivity::Insensitive } else { self.original.order_sensitivity() }
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
-        ReversedUDAF::Identical
+        match self.original.reverse_udf() {
+            ReversedUDAF::Identical => ReversedUDAF::Identical,
+            _ => ReversedUDAF::NotSupported,
+        }
     }
 
     fn value_from_stats(&self, args: &StatisticsArgs) -> Option<ScalarValue> {
