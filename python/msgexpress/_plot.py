@@ -55,7 +55,7 @@ def volcano(
     # variance there, and so the smallest p-values of all.
     vanished = adjusted == 0
     height = -np.log10(np.where(vanished, 1.0, adjusted))
-    edge = _upper_end(height[~vanished], outside[~vanished])
+    edge = _upper_end(height[~vanished], outside[~vanished], -np.log10(p))
     beyond = vanished | (height > edge)
     top, least = max(height[height <= edge].max(initial=0.0), -1.5 * np.log10(p), 0.1), _SMALLEST
     if beyond.any():
@@ -117,14 +117,15 @@ def _usual_end(values: np.ndarray) -> float:
     return np.inf
 
 
-def _upper_end(height: np.ndarray, outside: np.ndarray) -> float:
-    """Where the y axis ends; infinity where it has all of `height`. What is `outside` the x axis does not rule it."""
+def _upper_end(height: np.ndarray, outside: np.ndarray, threshold: float) -> float:
+    """Where the y axis ends; infinity where it has all of `height`. What is `outside` the x axis does not rule it.
+    Points above `threshold` are no artefacts where no others are: a few significant genes are the finding."""
     inside = height[~outside]
-    if len(inside) < _BULK or not inside.max() > 0:
+    if len(inside) < _BULK or not inside.max() > threshold:
         return np.inf
     end = _usual_end(inside)
     usual = inside.max() if not np.isfinite(end) else end
-    return _rounded(usual) if height.max() > _FARTHER * usual else np.inf
+    return _rounded(usual) if usual > threshold and height.max() > _FARTHER * usual else np.inf
 
 
 def _rounded(end: float) -> float:

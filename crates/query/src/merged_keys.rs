@@ -22,8 +22,8 @@ use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, Relati
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    Join, JoinConstraint, JoinOperator, Select, SelectItem, SetExpr, Statement as SqlStatement, TableFactor, TableWithJoins, Visit, VisitMut, Visitor,
-    VisitorMut,
+    Expr as SqlExpr, Join, JoinConstraint, JoinOperator, Select, SelectItem, SetExpr, Statement as SqlStatement, TableFactor, TableWithJoins, Visit, VisitMut,
+    Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -66,7 +66,8 @@ impl Joins {
 }
 
 impl Joins {
-    /// Those whose keys are merged in `statement` at first: all, if a `*` shows the keys of an inner or a left one.
+    /// Those whose keys are merged in `statement` at first: all, if a `*` shows the keys of an inner or a left one, or
+    /// if one is in a subquery. There, a key that is ambiguous would be taken for a column of the outer row.
     pub(crate) fn of(statement: &Statement) -> Self {
         let Statement::Statement(inner) = statement else { return Self::Outer };
         if Visit::visit(inner.as_ref(), &mut Starred).is_break() { Self::All } else { Self::Outer }
@@ -89,6 +90,15 @@ impl Visitor for Starred {
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
         let star = select.projection.iter().any(|item| matches!(item, SelectItem::Wildcard(_)));
         if star && select.from.iter().any(|from| Joins::All.any_in(from)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn pre_visit_expr(&mut self, e: &SqlExpr) -> ControlFlow<()> {
+        match e {
+            SqlExpr::Subquery(query) | SqlExpr::Exists { subquery: query, .. } | SqlExpr::InSubquery { subquery: query, .. } => {
+                Visit::visit(query.as_ref(), &mut Merging { of: Joins::All })
+            }
+            _ => ControlFlow::Continue(()),
+        }
     }
 
     fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {

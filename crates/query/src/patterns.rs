@@ -199,8 +199,12 @@ fn bracket(chars: &mut Peekable<Chars<'_>>, escape: Option<char>) -> Option<Stri
     let mut out = String::from("[");
     out.extend(chars.next_if_eq(&'^'));
     let begin = out.len();
+    // Whether a range may begin with what is last.
+    let mut single = false;
     loop {
-        match chars.next()? {
+        let next = chars.next()?;
+        let was_single = std::mem::replace(&mut single, true);
+        match next {
             c if Some(c) == escape => quote(chars.next()?, &mut out),
             ']' if out.len() > begin => break,
             '[' => match chars.peek() {
@@ -209,11 +213,18 @@ fn bracket(chars: &mut Peekable<Chars<'_>>, escape: Option<char>) -> Option<Stri
                     let name: String = chars.take_while(|c| *c != ':').collect();
                     (CLASSES.contains(&name.as_str()) && chars.next() == Some(']')).then_some(())?;
                     out.push_str(&format!("[:{name}:]"));
+                    single = false;
                 }
                 Some('=' | '.') => return None,
                 _ => quote('[', &mut out),
             },
-            '-' => out.push('-'),
+            // `--` alone would be a difference of sets.
+            '-' if was_single && chars.peek().is_some_and(|end| *end != ']') => {
+                let end = chars.next()?;
+                out.push('-');
+                quote(if Some(end) == escape { chars.next()? } else { end }, &mut out);
+                single = false;
+            }
             c => quote(c, &mut out),
         }
     }

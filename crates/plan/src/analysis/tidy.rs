@@ -3,6 +3,7 @@
 //! | form | what DataFusion makes of it | here |
 //! |---|---|---|
 //! | one sort key twice, in the `ORDER BY` of an aggregate or of `DISTINCT ON` | an internal error, or a panic | once |
+//! | one key of `GROUP BY` twice | an internal error | once |
 //! | a correlated subquery whose result is named like a column of its tables | refuses it as ambiguous | another name |
 
 use std::cell::Cell;
@@ -13,7 +14,7 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult};
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Projection, SortExpr, Subquery};
+use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan, Projection, SortExpr, Subquery};
 
 use crate::rewriting::map_expressions;
 
@@ -31,6 +32,7 @@ pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPla
                 let repeated = distinct.sort_expr.as_mut().is_some_and(sort_keys_once);
                 Transformed::new_transformed(LogicalPlan::Distinct(Distinct::On(distinct)), repeated)
             }
+            LogicalPlan::Aggregate(aggregate) => groups_once(aggregate)?,
             other => Transformed::no(other),
         };
         Ok(Transformed::new_transformed(node.data, node.transformed || changed))
@@ -64,6 +66,16 @@ fn sort_keys_once(keys: &mut Vec<SortExpr>) -> bool {
     let mut seen = HashSet::new();
     keys.retain(|sort| seen.insert(sort.expr.clone()));
     keys.len() < before
+}
+
+/// The aggregate without keys of groups that come a second time.
+fn groups_once(aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
+    let mut seen = HashSet::new();
+    let once: Vec<Expr> = aggregate.group_expr.iter().filter(|key| seen.insert((*key).clone())).cloned().collect();
+    if once.len() == aggregate.group_expr.len() {
+        return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
+    }
+    Ok(Transformed::yes(LogicalPlan::Aggregate(Aggregate::try_new(aggregate.input, once, aggregate.aggr_expr)?)))
 }
 
 /// The subquery with another name for its result, if that is computed.

@@ -4,6 +4,7 @@
 //! 0.123456 there. Between two infinities of one sign, and where a difference or a sum overflows, it has NaN or
 //! infinity. Here the place is exact. The states are DataFusion's: lists of values.
 
+use std::cmp::Ordering;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -130,12 +131,17 @@ impl Place {
     fn value<T: Float>(self, values: &mut [T::Native]) -> Option<T::Native> {
         let last = values.len().checked_sub(1)?;
         let at = self.percentile * last as f64;
-        let mut nth = |place: f64| {
-            // Not above `last`, as the percentile is at most 1.
-            let place = place as usize;
-            *values.select_nth_unstable_by(if self.descending { last - place } else { place }, |a, b| a.compare(*b)).1
+        // Not above `last`, as the percentile is at most 1.
+        let place = |place: f64| if self.descending { last - place as usize } else { place as usize };
+        let (first, second) = (place(at.floor()), place(at.ceil()));
+        let (below, value, above) = values.select_nth_unstable_by(first, |a, b| a.compare(*b));
+        let low = *value;
+        let high = match second.cmp(&first) {
+            Ordering::Less => below.iter().copied().max_by(|a, b| a.compare(*b)),
+            Ordering::Equal => None,
+            Ordering::Greater => above.iter().copied().min_by(|a, b| a.compare(*b)),
         };
-        let (low, high) = (nth(at.floor()), nth(at.ceil()));
+        let high = high.unwrap_or(low);
         let part = at.fract();
         if part == 0.0 || low.is_eq(high) {
             return Some(low);

@@ -99,11 +99,11 @@ fn of_filter(filter: Filter, count: &Cell<u32>) -> Result<Transformed<LogicalPla
 /// Whether DataFusion's joins are right for `conjunct` of a filter over rows of `schema`.
 pub(super) fn is_join(conjunct: &Expr, schema: &DFSchema) -> bool {
     // The value of a join's condition has no subqueries of its own.
-    let plain = |of: &InSubquery| !has_predicate(&of.expr);
+    let plain = |of: &InSubquery| !has_predicate(&of.expr) && !ties::is_ambiguous(&of.subquery);
     match conjunct {
-        Expr::Exists(_) => true,
+        Expr::Exists(of) => !ties::is_ambiguous(&of.subquery),
         Expr::Not(inner) => match inner.as_ref() {
-            Expr::Exists(_) => true,
+            Expr::Exists(of) => !ties::is_ambiguous(&of.subquery),
             Expr::InSubquery(of) => of.negated && plain(of),
             _ => false,
         },

@@ -4,9 +4,12 @@
 //! that the subquery does. Above a window, `DISTINCT ON` or the optional side of an outer join, the same condition
 //! keeps other rows.
 
+use std::collections::HashSet;
+
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, Result, not_impl_err};
-use datafusion::logical_expr::{Distinct, LogicalPlan};
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{Distinct, LogicalPlan, Subquery};
 
 /// Refuses `plan`, a query or a subquery, where a tie is below such an operator.
 ///
@@ -18,6 +21,7 @@ pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
             LogicalPlan::Window(window) => tied(&window.input)?,
             LogicalPlan::Distinct(Distinct::On(on)) => tied(&on.input)?,
             LogicalPlan::RecursiveQuery(query) => tied(&query.static_term)? || tied(&query.recursive_term)?,
+            LogicalPlan::Join(join) if join.join_type != JoinType::Inner && node.contains_outer_reference() => true,
             LogicalPlan::Join(join) => match join.join_type {
                 JoinType::Inner => false,
                 JoinType::Full => tied(&join.left)? || tied(&join.right)?,
@@ -35,6 +39,26 @@ pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(())
+}
+
+/// Whether a column that ties `subquery` to the outer row, or is its value, shares its name with another. DataFusion
+/// gives the relation that it joins a new name, and finds such a column in it by its name alone.
+pub(super) fn is_ambiguous(subquery: &Subquery) -> bool {
+    if subquery.outer_ref_columns.is_empty() {
+        return false;
+    }
+    let mut named: HashSet<String> = subquery.subquery.schema().iter().map(|(_, field)| field.name().clone()).collect();
+    let mut shared: HashSet<String> = HashSet::new();
+    let walked = subquery.subquery.apply(|node| {
+        if let LogicalPlan::Filter(filter) = node {
+            let ties = split_conjunction(&filter.predicate).into_iter().filter(|conjunct| conjunct.contains_outer());
+            named.extend(ties.flat_map(|tie| tie.column_refs().into_iter().map(|column| column.name.clone()).collect::<Vec<_>>()));
+        }
+        let mut seen = HashSet::new();
+        shared.extend(node.schema().iter().filter(|(_, field)| !seen.insert(field.name())).map(|(_, field)| field.name().clone()));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    walked.is_err() || !named.is_disjoint(&shared)
 }
 
 /// Whether a condition of `plan` names the outer row. A derived table within that names the one before it is a query of
