@@ -64,7 +64,7 @@ class Dataset(Testing):
         with self._unchanged():
             own = None if features is None else self._own_var(self._feature_table(features))
             names = self._genes.index if own is None else own.index
-            gene_at = None if genes is None else _select.positions(genes, names, "gene" if own is None else "feature")
+            gene_at = None if genes is None else _select.positions(genes, names, "gene" if own is None else "feature", self._genes if own is None else own)
             cell_at = None if cells is None else _select.positions(cells, self._shell.obs.index, "cell")
             gene_set = None if gene_at is None else np.unique(gene_at)
             cell_set = None if cell_at is None else np.unique(cell_at)

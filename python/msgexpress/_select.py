@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
+def positions(chosen: Any, names: pd.Index, what: str, about: pd.DataFrame | None = None) -> np.ndarray:
     """The numbers of the cells or genes (`what`) that `chosen` means: a boolean mask, names, numbers
-    or a slice, in that order. A mask of pandas or of objects may miss values, which choose nothing.
+    or a slice, in that order. `about` has further names of them, which an error hints at. A mask of pandas or of objects may miss values, which choose nothing.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def positions(chosen: Any, names: pd.Index, what: str) -> np.ndarray:
         if out.any():
             raise InvalidError(f"there is no {what} {values[out][0]}: they are numbered 0 to {n - 1}")
         return numbers
-    return _by_name([str(v) for v in values], names, what)
+    return _by_name([str(v) for v in values], names, what, about)
 
 
 def _plain(chosen: Any, what: str) -> Any:
@@ -96,13 +96,13 @@ def _in_order(chosen: Any, names: pd.Index, what: str) -> Any:
     return chosen.reindex(names)
 
 
-def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:
+def _by_name(wanted: list[str], names: pd.Index, what: str, about: pd.DataFrame | None) -> np.ndarray:
     if names.is_unique:
         found = names.get_indexer(wanted)
         if (found < 0).any():
             missing = [w for w, at in zip(wanted, found) if at < 0]
             more = f" (and {len(missing) - 1} more are missing)" if len(missing) > 1 else ""
-            raise NotFoundError(f"there is no {what} {missing[0]!r}{more}{instead(missing[0], names)}")
+            raise NotFoundError(f"there is no {what} {missing[0]!r}{more}{_another_name(missing[0], names, what, about) or instead(missing[0], names)}")
         return found.astype(np.int64)
     where: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -110,10 +110,22 @@ def _by_name(wanted: list[str], names: pd.Index, what: str) -> np.ndarray:
     for name in wanted:
         hits = where.get(name, [])
         if not hits:
-            raise NotFoundError(f"there is no {what} {name!r}{instead(name, where)}")
+            raise NotFoundError(f"there is no {what} {name!r}{_another_name(name, names, what, about) or instead(name, where)}")
         if len(hits) > 1:
             raise InvalidError(f"{len(hits)} {what}s are called {name!r}: choose by number ({', '.join(map(str, hits[:5]))})")
     return np.array([where[name][0] for name in wanted], np.int64)
+
+
+def _another_name(name: str, names: pd.Index, what: str, about: pd.DataFrame | None) -> str:
+    """Which column of `about` has `name`, and what is called so there; nothing if none has."""
+    if about is None or len(about) != len(names):
+        return ""
+    for column in about.columns:
+        hits = np.flatnonzero((about[column].astype(object) == name).fillna(False).to_numpy(bool))
+        if len(hits):
+            called = ", ".join(repr(str(names[at])) for at in hits[:3]) + (", ..." if len(hits) > 3 else "")
+            return f"; it is in var[{str(column)!r}], of the {what} {called}"
+    return ""
 
 
 def mask(chosen: Any, obs: pd.DataFrame, what: str) -> np.ndarray:

@@ -346,7 +346,7 @@ class Testing(Stored):
 
         from . import _select
 
-        some = np.unique(_select.positions(genes, pd.Index(names), "gene"))
+        some = np.unique(_select.positions(genes, pd.Index(names), "gene", self._shell.var))
         if not len(some):
             raise InvalidError("there are no genes to test: genes= chooses none")
         return some

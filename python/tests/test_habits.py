@@ -233,6 +233,15 @@ def test_misspelt_names_get_suggestions(ds):
             call()
 
 
+def test_names_of_another_column_of_var_are_told(db):
+    adata = rich()
+    adata.var["symbol"] = [f"SYM{n // 2}" for n in range(adata.n_vars)]
+    ds = db.ingest(adata, "t/symbols")
+    for call in (lambda: ds[:, "SYM1"], lambda: ds.rank_genes_groups("type", transform="log1p_cp10k", genes=["SYM1"])):
+        with pytest.raises(skytether.NotFoundError, match=r"no gene 'SYM1'; it is in var\['symbol'\], of the gene 'g2', 'g3'"):
+            call()
+
+
 def test_suggestions_are_names_that_look_alike():
     assert _hints.near("cd3e", ["CD3E", "CD3D", "MS4A1"])[0] == "CD3E"
     assert _hints.near("CD3E", ["GRCh38_CD3E", "X"]) == ["GRCh38_CD3E"]

@@ -124,3 +124,16 @@ def test_many_far_points_stretch_the_axes(tmp_path):
     ax = drawn(change, adjusted, tmp_path)
     assert ax.get_xlim()[1] > 12 and ax.get_ylim()[1] > 190
     assert len(heights(ax, "^")) == len(heights(ax, "D")) == 0
+
+
+def test_few_significant_genes_are_no_artefacts(tmp_path):
+    """The only genes that differ are the finding: the axis has them."""
+    rng = np.random.default_rng(5)
+    change, adjusted = rng.uniform(-0.5, 0.5, 400), rng.uniform(0.5, 1, 400)
+    change[:2], adjusted[:2] = [3.0, -2.5], [1e-102, 4e-95]
+    ax = drawn(change, adjusted, tmp_path)
+    assert "triangles" not in ax.get_ylabel() and len(heights(ax, "^")) == 0 and ax.get_ylim()[1] > 102
+    # Beside one that is too small for a double.
+    change[2], adjusted[2] = 2.0, 0.0
+    ax = drawn(change, adjusted, tmp_path)
+    assert "p below 1e-308" in ax.get_ylabel() and sorted(heights(ax, "o"))[-2:] == pytest.approx([94.4, 102], abs=0.1)
