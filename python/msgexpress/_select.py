@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def positions(chosen: Any, names: pd.Index, what: str, about: pd.DataFrame | None = None) -> np.ndarray:
     """The numbers of the cells or genes (`what`) that `chosen` means: a boolean mask, names, numbers
-    or a slice, in that order. `about` has further names of them, which an error hints at. A mask of pandas or of objects may miss values, which choose nothing.
+    or a slice, in that order. `about` has further names of them, which an error hints at. A mask of pandas or of
+    objects may miss values, which choose nothing.
 
     Raises
     ------

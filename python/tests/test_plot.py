@@ -133,7 +133,7 @@ def test_few_significant_genes_are_no_artefacts(tmp_path):
     change[:2], adjusted[:2] = [3.0, -2.5], [1e-102, 4e-95]
     ax = drawn(change, adjusted, tmp_path)
     assert "triangles" not in ax.get_ylabel() and len(heights(ax, "^")) == 0 and ax.get_ylim()[1] > 102
-    # Beside one that is too small for a double.
+    # With one that is too small for a double.
     change[2], adjusted[2] = 2.0, 0.0
     ax = drawn(change, adjusted, tmp_path)
     assert "p below 1e-308" in ax.get_ylabel() and sorted(heights(ax, "o"))[-2:] == pytest.approx([94.4, 102], abs=0.1)
