@@ -3,7 +3,8 @@
 //! DataFusion takes the inner joins next to one another apart, with the filter above them, and joins the inputs again
 //! by all keys. What the topmost join says of NULLs then goes for all keys: after `a JOIN b ON a.k = b.k JOIN c ON c.k
 //! IS NOT DISTINCT FROM b.k`, the first join takes NULLs for equal as well. While that rule runs, joins that take NULLs
-//! for equal, and inner joins below them, are hidden from those around them.
+//! for equal, and inner joins below them, are hidden from those around them. Another rule makes keys of conditions, and
+//! adds them to keys that take NULLs for equal. It leaves such joins out.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{JoinType, NullEquality, Result};
 use datafusion::logical_expr::{Join, Limit, LogicalPlan};
 use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
+use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
@@ -18,8 +20,39 @@ type Rule = Arc<dyn OptimizerRule + Send + Sync>;
 /// `rules`, the one that takes joins apart with this exception.
 #[must_use]
 pub fn null_equal_joins(rules: Vec<Rule>) -> Vec<Rule> {
-    let known = EliminateCrossJoin::new();
-    rules.into_iter().map(|rule| if rule.name() == known.name() { Arc::new(NullEqualJoins { rule }) as _ } else { rule }).collect()
+    let (apart, keys) = (EliminateCrossJoin::new(), ExtractEquijoinPredicate::new());
+    let wrapped = |rule: Rule| -> Rule {
+        if rule.name() == apart.name() {
+            Arc::new(NullEqualJoins { rule })
+        } else if rule.name() == keys.name() {
+            Arc::new(NullEqualKeys { rule })
+        } else {
+            rule
+        }
+    };
+    rules.into_iter().map(wrapped).collect()
+}
+
+/// The rule that makes keys of conditions, not for joins whose keys take NULLs for equal.
+#[derive(Debug)]
+struct NullEqualKeys {
+    /// DataFusion's.
+    rule: Rule,
+}
+
+impl OptimizerRule for NullEqualKeys {
+    fn name(&self) -> &str {
+        self.rule.name()
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        self.rule.apply_order()
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let has_keys = matches!(&plan, LogicalPlan::Join(join) if join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty());
+        if has_keys { Ok(Transformed::no(plan)) } else { self.rule.rewrite(plan, config) }
+    }
 }
 
 #[derive(Debug)]

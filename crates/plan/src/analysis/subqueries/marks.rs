@@ -1,7 +1,7 @@
 //! Mark joins: a column that says, for each outer row, whether a subquery has a row.
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -103,9 +103,10 @@ impl<'a> Marks<'a> {
                  aggregate: write it as a join"
             );
         }
-        let right = LogicalPlanBuilder::from(values).alias(name.as_str())?.build()?;
         let tied: BTreeSet<Column> = pull_up.correlated_subquery_cols_map.into_values().flatten().collect();
-        let mut conditions = pull_up.join_filters.into_iter().map(|e| requalified(e, &tied, &name)).collect::<Result<Vec<_>>>()?;
+        let ties = Ties::new(&values, tied)?;
+        let right = LogicalPlanBuilder::from(values).project(ties.columns())?.alias(name.as_str())?.build()?;
+        let mut conditions = pull_up.join_filters.into_iter().map(|e| ties.renamed(e, &name)).collect::<Result<Vec<_>>>()?;
         conditions.extend(member.map(|x| x.clone().eq(Expr::Column(Column::new(Some(name.as_str()), MEMBER)))));
         let condition = conjunction(conditions).unwrap_or_else(|| lit(true));
         let mut needed = HashSet::new();
@@ -120,13 +121,52 @@ impl<'a> Marks<'a> {
     }
 }
 
-/// `e` with those of its columns that are among `columns` as columns of `name`.
-fn requalified(e: Expr, columns: &BTreeSet<Column>, name: &str) -> Result<Expr> {
-    e.transform(|e| match e {
-        Expr::Column(column) if columns.contains(&column) => Ok(Transformed::yes(Expr::Column(Column::new(Some(name), column.name)))),
-        other => Ok(Transformed::no(other)),
-    })
-    .data()
+/// The columns of a subquery's rows. Those that tie it to the outer row get names of their own: both sides of a join
+/// may have one of the same name.
+struct Ties {
+    all: Vec<Column>,
+    /// Tied columns as conditions name them, with their places in `all`.
+    places: HashMap<Column, usize>,
+}
+
+impl Ties {
+    fn new(rows: &LogicalPlan, tied: BTreeSet<Column>) -> Result<Self> {
+        let all = rows.schema().columns();
+        let mut places = HashMap::new();
+        for column in tied {
+            // A relation with a new name, around the one that the condition names, has the column by its name.
+            let by_name: Vec<usize> = all.iter().enumerate().filter(|(_, of)| of.name == column.name).map(|(at, _)| at).collect();
+            let Some(place) = all.iter().position(|of| *of == column).or_else(|| if let [place] = by_name.as_slice() { Some(*place) } else { None }) else {
+                return not_impl_err!("a subquery whose columns {} are of several relations: give one of them another name", column.name);
+            };
+            places.insert(column, place);
+        }
+        Ok(Self { all, places })
+    }
+
+    fn columns(&self) -> Vec<Expr> {
+        let named = |(at, column): (usize, &Column)| {
+            let tied = self.places.values().any(|place| *place == at);
+            if tied { Expr::Column(column.clone()).alias(tie(at)) } else { Expr::Column(column.clone()) }
+        };
+        self.all.iter().enumerate().map(named).collect()
+    }
+
+    /// `e` with tied columns as columns of the relation `name`.
+    fn renamed(&self, e: Expr, name: &str) -> Result<Expr> {
+        e.transform(|e| match e {
+            Expr::Column(column) => Ok(match self.places.get(&column) {
+                Some(place) => Transformed::yes(Expr::Column(Column::new(Some(name), tie(*place)))),
+                None => Transformed::no(Expr::Column(column)),
+            }),
+            other => Ok(Transformed::no(other)),
+        })
+        .data()
+    }
+}
+
+fn tie(place: usize) -> String {
+    format!("__tie_{place}")
 }
 
 /// `plan` as a subquery, with the columns that tie it to the outer row.

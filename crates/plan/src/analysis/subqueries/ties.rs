@@ -7,9 +7,9 @@
 use std::collections::HashSet;
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{JoinType, Result, not_impl_err};
+use datafusion::common::{Column, JoinType, Result, not_impl_err};
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{Distinct, LogicalPlan, Subquery};
+use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Subquery};
 
 /// Refuses `plan`, a query or a subquery, where a tie is below such an operator.
 ///
@@ -36,9 +36,38 @@ pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
                  join: write it as a join"
             );
         }
+        node.apply_expressions(|e| {
+            e.apply(|e| {
+                if let Expr::ScalarSubquery(of) = e {
+                    check_names(of)?;
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })?;
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(())
+}
+
+/// Refuses a subquery for one value whose ties have two columns of one name: DataFusion takes the first of them twice.
+fn check_names(subquery: &Subquery) -> Result<()> {
+    let mut tied: HashSet<Column> = HashSet::new();
+    subquery.subquery.apply(|node| {
+        if let LogicalPlan::Filter(filter) = node {
+            let ties = split_conjunction(&filter.predicate).into_iter().filter(|conjunct| conjunct.contains_outer());
+            ties.for_each(|tie| tied.extend(tie.column_refs().into_iter().cloned()));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    let mut names = HashSet::new();
+    match tied.iter().find(|column| !names.insert(column.name.as_str())) {
+        Some(column) => not_impl_err!(
+            "a subquery for one value that is tied to the outer row by two columns called {}: give one of them another name, in a subquery \
+             of its FROM",
+            column.name
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Whether a column that ties `subquery` to the outer row, or is its value, shares its name with another. DataFusion
