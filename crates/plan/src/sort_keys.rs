@@ -215,7 +215,9 @@ mod tests {
             "SELECT x, array_agg(s ORDER BY -length(s)), count(*) FROM t GROUP BY x",
         ] {
             let plan = keys(sql).await;
-            assert!(plan.contains("AS __sort_key_1") && !plan.contains("ORDER BY [(-"), "{plan}");
+            assert!(plan.contains("AS __sort_key_1"), "{plan}");
+            // It is used where the expression was.
+            assert!(plan.matches("__sort_key_1").count() > 1, "{plan}");
         }
     }
 
