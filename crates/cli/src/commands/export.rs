@@ -42,6 +42,14 @@ pub(crate) async fn run(args: Export) -> Result<(), Failure> {
             "--out names a file, and an export can't go to standard output: `skytether sql \"SELECT * FROM ...\" --format arrow` prints rows (a file of this name is ./-)",
         )));
     }
+    let ending = args.out.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+    if ["csv", "tsv", "json", "jsonl", "ndjson", "arrow", "feather"].contains(&ending.as_str()) {
+        return Err(Failure::Call(Error::invalid(format!(
+            "{}: an export is a Parquet file: name it .parquet, or print rows with `skytether sql \"SELECT * FROM {}\" --format csv` (or json, arrow)",
+            args.out.display(),
+            args.table
+        ))));
+    }
     let fleet = fleet(&args.fleet).await?;
     let progress = Bytes::new(&format!("writing {}", args.out.display()));
     let done = fleet.export(&args.table, &args.out, args.replace, progress.counter()).await;

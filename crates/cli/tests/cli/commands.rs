@@ -82,6 +82,7 @@ fn wrong_calls_exit_with_2_and_say_why() {
         (&["export", "nodot", "--out", "t.parquet", "--fleet", &at], "nodot"),
         (&["export", "d.t", "--fleet", &at], "--out"),
         (&["export", "d.t", "--out", "-", "--fleet", &at], "can't go to standard output"),
+        (&["export", "d.t", "--out", "t.csv", "--fleet", &at], "an export is a Parquet file"),
         (&["token", "create", "laptop", "--grant", "foo", "--fleet", &at], "write read:DOMAIN, write:DOMAIN or admin"),
         (&["token", "create", "laptop", "--expires", "30days", "--fleet", &at], "is no lifetime"),
         (&["ingest", &csv, "--to", "d.u", "--fleet", &at, "--input-format", "xml"], "[possible values: parquet, arrow, csv, tsv, jsonl, vpic]"),
