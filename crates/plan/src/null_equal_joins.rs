@@ -135,7 +135,7 @@ mod tests {
             ("a JOIN b ON a.k IS NOT DISTINCT FROM b.k JOIN c ON c.k = b.k", 2),
             ("a JOIN b ON a.k IS NOT DISTINCT FROM b.k JOIN c ON c.k IS NOT DISTINCT FROM b.k", 3),
             ("a JOIN b ON a.k IS NOT DISTINCT FROM b.k WHERE a.x = b.x", 2),
-            ("a, b, c WHERE a.k = b.k AND b.k IS NOT DISTINCT FROM c.k AND a.x = c.x", 1),
+            ("a, b, c WHERE a.k = b.k AND (b.k IS NOT DISTINCT FROM c.k) AND a.x = c.x", 1),
         ] {
             let given = context.sql(&format!("SELECT count(*) AS n FROM {from}")).await.unwrap().collect().await.unwrap();
             let text = pretty_format_batches(&given).unwrap().to_string();
