@@ -265,7 +265,7 @@ fn resolve_windows(select: &mut Select) -> Refused {
 /// `window` with what the window that it names has. What both have is refused, as is a frame of the other, unless the
 /// name is all there is.
 fn write_out(window: &mut WindowSpec, named: &[(Ident, WindowSpec)], alone: bool) -> Refused {
-    let Some(name) = window.window_name.take() else { return None };
+    let name = window.window_name.take()?;
     let Some((_, base)) = named.iter().find(|(known, _)| normal(known) == normal(&name)) else {
         return Some(("a window that begins with a name that is not defined before", "define it in the WINDOW clause, before those that name it"));
     };

@@ -52,8 +52,8 @@ fn keys(of: Vec<Expr>, schema: &DFSchema) -> Result<Vec<Expr>> {
     of.into_iter().map(|e| key(e, schema)).collect()
 }
 
-fn boxed(e: Box<Expr>, schema: &DFSchema) -> Result<Box<Expr>> {
-    Ok(Box::new(key(*e, schema)?))
+fn boxed(e: Expr, schema: &DFSchema) -> Result<Box<Expr>> {
+    key(e, schema).map(Box::new)
 }
 
 fn sorts(of: Vec<SortExpr>, schema: &DFSchema) -> Result<Vec<SortExpr>> {
@@ -64,16 +64,16 @@ fn sorts(of: Vec<SortExpr>, schema: &DFSchema) -> Result<Vec<SortExpr>> {
 fn within(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(match e {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(op) => {
-            Expr::BinaryExpr(BinaryExpr { left: boxed(left, schema)?, op, right: boxed(right, schema)? })
+            Expr::BinaryExpr(BinaryExpr { left: boxed(*left, schema)?, op, right: boxed(*right, schema)? })
         }
         Expr::Between(Between { expr, negated, low, high }) => {
-            Expr::Between(Between { expr: boxed(expr, schema)?, negated, low: boxed(low, schema)?, high: boxed(high, schema)? })
+            Expr::Between(Between { expr: boxed(*expr, schema)?, negated, low: boxed(*low, schema)?, high: boxed(*high, schema)? })
         }
-        Expr::InList(InList { expr, list, negated }) => Expr::InList(InList { expr: boxed(expr, schema)?, list: keys(list, schema)?, negated }),
+        Expr::InList(InList { expr, list, negated }) => Expr::InList(InList { expr: boxed(*expr, schema)?, list: keys(list, schema)?, negated }),
         Expr::InSubquery(of) => Expr::InSubquery(among(of, schema)?),
         Expr::Case(Case { expr: Some(expr), when_then_expr, else_expr }) => {
-            let when_then_expr = when_then_expr.into_iter().map(|(when, then)| Ok((boxed(when, schema)?, then))).collect::<Result<_>>()?;
-            Expr::Case(Case { expr: Some(boxed(expr, schema)?), when_then_expr, else_expr })
+            let when_then_expr = when_then_expr.into_iter().map(|(when, then)| Ok((boxed(*when, schema)?, then))).collect::<Result<_>>()?;
+            Expr::Case(Case { expr: Some(boxed(*expr, schema)?), when_then_expr, else_expr })
         }
         Expr::ScalarFunction(ScalarFunction { func, args }) if COMPARING.contains(&func.name()) => {
             Expr::ScalarFunction(ScalarFunction { args: keys(args, schema)?, func })
@@ -105,7 +105,7 @@ fn within(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
 /// `x IN (SELECT y ...)` by the keys of both.
 fn among(mut of: InSubquery, schema: &DFSchema) -> Result<InSubquery> {
     if has_floats(&of.expr.get_type(schema)?) {
-        of.expr = boxed(of.expr, schema)?;
+        of.expr = boxed(*of.expr, schema)?;
         of.subquery = of.subquery.with_plan(Arc::new(with_keys(Arc::clone(&of.subquery.subquery))?));
     }
     Ok(of)

@@ -96,7 +96,7 @@ pub(super) fn replaced(args: &[ColumnarValue], rows: usize) -> Result<u64> {
     let [text, from, to] = args else { return Ok(0) };
     let (text, from, to) = (bytes(text, rows)?, bytes(from, rows)?, bytes(to, rows)?);
     // An empty text is found before every character and at the end.
-    let found = |row: usize| if from[row] == 0 { text[row] + 1 } else { text[row] / from[row] };
+    let found = |row: usize| text[row].checked_div(from[row]).unwrap_or(text[row] + 1);
     Ok(sum(rows, |row| found(row).saturating_mul(to[row]).saturating_add(text[row])))
 }
 

@@ -136,8 +136,10 @@ impl Ties {
         for column in tied {
             // A relation with a new name, around the one that the condition names, has the column by its name.
             let by_name: Vec<usize> = all.iter().enumerate().filter(|(_, of)| of.name == column.name).map(|(at, _)| at).collect();
-            let Some(place) = all.iter().position(|of| *of == column).or_else(|| if let [place] = by_name.as_slice() { Some(*place) } else { None }) else {
-                return not_impl_err!("a subquery whose columns {} are of several relations: give one of them another name", column.name);
+            let place = match (all.iter().position(|of| *of == column), by_name.as_slice()) {
+                (Some(place), _) => place,
+                (None, [place]) => *place,
+                _ => return not_impl_err!("a subquery whose columns {} are of several relations: give one of them another name", column.name),
             };
             places.insert(column, place);
         }
