@@ -49,4 +49,5 @@ def refuse(options: Mapping[str, Any]) -> None:
     """Refuses options of files for a table in memory."""
     said = sorted(option for option, value in options.items() if value != _UNSAID[option])
     if said:
-        raise InvalidError(f"{', '.join(said)} can only be said of files: what is in memory has its columns and types, and of several files a directory or a pattern such as 'data/*.csv' is given")
+        several = "of several files a directory or a pattern such as 'data/*.csv' is given"
+        raise InvalidError(f"{', '.join(said)} can only be said of files: what is in memory has its columns and types, and {several}")

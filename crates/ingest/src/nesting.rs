@@ -37,7 +37,8 @@ pub(crate) fn check_nesting(name: &DatasetName, schema: &SchemaRef) -> Result<()
     match schema.fields().iter().map(|field| (field, nesting(field.data_type()))).find(|(_, levels)| *levels > MAX_NESTING) {
         None => Ok(()),
         Some((field, levels)) => Err(Error::unsupported(format!(
-            "column {:?} of {name} is nested {levels} levels deep, and at most {MAX_NESTING} can be stored (a list or struct is one level, a map two): flatten it, or keep it as text",
+            "column {:?} of {name} is nested {levels} levels deep, and at most {MAX_NESTING} can be stored \
+             (a list or struct is one level, a map two): flatten it, or keep it as text",
             field.name()
         ))),
     }

@@ -10,42 +10,25 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Aggregate, Expr, Filter, LogicalPlan};
+use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::push_down_filter::PushDownFilter;
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-type Rule = Arc<dyn OptimizerRule + Send + Sync>;
+use crate::wrapped_rules::{Rule, wrapped};
 
 /// `rules`, the one that moves filters down with this exception.
 #[must_use]
 pub fn filters_above_aggregates(rules: Vec<Rule>) -> Vec<Rule> {
-    let known = PushDownFilter::new();
-    rules.into_iter().map(|rule| if rule.name() == known.name() { Arc::new(FiltersAboveAggregates { rule }) as _ } else { rule }).collect()
+    wrapped(rules, &PushDownFilter::new(), rewrite)
 }
 
-#[derive(Debug)]
-struct FiltersAboveAggregates {
-    /// DataFusion's.
-    rule: Rule,
-}
-
-impl OptimizerRule for FiltersAboveAggregates {
-    fn name(&self) -> &str {
-        self.rule.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.rule.apply_order()
-    }
-
-    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let Some((aggregate, predicates)) = over_aggregate(&plan) else { return self.rule.rewrite(plan, config) };
-        let (stay, others): (Vec<Expr>, Vec<Expr>) = predicates.into_iter().partition(|e| !e.any_column_refs());
-        let Some(stay) = conjunction(stay) else { return self.rule.rewrite(plan, config) };
-        let Some(others) = conjunction(others) else { return Ok(Transformed::no(plan)) };
-        let filter = LogicalPlan::Filter(Filter::try_new(others, aggregate)?);
-        let below = self.rule.rewrite(filter, config)?;
-        Ok(Transformed::yes(LogicalPlan::Filter(Filter::try_new(stay, Arc::new(below.data))?)))
-    }
+fn rewrite(rule: &Rule, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    let Some((aggregate, predicates)) = over_aggregate(&plan) else { return rule.rewrite(plan, config) };
+    let (stay, others): (Vec<Expr>, Vec<Expr>) = predicates.into_iter().partition(|e| !e.any_column_refs());
+    let Some(stay) = conjunction(stay) else { return rule.rewrite(plan, config) };
+    let Some(others) = conjunction(others) else { return Ok(Transformed::no(plan)) };
+    let filter = LogicalPlan::Filter(Filter::try_new(others, aggregate)?);
+    let below = rule.rewrite(filter, config)?;
+    Ok(Transformed::yes(LogicalPlan::Filter(Filter::try_new(stay, Arc::new(below.data))?)))
 }
 
 /// The aggregate below the filters, `plan` and those below it, if it has a row of nothing; and their conditions.

@@ -4,45 +4,26 @@
 //! argument, so a sum of sums has twenty more. The operators above know nothing of it: comparisons of the two are
 //! errors, and results have another type than the plan says. The rule is left out where it changes a type.
 
-use std::sync::Arc;
-
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::single_distinct_to_groupby::SingleDistinctToGroupBy;
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-type Rule = Arc<dyn OptimizerRule + Send + Sync>;
+use crate::wrapped_rules::{Rule, wrapped};
 
 /// `rules`, the one about distinct values with this exception.
 #[must_use]
 pub fn kept_types(rules: Vec<Rule>) -> Vec<Rule> {
-    let known = SingleDistinctToGroupBy::new();
-    rules.into_iter().map(|rule| if rule.name() == known.name() { Arc::new(KeptTypes { rule }) as _ } else { rule }).collect()
+    wrapped(rules, &SingleDistinctToGroupBy::new(), rewrite)
 }
 
-#[derive(Debug)]
-struct KeptTypes {
-    /// DataFusion's.
-    rule: Rule,
-}
-
-impl OptimizerRule for KeptTypes {
-    fn name(&self) -> &str {
-        self.rule.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.rule.apply_order()
-    }
-
-    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let before = plan.clone();
-        let done = self.rule.rewrite(plan, config)?;
-        let (old, new) = (before.schema().fields(), done.data.schema().fields());
-        let same = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| old.data_type() == new.data_type());
-        Ok(if same { done } else { Transformed::no(before) })
-    }
+fn rewrite(rule: &Rule, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    let before = plan.clone();
+    let done = rule.rewrite(plan, config)?;
+    let (old, new) = (before.schema().fields(), done.data.schema().fields());
+    let same = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| old.data_type() == new.data_type());
+    Ok(if same { done } else { Transformed::no(before) })
 }
 
 #[cfg(test)]

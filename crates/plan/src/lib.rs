@@ -34,6 +34,7 @@
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
 //! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
+//! | `wrapped_rules` | DataFusion's rules with something of ours around them |
 //! | [`planning`] | what bounds the rules of the planner |
 //! | [`physical_rule`] | the common form of our rules over physical plans |
 //! | [`keys`] | sets of join keys, and the function that asks them |
@@ -93,6 +94,7 @@ pub mod super_plan;
 pub mod topk_heap_cap;
 pub mod wide_projection;
 pub mod window_functions;
+mod wrapped_rules;
 
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};

@@ -11,77 +11,37 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{JoinType, NullEquality, Result};
 use datafusion::logical_expr::{Join, Limit, LogicalPlan};
+use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
 use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-type Rule = Arc<dyn OptimizerRule + Send + Sync>;
+use crate::wrapped_rules::{Rule, wrapped};
 
 /// `rules`, the one that takes joins apart with this exception.
 #[must_use]
 pub fn null_equal_joins(rules: Vec<Rule>) -> Vec<Rule> {
-    let (apart, keys) = (EliminateCrossJoin::new(), ExtractEquijoinPredicate::new());
-    let wrapped = |rule: Rule| -> Rule {
-        if rule.name() == apart.name() {
-            Arc::new(NullEqualJoins { rule })
-        } else if rule.name() == keys.name() {
-            Arc::new(NullEqualKeys { rule })
-        } else {
-            rule
-        }
-    };
-    rules.into_iter().map(wrapped).collect()
+    let rules = wrapped(rules, &EliminateCrossJoin::new(), apart_from_others);
+    wrapped(rules, &ExtractEquijoinPredicate::new(), without_new_keys)
+}
+
+/// The rule that takes joins apart, while those that take NULLs for equal are hidden.
+fn apart_from_others(rule: &Rule, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    let mut any = false;
+    plan.apply_with_subqueries(|node| {
+        any |= is_null_equal(node);
+        Ok(if any { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    if !any {
+        return rule.rewrite(plan, config);
+    }
+    let hidden = plan.transform_up_with_subqueries(hide)?;
+    rule.rewrite(hidden.data, config)?.transform_data(|plan| plan.transform_up_with_subqueries(show))
 }
 
 /// The rule that makes keys of conditions, not for joins whose keys take NULLs for equal.
-#[derive(Debug)]
-struct NullEqualKeys {
-    /// DataFusion's.
-    rule: Rule,
-}
-
-impl OptimizerRule for NullEqualKeys {
-    fn name(&self) -> &str {
-        self.rule.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.rule.apply_order()
-    }
-
-    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let has_keys = matches!(&plan, LogicalPlan::Join(join) if join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty());
-        if has_keys { Ok(Transformed::no(plan)) } else { self.rule.rewrite(plan, config) }
-    }
-}
-
-#[derive(Debug)]
-struct NullEqualJoins {
-    /// DataFusion's.
-    rule: Rule,
-}
-
-impl OptimizerRule for NullEqualJoins {
-    fn name(&self) -> &str {
-        self.rule.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.rule.apply_order()
-    }
-
-    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let mut any = false;
-        plan.apply_with_subqueries(|node| {
-            any |= is_null_equal(node);
-            Ok(if any { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-        })?;
-        if !any {
-            return self.rule.rewrite(plan, config);
-        }
-        let hidden = plan.transform_up_with_subqueries(hide)?;
-        self.rule.rewrite(hidden.data, config)?.transform_data(|plan| plan.transform_up_with_subqueries(show))
-    }
+fn without_new_keys(rule: &Rule, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    let has_keys = matches!(&plan, LogicalPlan::Join(join) if join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty());
+    if has_keys { Ok(Transformed::no(plan)) } else { rule.rewrite(plan, config) }
 }
 
 fn is_null_equal(plan: &LogicalPlan) -> bool {

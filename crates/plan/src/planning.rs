@@ -11,12 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Result, resources_err};
-use datafusion::logical_expr::LogicalPlan;
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
+
+use crate::wrapped_rules::{Rule, wrap};
 
 /// Bytes of a result that may become part of a plan.
 const LARGEST_CONSTANT: u64 = 64 << 10;
@@ -57,8 +56,8 @@ pub(crate) fn step<T>(rule: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// `rules`, within both limits.
 #[must_use]
-pub fn limited(rules: Vec<Arc<dyn OptimizerRule + Send + Sync>>) -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    rules.into_iter().map(|rule| Arc::new(Limited(rule)) as _).collect()
+pub fn limited(rules: Vec<Rule>) -> Vec<Rule> {
+    rules.into_iter().map(|rule| wrap(rule, |rule, plan, config| step(|| rule.rewrite(plan, config)))).collect()
 }
 
 /// `rules` for physical plans, within both limits.
@@ -68,23 +67,9 @@ pub fn limited_physical(rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>
 }
 
 #[derive(Debug)]
-struct Limited<R>(R);
+struct Limited(Arc<dyn PhysicalOptimizerRule + Send + Sync>);
 
-impl OptimizerRule for Limited<Arc<dyn OptimizerRule + Send + Sync>> {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.0.apply_order()
-    }
-
-    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        step(|| self.0.rewrite(plan, config))
-    }
-}
-
-impl PhysicalOptimizerRule for Limited<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+impl PhysicalOptimizerRule for Limited {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         step(|| self.0.optimize(plan, config))
     }

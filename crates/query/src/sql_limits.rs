@@ -100,7 +100,10 @@ fn nests(token: &Token) -> bool {
 /// # Errors
 /// `Invalid`.
 pub(crate) fn check_operators(statement: &Statement) -> Result<()> {
-    let is_operator = |call: &Function| matches!(call.name.0.as_slice(), [ObjectNamePart::Identifier(name)] if name.quote_style.is_none() && name.value.eq_ignore_ascii_case("not"));
+    let is_operator = |call: &Function| match call.name.0.as_slice() {
+        [ObjectNamePart::Identifier(name)] => name.quote_style.is_none() && name.value.eq_ignore_ascii_case("not"),
+        _ => false,
+    };
     let found = visit_expressions(statement, |e| match e {
         Expr::Function(call) if is_operator(call) => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),

@@ -33,25 +33,25 @@ enum Percentile {
     Half,
 }
 
+/// The accumulator `$made` for the floats of the call `$of`; `$other` for other types.
+macro_rules! for_floats {
+    ($of:expr, $made:ident, $place:expr, $other:expr) => {
+        Ok(match $of.expr_fields[0].data_type() {
+            DataType::Float16 => Box::new($made::<Float16Type>::new($place)),
+            DataType::Float32 => Box::new($made::<Float32Type>::new($place)),
+            DataType::Float64 => Box::new($made::<Float64Type>::new($place)),
+            _ => $other?,
+        })
+    };
+}
+
 impl Replacement for Percentile {
     fn accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
-        let place = self.place(&args)?;
-        Ok(match args.expr_fields[0].data_type() {
-            DataType::Float16 => Box::new(Values::<Float16Type>::new(place)),
-            DataType::Float32 => Box::new(Values::<Float32Type>::new(place)),
-            DataType::Float64 => Box::new(Values::<Float64Type>::new(place)),
-            _ => original.accumulator(args)?,
-        })
+        for_floats!(args, Values, self.place(&args)?, original.accumulator(args))
     }
 
     fn groups_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>> {
-        let place = self.place(&args)?;
-        Ok(match args.expr_fields[0].data_type() {
-            DataType::Float16 => Box::new(Groups::<Float16Type>::new(place)),
-            DataType::Float32 => Box::new(Groups::<Float32Type>::new(place)),
-            DataType::Float64 => Box::new(Groups::<Float64Type>::new(place)),
-            _ => original.create_groups_accumulator(args)?,
-        })
+        for_floats!(args, Groups, self.place(&args)?, original.create_groups_accumulator(args))
     }
 
     fn sliding_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
