@@ -108,3 +108,20 @@ def test_a_killed_drive_that_comes_back_is_asked_again(table, expected, tmp_path
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+def test_a_join_that_needs_no_rows_ends_on_the_host(tmp_path):
+    """A plan that ends before its input does is done with all slices that drives sent raw: this hung."""
+    rows = pa.table({"u": range(120), "m": [1, 2, None] * 40, "s": [{"a": n, "b": str(n)} for n in range(120)]})
+    devices = [device(1.0), device(0.5, cores=2), device(0.25)]
+    with skytether.open(tmp_path / "fleet", drives=3, slice_rows=7) as fleet:
+        fleet.ingest(rows, "lab.s")
+    with skytether.open(tmp_path / "fleet", profile=devices) as fleet:
+        # The join has no key to look for, and reads nothing of the table.
+        sql = "SELECT DISTINCT t.s FROM lab.s t JOIN (SELECT CAST(NULL AS BIGINT) AS k) AS n ON t.m = n.k"
+        answers = []
+        for _ in range(3):
+            asked = threading.Thread(target=lambda: answers.append(fleet.sql(sql).to_arrow().num_rows), daemon=True)
+            asked.start()
+            asked.join(60)
+        assert answers == [0, 0, 0]

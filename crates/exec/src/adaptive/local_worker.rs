@@ -29,7 +29,7 @@ use tokio::sync::OnceCell;
 
 use crate::adaptive::reconnect::reconnecting;
 use crate::adaptive::spill_buffer::BufferedBatch;
-use crate::adaptive::work_queue::{Queue, WorkerHandle};
+use crate::adaptive::work_queue::{Queue, Waiting, WorkerHandle};
 
 /// The engine over what a drive stores, built on first use. It keeps metadata and names for the next query.
 #[derive(Debug)]
@@ -175,8 +175,8 @@ impl LocalWorker {
         let queue = queue.get_or_insert_with(|| {
             let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
-                let (top, line) = (self.top, queue.line());
-                self.start(Some(top), move |divided, meter| divided.lane(top, Arc::new(Stored(line.metered(Arc::clone(&meter)))), meter));
+                let top = self.top;
+                self.start(Some(top), queue.line(), move |divided, meter, place| divided.lane(top, Arc::new(Stored(place)), meter));
             }
             queue
         });
@@ -189,14 +189,13 @@ impl LocalWorker {
         let queue = queue.get_or_insert_with(|| {
             let queue = Queue::new(Arc::clone(&self.tell));
             for _ in 0..self.lanes {
-                let line = queue.line();
                 let name = self.engine.drive.info().name.clone();
-                self.start(None, move |divided, meter| {
-                    let (schema, line) = (divided.schema(PushdownLevel::Filter), line.metered(Arc::clone(&meter)));
+                self.start(None, queue.line(), move |divided, meter, place| {
+                    let schema = divided.schema(PushdownLevel::Filter);
                     // A request for the next rows shows that the lane is done with those before.
-                    let rows = stream::unfold(line, |line| async move {
-                        line.done();
-                        Some((Arc::clone(&line).next().await?, line))
+                    let rows = stream::unfold(place, |place| async move {
+                        place.done();
+                        Some((Arc::clone(&place).next().await?, place))
                     });
                     let rows = rows.then(BufferedBatch::load);
                     divided.above(rows.map(move |batch| skytether_device::conform::conform(&batch?, &schema, &name)).boxed(), meter)
@@ -208,8 +207,13 @@ impl LocalWorker {
     }
 
     /// Starts a lane. The lane does not keep this alive: its queue closes with this, and the lane ends then. For a lane
-    /// over slices, `reads` is the pushdown level up to which it runs.
-    fn start(self: &Arc<Self>, reads: Option<PushdownLevel>, lane: impl FnOnce(&SplitExecution, Arc<Meter>) -> Result<Lane> + Send + 'static) {
+    /// over slices, `reads` is the pushdown level up to which it runs. It takes its work at `line`.
+    fn start<T: Send + 'static>(
+        self: &Arc<Self>,
+        reads: Option<PushdownLevel>,
+        line: Waiting<T>,
+        lane: impl FnOnce(&SplitExecution, Arc<Meter>, Arc<WorkerHandle<T>>) -> Result<Lane> + Send + 'static,
+    ) {
         let (above, tell) = (Arc::clone(self), Arc::clone(&self.tell));
         let meter = Arc::new(Meter::default());
         self.meters.lock().push(Arc::clone(&meter));
@@ -220,13 +224,15 @@ impl LocalWorker {
                 Ok(divided) => {
                     let gives = Arc::clone(&tell);
                     let work = spawn_blocking_thread(move || {
-                        let mut lane = lane(&divided, meter)?;
+                        let place = line.metered(Arc::clone(&meter));
+                        let mut lane = lane(&divided, meter, Arc::clone(&place))?;
                         let over = futures::executor::block_on(async {
                             while let Some(batch) = lane.next().await? {
                                 if !gives(WorkDone::Rows(batch)) {
                                     break;
                                 }
                             }
+                            place.rest().await;
                             Ok::<_, Error>(())
                         });
                         if let Some(rung) = reads {

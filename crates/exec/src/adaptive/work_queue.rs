@@ -101,6 +101,15 @@ impl<T> WorkerHandle<T> {
         Some(thing)
     }
 
+    /// Reports the work that the lane took last as processed, and all that comes after it, unread: a plan may end
+    /// before its input does, as a join with a table without rows, or a limit.
+    pub(crate) async fn rest(self: Arc<Self>) {
+        self.done();
+        while Arc::clone(&self).next().await.is_some() {
+            self.done();
+        }
+    }
+
     /// Reports the work that the lane took last, if any, as processed.
     pub(crate) fn done(&self) {
         let now = self.meter.read(true);
@@ -121,5 +130,29 @@ impl<T> WorkerHandle<T> {
                 self.left().over = true;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lane_that_ends_early_reports_all_epochs_as_done() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tells = Arc::clone(&told);
+        let queue = Queue::new(Arc::new(move |done| {
+            if let WorkDone::Epoch(epoch, _) = done {
+                tells.lock().push(epoch);
+            }
+            true
+        }));
+        queue.push(EpochId(1), vec![1, 2]);
+        queue.push(EpochId(2), vec![3]);
+        let place = queue.line().metered(Arc::default());
+        assert_eq!(Arc::clone(&place).next().await, Some(1));
+        drop(queue);
+        place.rest().await;
+        assert_eq!(*told.lock(), [EpochId(1), EpochId(2)]);
     }
 }
