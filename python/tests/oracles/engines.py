@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,18 +47,38 @@ def duck(schema: Schema) -> duckdb.DuckDBPyConnection:
 
 def ask_duck(con: duckdb.DuckDBPyConnection, sql: str) -> answers.Answer:
     try:
-        return answers.of_table(con.sql(sql).to_arrow_table())
-    except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:
+        return answers.of_stream(con.sql(sql).to_arrow_reader())
+    except answers.TooManyRows:
+        return answers.Refusal("TooManyRows", "more rows than the oracles read")
+    except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, UnicodeDecodeError) as error:
         return answers.Refusal(type(error).__name__, str(error))
+
+
+def ask_plain_duck(con: duckdb.DuckDBPyConnection, sql: str) -> answers.Answer:
+    """DuckDB's answer without its optimizer, which has faults of its own."""
+    con.execute("PRAGMA disable_optimizer")
+    # Joins may be products of all rows then.
+    limit = threading.Timer(20, con.interrupt)
+    limit.start()
+    try:
+        return ask_duck(con, sql)
+    finally:
+        limit.cancel()
+        con.execute("PRAGMA enable_optimizer")
 
 
 def ask(fleet: skytether.Fleet, sql: str | bytes, cut: str = "full") -> answers.Answer:
     """A fleet's answer to a text or to a Substrait plan."""
     try:
         result = fleet.sql(sql, cut=cut) if isinstance(sql, str) else fleet.substrait(sql, cut=cut)
-        return answers.of_table(result.to_arrow())
+        return answers.of_stream(pa.RecordBatchReader.from_stream(result))
+    except answers.TooManyRows:
+        return answers.Refusal("TooManyRows", "more rows than the oracles read")
     except skytether.errors.SkytetherError as error:
         return answers.Refusal(type(error).__name__, str(error))
+    except (pa.ArrowException, OSError) as error:
+        # What happens while rows come through pyarrow.
+        return answers.Refusal(type(error).__name__, str(error).removeprefix("External error: "))
 
 
 class Fleets:

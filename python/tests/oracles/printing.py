@@ -101,10 +101,11 @@ class _Printer:
         return f"(VALUES {rows}) {node.alias} ({', '.join(f'v{at}' for at in range(len(node.rows[0])))})"
 
     def join(self, node: n.Join) -> str:
-        right = self.source(node.right)
+        # In the order of the text, which is that of the parameters.
+        left, right = self.source(node.left), self.source(node.right)
         if isinstance(node.right, n.Join):
             right = f"({right})"
-        written = f"{self.source(node.left)} {node.how} {right}"
+        written = f"{left} {node.how} {right}"
         if node.using:
             return f"{written} USING ({', '.join(map(name, node.using))})"
         return f"{written} ON {self.condition(node.on)}" if node.on else written

@@ -137,7 +137,7 @@ def _failed(world: World, tally: Tally, case: Case, verdict: Verdict, place: str
         tally.skipped[f"seen: {key[:100]}"] += 1
         return
     seen.add(key)
-    tally.found[key] = records.written(tables, case, verdict, theirs if isinstance(theirs, Rows) else None, place)
+    tally.found[key] = records.written(tables, case, verdict, theirs if isinstance(theirs, Rows) and theirs.table is None else None, place)
 
 
 def smaller(world: World, case: Case, verdict: Verdict, random: Random, told: Callable[[str], None] = lambda text: None) -> tuple[Case, Verdict, Schema]:
