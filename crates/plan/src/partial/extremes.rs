@@ -22,7 +22,7 @@ pub(super) fn udafs() -> [Arc<AggregateUDF>; 2] {
 }
 
 /// One of them.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Extreme {
     greatest: bool,
 }

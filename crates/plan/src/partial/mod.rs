@@ -17,7 +17,10 @@
 mod extremes;
 mod forms;
 mod merge;
+mod moments;
+mod ordered;
 mod percentiles;
+mod queue;
 mod replacement;
 mod sliding;
 mod state;
@@ -96,9 +99,16 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
 }
 
 /// Aggregates that replace DataFusion's: `min` and `max` that order floats as SQL does, a `sum` that does not wrap
-/// around, and truths and bits over frames that slide.
+/// around, truths and bits over frames that slide, moments of floats, and ordered lists of distinct values.
 fn own() -> Vec<Arc<AggregateUDF>> {
-    extremes::udafs().into_iter().chain([sums::udaf()]).chain(percentiles::udafs()).chain(sliding::udafs()).collect()
+    extremes::udafs()
+        .into_iter()
+        .chain([sums::udaf()])
+        .chain(moments::udafs())
+        .chain(ordered::udafs())
+        .chain(percentiles::udafs())
+        .chain(sliding::udafs())
+        .collect()
 }
 
 /// Registers both forms of every mergeable aggregate in `registry`, and our own aggregates.

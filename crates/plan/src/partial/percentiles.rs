@@ -26,7 +26,7 @@ pub(super) fn udafs() -> [Arc<AggregateUDF>; 2] {
 }
 
 /// Which percentile.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Percentile {
     /// The second argument.
     Given,

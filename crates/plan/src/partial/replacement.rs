@@ -12,19 +12,30 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, GroupsAccumulator, ReversedUDAF, SetMonotonicity, Signature, StatisticsArgs,
 };
 
-/// The accumulators of a replacement. Each is given the original, for types that it leaves alone.
-pub(super) trait Replacement: Debug + Eq + Hash + Send + Sync + 'static {
+/// The accumulators of a replacement, which are the original's unless it says otherwise. Each is given the original,
+/// for types that it leaves alone.
+pub(super) trait Replacement: Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// The fields of its state; none for those of the original.
     fn state_fields(&self, _: &StateFieldsArgs) -> Option<Vec<FieldRef>> {
         None
     }
 
-    fn accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>>;
+    fn accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
+        original.accumulator(args)
+    }
 
-    fn groups_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>>;
+    fn groups_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>> {
+        original.create_groups_accumulator(args)
+    }
 
     fn sliding_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
         original.create_sliding_accumulator(args)
+    }
+
+    /// Whether it sorts its values by itself where the input has another order. Then it also replaces the original's
+    /// aggregate over the reversed order.
+    fn sorts(&self) -> bool {
+        false
     }
 }
 
@@ -33,7 +44,7 @@ pub(super) fn replaced(original: Arc<AggregateUDF>, replacement: impl Replacemen
     Arc::new(AggregateUDF::from(Replaced { original, replacement }))
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Replaced<R> {
     original: Arc<AggregateUDF>,
     replacement: R,
@@ -62,6 +73,14 @@ impl<R: Replacement> AggregateUDFImpl for Replaced<R> {
 
     fn return_field(&self, arg_fields: &[FieldRef]) -> Result<FieldRef> {
         self.original.return_field(arg_fields)
+    }
+
+    fn is_nullable(&self) -> bool {
+        self.original.is_nullable()
+    }
+
+    fn default_value(&self, of: &DataType) -> Result<ScalarValue> {
+        self.original.default_value(of)
     }
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
@@ -96,15 +115,35 @@ impl<R: Replacement> AggregateUDFImpl for Replaced<R> {
     }
 
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        // The order of WITHIN GROUP is a direction, and none of the input.
-        if self.original.supports_within_group_clause() { AggregateOrderSensitivity::Insensitive } else { self.original.order_sensitivity() }
+        match self.original.order_sensitivity() {
+            // The order of WITHIN GROUP is a direction, and none of the input.
+            _ if self.original.supports_within_group_clause() => AggregateOrderSensitivity::Insensitive,
+            _ if self.replacement.sorts() => AggregateOrderSensitivity::SoftRequirement,
+            other => other,
+        }
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
         match self.original.reverse_udf() {
             ReversedUDAF::Identical => ReversedUDAF::Identical,
+            ReversedUDAF::Reversed(original) if self.replacement.sorts() => ReversedUDAF::Reversed(replaced(original, self.replacement.clone())),
             _ => ReversedUDAF::NotSupported,
         }
+    }
+
+    fn with_beneficial_ordering(self: Arc<Self>, is_ordered: bool) -> Result<Option<Arc<dyn AggregateUDFImpl>>> {
+        let original = Arc::clone(self.original.inner()).with_beneficial_ordering(is_ordered)?;
+        let again = |original| Self { original: Arc::new(AggregateUDF::new_from_shared_impl(original)), replacement: self.replacement.clone() };
+        Ok(match original {
+            Some(original) => Some(Arc::new(again(original))),
+            // It sorts in either case.
+            None if self.replacement.sorts() => Some(self),
+            None => None,
+        })
+    }
+
+    fn supports_null_handling_clause(&self) -> bool {
+        self.original.supports_null_handling_clause()
     }
 
     fn value_from_stats(&self, args: &StatisticsArgs) -> Option<ScalarValue> {
@@ -115,7 +154,10 @@ impl<R: Replacement> AggregateUDFImpl for Replaced<R> {
         self.original.documentation()
     }
 
-    fn set_monotonicity(&self, data_type: &DataType) -> SetMonotonicity {
-        self.original.inner().set_monotonicity(data_type)
+    /// DataFusion takes the results of a window for sorted if the aggregate only grows with its rows. It forgets that
+    /// they are NULL where a frame has no value, and that rows leave a frame: `max(x) OVER (ORDER BY t) AS m`, sorted
+    /// by `m`, came unsorted.
+    fn set_monotonicity(&self, _: &DataType) -> SetMonotonicity {
+        SetMonotonicity::NotMonotonic
     }
 }

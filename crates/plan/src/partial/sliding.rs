@@ -1,7 +1,8 @@
 //! `bool_and`, `bool_or` and the bit operations over windows whose frames slide: rows leave them again.
 //!
 //! DataFusion refuses them, and its `bit_xor` is 0 where no value is left. Here each bit has a count of the values that
-//! set it, from which all of them follow. Groups, and frames that only grow, are left to DataFusion's.
+//! set it, from which all of them follow. Groups, and frames that only grow, are left to DataFusion's. `count` is
+//! replaced for its results' order alone.
 
 use std::sync::Arc;
 
@@ -11,14 +12,16 @@ use datafusion::arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::functions_aggregate::bit_and_or_xor::{bit_and_udaf, bit_or_udaf, bit_xor_udaf};
 use datafusion::functions_aggregate::bool_and_or::{bool_and_udaf, bool_or_udaf};
+use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::logical_expr::function::AccumulatorArgs;
-use datafusion::logical_expr::{Accumulator, AggregateUDF, GroupsAccumulator};
+use datafusion::logical_expr::{Accumulator, AggregateUDF};
 
 use super::replacement::{Replacement, replaced};
 
 /// The aggregates, to replace DataFusion's.
-pub(super) fn udafs() -> [Arc<AggregateUDF>; 5] {
+pub(super) fn udafs() -> [Arc<AggregateUDF>; 6] {
     [
+        replaced(count_udaf(), Count),
         replaced(bool_and_udaf(), Bits::All),
         replaced(bool_or_udaf(), Bits::Any),
         replaced(bit_and_udaf(), Bits::All),
@@ -26,6 +29,11 @@ pub(super) fn udafs() -> [Arc<AggregateUDF>; 5] {
         replaced(bit_xor_udaf(), Bits::Odd),
     ]
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Count;
+
+impl Replacement for Count {}
 
 /// When a bit of the result is set: all values set it, any does, or an odd number of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,14 +44,6 @@ enum Bits {
 }
 
 impl Replacement for Bits {
-    fn accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
-        original.accumulator(args)
-    }
-
-    fn groups_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>> {
-        original.create_groups_accumulator(args)
-    }
-
     fn sliding_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
         let of = args.return_field.data_type();
         if (args.is_distinct && *self == Self::Odd) || !(of.is_integer() || *of == DataType::Boolean) {

@@ -20,6 +20,7 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, EmitTo, GroupsAccumulator};
 
+use super::moments;
 use super::replacement::{Replacement, replaced};
 
 /// The digits of a state: those of 128 bits that a decimal may show. States are never shown, and use all bits.
@@ -30,7 +31,7 @@ pub(super) fn udaf() -> Arc<AggregateUDF> {
     replaced(sum_udaf(), Sum)
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Sum;
 
 /// Whether values of this type are added up in 128 bits.
@@ -95,6 +96,9 @@ impl Replacement for Sum {
     }
 
     fn sliding_accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
+        if !args.is_distinct && *args.return_field.data_type() == DataType::Float64 {
+            return Ok(moments::sliding_sum());
+        }
         if args.is_distinct || !is_wide(args.return_field.data_type()) {
             return inner.create_sliding_accumulator(args);
         }
