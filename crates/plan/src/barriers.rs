@@ -16,6 +16,16 @@
 //! - **Constants of joins.** A sort by a column that is a constant below a join moves below that join, and is left out
 //!   there. The join does not know that the column is a constant, and there is no plan. While this rule runs, a barrier
 //!   keeps sorts above joins of such inputs.
+//! - **Constants of one row.** The columns of an aggregate without groups are constants, and a sort above a window
+//!   over them is left out. Then the window's rows are divided, the constants are lost, and there is no plan. While
+//!   this rule runs, a barrier above such a window hides that they are constant.
+//! - **Projections.** A filter may show some columns of its input only. DataFusion moves a projection below such a
+//!   filter, and takes places among the shown columns for places in the input: `WHERE a.k = 5` became `b.k = 5`. While
+//!   this rule runs, a barrier is above every such filter.
+//! - **Outer joins.** DataFusion takes a constant of the optional side for a constant of the join, where it is NULL in
+//!   some rows. A barrier above hides that. It stays in the plan.
+//! - **Offsets.** `ORDER BY id OFFSET 1` below a sort by another column lost its own sort. While the rule runs, a
+//!   barrier below the offset asks for its order, and one above keeps other sorts out.
 //! - **Grouping sets.** A key of `CUBE` is NULL in some rows, and DataFusion goes on to take it for the constant that
 //!   it is in the input: `WHERE k = 5 GROUP BY CUBE (k) ORDER BY k` comes unsorted. The same goes for two keys that are
 //!   equal in the input. A barrier above hides that. It stays in the plan, because all operators above ask.
@@ -26,43 +36,52 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::common::{JoinType, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr::{AcrossPartitions, EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::{AcrossPartitions, Distribution, EquivalenceProperties, LexOrdering, OrderingRequirements, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
+use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::filter_pushdown::{
     ChildFilterDescription, ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
 };
+use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements, PlanProperties,
+    ReplaceChildrenOptions,
 };
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// `rules`, those that move filters and limits too far with barriers.
+/// `rules`, those that move filters, limits or projections too far with barriers.
 #[must_use]
 pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
     let filters = [FilterPushdown::new().name().to_owned(), FilterPushdown::new_post_optimization().name().to_owned()];
     let limits = EnsureRequirements::new().name().to_owned();
+    let projections = ProjectionPushdown::new().name().to_owned();
     let guarded = |rule: Rule| -> Rule {
         if filters.iter().any(|name| name == rule.name()) {
             Arc::new(Guarded { rule, fence: BarrierExec::for_filters })
         } else if limits == rule.name() {
             Arc::new(Guarded { rule, fence: BarrierExec::for_sorts })
+        } else if projections == rule.name() {
+            Arc::new(Guarded { rule, fence: BarrierExec::for_projections })
         } else {
             rule
         }
     };
-    std::iter::once(Arc::new(GroupingSets) as Rule).chain(rules.into_iter().map(guarded)).collect()
+    [Arc::new(GroupingSets) as Rule, Arc::new(OuterJoins)].into_iter().chain(rules.into_iter().map(guarded)).collect()
 }
 
 /// Puts a barrier above each aggregate with grouping sets that takes columns for constants, or for equal.
@@ -86,6 +105,38 @@ impl PhysicalOptimizerRule for GroupingSets {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// Puts a barrier above each outer join whose optional side has constants, which are NULL where that side has no row.
+#[derive(Debug)]
+struct OuterJoins;
+
+impl PhysicalOptimizerRule for OuterJoins {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let misled = |node: &Arc<dyn ExecutionPlan>| match (join_type(node), node.children().as_slice()) {
+            (Some(of), [left, right]) => {
+                let left = matches!(of, JoinType::Right | JoinType::Full) && has_constants(left);
+                left || matches!(of, JoinType::Left | JoinType::Full) && has_constants(right)
+            }
+            _ => false,
+        };
+        let above = |node| Arc::new(BarrierExec { stays: true, ..BarrierExec::new(node, HashSet::new(), false) });
+        plan.transform_up(|node| Ok(if misled(&node) { Transformed::yes(above(node)) } else { Transformed::no(node) })).data()
+    }
+
+    fn name(&self) -> &str {
+        "outer_joins"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+fn join_type(node: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
+    let hashed = node.downcast_ref::<HashJoinExec>().map(|join| *join.join_type());
+    let nested = || node.downcast_ref::<NestedLoopJoinExec>().map(|join| *join.join_type());
+    hashed.or_else(nested).or_else(|| node.downcast_ref::<SortMergeJoinExec>().map(|join| join.join_type()))
 }
 
 type Fence = fn(Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>>;
@@ -129,6 +180,8 @@ struct BarrierExec {
     ordered: bool,
     /// Whether it is part of the plan that runs.
     stays: bool,
+    /// The order that its input keeps.
+    keeps: Option<LexOrdering>,
     properties: Arc<PlanProperties>,
 }
 
@@ -137,7 +190,7 @@ impl BarrierExec {
         let mut known = if ordered { input.equivalence_properties().clone() } else { EquivalenceProperties::new(input.schema()) };
         known.clear_per_partition_constants();
         let properties = Arc::new(input.properties().as_ref().clone().with_eq_properties(known));
-        Self { input, single, ordered, stays: false, properties }
+        Self { input, single, ordered, stays: false, keeps: None, properties }
     }
 
     /// `node`, below a barrier if it has columns of one name, or a row of nothing.
@@ -155,26 +208,43 @@ impl BarrierExec {
     fn for_sorts(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
         if node.is::<UnionExec>() {
             Ok(Self::for_unions(node))
-        } else if node.children().len() > 1 && node.children().into_iter().any(has_constants) {
+        } else if loses_constants(&node) {
             Ok(Transformed::yes(Arc::new(Self::new(node, HashSet::new(), false))))
         } else {
             Self::for_limits(node)
         }
     }
 
-    /// A union, below a barrier if its branches have columns that are equal, or constants of their own.
+    /// `node`, below a barrier if it is a filter that shows some columns of its input only.
+    fn for_projections(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let shows_some = node.downcast_ref::<FilterExec>().is_some_and(|filter| filter.projection().is_some());
+        Ok(if shows_some { Transformed::yes(Arc::new(Self::new(node, HashSet::new(), true))) } else { Transformed::no(node) })
+    }
+
+    /// A union, below a barrier if its branches have columns that are equal, or constants of their own. Floats are
+    /// sorted by a key that is computed from them (see `float_keys`), which no branch knows to be a constant.
     fn for_unions(union: Arc<dyn ExecutionPlan>) -> Transformed<Arc<dyn ExecutionPlan>> {
         let has_equal = |branch: &Arc<dyn ExecutionPlan>| {
             let classes = branch.equivalence_properties().eq_group();
             classes.iter().any(|class| class.iter().filter(|e| !e.is::<Literal>()).count() > 1)
         };
-        let equal = union.children().into_iter().any(has_equal);
-        let own = union.equivalence_properties().constants().iter().any(|of| of.across_partitions == AcrossPartitions::Heterogeneous);
-        if equal || own { Transformed::yes(Arc::new(Self::new(union, HashSet::new(), !equal))) } else { Transformed::no(union) }
+        let has_float = |branch: &Arc<dyn ExecutionPlan>| {
+            let (known, schema) = (branch.equivalence_properties(), branch.schema());
+            known.constants().iter().any(|of| of.expr.data_type(&schema).is_ok_and(|of| of.is_floating()))
+        };
+        let equal = union.children().into_iter().any(|branch| has_equal(branch) || has_float(branch));
+        if equal || has_own_constants(&union) { Transformed::yes(Arc::new(Self::new(union, HashSet::new(), !equal))) } else { Transformed::no(union) }
     }
 
     /// `node`, above a barrier if it is a sort with a limit over what is sorted so and is not the rows of a scan.
     fn for_limits(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        if let Some(limit) = node.downcast_ref::<GlobalLimitExec>()
+            && limit.skip() > 0
+            && let Some(input) = with_kept_sort(limit.input())?
+        {
+            let limit = node.replace_children(vec![input], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?;
+            return Ok(Transformed::yes(Arc::new(Self::new(limit, HashSet::new(), false))));
+        }
         let Some(sort) = node.downcast_ref::<SortExec>().filter(|sort| sort.fetch().is_some()) else { return Ok(Transformed::no(node)) };
         let input = sort.input();
         if !changes_rows(input) || !input.equivalence_properties().ordering_satisfy(sort.expr().clone())? {
@@ -185,8 +255,38 @@ impl BarrierExec {
     }
 }
 
+/// `node` with a barrier above the sort whose order it has, which asks for that order.
+fn with_kept_sort(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    if let Some(sort) = node.downcast_ref::<SortExec>() {
+        let barrier = BarrierExec { keeps: Some(sort.expr().clone()), ..BarrierExec::new(Arc::clone(node), HashSet::new(), true) };
+        return Ok(Some(Arc::new(barrier)));
+    }
+    match (node.children().as_slice(), node.maintains_input_order().as_slice()) {
+        ([input], [true]) => match with_kept_sort(input)? {
+            Some(input) => {
+                let again = Arc::clone(node).replace_children(vec![input], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute));
+                again.map(Some)
+            }
+            None => Ok(None),
+        },
+        _ => Ok(None),
+    }
+}
+
 fn has_constants(node: &Arc<dyn ExecutionPlan>) -> bool {
     !node.equivalence_properties().constants().is_empty()
+}
+
+/// Whether columns are constants of each partition, another one in each.
+fn has_own_constants(node: &Arc<dyn ExecutionPlan>) -> bool {
+    node.equivalence_properties().constants().iter().any(|of| of.across_partitions == AcrossPartitions::Heterogeneous)
+}
+
+/// Whether columns are constants below `node`, and may be none above.
+fn loses_constants(node: &Arc<dyn ExecutionPlan>) -> bool {
+    let divides = node.is::<WindowAggExec>() || node.is::<BoundedWindowAggExec>();
+    let mut inputs = node.children().into_iter();
+    if inputs.len() > 1 { inputs.any(has_constants) } else { divides && inputs.any(has_own_constants) }
 }
 
 /// Whether an operator below gives other rows than it gets.
@@ -214,6 +314,16 @@ impl ExecutionPlan for BarrierExec {
         &self.properties
     }
 
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        vec![self.keeps.clone().map(OrderingRequirements::from)]
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        // Several partitions would have an order each.
+        let distribution = if self.keeps.is_some() { Distribution::SinglePartition } else { Distribution::UnspecifiedDistribution };
+        InputDistributionRequirements::new(vec![distribution])
+    }
+
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![self.ordered]
     }
@@ -232,7 +342,7 @@ impl ExecutionPlan for BarrierExec {
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Self { stays: self.stays, ..Self::new(input, self.single.clone(), self.ordered) })),
+            Ok([input]) => Ok(Arc::new(Self { stays: self.stays, keeps: self.keeps.clone(), ..Self::new(input, self.single.clone(), self.ordered) })),
             Err(other) => internal_err!("BarrierExec has one input, not {}", other.len()),
         }
     }
@@ -294,7 +404,8 @@ mod tests {
         assert_eq!(cells, [vec!["-1", "-1"], vec!["1"], vec![]], "{text}");
         let plan = context.sql(QUERY).await.unwrap().create_physical_plan().await.unwrap();
         let shown = datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string();
-        assert!(!shown.contains("BarrierExec"), "{shown}");
+        // That of the outer join stays, whose left side has a constant in each branch; those of filters are gone.
+        assert!(shown.matches("BarrierExec").count() == 1 && shown.contains("BarrierExec\n                HashJoinExec"), "{shown}");
     }
 
     /// The filters of a plan for `condition` above a join, from the top. Both sides have the column `k` and a filter

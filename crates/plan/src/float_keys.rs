@@ -1,4 +1,4 @@
-//! The value by which SQL compares a float: one NaN, one zero.
+//! The value by which SQL compares a float: one NaN, one zero. The same for intervals: a day is 24 hours.
 //!
 //! Arrow orders floats by their bits: -0.0 is below 0.0, and a NaN whose sign is set, as processors make it, is below
 //! all numbers. SQL has one zero, and one NaN above all numbers. DataFusion corrects the zero in some operators.
@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray};
 use datafusion::arrow::compute::nullif;
-use datafusion::arrow::datatypes::{ArrowNativeTypeOp, DataType, FieldRef, Float16Type, Float32Type, Float64Type};
+use datafusion::arrow::datatypes::{
+    ArrowNativeTypeOp, DataType, FieldRef, Float16Type, Float32Type, Float64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
+};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::execution::FunctionRegistry;
@@ -40,11 +42,11 @@ pub fn udfs() -> [Arc<ScalarUDF>; 2] {
     [Arc::new(ScalarUDF::from(key)), Arc::new(ScalarUDF::from(NullIf { inner: engines_nullif() }))]
 }
 
-/// Whether values of type `of` are floats or have floats in them.
+/// Whether values of type `of` are floats or intervals, or have them in them.
 #[must_use]
 pub fn has_floats(of: &DataType) -> bool {
     match of {
-        DataType::Float16 | DataType::Float32 | DataType::Float64 => true,
+        DataType::Float16 | DataType::Float32 | DataType::Float64 | DataType::Interval(IntervalUnit::MonthDayNano) => true,
         DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) | DataType::Map(field, _) => has_floats(field.data_type()),
         DataType::Struct(fields) => fields.iter().any(|field| has_floats(field.data_type())),
         _ => false,
@@ -65,7 +67,11 @@ pub(crate) fn key(e: Expr, schema: &DFSchema) -> Result<Expr> {
             alias.expr = Box::new(key(*alias.expr, schema)?);
             Expr::Alias(alias)
         }
-        Expr::Cast(ref cast) if !has_floats(&cast.expr.get_type(schema)?) && !cast.expr.get_type(schema)?.is_string() => e,
+        Expr::Cast(ref cast)
+            if cast.field.data_type().is_floating() && !has_floats(&cast.expr.get_type(schema)?) && !cast.expr.get_type(schema)?.is_string() =>
+        {
+            e
+        }
         Expr::ScalarFunction(ref f) if f.name() == FLOAT_KEY => e,
         e => call(e),
     })
@@ -113,6 +119,7 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef> {
         DataType::Float16 => floats::<Float16Type>(array, Half::NAN, |v| v.to_bits() == Half::NEG_ZERO.to_bits()),
         DataType::Float32 => floats::<Float32Type>(array, f32::NAN, |v| v.to_bits() == (-0.0f32).to_bits()),
         DataType::Float64 => floats::<Float64Type>(array, f64::NAN, |v| v.to_bits() == (-0.0f64).to_bits()),
+        DataType::Interval(_) => Arc::new(array.as_primitive::<IntervalMonthDayNanoType>().unary::<_, IntervalMonthDayNanoType>(interval)),
         DataType::List(field) => Arc::new(list(array.as_list::<i32>(), field)?),
         DataType::LargeList(field) => Arc::new(list(array.as_list::<i64>(), field)?),
         DataType::FixedSizeList(field, size) => {
@@ -132,6 +139,16 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef> {
         }
         other => return plan_err!("{FLOAT_KEY} has no form of {other}"),
     })
+}
+
+/// An interval in the one form of its length: a month counts as 30 days and a day as 24 hours, as in PostgreSQL. Days
+/// are fewer than 30 then, and nanoseconds fewer than those of a day, so that intervals compare field by field.
+fn interval(of: IntervalMonthDayNano) -> IntervalMonthDayNano {
+    const DAY: i128 = 86_400_000_000_000;
+    let nanoseconds = (i128::from(of.months) * 30 + i128::from(of.days)) * DAY + i128::from(of.nanoseconds);
+    let days = nanoseconds.div_euclid(DAY);
+    // Each fits: no field is larger than all of the interval was.
+    IntervalMonthDayNano::new(days.div_euclid(30) as i32, days.rem_euclid(30) as i32, nanoseconds.rem_euclid(DAY) as i64)
 }
 
 fn list<O: OffsetSizeTrait>(list: &GenericListArray<O>, field: &FieldRef) -> Result<GenericListArray<O>> {

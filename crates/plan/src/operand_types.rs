@@ -4,11 +4,13 @@
 //!   have microseconds.
 //! - BIGINT UNSIGNED divided by BIGINT is a whole number, as other integers are. DataFusion computes with decimals that
 //!   hold both, and so gets a fraction.
+//! - A date and an interval with hours are a moment. DataFusion drops the hours.
+//! - `^` is refused: it is a bit operation in DataFusion, and a power in PostgreSQL and DuckDB.
 
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
 use datafusion::logical_expr::expr::{Between, InList};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{BinaryExpr, Case, Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, cast, lit};
@@ -32,21 +34,43 @@ impl ExprPlanner for OperandTypes {
             BinaryOperator::GtEq => Operator::GtEq,
             BinaryOperator::Divide => Operator::Divide,
             BinaryOperator::Modulo => Operator::Modulo,
+            BinaryOperator::Plus => Operator::Plus,
+            BinaryOperator::Minus => Operator::Minus,
+            BinaryOperator::BitwiseXor | BinaryOperator::PGExp => {
+                return not_impl_err!("^, which is a power in some dialects and a bit operation in others: write power(a, b)");
+            }
             _ => return Ok(PlannerResult::Original(expr)),
         };
         let (Ok(left), Ok(right)) = (expr.left.get_type(schema), expr.right.get_type(schema)) else { return Ok(PlannerResult::Original(expr)) };
+        let types = (left, right);
         if compares(op) {
-            return Ok(match are_of_two_units([&left, &right]) {
+            return Ok(match are_of_two_units([&types.0, &types.1]) {
                 true => PlannerResult::Planned(binary_expr(finest(expr.left), op, finest(expr.right))),
                 false => PlannerResult::Original(expr),
             });
         }
         let RawBinaryExpr { op: raw, left, right } = expr;
+        if matches!(op, Operator::Plus | Operator::Minus) {
+            return Ok(match (has_hours(&types.0, &right, &types.1), has_hours(&types.1, &left, &types.0)) {
+                (true, _) => PlannerResult::Planned(binary_expr(cast(left, MOMENT), op, right)),
+                (_, true) => PlannerResult::Planned(binary_expr(left, op, cast(right, MOMENT))),
+                _ => PlannerResult::Original(RawBinaryExpr { op: raw, left, right }),
+            });
+        }
         Ok(match whole(left, op, right, schema)? {
             Ok(planned) => PlannerResult::Planned(planned),
             Err((left, right)) => PlannerResult::Original(RawBinaryExpr { op: raw, left, right }),
         })
     }
+}
+
+/// What a date and an interval that may have hours make. Microseconds hold all dates of four digits.
+const MOMENT: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+
+/// Whether `date` is a date, and `interval` an interval that may have less than days, which a date would drop.
+fn has_hours(date: &DataType, interval: &Expr, of: &DataType) -> bool {
+    let in_days = matches!(interval, Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(of)), _) if of.nanoseconds == 0);
+    matches!((date, of), (DataType::Date32 | DataType::Date64, DataType::Interval(_))) && !in_days
 }
 
 type Operands = (Expr, Expr);

@@ -10,13 +10,15 @@ pub(crate) fn map_expressions(node: LogicalPlan, mut rewrite: impl FnMut(Expr) -
     map_whole(node, |e| e.transform_up(&mut rewrite))
 }
 
-/// `node` with `rewrite` applied to each of its expressions as a whole. Columns keep their names.
+/// `node` with `rewrite` applied to each of its expressions as a whole. Columns keep their names. Of grouping sets each
+/// key counts as an expression: the sets themselves have no name to keep.
 pub(crate) fn map_whole(node: LogicalPlan, mut rewrite: impl FnMut(Expr) -> Result<Transformed<Expr>>) -> Result<Transformed<LogicalPlan>> {
     let names = NamePreserver::new(&node);
-    node.map_expressions(|e| {
+    let mut named = |e: Expr| {
         let name = names.save(&e);
         Ok(rewrite(e)?.update_data(|e| name.restore(e)))
-    })
+    };
+    node.map_expressions(|e| if matches!(e, Expr::GroupingSet(_)) { e.map_children(&mut named) } else { named(e) })
 }
 
 /// `plan`, subqueries included, with `rewrite` applied as [`map_expressions`] does. `rewrite` gets the columns that the

@@ -2,7 +2,8 @@
 //!
 //! - **Computed keys.** An operator asks whether its input is sorted by a key. To answer, DataFusion calculates with
 //!   bounds of all parts of the key, and fails for parts of parts: `-length(s)` and `abs(x) > 1` are "not sorted" right
-//!   above their own sort, and the plan is refused. Such keys are computed below, as columns.
+//!   above their own sort, and the plan is refused. Such keys are computed below, as columns. So are all computed keys
+//!   of partitions: where a join made parts of them equal, DataFusion sorts by one and looks for the other.
 //! - **Repeated keys.** DataFusion drops a key that comes a second time from an operator's order, and does not from the
 //!   arguments of its aggregate. That is a panic. Keys that come out equal are given once.
 //!
@@ -76,11 +77,17 @@ impl Keys<'_> {
     /// The column that computes `key`, or `key` if it needs none.
     fn key(&mut self, key: Expr) -> Expr {
         let bare = bare(&key);
-        if !is_deep(&bare) {
-            return key;
-        }
+        if is_deep(&bare) { self.computed(bare) } else { key }
+    }
+
+    /// The column that computes the key of a window's partitions, or `key` if it is one.
+    fn partition(&mut self, key: Expr) -> Expr {
+        let bare = bare(&key);
+        if matches!(bare, Expr::Column(_) | Expr::Literal(..)) { key } else { self.computed(bare) }
+    }
+
+    fn computed(&mut self, key: Expr) -> Expr {
         self.changed = true;
-        let key = bare;
         let known = self.columns.iter().find(|(of, _)| *of == key).map(|(_, name)| name.clone());
         let name = known.unwrap_or_else(|| {
             *self.made += 1;
@@ -109,7 +116,7 @@ impl Keys<'_> {
             }
             Expr::WindowFunction(mut call) => {
                 let WindowFunction { params, .. } = call.as_mut();
-                params.partition_by = std::mem::take(&mut params.partition_by).into_iter().map(|key| self.key(key)).collect();
+                params.partition_by = std::mem::take(&mut params.partition_by).into_iter().map(|key| self.partition(key)).collect();
                 self.sorts(&mut params.order_by);
                 Expr::WindowFunction(call)
             }

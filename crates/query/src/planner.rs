@@ -59,6 +59,7 @@ use crate::join_key_routing::send_keys_apart;
 use crate::join_numbers::Learned;
 use crate::mentioned_columns::Shown;
 use crate::merged_keys::{self, Joins};
+use crate::order_names;
 use crate::parameters;
 use crate::patterns;
 use crate::planning_threads::PlanningThreads;
@@ -472,7 +473,7 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let dropped = EliminateDuplicatedExpr::new();
     let kept = Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect();
-    null_equal_joins(kept_types(filters_above_aggregates(kept)))
+    analysis::again(null_equal_joins(kept_types(filters_above_aggregates(kept))))
 }
 
 /// DataFusion's rules for physical plans, without the one that answers aggregates from statistics. It takes an
@@ -520,6 +521,7 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     expansion::check(&statement)?;
     distinct_from::bind(&mut statement);
     patterns::rewrite(&mut statement)?;
+    order_names::set_apart(&mut statement);
     ignored_clauses::heed(&mut statement, state)?;
     far_times::widen(&mut statement);
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");

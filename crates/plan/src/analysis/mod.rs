@@ -40,7 +40,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::optimizer::{Analyzer, AnalyzerRule};
+use datafusion::optimizer::{Analyzer, AnalyzerRule, OptimizerRule};
 
 use crate::operand_types;
 use crate::planning::step;
@@ -70,6 +70,12 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         rule("string_concats", string_concats::rewrite),
     ];
     before.into_iter().chain(Analyzer::new().rules).chain(typed).collect()
+}
+
+/// DataFusion's optimiser rules, with those of ours that have to come again before them.
+#[must_use]
+pub fn again(rules: Vec<Arc<dyn OptimizerRule + Send + Sync>>) -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    time_units::before_simplifying(rules)
 }
 
 fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn AnalyzerRule + Send + Sync> {

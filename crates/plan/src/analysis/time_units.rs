@@ -12,29 +12,40 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Between, InList};
 use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::utils::{conjunction, disjunction};
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, Volatility, binary_expr, lit};
-use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion::optimizer::simplify_expressions::{ExprSimplifier, SimplifyExpressions};
 
-use crate::rewriting::{decided, map_typed};
+use crate::rewriting::{decided, input_columns, map_expressions, map_typed};
+use crate::wrapped_rules::{Rule, wrapped};
 
 pub(super) fn rewrite(plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
     let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(Arc::new(config.clone())).build());
     map_typed(plan, |e, schema| compared(e, schema, &constants))
 }
 
+/// `rules`, the one that drops casts from comparisons after this one: a filter that moved below a union or a projection
+/// compares a coarser column than it did before.
+pub(super) fn before_simplifying(rules: Vec<Rule>) -> Vec<Rule> {
+    wrapped(rules, &SimplifyExpressions::new(), |rule, plan, config| {
+        let is_cast = |e: &Expr| matches!(e, Expr::Cast(cast) if matches!(cast.field.data_type(), DataType::Timestamp(..)));
+        if !plan.expressions().iter().any(|e| e.exists(|e| Ok(is_cast(e))).unwrap_or(false)) {
+            return rule.rewrite(plan, config);
+        }
+        let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(config.options()).build());
+        let schema = input_columns(&plan);
+        let compared = map_expressions(plan, |e| compared(e, &schema, &constants))?;
+        let simplified = rule.rewrite(compared.data, config)?;
+        Ok(Transformed::new_transformed(simplified.data, simplified.transformed || compared.transformed))
+    })
+}
+
 fn compared(e: Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
     match e {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
-            if let Some(new) = with_constant(&left, op, &right, schema, constants)? {
-                return Ok(Transformed::yes(new));
-            }
-            if let Some(swapped) = op.swap()
-                && let Some(new) = with_constant(&right, swapped, &left, schema, constants)?
-            {
-                return Ok(Transformed::yes(new));
-            }
-            Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })))
-        }
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => Ok(match either_way(&left, op, &right, schema, constants)? {
+            Some(new) => Transformed::yes(new),
+            None => Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })),
+        }),
         Expr::Between(between) => as_two(between, schema, constants),
         Expr::InList(list) => without_fractions(list, schema, constants),
         other => Ok(Transformed::no(other)),
@@ -85,6 +96,14 @@ fn value(e: &Expr, constants: &ExprSimplifier) -> Option<Option<i64>> {
     }
 }
 
+/// As [`with_constant`], whichever side is the constant.
+fn either_way(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Option<Expr>> {
+    if let Some(new) = with_constant(left, op, right, schema, constants)? {
+        return Ok(Some(new));
+    }
+    op.swap().map_or(Ok(None), |swapped| with_constant(right, swapped, left, schema, constants))
+}
+
 /// `left op right`, where `left` is coarse and `right` a constant that is not whole in its unit.
 fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Option<Expr>> {
     let Some((time, ratio)) = coarse(left, schema)? else { return Ok(None) };
@@ -110,8 +129,8 @@ fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, con
 /// `BETWEEN` as its two comparisons, if one of them has to change.
 fn as_two(between: Between, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
     let (from, to) = if between.negated { (Operator::Lt, Operator::Gt) } else { (Operator::GtEq, Operator::LtEq) };
-    let low = with_constant(&between.expr, from, &between.low, schema, constants)?;
-    let high = with_constant(&between.expr, to, &between.high, schema, constants)?;
+    let low = either_way(&between.expr, from, &between.low, schema, constants)?;
+    let high = either_way(&between.expr, to, &between.high, schema, constants)?;
     if (low.is_none() && high.is_none()) || between.expr.is_volatile() {
         return Ok(Transformed::no(Expr::Between(between)));
     }
@@ -123,7 +142,7 @@ fn as_two(between: Between, schema: &DFSchema, constants: &ExprSimplifier) -> Re
 
 /// A list without the constants that no whole unit equals.
 fn without_fractions(list: InList, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
-    let Some((time, ratio)) = coarse(&list.expr, schema)? else { return Ok(Transformed::no(Expr::InList(list))) };
+    let Some((time, ratio)) = coarse(&list.expr, schema)? else { return of_columns(list, schema, constants) };
     let time = time.clone();
     let whole = |e: &Expr| !matches!(value(e, constants), Some(Some(at)) if at % ratio != 0);
     let before = list.list.len();
@@ -134,6 +153,19 @@ fn without_fractions(list: InList, schema: &DFSchema, constants: &ExprSimplifier
     }
     let changed = kept.len() < before;
     Ok(Transformed::new_transformed(Expr::InList(InList { expr, list: kept, negated }), changed))
+}
+
+/// A constant in a list of columns, as comparisons with each, if one of them has to change.
+fn of_columns(list: InList, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
+    let op = if list.negated { Operator::NotEq } else { Operator::Eq };
+    let changed = list.list.iter().map(|e| with_constant(e, op, &list.expr, schema, constants)).collect::<Result<Vec<_>>>()?;
+    if changed.iter().all(Option::is_none) {
+        return Ok(Transformed::no(Expr::InList(list)));
+    }
+    let InList { expr, list, negated } = list;
+    let compared = changed.into_iter().zip(list).map(|(new, e)| new.unwrap_or_else(|| binary_expr(expr.as_ref().clone(), op, e)));
+    let all = if negated { conjunction(compared) } else { disjunction(compared) };
+    Ok(Transformed::yes(all.unwrap_or_else(|| lit(negated))))
 }
 
 #[cfg(test)]
@@ -184,6 +216,11 @@ mod tests {
                 (format!("at IS NOT DISTINCT FROM {before}"), "", ""),
                 (format!("at BETWEEN {before} AND {after}"), "2", "4"),
                 (format!("at NOT BETWEEN {before} AND {after}"), "13", "4"),
+                (format!("{after} BETWEEN at AND TIMESTAMP '1970-01-02'"), "12", "4"),
+                (format!("{after} BETWEEN TIMESTAMP '1960-01-01' AND at"), "3", "4"),
+                (format!("{before} NOT BETWEEN at AND at"), "123", "4"),
+                (format!("{after} IN (at, TIMESTAMP '1970-01-01')"), "", "4"),
+                (format!("{before} NOT IN (at, at)"), "123", "4"),
                 (format!("at IN ({before}, TIMESTAMP '1970-01-01', {after})"), "2", "4"),
                 (format!("at NOT IN ({before}, {after})"), "123", "4"),
                 (format!("at IN ({before}, NULL)"), "", "1234"),

@@ -24,11 +24,11 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DFSchema, Result};
+use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err};
 use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, ExprSchemable, Filter, LogicalPlan, Projection};
+use datafusion::logical_expr::{Expr, ExprSchemable, Filter, Join, LogicalPlan, Projection};
 
 use self::marks::Marks;
 use crate::rewriting::map_expressions;
@@ -58,6 +58,7 @@ fn of_node(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPl
             LogicalPlan::Projection(projection) => of_projection(projection, count),
             other => Ok(Transformed::yes(other)),
         },
+        LogicalPlan::Join(join) => of_join(join, count),
         LogicalPlan::Aggregate(_) | LogicalPlan::Sort(_) | LogicalPlan::Window(_) => lifted(node, count),
         other => Ok(Transformed::no(other)),
     }
@@ -96,6 +97,25 @@ fn of_filter(filter: Filter, count: &Cell<u32>) -> Result<Transformed<LogicalPla
     Ok(Transformed::yes(if marked { project(plan, columns)? } else { plan }))
 }
 
+/// Subqueries in the condition of an inner join are those of a filter above it. DataFusion puts them on a side of the
+/// join, and looks for the columns of the other one within the subquery.
+fn of_join(mut join: Join, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
+    let Some(condition) = join.filter.take() else { return Ok(Transformed::no(LogicalPlan::Join(join))) };
+    let (above, within): (Vec<_>, Vec<_>) = split_conjunction_owned(condition).into_iter().partition(has_predicate);
+    join.filter = conjunction(within);
+    match (join.join_type, conjunction(above)) {
+        (_, None) => Ok(Transformed::no(LogicalPlan::Join(join))),
+        (JoinType::Inner, Some(above)) => {
+            let filter = LogicalPlan::Filter(Filter::try_new(above, Arc::new(LogicalPlan::Join(join)))?);
+            of_node(filter, count)
+        }
+        (_, Some(_)) => not_impl_err!(
+            "EXISTS or IN with a subquery under ON of an outer join: compute it as a column of one side, as in \
+             LEFT JOIN (SELECT b.*, b.k IN (SELECT ...) AS found FROM b) AS b ON a.k = b.k AND b.found"
+        ),
+    }
+}
+
 /// Whether DataFusion's joins are right for `conjunct` of a filter over rows of `schema`.
 pub(super) fn is_join(conjunct: &Expr, schema: &DFSchema) -> bool {
     // The value of a join's condition has no subqueries of its own.
@@ -107,9 +127,10 @@ pub(super) fn is_join(conjunct: &Expr, schema: &DFSchema) -> bool {
             Expr::InSubquery(of) => of.negated && plain(of),
             _ => false,
         },
-        // A join without a column on the left does not know NULL either.
+        // A join without a column on the left does not know NULL either, and one with ties takes a NULL of theirs for
+        // one of the values.
         Expr::InSubquery(of) if of.negated => {
-            plain(of) && (!marks::may_be_unknown(of, schema) || (of.subquery.outer_ref_columns.is_empty() && of.expr.any_column_refs()))
+            plain(of) && of.subquery.outer_ref_columns.is_empty() && (of.expr.any_column_refs() || !marks::may_be_unknown(of, schema))
         }
         Expr::InSubquery(of) => plain(of),
         _ => false,

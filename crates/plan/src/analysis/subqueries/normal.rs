@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::Transformed;
-use datafusion::common::{Result, not_impl_err};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Column, Result, not_impl_err};
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::expr::{Exists, GroupingSet, InSubquery};
-use datafusion::logical_expr::{Aggregate, Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, SkipType, lit, not};
+use datafusion::logical_expr::{Aggregate, Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, Projection, SkipType, lit, not};
 
 use super::marks::subquery;
 
@@ -96,8 +96,36 @@ fn membership(of: InSubquery) -> Result<Transformed<Expr>> {
             let value = Expr::ScalarSubquery(of.subquery);
             Ok(Transformed::yes(if of.negated { of.expr.as_ref().clone().not_eq(value) } else { of.expr.as_ref().clone().eq(value) }))
         }
-        _ => Ok(Transformed::no(Expr::InSubquery(of))),
+        _ => named(of),
     }
+}
+
+/// `IN` over a subquery whose value has a name of its own if it is computed: a cast of a column has the column's name,
+/// and the column joins it where it ties the subquery to the outer row.
+fn named(of: InSubquery) -> Result<Transformed<Expr>> {
+    Ok(match with_named_value(&of.subquery.subquery)? {
+        Some(plan) => Transformed::yes(Expr::InSubquery(InSubquery { subquery: subquery(plan), ..of })),
+        None => Transformed::no(Expr::InSubquery(of)),
+    })
+}
+
+/// `plan` with a name for its value, if projections compute it.
+fn with_named_value(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
+    const VALUE: &str = "__value";
+    let LogicalPlan::Projection(node) = plan else { return Ok(None) };
+    let [value] = node.expr.as_slice() else { return Ok(None) };
+    let (value, input) = match with_named_value(&node.input)? {
+        Some(below) => {
+            // There is no other column below.
+            let value = value.clone().transform(|e| {
+                Ok(if matches!(e, Expr::Column(_)) { Transformed::yes(Expr::Column(Column::new_unqualified(VALUE))) } else { Transformed::no(e) })
+            });
+            (value.data()?, Arc::new(below))
+        }
+        None if matches!(value, Expr::Column(_)) => return Ok(None),
+        None => (value.clone(), Arc::clone(&node.input)),
+    };
+    Ok(Some(LogicalPlan::Projection(Projection::try_new(vec![value.unalias().alias(VALUE)], input)?)))
 }
 
 fn of_aggregate(plan: &LogicalPlan) -> Option<&Aggregate> {
