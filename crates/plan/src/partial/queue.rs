@@ -2,8 +2,8 @@
 //!
 //! DataFusion subtracts what leaves a frame. That is wrong for floats: NaN and infinity stay for ever, and a large
 //! value takes the digits of small ones with it. Here a queue of two stacks keeps the parts that the frame is made of.
-//! Values enter at the back. They leave at the front, where each part holds all that is behind it in the stack. So every value
-//! is joined twice at most.
+//! Values enter at the back. They leave at the front, where each part holds all that is behind it in the stack. So
+//! every value is joined twice at most.
 
 /// A part of an aggregate; the default is that of no value.
 pub(super) trait Part: Copy + Default {
