@@ -221,7 +221,7 @@ def test_a_tally_adds_up_and_travels():
 
 
 def test_large_answers_are_compared_by_column():
-    """Beyond `LARGE` rows answers stay in Arrow. A value that is there once too often is seen, in views of texts too."""
+    """Beyond `LARGE` rows answers stay in Arrow. A value that is there once too often is seen, in views too."""
     many = [None, "a", "b"] * answers.LARGE
     one, other = (answers.of_table(pa.table({"t": pa.array(texts, pa.string_view())})) for texts in (many, [*many[:-1], "a"]))
     assert one.table is not None and answers.difference(one, one) is None
