@@ -62,6 +62,8 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
+use crate::physical_rule::PhysicalRule;
+
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// `rules`, those that move filters, limits or projections too far with barriers.
@@ -81,56 +83,23 @@ pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
             rule
         }
     };
-    [Arc::new(GroupingSets) as Rule, Arc::new(OuterJoins)].into_iter().chain(rules.into_iter().map(guarded)).collect()
+    let lasting: Rule = PhysicalRule::new("lasting_barriers", below_lasting_barrier);
+    std::iter::once(lasting).chain(rules.into_iter().map(guarded)).collect()
 }
 
-/// Puts a barrier above each aggregate with grouping sets that takes columns for constants, or for equal.
-#[derive(Debug)]
-struct GroupingSets;
-
-impl PhysicalOptimizerRule for GroupingSets {
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let misled = |node: &Arc<dyn ExecutionPlan>| {
-            let has_sets = node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().has_grouping_set());
-            has_sets && !node.equivalence_properties().eq_group().is_empty()
-        };
-        let above = |node| Arc::new(BarrierExec { stays: true, ..BarrierExec::new(node, HashSet::new(), false) });
-        plan.transform_up(|node| Ok(if misled(&node) { Transformed::yes(above(node)) } else { Transformed::no(node) })).data()
-    }
-
-    fn name(&self) -> &str {
-        "grouping_sets"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
-
-/// Puts a barrier above each outer join whose optional side has constants, which are NULL where that side has no row.
-#[derive(Debug)]
-struct OuterJoins;
-
-impl PhysicalOptimizerRule for OuterJoins {
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let misled = |node: &Arc<dyn ExecutionPlan>| match (join_type(node), node.children().as_slice()) {
-            (Some(of), [left, right]) => {
-                let left = matches!(of, JoinType::Right | JoinType::Full) && has_constants(left);
-                left || matches!(of, JoinType::Left | JoinType::Full) && has_constants(right)
-            }
-            _ => false,
-        };
-        let above = |node| Arc::new(BarrierExec { stays: true, ..BarrierExec::new(node, HashSet::new(), false) });
-        plan.transform_up(|node| Ok(if misled(&node) { Transformed::yes(above(node)) } else { Transformed::no(node) })).data()
-    }
-
-    fn name(&self) -> &str {
-        "outer_joins"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
+/// A barrier that stays in the plan, above what takes columns for constants or for equal that are not: an aggregate
+/// with grouping sets, and an outer join whose optional side has constants, which are NULL where that side has no row.
+fn below_lasting_barrier(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let has_sets = node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().has_grouping_set());
+    let misled = match (join_type(node), node.children().as_slice()) {
+        (Some(of), [left, right]) => {
+            let left = matches!(of, JoinType::Right | JoinType::Full) && has_constants(left);
+            left || matches!(of, JoinType::Left | JoinType::Full) && has_constants(right)
+        }
+        _ => has_sets && !node.equivalence_properties().eq_group().is_empty(),
+    };
+    let barrier = || Arc::new(BarrierExec { stays: true, ..BarrierExec::new(Arc::clone(node), HashSet::new(), false) });
+    Ok(misled.then(|| barrier() as Arc<dyn ExecutionPlan>))
 }
 
 fn join_type(node: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {

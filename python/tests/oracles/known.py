@@ -77,9 +77,13 @@ OPEN: list[Open] = []
 KNOWN = [
     Known("reversed signs", "reverse goes by code points, as in PostgreSQL, and in DuckDB by signs as one sees them", "`reverse`", "SELECT reverse('e\u0301')", r"reverse\(", "."),
     Known("trimmed spaces", "trim takes the space alone, as PostgreSQL does", "`trim` without characters", "SELECT trim(chr(160))", r"trim\(", r"\\xa0"),
-    Known("variances of what is not finite", "they are NaN, as in PostgreSQL, and in DuckDB 0 for a single value", "`var_pop`, `stddev_pop` of one NaN or infinity", "SELECT stddev_pop(f) FROM e.k WHERE u = 4", r"\b(var|stddev)_pop\(", "nan"),
     Known(
-        "common type of decimals", "DuckDB cuts digits behind the point off, so that all fits into 38", "decimals whose common type would need more than 38 digits, as `greatest(sum(d), e)`",
+        "variances of what is not finite", "they are NaN, as in PostgreSQL, and in DuckDB 0 for a single value", "`var_pop`, `stddev_pop` of one NaN or infinity",
+        "SELECT stddev_pop(f) FROM e.k WHERE u = 4", r"\b(var|stddev)_pop\(", "nan",
+    ),
+    Known(
+        "common type of decimals", "DuckDB cuts digits behind the point off, so that all fits into 38",
+        "decimals whose common type would need more than 38 digits, as `greatest(sum(d), e)`",
         "SELECT greatest(sum(CAST(1 AS DECIMAL(5, 2))), CAST('1.0000000001' AS DECIMAL(38, 10))) > 1 FROM e.k WHERE u = 0",
         r"(?s)^(?=.*\bsum\()(?=.*\b(greatest|least|coalesce|nullif|CASE|IN)\b).*DECIMAL", ".",
     ),

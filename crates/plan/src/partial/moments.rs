@@ -212,38 +212,28 @@ impl Moment {
     }
 }
 
+/// `$of` over the moments that `$moment` is made of.
+macro_rules! of_moments {
+    ($of:ident, $moment:expr) => {
+        if $moment.takes_one() {
+            Box::new($of::<Single> { moment: $moment, values: Default::default() })
+        } else {
+            Box::new($of::<Pair> { moment: $moment, values: Default::default() })
+        }
+    };
+}
+
 impl Replacement for Moment {
     fn accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
-        if args.is_distinct {
-            return original.accumulator(args);
-        }
-        Ok(if self.takes_one() {
-            Box::new(One::<Single> { moment: *self, all: Single::default() })
-        } else {
-            Box::new(One::<Pair> { moment: *self, all: Pair::default() })
-        })
+        if args.is_distinct { original.accumulator(args) } else { Ok(of_moments!(One, *self)) }
     }
 
     fn groups_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>> {
-        if args.is_distinct {
-            return original.create_groups_accumulator(args);
-        }
-        Ok(if self.takes_one() {
-            Box::new(Groups::<Single> { moment: *self, all: Vec::new() })
-        } else {
-            Box::new(Groups::<Pair> { moment: *self, all: Vec::new() })
-        })
+        if args.is_distinct { original.create_groups_accumulator(args) } else { Ok(of_moments!(Groups, *self)) }
     }
 
     fn sliding_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
-        if args.is_distinct {
-            return original.create_sliding_accumulator(args);
-        }
-        Ok(if self.takes_one() {
-            Box::new(Sliding::<Single> { moment: *self, queue: Queue::default() })
-        } else {
-            Box::new(Sliding::<Pair> { moment: *self, queue: Queue::default() })
-        })
+        if args.is_distinct { original.create_sliding_accumulator(args) } else { Ok(of_moments!(Sliding, *self)) }
     }
 }
 
@@ -369,7 +359,7 @@ fn states<P: Moments>(moment: Moment, states: &[ArrayRef], mut each: impl FnMut(
 #[derive(Debug)]
 struct Sliding<P> {
     moment: Moment,
-    queue: Queue<P>,
+    values: Queue<P>,
 }
 
 impl<P: Moments> Accumulator for Sliding<P> {
@@ -377,13 +367,13 @@ impl<P: Moments> Accumulator for Sliding<P> {
         rows(values, |_, y, x| {
             let mut part = P::default();
             part.add(y, x);
-            self.queue.push(part);
+            self.values.push(part);
         });
         Ok(())
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        rows(values, |_, _, _| self.queue.pop());
+        rows(values, |_, _, _| self.values.pop());
         Ok(())
     }
 
@@ -392,11 +382,11 @@ impl<P: Moments> Accumulator for Sliding<P> {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        Ok(self.moment.scalar(&self.queue.total()))
+        Ok(self.moment.scalar(&self.values.total()))
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.queue.size()
+        size_of_val(self) + self.values.size()
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
@@ -412,27 +402,27 @@ impl<P: Moments> Accumulator for Sliding<P> {
 #[derive(Debug)]
 struct One<P> {
     moment: Moment,
-    all: P,
+    values: P,
 }
 
 impl<P: Moments> Accumulator for One<P> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        rows(values, |_, y, x| self.all.add(y, x));
+        rows(values, |_, y, x| self.values.add(y, x));
         Ok(())
     }
 
     fn merge_batch(&mut self, of: &[ArrayRef]) -> Result<()> {
-        states(self.moment, of, |_, part| self.all = self.all.joined(part));
+        states(self.moment, of, |_, part| self.values = self.values.joined(part));
         Ok(())
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        let numbers = self.moment.state(&self.all).into_iter().map(ScalarValue::from);
-        Ok(std::iter::once(ScalarValue::from(self.all.pair().count)).chain(numbers).collect())
+        let numbers = self.moment.state(&self.values).into_iter().map(ScalarValue::from);
+        Ok(std::iter::once(ScalarValue::from(self.values.pair().count)).chain(numbers).collect())
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        Ok(self.moment.scalar(&self.all))
+        Ok(self.moment.scalar(&self.values))
     }
 
     fn size(&self) -> usize {
@@ -443,7 +433,7 @@ impl<P: Moments> Accumulator for One<P> {
 /// The rows of each group.
 struct Groups<P> {
     moment: Moment,
-    all: Vec<P>,
+    values: Vec<P>,
 }
 
 impl<P: Moments> Groups<P> {
@@ -459,23 +449,23 @@ impl<P: Moments> Groups<P> {
 
 impl<P: Moments> GroupsAccumulator for Groups<P> {
     fn update_batch(&mut self, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, total: usize) -> Result<()> {
-        self.all.resize(total.max(self.all.len()), P::default());
+        self.values.resize(total.max(self.values.len()), P::default());
         rows(values, |at, y, x| {
             if filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at)) {
-                self.all[groups[at]].add(y, x);
+                self.values[groups[at]].add(y, x);
             }
         });
         Ok(())
     }
 
     fn merge_batch(&mut self, of: &[ArrayRef], groups: &[usize], total: usize) -> Result<()> {
-        self.all.resize(total.max(self.all.len()), P::default());
-        states(self.moment, of, |at, part| self.all[groups[at]] = self.all[groups[at]].joined(part));
+        self.values.resize(total.max(self.values.len()), P::default());
+        states(self.moment, of, |at, part| self.values[groups[at]] = self.values[groups[at]].joined(part));
         Ok(())
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let parts = emit_to.take_needed(&mut self.all);
+        let parts = emit_to.take_needed(&mut self.values);
         Ok(match self.moment {
             Moment::Count => Arc::new(parts.iter().map(|part| Some(part.pair().count)).collect::<UInt64Array>()),
             of => Arc::new(parts.iter().map(|part| of.result(&part.pair())).collect::<Float64Array>()),
@@ -483,7 +473,7 @@ impl<P: Moments> GroupsAccumulator for Groups<P> {
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        let parts = emit_to.take_needed(&mut self.all);
+        let parts = emit_to.take_needed(&mut self.values);
         Ok(self.arrays(&parts))
     }
 
@@ -498,6 +488,6 @@ impl<P: Moments> GroupsAccumulator for Groups<P> {
     }
 
     fn size(&self) -> usize {
-        self.all.capacity() * size_of::<P>()
+        self.values.capacity() * size_of::<P>()
     }
 }
