@@ -22,6 +22,7 @@ use datafusion::sql::sqlparser::ast::{
 use skytether_common::{Error, Result};
 
 use crate::identifiers::normal;
+use crate::select_shape::is_ungrouped;
 
 /// Functions over windows that heed `IGNORE NULLS`.
 const HEED_NULLS: [&str; 6] = ["lead", "lag", "first_value", "last_value", "nth_value", "array_agg"];
@@ -54,7 +55,7 @@ impl VisitorMut for Heed<'_> {
             select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
             select.flavor = SelectFlavor::FromFirst;
         }
-        let ungrouped = matches!(&select.group_by, GroupByExpr::Expressions(by, with) if by.is_empty() && with.is_empty());
+        let ungrouped = is_ungrouped(select);
         if select.having.is_some() && ungrouped && !aggregates(&select.projection, self.state) && !aggregates(&select.having, self.state) {
             select.group_by = GroupByExpr::Expressions(vec![Expr::GroupingSets(vec![vec![]])], vec![]);
         }

@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use crate::identifiers::normal;
+use crate::select_shape::is_ungrouped;
 
 /// Sets queries apart from their `ORDER BY` where DataFusion would take one of its keys for a cast.
 pub(crate) fn set_apart(statement: &mut Statement) {
@@ -30,16 +31,9 @@ impl VisitorMut for Keys {
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
         if let SetExpr::Select(select) = query.body.as_mut()
             && let Some(OrderByKind::Expressions(keys)) = query.order_by.as_mut().map(|by| &mut by.kind)
-            && has_groups(select)
+            && !is_ungrouped(select)
         {
-            // DataFusion computes a repeated aggregate again, under the name that the result may have.
-            for key in keys.iter_mut() {
-                let repeats =
-                    |item: &&SelectItem| matches!(item, SelectItem::ExprWithAlias { expr, .. } if *expr == key.expr && !matches!(expr, Expr::Value(_)));
-                if let Some(SelectItem::ExprWithAlias { alias, .. }) = select.projection.iter().find(repeats) {
-                    key.expr = Expr::Identifier(alias.clone());
-                }
-            }
+            keys.iter_mut().for_each(|key| by_name(select, &mut key.expr));
             let Some(names) = names(select, keys) else { return ControlFlow::Continue(()) };
             keys.iter_mut().zip(names).for_each(|(key, name)| key.expr = Expr::Identifier(name));
             let grouped = SetExpr::Select(Box::new(std::mem::replace(select, everything(select))));
@@ -51,6 +45,17 @@ impl VisitorMut for Keys {
     }
 }
 
+/// Names a result that `key` repeats: DataFusion computes a repeated aggregate again, under the name that the result
+/// may have. A bare name stays, which may be that of another result.
+fn by_name(select: &Select, key: &mut Expr) {
+    let repeats = |item: &&SelectItem| matches!(item, SelectItem::ExprWithAlias { expr, .. } if expr == key);
+    if !matches!(key, Expr::Identifier(_) | Expr::Value(_))
+        && let Some(SelectItem::ExprWithAlias { alias, .. }) = select.projection.iter().find(repeats)
+    {
+        *key = Expr::Identifier(alias.clone());
+    }
+}
+
 /// The results that `keys` name; `None` where DataFusion takes none of them for a cast, or one is no named result.
 fn names(select: &Select, keys: &[OrderByExpr]) -> Option<Vec<Ident>> {
     let cast = cast_columns(select);
@@ -59,13 +64,6 @@ fn names(select: &Select, keys: &[OrderByExpr]) -> Option<Vec<Ident>> {
     }
     let names = keys.iter().map(|key| named(select, &key.expr)).collect::<Option<Vec<_>>>()?;
     names.iter().any(|name| cast.contains(&normal(name))).then_some(names)
-}
-
-fn has_groups(select: &Select) -> bool {
-    match &select.group_by {
-        GroupByExpr::All(_) => true,
-        GroupByExpr::Expressions(by, with) => !by.is_empty() || !with.is_empty(),
-    }
 }
 
 /// The names of columns that `select` casts.
@@ -84,25 +82,19 @@ fn cast_columns(select: &Select) -> HashSet<String> {
     names
 }
 
-/// The name of the result of `select` that `key` names, whose place it is, or whose expression it is.
+/// The name of the result of `select` that `key` names, or whose place it is.
 fn named(select: &Select, key: &Expr) -> Option<Ident> {
-    let alias = |item: &SelectItem| match item {
-        SelectItem::ExprWithAlias { alias, .. } => Some(alias.clone()),
+    let mut aliases = select.projection.iter().map(|item| match item {
+        SelectItem::ExprWithAlias { alias, .. } => Some(alias),
         _ => None,
-    };
+    });
     match key {
+        Expr::Identifier(name) => aliases.flatten().find(|alias| normal(alias) == normal(name)).cloned(),
         Expr::Value(value) => match &value.value {
-            Value::Number(place, _) => place.parse::<usize>().ok()?.checked_sub(1).and_then(|at| select.projection.get(at)).and_then(alias),
+            Value::Number(place, _) => aliases.nth(place.parse::<usize>().ok()?.checked_sub(1)?)?.cloned(),
             _ => None,
         },
-        key => {
-            let is = |item: &&SelectItem| match (item, key) {
-                (SelectItem::ExprWithAlias { alias, .. }, Expr::Identifier(name)) if normal(alias) == normal(name) => true,
-                (SelectItem::ExprWithAlias { expr, .. }, key) => expr == key,
-                _ => false,
-            };
-            select.projection.iter().find(is).and_then(alias)
-        }
+        _ => None,
     }
 }
 
