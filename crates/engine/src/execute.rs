@@ -33,7 +33,6 @@ use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::null_equal_joins::null_equal_joins;
 use skytether_plan::planning::{limited, limited_physical};
-use skytether_plan::topk_heap_cap::topk_heap_cap;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio_util::task::AbortOnDropHandle;
@@ -91,6 +90,7 @@ impl Engine {
         config.options_mut().optimizer.enable_round_robin_repartition = false;
         // As on the host (`skytether_query::planner`).
         config.options_mut().optimizer.enable_distinct_aggregation_soft_limit = false;
+        config.options_mut().optimizer.enable_topk_aggregation = false;
         config.options_mut().execution.skip_physical_aggregate_schema_check = true;
         config.options_mut().execution.time_zone = Some("UTC".into());
         config.options_mut().extensions.insert(ResultLimits::of(pool.as_ref()));
@@ -104,7 +104,6 @@ impl Engine {
             .with_optimizer_rules(limited(rules()))
             .with_physical_optimizer_rules(limited_physical(guarded(metadata_aggregates::rules())))
             .with_physical_optimizer_rule(filter_before_project())
-            .with_physical_optimizer_rule(topk_heap_cap())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
         skytether_plan::register_functions(&mut base).map_err(from_datafusion)?;

@@ -31,9 +31,9 @@
 //! | [`float_keys`] | the value by which floats are compared |
 //! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
+//! | `list_elements` | elements of aggregated lists |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
-//! | [`topk_heap_cap`] | limits that are too large for a heap of their rows |
 //! | `wrapped_rules` | DataFusion's rules with something of ours around them |
 //! | [`planning`] | what bounds the rules of the planner |
 //! | [`physical_rule`] | the common form of our rules over physical plans |
@@ -69,6 +69,7 @@ mod generated_names;
 pub mod join_types;
 pub mod kept_types;
 pub mod keys;
+mod list_elements;
 pub mod list_functions;
 pub mod masked_structs;
 mod nesting_limits;
@@ -91,7 +92,6 @@ pub mod sort_keys;
 mod split;
 pub mod substrait_import;
 pub mod super_plan;
-pub mod topk_heap_cap;
 pub mod wide_projection;
 pub mod window_functions;
 mod wrapped_rules;
@@ -99,7 +99,7 @@ mod wrapped_rules;
 pub use classify::{Class, classify};
 pub use cut::{CutPlan, Note, cut};
 pub use node::DriveScan;
-pub use own_functions::register as register_functions;
+pub use own_functions::{expr_planners, register as register_functions};
 pub use policy::{Partitioning, Tables};
 pub use skytether_common::Pushdown;
 pub use skytether_partitioning::{ByKey, Placement};

@@ -38,12 +38,10 @@ use skytether_plan::kept_types::kept_types;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::null_equal_joins::null_equal_joins;
 use skytether_plan::opaque_conditions::opaque_conditions;
-use skytether_plan::operand_types::OperandTypes;
 use skytether_plan::planning::{limited, limited_physical};
 use skytether_plan::shared::share;
 use skytether_plan::sort_keys::sort_keys;
-use skytether_plan::topk_heap_cap::topk_heap_cap;
-use skytether_plan::{CutPlan, cut, partial, register_functions};
+use skytether_plan::{CutPlan, cut, expr_planners, partial, register_functions};
 use uuid::Uuid;
 
 use crate::cells::{HostCells, needs};
@@ -439,6 +437,9 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     optimizer.enable_leaf_expression_pushdown = false;
     // It stops a DISTINCT at a limit that belongs to what stands above a union, or a window.
     optimizer.enable_distinct_aggregation_soft_limit = false;
+    // It finds the key of a sort by its name alone, and looks through windows: groups that these need are left out. Its
+    // heap takes memory by the limit, past every budget, and takes no NaN for equal to another.
+    optimizer.enable_topk_aggregation = false;
     // The planner takes a column for one that is never NULL, and the operator does not know it: that is no error.
     config.options_mut().execution.skip_physical_aggregate_schema_check = true;
     // Without it, literals lose their zone next to a column with another one.
@@ -446,6 +447,7 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     config.options_mut().extensions.insert(ResultLimits::of(runtime.env().memory_pool.as_ref()));
     config.set_extension(Arc::clone(runtime.spill()));
     let mut state = SessionStateBuilder::new_with_default_features()
+        .with_expr_planners(expr_planners())
         .with_analyzer_rules(analysis::rules())
         .with_config(config)
         .with_runtime_env(Arc::clone(runtime.env()))
@@ -453,7 +455,6 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
         .with_physical_optimizer_rules(limited_physical(guarded(physical_rules())))
         .with_optimizer_rule(Arc::new(JoinTypes))
         .with_physical_optimizer_rule(filter_before_project())
-        .with_physical_optimizer_rule(topk_heap_cap())
         .with_physical_optimizer_rule(merge_once())
         .with_physical_optimizer_rule(send_keys_apart())
         .with_physical_optimizer_rule(take_turns())
@@ -462,7 +463,6 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     skytether_expression::register(&mut state, nothing)?;
     partial::register(&mut state).map_err(from_datafusion)?;
     register_functions(&mut state).map_err(from_datafusion)?;
-    state.register_expr_planner(Arc::new(OperandTypes)).map_err(from_datafusion)?;
     state.register_udf(Arc::new(among_udf(KeySets::default()))).map_err(from_datafusion)?;
     state.register_relation_planner(Arc::new(unnested::Relations)).map_err(from_datafusion)?;
     Ok(state)
