@@ -32,6 +32,7 @@ use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::null_equal_joins::null_equal_joins;
+use skytether_plan::pinned::pinned;
 use skytether_plan::planning::{limited, limited_physical};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
@@ -91,6 +92,7 @@ impl Engine {
         // As on the host (`skytether_query::planner`).
         config.options_mut().optimizer.enable_distinct_aggregation_soft_limit = false;
         config.options_mut().optimizer.enable_topk_aggregation = false;
+        config.options_mut().optimizer.enable_window_limits = false;
         config.options_mut().execution.skip_physical_aggregate_schema_check = true;
         config.options_mut().execution.time_zone = Some("UTC".into());
         config.options_mut().extensions.insert(ResultLimits::of(pool.as_ref()));
@@ -300,7 +302,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         "push_down_leaf_projections",
     ];
     let kept = Optimizer::default().rules.into_iter().filter(|rule| !DONE_ABOVE.contains(&rule.name())).collect();
-    null_equal_joins(filters_above_aggregates(kept))
+    pinned(null_equal_joins(filters_above_aggregates(kept)))
 }
 
 /// The tables of `plan`, each as often as it is scanned, with the columns that it names.

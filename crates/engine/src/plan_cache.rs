@@ -25,7 +25,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use skytether_common::Result;
 use skytether_plan::codec;
 use skytether_plan::error::from_datafusion;
-use skytether_plan::opaque_conditions::opaque_conditions;
+use skytether_plan::opaque::opaque;
 use tokio::sync::OnceCell;
 
 use crate::cache::Cache;
@@ -122,7 +122,7 @@ pub(crate) async fn physical(logical: &LogicalPlan, state: &SessionState) -> DfR
         Some(plan) => plan,
         None => state.optimize(logical)?,
     };
-    state.query_planner().create_physical_plan(&opaque_conditions(plan)?, state).await
+    state.query_planner().create_physical_plan(&opaque(plan)?, state).await
 }
 
 /// A plan of one table, without the table.
@@ -177,7 +177,7 @@ impl Shared {
         let plan = async || {
             let source = provider_as_source(Arc::clone(table));
             let logical = told(over(&self.logical, source)?, &self.filters)?;
-            state.query_planner().create_physical_plan(&opaque_conditions(logical)?, state).await
+            state.query_planner().create_physical_plan(&opaque(logical)?, state).await
         };
         // Held while the first one plans.
         let mut all = self.operators.lock().await;

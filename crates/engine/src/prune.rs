@@ -6,13 +6,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt32Array};
-use arrow::datatypes::{Field, Schema, UInt32Type};
+use arrow::datatypes::{DataType, Field, Schema, UInt32Type};
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::Session;
 use datafusion::common::pruning::PruningStatistics;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, DFSchema, ScalarValue};
-use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use skytether_plan::float_keys::without_keys;
 
@@ -55,7 +56,8 @@ pub(crate) fn positions(mask: &BooleanArray) -> Vec<u32> {
 /// The containers of `statistics` in which all `filters`, over columns of `schema`, may hold somewhere; `None` where
 /// that is unknown.
 pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: &impl PruningStatistics) -> Option<Vec<bool>> {
-    let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| schema.index_of(name).is_ok())).cloned().collect();
+    let all = DFSchema::try_from(schema.clone()).ok()?;
+    let known: Vec<Expr> = parts(filters).filter(|e| refers_to(e, |name| schema.index_of(name).is_ok()) && !misleads(e, &all)).cloned().collect();
     let filter = without_keys(conjunction(known)?);
     // Only the columns of the filter: planners search the whole schema.
     let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| schema.index_of(&c.name).ok()).collect();
@@ -71,6 +73,30 @@ pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: 
             tracing::debug!(%error, "cannot prune by these filters");
             None
         }
+    }
+}
+
+/// Whether bounds of the columns of `e` say nothing about it, and DataFusion takes them for bounds: it takes any cast
+/// and any minus for monotone. The time of a moment is none, nor is a cast that gives NULL for some values, nor minus
+/// at the smallest number. Intervals are compared by their length, and bounds field by field.
+fn misleads(e: &Expr, schema: &DFSchema) -> bool {
+    let of = |e: &Expr| e.get_type(schema).ok();
+    let wrong = |part: &Expr| match part {
+        Expr::Negative(inner) => of(inner).is_none_or(|of| !of.is_floating()),
+        Expr::Cast(cast) => of(&cast.expr).is_none_or(|from| !is_monotone(&from, cast.field.data_type())),
+        Expr::TryCast(_) => true,
+        Expr::Column(_) | Expr::ScalarFunction(_) => matches!(of(part), None | Some(DataType::Interval(_))),
+        _ => false,
+    };
+    e.exists(|part| Ok(wrong(part))).unwrap_or(true)
+}
+
+fn is_monotone(from: &DataType, to: &DataType) -> bool {
+    let moment = |of: &DataType| matches!(of, DataType::Timestamp(..) | DataType::Date32 | DataType::Date64);
+    match (from, to) {
+        (DataType::Dictionary(_, from), to) => is_monotone(from, to),
+        (from, DataType::Dictionary(_, to)) => is_monotone(from, to),
+        (from, to) => from == to || from.is_numeric() && to.is_numeric() || moment(from) && moment(to) || from.is_string() && to.is_string(),
     }
 }
 

@@ -34,7 +34,7 @@ use skytether_device::{Annotation, DeliveryStream, OperatorNote, SubPlan};
 use skytether_emulation::paced;
 use skytether_plan::combine;
 use skytether_plan::error::from_datafusion;
-use skytether_plan::opaque_conditions::opaque_conditions;
+use skytether_plan::opaque::opaque;
 use skytether_plan::pushdown_level::{self, Delivered};
 use skytether_scheduler::message::PushdownLevel;
 use tokio::sync::OnceCell;
@@ -363,7 +363,7 @@ impl SplitExecution {
 
 /// The operators of `plan`, which reads what is delivered.
 async fn over_delivered(plan: &LogicalPlan, state: &SessionState) -> Result<Arc<dyn ExecutionPlan>> {
-    let plan = state.optimize(plan).and_then(opaque_conditions).map_err(from_datafusion)?;
+    let plan = state.optimize(plan).and_then(opaque).map_err(from_datafusion)?;
     let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(DeliveredPlanner)]);
     planner.create_physical_plan(&plan, state).await.map_err(from_datafusion)
 }

@@ -5,6 +5,8 @@
 //!   first of them, and rows are dropped by the wrong column. While these rules run, a barrier is above every operator
 //!   with such columns. It lets no filter pass that names one of them. The same goes for a filter that names no column
 //!   at all, above an aggregate that has a row without any input.
+//! - **Pinned conditions.** A filter takes the conditions above it into its own. A barrier below a filter whose
+//!   condition can fail, or is random, keeps it in its place.
 //! - **Limits.** Where the input of `ORDER BY x LIMIT 3` is sorted by `x`, DataFusion drops the sort and gives its
 //!   limit to whatever sorts below, also below a `DISTINCT`, which then has too few rows. While this rule runs, a
 //!   barrier below such a sort hides the order, so that the sort stays.
@@ -40,7 +42,7 @@ use datafusion::common::{JoinType, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr::{AcrossPartitions, Distribution, EquivalenceProperties, LexOrdering, OrderingRequirements, PhysicalExpr};
+use datafusion::physical_expr::{AcrossPartitions, Distribution, EquivalenceProperties, LexOrdering, OrderingRequirements, PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
@@ -63,6 +65,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::physical_rule::PhysicalRule;
+use crate::pinned::PINNED;
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
@@ -162,8 +165,13 @@ impl BarrierExec {
         Self { input, single, ordered, stays: false, keeps: None, properties }
     }
 
-    /// `node`, below a barrier if it has columns of one name, or a row of nothing.
+    /// `node`, below a barrier if it has columns of one name, or a row of nothing; above one if it is a filter whose
+    /// condition stays in its place.
     fn for_filters(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        if let Some(filter) = node.downcast_ref::<FilterExec>().filter(|filter| is_pinned(filter.predicate())) {
+            let barrier = Arc::new(Self::new(Arc::clone(filter.input()), HashSet::new(), true));
+            return node.replace_children(vec![barrier], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)).map(Transformed::yes);
+        }
         let schema = node.schema();
         let mut columns: HashMap<&str, usize> = HashMap::new();
         schema.fields().iter().for_each(|field| *columns.entry(field.name()).or_default() += 1);
@@ -240,6 +248,11 @@ fn with_kept_sort(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Execut
         },
         _ => Ok(None),
     }
+}
+
+/// Whether a condition has a part that is pinned ([`crate::pinned`]).
+fn is_pinned(condition: &Arc<dyn PhysicalExpr>) -> bool {
+    condition.downcast_ref::<ScalarFunctionExpr>().is_some_and(|call| call.name() == PINNED) || condition.children().into_iter().any(is_pinned)
 }
 
 fn has_constants(node: &Arc<dyn ExecutionPlan>) -> bool {

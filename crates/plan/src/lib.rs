@@ -24,7 +24,8 @@
 //! | `split` | aggregates in two halves |
 //! | [`pushdown_level`] | a sub-plan in two parts; a drive may leave the upper one to its parent |
 //! | [`combine`] | states into states, for aggregators |
-//! | [`opaque_conditions`](mod@opaque_conditions) | filters conclude nothing from what conditions compute |
+//! | [`opaque`](mod@opaque) | operators conclude nothing from what a plan computes |
+//! | [`pinned`](mod@pinned) | conditions that can fail or are random stay where they are |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
 //! | [`null_equal_joins`](mod@null_equal_joins) | joins that take NULLs for equal, next to others |
 //! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
@@ -75,13 +76,14 @@ pub mod masked_structs;
 mod nesting_limits;
 pub mod node;
 pub mod null_equal_joins;
-pub mod opaque_conditions;
+pub mod opaque;
 pub mod operand_types;
 pub mod operator_metrics;
 mod own_functions;
 pub mod partial;
 pub mod partition;
 pub mod physical_rule;
+pub mod pinned;
 pub mod planning;
 pub mod policy;
 pub mod pushdown_level;

@@ -39,6 +39,7 @@ pub mod mentioned_columns;
 mod merged_keys;
 pub mod narrow_table;
 pub mod order_names;
+mod outer_aliases;
 mod parameters;
 mod patterns;
 pub mod planner;

@@ -37,7 +37,8 @@ use skytether_plan::join_types::JoinTypes;
 use skytether_plan::kept_types::kept_types;
 use skytether_plan::keys::{KeySets, among_udf};
 use skytether_plan::null_equal_joins::null_equal_joins;
-use skytether_plan::opaque_conditions::opaque_conditions;
+use skytether_plan::opaque::opaque;
+use skytether_plan::pinned::pinned;
 use skytether_plan::planning::{limited, limited_physical};
 use skytether_plan::shared::share;
 use skytether_plan::sort_keys::sort_keys;
@@ -58,6 +59,7 @@ use crate::join_numbers::Learned;
 use crate::mentioned_columns::Shown;
 use crate::merged_keys::{self, Joins};
 use crate::order_names;
+use crate::outer_aliases;
 use crate::parameters;
 use crate::patterns;
 use crate::planning_threads::PlanningThreads;
@@ -275,6 +277,13 @@ impl Planner {
             }
             planned => planned,
         };
+        let planned = match planned {
+            Err(e) => match outer_aliases::renamed(&statement) {
+                Some(other) => self.logical_learned(text, &other, Joins::of(&other), shown, collector, optimise).await.map_err(|_| e),
+                None => Err(e),
+            },
+            planned => planned,
+        };
         planned.map(|logical| Logical { parameters, ..logical })
     }
 
@@ -408,7 +417,7 @@ impl Planner {
             shared: SharedResults::default(),
         };
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(scans)]);
-        let super_plan = opaque_conditions(super_plan).map_err(from_datafusion)?;
+        let super_plan = opaque(super_plan).map_err(from_datafusion)?;
         let physical = planner.create_physical_plan(&super_plan, &state).await.map_err(from_datafusion)?;
         shared_result::bind(physical.as_ref());
         Ok(Planned { optimised, cut, physical, state, collector, running: None })
@@ -440,6 +449,8 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
     // It finds the key of a sort by its name alone, and looks through windows: groups that these need are left out. Its
     // heap takes memory by the limit, past every budget, and takes no NaN for equal to another.
     optimizer.enable_topk_aggregation = false;
+    // It adds up too few rows for windows over windows, and none for `lag` with a negative offset.
+    optimizer.enable_window_limits = false;
     // The planner takes a column for one that is never NULL, and the operator does not know it: that is no error.
     config.options_mut().execution.skip_physical_aggregate_schema_check = true;
     // Without it, literals lose their zone next to a column with another one.
@@ -473,7 +484,7 @@ fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionSt
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let dropped = EliminateDuplicatedExpr::new();
     let kept = Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect();
-    analysis::again(null_equal_joins(kept_types(filters_above_aggregates(kept))))
+    pinned(analysis::again(null_equal_joins(kept_types(filters_above_aggregates(kept)))))
 }
 
 /// DataFusion's rules for physical plans, without the one that answers aggregates from statistics. It takes an

@@ -1,0 +1,457 @@
+//! Conditions that stay where the query has them: those that can fail, and those that are random.
+//!
+//! DataFusion moves conditions down as far as their columns go, and joins those of several levels to one `AND`. So
+//! `SELECT v FROM (SELECT v FROM t WHERE v <> 0) WHERE 10 / v > 1` divides by zero. It also concludes from `a.k = b.k`
+//! that `10 / a.k > 4` holds for `b.k`, and divides there. A random condition moves below windows, groups and joins,
+//! and gives other rows.
+//!
+//! While DataFusion's rules run, such a condition is the node [`Pinned`], which no rule takes for a filter. Others pass
+//! through it. Afterwards it is a filter of `__pinned(condition)`, the identity, by which drives and the rules for
+//! physical plans know it ([`crate::barriers`]). A condition is pinned only where something below drops rows, or makes
+//! new ones. Above a join, one that is about a single side moves to that side.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, JoinType, Result, plan_err};
+use datafusion::execution::FunctionRegistry;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    BinaryExpr, ColumnarValue, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    UserDefinedLogicalNodeCore, Volatility,
+};
+use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+
+use crate::wrapped_rules::Rule;
+
+/// The name of the function by which a pinned condition is known.
+pub const PINNED: &str = "__pinned";
+
+/// Registers `__pinned`.
+///
+/// # Errors
+/// Those of a registry that can't be written.
+pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
+    registry.register_udf(udf()).map(drop)
+}
+
+fn udf() -> Arc<ScalarUDF> {
+    Arc::new(ScalarUDF::from(Marker { signature: Signature::exact(vec![DataType::Boolean], Volatility::Immutable) }))
+}
+
+/// `rules` between the one that pins conditions and the one that makes filters of them.
+#[must_use]
+pub fn pinned(rules: Vec<Rule>) -> Vec<Rule> {
+    let (pin, unpin): (Rule, Rule) = (Arc::new(Step { name: "pin_conditions", rewrite: pin }), Arc::new(Step { name: "unpin_conditions", rewrite: unpin }));
+    std::iter::once(pin).chain(rules).chain([unpin]).collect()
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Marker {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Marker {
+    fn name(&self) -> &str {
+        PINNED
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Boolean)
+    }
+
+    fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        args.args.pop().map_or_else(|| plan_err!("{PINNED} takes a condition"), Ok)
+    }
+}
+
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    rewrite: fn(LogicalPlan) -> Result<Transformed<LogicalPlan>>,
+}
+
+impl OptimizerRule for Step {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        None
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        (self.rewrite)(plan)
+    }
+}
+
+/// A filter that is none to DataFusion's rules.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Hash)]
+struct Pinned {
+    condition: Expr,
+    input: LogicalPlan,
+}
+
+impl Pinned {
+    fn over(condition: Expr, input: Arc<LogicalPlan>) -> LogicalPlan {
+        let node = Self { condition, input: Arc::unwrap_or_clone(input) };
+        LogicalPlan::Extension(Extension { node: Arc::new(node) })
+    }
+
+    fn of(plan: &LogicalPlan) -> Option<&Self> {
+        match plan {
+            LogicalPlan::Extension(e) => e.node.as_any().downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl UserDefinedLogicalNodeCore for Pinned {
+    fn name(&self) -> &str {
+        "Pinned"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        self.input.schema()
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        vec![self.condition.clone()]
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinned: {}", self.condition)
+    }
+
+    fn with_exprs_and_inputs(&self, mut exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
+        match (exprs.pop(), inputs.pop()) {
+            (Some(condition), Some(input)) if exprs.is_empty() && inputs.is_empty() => Ok(Self { condition, input }),
+            _ => plan_err!("a pinned condition is one expression over one input"),
+        }
+    }
+
+    fn prevent_predicate_push_down_columns(&self) -> std::collections::HashSet<String> {
+        std::collections::HashSet::new()
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        let schema = self.input.schema();
+        let own = self.condition.column_refs().into_iter().map(|column| schema.maybe_index_of_column(column)).collect::<Option<Vec<_>>>()?;
+        let mut all: Vec<usize> = output_columns.iter().copied().chain(own).collect();
+        all.sort_unstable();
+        all.dedup();
+        Some(vec![all])
+    }
+}
+
+fn pin(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    plan.transform_down_with_subqueries(|node| match node {
+        LogicalPlan::Filter(filter) => of_filter(filter),
+        LogicalPlan::Join(join) => of_join(join),
+        other => Ok(Transformed::no(other)),
+    })
+}
+
+fn unpin(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    plan.transform_up_with_subqueries(|node| match Pinned::of(&node) {
+        Some(Pinned { condition, input }) => {
+            let known = if is_marked(condition) { condition.clone() } else { udf().call(vec![condition.clone()]) };
+            Ok(Transformed::yes(LogicalPlan::Filter(Filter::try_new(known, Arc::new(input.clone()))?)))
+        }
+        None => Ok(Transformed::no(node)),
+    })
+}
+
+fn is_marked(condition: &Expr) -> bool {
+    matches!(condition, Expr::ScalarFunction(ScalarFunction { func, .. }) if func.name() == PINNED)
+}
+
+/// The filter, and below it those of its conditions that are pinned.
+fn of_filter(filter: Filter) -> Result<Transformed<LogicalPlan>> {
+    // What is tied to an outer row is found through filters and projections only.
+    if !filter.input.all_out_ref_exprs().is_empty() {
+        return Ok(Transformed::no(LogicalPlan::Filter(filter)));
+    }
+    let Filter { predicate, input, .. } = filter;
+    let mut below = Arc::clone(&input);
+    let mut others = Vec::new();
+    let mut changed = false;
+    for condition in split_conjunction_owned(predicate.clone()) {
+        if is_marked(&condition) {
+            below = Arc::new(Pinned::over(condition, below));
+            changed = true;
+        } else if stays(&condition, &input)? {
+            below = Arc::new(placed(condition, below)?);
+            changed = true;
+        } else {
+            others.push(condition);
+        }
+    }
+    if !changed {
+        return Ok(Transformed::no(LogicalPlan::Filter(Filter::try_new(predicate, input)?)));
+    }
+    Ok(Transformed::yes(match conjunction(others) {
+        Some(others) => LogicalPlan::Filter(Filter::try_new(others, below)?),
+        None => Arc::unwrap_or_clone(below),
+    }))
+}
+
+/// An inner join, with those of its conditions that can fail and are about a single side on that side.
+fn of_join(mut join: Join) -> Result<Transformed<LogicalPlan>> {
+    let Some(filter) = join.filter.take_if(|_| join.join_type == JoinType::Inner) else { return Ok(Transformed::no(LogicalPlan::Join(join))) };
+    let mut others = Vec::new();
+    let mut changed = false;
+    for condition in split_conjunction_owned(filter.clone()) {
+        let own = !condition.is_volatile() && !has_subquery(&condition);
+        match own.then(|| side(&condition, &join)).flatten() {
+            Some(left) if can_fail(&condition, join.schema.as_ref())? => {
+                let to = if left { &mut join.left } else { &mut join.right };
+                *to = Arc::new(placed(condition, Arc::clone(to))?);
+                changed = true;
+            }
+            _ => others.push(condition),
+        }
+    }
+    join.filter = if changed { conjunction(others) } else { Some(filter) };
+    let join = LogicalPlan::Join(join);
+    Ok(if changed { Transformed::yes(join) } else { Transformed::no(join) })
+}
+
+fn has_subquery(condition: &Expr) -> bool {
+    condition.contains_outer()
+        || condition.exists(|e| Ok(matches!(e, Expr::ScalarSubquery(_) | Expr::Exists(_) | Expr::InSubquery(_) | Expr::SetComparison(_)))).unwrap_or(true)
+}
+
+/// Whether `condition` over `input` must not be moved by DataFusion.
+fn stays(condition: &Expr, input: &LogicalPlan) -> Result<bool> {
+    if has_subquery(condition) {
+        return Ok(false);
+    }
+    // One side's condition would be concluded for the other.
+    let of_side = matches!(input, LogicalPlan::Join(join) if side(condition, join).is_some());
+    Ok(of_side && can_fail(condition, input.schema())? || at_risk(condition, input)?)
+}
+
+/// `condition` over `input`, on the side of a join that it is about, pinned where it has to be.
+fn placed(condition: Expr, input: Arc<LogicalPlan>) -> Result<LogicalPlan> {
+    if let LogicalPlan::Join(join) = input.as_ref()
+        && !condition.is_volatile()
+        && let Some(left) = side(&condition, join)
+        && keeps_all(join.join_type, left)
+    {
+        let mut join = join.clone();
+        let to = if left { &mut join.left } else { &mut join.right };
+        *to = Arc::new(placed(condition, Arc::clone(to))?);
+        return Ok(LogicalPlan::Join(join));
+    }
+    if at_risk(&condition, &input)? || matches!(input.as_ref(), LogicalPlan::Join(_)) {
+        return Ok(Pinned::over(condition, input));
+    }
+    Filter::try_new(condition, input).map(LogicalPlan::Filter)
+}
+
+/// The side that all columns of `condition` are of: whether it is the left one.
+fn side(condition: &Expr, join: &Join) -> Option<bool> {
+    let columns = condition.column_refs();
+    let all = |schema: &DFSchema| columns.iter().all(|column| schema.maybe_index_of_column(column).is_some());
+    if columns.is_empty() {
+        return None;
+    }
+    match (all(join.left.schema()), all(join.right.schema())) {
+        (true, false) => Some(true),
+        (false, true) => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether a row of that side that meets a condition is in the join's result as if the condition were above it.
+fn keeps_all(of: JoinType, left: bool) -> bool {
+    match of {
+        JoinType::Inner => true,
+        JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => left,
+        JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => !left,
+        JoinType::Full => false,
+    }
+}
+
+/// Whether DataFusion could move `condition` from above `input` to where it gets rows that it is not about.
+fn at_risk(condition: &Expr, input: &LogicalPlan) -> Result<bool> {
+    let volatile = condition.is_volatile();
+    if let LogicalPlan::Join(join) = input
+        && !volatile
+    {
+        // What is about both sides belongs to the join, which may look for equal rows by it.
+        return match side(condition, join) {
+            Some(true) => at_risk(condition, &join.left),
+            Some(false) => at_risk(condition, &join.right),
+            None => Ok(false),
+        };
+    }
+    if (volatile || can_fail(condition, input.schema())?) && !keeps_rows(input, volatile) {
+        return Ok(true);
+    }
+    match input {
+        LogicalPlan::Projection(projection) => at_risk(&replaced(condition, projection.schema.as_ref(), &projection.expr)?, &projection.input),
+        LogicalPlan::SubqueryAlias(alias) => {
+            let below: Vec<Expr> = alias.input.schema().columns().into_iter().map(Expr::Column).collect();
+            at_risk(&replaced(condition, alias.schema.as_ref(), &below)?, &alias.input)
+        }
+        LogicalPlan::Aggregate(aggregate) => {
+            let keys = aggregate.group_expr.len();
+            let of_keys = condition.column_refs().iter().all(|c| aggregate.schema.maybe_index_of_column(c).is_some_and(|at| at < keys));
+            let plain = !aggregate.group_expr.iter().any(|e| matches!(e, Expr::GroupingSet(_)));
+            Ok(of_keys && plain && at_risk(&replaced(condition, aggregate.schema.as_ref(), &aggregate.group_expr)?, &aggregate.input)?)
+        }
+        LogicalPlan::Union(union) => {
+            for branch in &union.inputs {
+                let columns: Vec<Expr> = branch.schema().columns().into_iter().map(Expr::Column).collect();
+                if at_risk(&replaced(condition, union.schema.as_ref(), &columns)?, branch)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        LogicalPlan::Filter(_) | LogicalPlan::Sort(_) | LogicalPlan::Distinct(_) | LogicalPlan::Window(_) | LogicalPlan::Repartition(_) => {
+            match input.inputs().first() {
+                Some(below) if condition.column_refs().iter().all(|c| below.schema().maybe_index_of_column(c).is_some()) => at_risk(condition, below),
+                _ => Ok(false),
+            }
+        }
+        other => match Pinned::of(other) {
+            Some(pinned) => at_risk(condition, &pinned.input),
+            None => Ok(false),
+        },
+    }
+}
+
+/// Whether each row of `input` is a stored row, and each stored row is one of these, or where DataFusion moves nothing
+/// below. For random conditions rows must also not be made of several.
+fn keeps_rows(input: &LogicalPlan, volatile: bool) -> bool {
+    match input {
+        LogicalPlan::TableScan(_) | LogicalPlan::Values(_) | LogicalPlan::EmptyRelation(_) | LogicalPlan::Limit(_) => true,
+        LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) | LogicalPlan::Union(_) | LogicalPlan::Repartition(_) => {
+            input.inputs().into_iter().all(|below| keeps_rows(below, volatile))
+        }
+        LogicalPlan::Sort(sort) => sort.fetch.is_some() || keeps_rows(&sort.input, volatile),
+        LogicalPlan::Aggregate(_) | LogicalPlan::Distinct(_) | LogicalPlan::Window(_) => {
+            !volatile && input.inputs().into_iter().all(|below| keeps_rows(below, volatile))
+        }
+        _ => false,
+    }
+}
+
+/// `condition` with the columns of `schema` as `exprs` compute them, one for one.
+fn replaced(condition: &Expr, schema: &DFSchema, exprs: &[Expr]) -> Result<Expr> {
+    let computed: HashMap<Column, &Expr> = schema.columns().into_iter().zip(exprs).collect();
+    let below = |e: Expr| match &e {
+        Expr::Column(column) => Ok(match computed.get(column) {
+            Some(found) => Transformed::yes((*found).clone().unalias()),
+            None => Transformed::no(e),
+        }),
+        _ => Ok(Transformed::no(e)),
+    };
+    condition.clone().transform_up(below).data()
+}
+
+/// Functions that are errors for some arguments.
+const FAILING: &[&str] = &[
+    "arrow_cast",
+    "chr",
+    "date_bin",
+    "date_trunc",
+    "decode",
+    "encode",
+    "factorial",
+    "from_unixtime",
+    "gcd",
+    "generate_series",
+    "lcm",
+    "left",
+    "ln",
+    "log",
+    "log10",
+    "log2",
+    "lpad",
+    "make_date",
+    "make_time",
+    "power",
+    "pow",
+    "range",
+    "repeat",
+    "rpad",
+    "split_part",
+    "sqrt",
+    "substr",
+    "substring",
+    "to_char",
+    "to_date",
+    "to_hex",
+    "to_local_time",
+    "to_time",
+    "to_unixtime",
+];
+
+/// Whether `e` is an error for some values of its columns. Sums and products beyond the largest number are not
+/// counted: filters with them are common, and such values are rare.
+fn can_fail(e: &Expr, schema: &DFSchema) -> Result<bool> {
+    e.exists(|part| {
+        Ok(match part {
+            Expr::BinaryExpr(BinaryExpr { left, op: Operator::Divide | Operator::Modulo, right }) => {
+                let float = |side: &Expr| side.get_type(schema).is_ok_and(|of| of.is_floating());
+                let harmless = matches!(right.as_ref(), Expr::Literal(value, _) if !is_zero(value));
+                !(harmless || float(left) || float(right))
+            }
+            Expr::Cast(cast) => !matches!(cast.expr.as_ref(), Expr::Literal(..)) && !holds_all(&cast.expr.get_type(schema)?, cast.field.data_type()),
+            Expr::ScalarFunction(ScalarFunction { func, .. }) => FAILING.contains(&func.name()) || func.name().starts_with("to_timestamp"),
+            _ => false,
+        })
+    })
+}
+
+fn is_zero(value: &datafusion::common::ScalarValue) -> bool {
+    datafusion::common::ScalarValue::new_zero(&value.data_type()).is_ok_and(|zero| zero == *value)
+}
+
+/// Whether every value of type `from` is one of type `to`, rounded or not.
+fn holds_all(from: &DataType, to: &DataType) -> bool {
+    use DataType::*;
+    let digits = |of: &DataType| match of {
+        Int8 | UInt8 => Some(3),
+        Int16 | UInt16 => Some(5),
+        Int32 | UInt32 => Some(10),
+        Int64 => Some(19),
+        UInt64 => Some(20),
+        Decimal32(p, s) | Decimal64(p, s) | Decimal128(p, s) | Decimal256(p, s) => Some(i16::from(*p) - i16::from(*s)),
+        _ => None,
+    };
+    let width = |of: &DataType| of.primitive_width().unwrap_or(0);
+    match (from, to) {
+        (a, b) if a == b => true,
+        (Dictionary(_, of), to) => holds_all(of, to),
+        (from, Dictionary(_, of)) => holds_all(from, of),
+        (Null, _) | (_, Utf8 | LargeUtf8 | Utf8View) => true,
+        (from, Boolean) | (Boolean, from) => from.is_numeric(),
+        (from, Float32 | Float64) => from.is_numeric(),
+        (from, Decimal32(..) | Decimal64(..) | Decimal128(..) | Decimal256(..)) => digits(from).zip(digits(to)).is_some_and(|(had, has)| had <= has),
+        (from, to) if from.is_signed_integer() && to.is_signed_integer() => width(from) <= width(to),
+        (from, to) if from.is_unsigned_integer() && to.is_unsigned_integer() => width(from) <= width(to),
+        (from, to) if from.is_unsigned_integer() && to.is_signed_integer() => width(from) < width(to),
+        (Date32 | Date64, Date32 | Date64) | (Timestamp(..), Date32 | Date64 | Time32(_) | Time64(_)) => true,
+        (Date32 | Date64, Timestamp(unit, _)) => *unit != TimeUnit::Nanosecond,
+        (Timestamp(had, _), Timestamp(has, _)) => has <= had,
+        (Binary | LargeBinary | BinaryView, Binary | LargeBinary | BinaryView) => true,
+        _ => false,
+    }
+}
