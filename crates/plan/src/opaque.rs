@@ -206,4 +206,31 @@ mod tests {
         let got: Vec<&str> = text.lines().skip(3).filter(|l| l.starts_with('|')).map(|l| l.trim_matches(['|', ' '])).collect();
         assert_eq!(got, ["19", "18", "17", "16", "15", "14", "13", "12", "11", "10"], "{text}");
     }
+
+    /// DataFusion takes minus for the reverse of any order, and NULLs stay where they are.
+    #[tokio::test]
+    async fn computed_results_above_a_window_are_sorted() {
+        let context = SessionContext::new();
+        context.sql("CREATE TABLE t AS SELECT value AS x, CASE WHEN value % 3 = 0 THEN NULL ELSE value END AS y FROM generate_series(1, 9)").await.unwrap();
+        let query = "SELECT z FROM (SELECT y < rn AS z FROM (SELECT y, row_number() OVER (ORDER BY y DESC NULLS FIRST) AS rn FROM t)) ORDER BY z NULLS LAST";
+        let plan = context.sql(query).await.unwrap().into_optimized_plan().unwrap();
+        let done = opaque(plan).unwrap();
+        assert!(done.display_indent().to_string().contains(UNORDERED), "{}", done.display_indent());
+        let state = context.state();
+        let physical = state.query_planner().create_physical_plan(&done, &state).await.unwrap();
+        let rows = datafusion::physical_plan::collect(physical, context.task_ctx()).await.unwrap();
+        let text = datafusion::arrow::util::pretty::pretty_format_batches(&rows).unwrap().to_string();
+        let got: Vec<&str> = text.lines().skip(3).filter(|l| l.starts_with('|')).map(|l| l.trim_matches(['|', ' '])).collect();
+        assert_eq!(got, ["false", "false", "true", "true", "true", "true", "", "", ""], "{text}");
+    }
+
+    #[tokio::test]
+    async fn stored_rows_are_computed_from_as_they_are() {
+        let context = SessionContext::new();
+        context.sql("CREATE TABLE t AS SELECT value AS x FROM generate_series(1, 9)").await.unwrap();
+        for query in ["SELECT -x AS z FROM t", "SELECT x % 2, count(*) FROM t GROUP BY x % 2", "SELECT x FROM t ORDER BY x"] {
+            let done = opaque(context.sql(query).await.unwrap().into_optimized_plan().unwrap()).unwrap();
+            assert!(!done.display_indent().to_string().contains(UNORDERED), "{}", done.display_indent());
+        }
+    }
 }

@@ -188,11 +188,14 @@ fn of_filter(filter: Filter) -> Result<Transformed<LogicalPlan>> {
     let mut below = Arc::clone(&input);
     let mut others = Vec::new();
     let mut changed = false;
-    for condition in split_conjunction_owned(predicate.clone()) {
+    let conditions = split_conjunction_owned(predicate.clone());
+    // They become joins below the others, from which DataFusion concludes as from any join.
+    let joins = conditions.iter().any(has_subquery);
+    for condition in conditions {
         if is_marked(&condition) {
             below = Arc::new(Pinned::over(condition, below));
             changed = true;
-        } else if stays(&condition, &input)? {
+        } else if stays(&condition, &input, joins)? {
             below = Arc::new(placed(condition, below)?);
             changed = true;
         } else {
@@ -234,14 +237,14 @@ fn has_subquery(condition: &Expr) -> bool {
         || condition.exists(|e| Ok(matches!(e, Expr::ScalarSubquery(_) | Expr::Exists(_) | Expr::InSubquery(_) | Expr::SetComparison(_)))).unwrap_or(true)
 }
 
-/// Whether `condition` over `input` must not be moved by DataFusion.
-fn stays(condition: &Expr, input: &LogicalPlan) -> Result<bool> {
+/// Whether `condition` over `input`, and over joins where there are some, must not be moved by DataFusion.
+fn stays(condition: &Expr, input: &LogicalPlan, joins: bool) -> Result<bool> {
     if has_subquery(condition) {
         return Ok(false);
     }
     // One side's condition would be concluded for the other.
     let of_side = matches!(input, LogicalPlan::Join(join) if side(condition, join).is_some());
-    Ok(of_side && can_fail(condition, input.schema())? || at_risk(condition, input)?)
+    Ok((of_side || joins) && can_fail(condition, input.schema())? || at_risk(condition, input)?)
 }
 
 /// `condition` over `input`, on the side of a join that it is about, pinned where it has to be.
@@ -453,5 +456,75 @@ fn holds_all(from: &DataType, to: &DataType) -> bool {
         (Timestamp(had, _), Timestamp(has, _)) => has <= had,
         (Binary | LargeBinary | BinaryView, Binary | LargeBinary | BinaryView) => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::optimizer::Optimizer;
+    use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+    use crate::barriers::guarded;
+
+    async fn context() -> SessionContext {
+        let state = SessionStateBuilder::new()
+            .with_default_features()
+            .with_optimizer_rules(pinned(Optimizer::default().rules))
+            .with_physical_optimizer_rules(guarded(PhysicalOptimizer::default().rules));
+        let context = SessionContext::new_with_state(state.build());
+        context.sql("CREATE TABLE t AS SELECT value AS x, value * 10 AS y, CAST(value AS TEXT) AS s FROM generate_series(0, 5)").await.unwrap();
+        context
+    }
+
+    async fn plan(query: &str) -> String {
+        context().await.sql(query).await.unwrap().into_optimized_plan().unwrap().display_indent().to_string()
+    }
+
+    #[tokio::test]
+    async fn conditions_over_stored_rows_are_plain_filters() {
+        for query in [
+            "SELECT x FROM t WHERE 10 / x > 1",
+            "SELECT x FROM (SELECT x, y FROM t) AS a WHERE 10 / x > 1",
+            "SELECT x FROM (SELECT x FROM t UNION ALL SELECT y FROM t) AS a WHERE 10 / x > 1",
+            "SELECT x FROM (SELECT x FROM t WHERE x > 2) AS a WHERE x + 1 > 4 AND CAST(x AS DOUBLE) < 7.5 AND x / 2 > 1",
+            "SELECT a.x FROM t AS a JOIN t AS b ON a.x = b.x WHERE a.x + b.y > 3",
+        ] {
+            let plan = plan(query).await;
+            assert!(!plan.contains(PINNED), "{query}\n{plan}");
+        }
+    }
+
+    #[tokio::test]
+    async fn joins_by_computed_keys_are_found() {
+        let plan = plan("SELECT a.x FROM t AS a, t AS b WHERE CAST(a.s AS BIGINT) = b.x").await;
+        assert!(plan.contains("Inner Join: CAST(a.s AS Int64) = b.x"), "{plan}");
+    }
+
+    #[tokio::test]
+    async fn conditions_that_can_fail_stay_above_filters() {
+        for query in [
+            "SELECT y FROM (SELECT x, y FROM t WHERE x <> 0) AS a WHERE 10 / x > 3",
+            "SELECT y FROM (SELECT 10 / x AS q, y FROM t WHERE x <> 0) AS a WHERE q > 3",
+            "SELECT x FROM t WHERE x <> 0 GROUP BY x HAVING 10 / x > 3",
+            "SELECT a.y FROM (SELECT x, y FROM t WHERE x > 0) AS a JOIN t AS b ON a.x = b.x WHERE 10 / a.x > 3",
+        ] {
+            let context = context().await;
+            let plan = context.sql(query).await.unwrap().into_optimized_plan().unwrap();
+            assert!(plan.display_indent().to_string().contains(PINNED), "{query}\n{}", plan.display_indent());
+            let rows = context.sql(query).await.unwrap().collect().await.unwrap();
+            assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 2, "{query}\n{}", plan.display_indent());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_second_pass_pins_what_the_first_had_pinned() {
+        let context = context().await;
+        let query = "SELECT y FROM (SELECT x, y FROM t WHERE x <> 0) AS a WHERE 10 / x > 3 AND y < 100";
+        let once = context.sql(query).await.unwrap().into_optimized_plan().unwrap();
+        let twice = context.state().optimize(&once).unwrap();
+        assert_eq!(once.display_indent().to_string(), twice.display_indent().to_string());
     }
 }

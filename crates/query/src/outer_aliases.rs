@@ -1,18 +1,41 @@
 //! Aliases of an outer query that are also columns of a subquery's table.
 //!
 //! In `SELECT ... FROM t AS a WHERE EXISTS (SELECT 1 FROM u WHERE u.x = a.k)`, where `u` has a column `a`, DataFusion
-//! takes `a.k` for the field `k` of that column. It looks for the alias only where there is no such column. A query
-//! that fails so is planned once more, with other aliases.
+//! takes `a.k` for the field `k` of that column, which has none. It looks for the alias only where there is no such
+//! column. Such a query is planned once more, with other aliases.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr as Planned, ExprSchemable, LogicalPlan};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
     Expr, Ident, Query, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, TableFactor, Visit, VisitMut, Visitor, VisitorMut,
 };
 
 use crate::identifiers::normal;
+
+/// Whether `plan` takes a field of a column that has no fields.
+pub(crate) fn are_missed(plan: &LogicalPlan) -> bool {
+    let mut missed = false;
+    let walked = plan.apply_with_subqueries(|node| {
+        let inputs = node.inputs();
+        let has_no_fields = |column: &Planned| {
+            let of = inputs.iter().find_map(|input| column.get_type(input.schema()).ok());
+            matches!(column, Planned::Column(_))
+                && of.is_some_and(|of| !matches!(of, DataType::Struct(_) | DataType::Map(..) | DataType::Null | DataType::Dictionary(..)))
+        };
+        node.apply_expressions(|e| {
+            e.apply(|e| {
+                missed |= matches!(e, Planned::ScalarFunction(call) if call.func.name() == "get_field" && call.args.first().is_some_and(has_no_fields));
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    });
+    walked.is_ok() && missed
+}
 
 /// `statement` with other names for all aliases of tables; `None` where it has no subquery that could miss one.
 pub(crate) fn renamed(statement: &Statement) -> Option<Statement> {

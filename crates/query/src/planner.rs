@@ -278,9 +278,9 @@ impl Planner {
             planned => planned,
         };
         let planned = match planned {
-            Err(e) => match outer_aliases::renamed(&statement) {
-                Some(other) => self.logical_learned(text, &other, Joins::of(&other), shown, collector, optimise).await.map_err(|_| e),
-                None => Err(e),
+            Ok(logical) if outer_aliases::are_missed(&logical.plan) => match outer_aliases::renamed(&statement) {
+                Some(other) => self.logical_learned(text, &other, Joins::of(&other), shown, collector, optimise).await.or(Ok(logical)),
+                None => Ok(logical),
             },
             planned => planned,
         };

@@ -37,6 +37,9 @@ pub(crate) fn check(text: &str) -> Result<()> {
     }
     // The parser refuses what is no sequence of tokens.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize() else { return Ok(()) };
+    if let Some(name) = tokens.iter().find_map(|token| own_name(token)) {
+        return Err(Error::invalid(format!("the name {name:?} begins like those that the planner makes: choose another")));
+    }
     let operators = tokens.iter().filter(|t| nests(t)).count();
     if operators > MAX_OPERATORS {
         return Err(Error::invalid(format!(
@@ -44,6 +47,15 @@ pub(crate) fn check(text: &str) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Beginnings of names that rules give to columns. They look a column up by such a name, and would find another.
+const OWN: [&str; 8] = ["__common_expr_", "__always_true", "__again_", "__order_", "__sort_key_", "__tie_", "__mark_", "__result_"];
+
+/// The name that `token` is, if the planner may make it, too.
+fn own_name(token: &Token) -> Option<&str> {
+    let Token::Word(word) = token else { return None };
+    OWN.iter().any(|own| word.value.starts_with(own)).then_some(word.value.as_str())
 }
 
 /// Whether a token may add a level to the tree: all operators and the words among them.
