@@ -29,6 +29,7 @@
 //! | [`null_equal_joins`](mod@null_equal_joins) | joins that take NULLs for equal, next to others |
 //! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
 //! | [`float_keys`] | the value by which floats are compared |
+//! | [`opaque_values`] | values that DataFusion's rules see nothing of |
 //! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
 //! | `list_elements` | elements of aggregated lists |
@@ -76,6 +77,7 @@ mod nesting_limits;
 pub mod node;
 pub mod null_equal_joins;
 pub mod opaque_conditions;
+pub mod opaque_values;
 pub mod operand_types;
 pub mod operator_metrics;
 mod own_functions;
