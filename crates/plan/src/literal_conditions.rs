@@ -1,8 +1,8 @@
 //! Conditions that compare a column with a constant, in the one form that DataFusion's filter reads rightly.
 //!
-//! A filter that moves below a projection or into a union meets the constants there: `k > c` becomes `k > NULL`. The rule
-//! that moves filters keeps the strictest of several bounds of a column. It takes NULL for the least value, and reads
-//! no bound rightly whose constant stands on the left. It does so before constants are computed and turned around
+//! A filter that moves below a projection or into a union meets the constants there: `k > c` becomes `k > NULL`. The
+//! rule that moves filters keeps the strictest of several bounds of a column. It takes NULL for the least value, and
+//! reads no bound rightly whose constant stands on the left. It does so before constants are computed and turned around
 //! again. So this rule does both first: a condition on NULL is false, and the constant stands on the right.
 
 use std::sync::Arc;

@@ -31,7 +31,12 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 /// `e`, which rules see nothing of.
 #[must_use]
 pub fn opaque(e: Expr) -> Expr {
-    if within_opaque(&e).is_some() { e } else { udf().call(vec![e]) }
+    if within_opaque(&e).is_some() { e } else { unlike(e) }
+}
+
+/// `e`, opaque once more where it is already, so that it is written unlike `e` in any case.
+pub(crate) fn unlike(e: Expr) -> Expr {
+    udf().call(vec![e])
 }
 
 /// `x` of [`OPAQUE`]`(x)`.

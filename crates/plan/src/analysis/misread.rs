@@ -20,7 +20,7 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, TryCast};
 use regex_syntax::hir::{Hir, HirKind};
 
-use crate::opaque_values::{opaque, within_opaque};
+use crate::opaque_values::{opaque, unlike, within_opaque};
 use crate::rewriting::map_typed;
 
 pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
@@ -32,8 +32,9 @@ fn within(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::BitwiseAnd | Operator::BitwiseOr | Operator::BitwiseXor), right })
             if varies(&left) || varies(&right) =>
         {
-            // The left side is never what the right one is the negative of, and all of it is nothing to negate by parts.
-            Transformed::yes(opaque(Expr::BinaryExpr(BinaryExpr { left: Box::new(opaque(*left)), op, right })))
+            // No side is what the other one is the negative of, and all of it is nothing to negate by parts.
+            let (left, right) = if within_opaque(&left).is_none() { (Box::new(opaque(*left)), right) } else { (left, Box::new(unlike(*right))) };
+            Transformed::yes(opaque(Expr::BinaryExpr(BinaryExpr { left, op, right })))
         }
         Expr::BinaryExpr(BinaryExpr { left, op: Operator::Modulo, right })
             if varies(&left) && may_be_one(&right) && within_opaque(&right).is_none() && left.get_type(schema).is_ok_and(|of| of.is_decimal()) =>
@@ -160,7 +161,7 @@ pub(super) fn holds_all(from: &DataType, to: &DataType) -> bool {
             }
         }
         (Some((_, bits)), _, _, Some((digits, scale))) => {
-            // All integers of so many bits have so many digits.
+            // The most digits that integers of these bits have.
             let most = match bits {
                 8 => 3,
                 16 => 5,
@@ -224,6 +225,7 @@ mod tests {
             ("SELECT -(a & 1) FROM t ORDER BY a", "-1 0 -1"),
             ("SELECT -x FROM (SELECT a, a | 4 AS x FROM t) ORDER BY a", "-5 -6 -7"),
             ("SELECT a & -a FROM t ORDER BY a", "1 2 1"),
+            ("SELECT (a & 6) & -(a & 6) FROM t ORDER BY a", "0 2 2"),
             ("SELECT a | m FROM (SELECT a, -a AS m FROM t) ORDER BY a", "-1 -2 -1"),
             ("SELECT d % 1 FROM t ORDER BY a", "0.50 0.00 0.25"),
             ("SELECT d % one FROM (SELECT a, d, 1 AS one FROM t) ORDER BY a", "0.50 0.00 0.25"),
