@@ -16,6 +16,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use skytether_plan::float_keys::without_keys;
+use skytether_plan::opaque_values::without_opaque;
 
 use crate::reader::Partition;
 
@@ -63,6 +64,7 @@ pub fn kept(state: &dyn Session, schema: &Schema, filters: &[Expr], statistics: 
     let columns: BTreeSet<usize> = filter.column_refs().into_iter().filter_map(|c| schema.index_of(&c.name).ok()).collect();
     let file = schema.project(&columns.into_iter().collect::<Vec<_>>()).map(Arc::new).ok()?;
     let named = DFSchema::try_from(Arc::clone(&file)).ok()?;
+    let filter = without_opaque(filter, &named);
     let kept = state
         .create_physical_expr(filter, &named)
         .and_then(|filter| PruningPredicateBuilder::new().with_file_schema(file).try_build(filter))

@@ -5,10 +5,11 @@
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
-use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, Operator};
+use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, Operator, TryCast};
 use skytether_index::order::TOP;
 use skytether_index::{Interval, Order};
 use skytether_plan::float_keys::keyed;
+use skytether_plan::opaque_values::within_opaque;
 
 /// Boxes that are kept apart; more are put into one.
 const MOST: usize = 64;
@@ -96,10 +97,21 @@ impl Columns<'_> {
         }
     }
 
+    /// A column that is compared, perhaps as other integers: a comparison that holds after such a cast, which may fail,
+    /// holds before it.
+    fn compared_column(&self, expr: &Expr) -> Option<(usize, &DataType)> {
+        match within_opaque(expr) {
+            Some(Expr::Cast(Cast { expr: of, field }) | Expr::TryCast(TryCast { expr: of, field })) if field.data_type().is_integer() => {
+                self.column(of).filter(|(_, of)| of.is_integer())
+            }
+            _ => self.column(expr),
+        }
+    }
+
     /// The numbers around literal `value` in the order of column `column`.
     fn literal(&self, value: &Expr, column: &Expr) -> Option<(usize, u64, u64)> {
         let Expr::Literal(value, _) = value else { return None };
-        let (at, of) = self.column(column)?;
+        let (at, of) = self.compared_column(column)?;
         let value: &ScalarValue = value;
         let (low, high) = self.0.get(at)?.2.around(of, &value.to_array().ok()?)?;
         Some((at, low, high))
@@ -162,7 +174,8 @@ fn widens(from: &DataType, to: &DataType) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::logical_expr::{cast, col, lit};
+    use datafusion::logical_expr::{cast, col, lit, try_cast};
+    use skytether_plan::opaque_values::opaque;
 
     use super::*;
 
@@ -189,6 +202,10 @@ mod tests {
         assert_eq!(columns.boxes(&[col("id").gt(lit(5i64)).or(col("x").gt(lit(2)))]), None);
         assert_eq!(columns.boxes(&[col("id").not_eq(lit(5i64)), col("id").is_not_null()]), None);
         assert_eq!(columns.boxes(&[col("id").is_null()]), Some(vec![vec![Interval::ALL, Interval::NULLS]]));
+        // A cast that fails is NULL, and no NULL is equal.
+        let small = opaque(try_cast(col("id"), DataType::Int8));
+        assert_eq!(columns.boxes(&[small.clone().eq(lit(5i8))]), Some(vec![vec![Interval::ALL, Interval { low: id(5), high: id(5) }]]));
+        assert_eq!(columns.boxes(&[small.is_null()]), None);
         // A cast that may fail, or that rounds, is none.
         assert_eq!(columns.boxes(&[cast(col("id"), DataType::Int32).gt(lit(5i32))]), None);
         assert_eq!(columns.boxes(&[cast(col("ke"), DataType::Float16).gt(lit(5.0f32))]), None);

@@ -14,6 +14,7 @@ use datafusion::common::{Column, JoinType, ScalarValue, TableReference};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, FetchType, Join, LogicalPlan, Operator};
 use skytether_plan::float_keys::keyed;
+use skytether_plan::opaque_values::within_opaque;
 
 /// Groups per row of an aggregate's input, at most, where it has group keys.
 const GROUPS: f64 = 0.1;
@@ -252,7 +253,7 @@ fn place(expr: &Expr, input: &LogicalPlan) -> Option<usize> {
         Expr::Column(column) => column,
         Expr::Alias(alias) => return place(&alias.expr, input),
         Expr::Cast(cast) => return place(&cast.expr, input),
-        Expr::ScalarFunction(_) => return place(keyed(expr)?, input),
+        Expr::ScalarFunction(_) => return place(keyed(expr).or_else(|| within_opaque(expr))?, input),
         _ => return None,
     };
     input.schema().maybe_index_of_column(column)

@@ -18,6 +18,7 @@ use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, b
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::expressions::{BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNullExpr, Literal};
+use skytether_plan::opaque_values::{OPAQUE, opaque};
 use skytether_plan::{expressions, keys};
 
 /// Longer lists of keys go down as sets.
@@ -90,11 +91,14 @@ impl Translation<'_> {
         Ok(if is_false(filter) { Some(lit(false)) } else { None })
     }
 
-    /// A key: a column, or a cast of one.
+    /// A key: a column, or a cast of one, which stays as opaque as it is.
     fn value(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Expr> {
         if let Some(column) = expr.downcast_ref::<Column>() {
             let (qualifier, field) = (column.index() < self.schema.fields().len()).then(|| self.schema.qualified_field(column.index()))?;
             return Some(Expr::Column(Named::new(qualifier.cloned(), field.name().clone())));
+        }
+        if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() {
+            return call.args().first().filter(|_| call.name() == OPAQUE).and_then(|of| self.value(of)).map(opaque);
         }
         let cast = expr.downcast_ref::<CastExpr>()?;
         Some(Expr::Cast(Cast::new(Box::new(self.value(cast.expr())?), cast.cast_type().clone())))

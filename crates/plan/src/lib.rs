@@ -30,6 +30,8 @@
 //! | [`null_equal_joins`](mod@null_equal_joins) | joins that take NULLs for equal, next to others |
 //! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
 //! | [`float_keys`] | the value by which floats are compared |
+//! | [`opaque_values`] | values that DataFusion's rules see nothing of |
+//! | [`literal_conditions`](mod@literal_conditions) | constants that meet conditions late |
 //! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
 //! | `list_elements` | elements of aggregated lists |
@@ -72,11 +74,13 @@ pub mod kept_types;
 pub mod keys;
 mod list_elements;
 pub mod list_functions;
+pub mod literal_conditions;
 pub mod masked_structs;
 mod nesting_limits;
 pub mod node;
 pub mod null_equal_joins;
 pub mod opaque;
+pub mod opaque_values;
 pub mod operand_types;
 pub mod operator_metrics;
 mod own_functions;

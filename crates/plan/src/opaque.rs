@@ -8,23 +8,18 @@
 //!   and constants stay as they are.
 //! - **Orders.** Over rows that are sorted by `x`, an operator takes `CAST(x AS TIME)`, `-x`, `x < y` and others for
 //!   sorted, and leaves a sort out. That is wrong at midnight, at the smallest number, and where NULLs are. What is
-//!   computed above a sort or a window is `__unordered(...)`: the identity, whose order it does not know.
+//!   computed above a sort or a window is `__opaque(...)`: the identity, whose order it does not know.
 //!
 //! The changes come last, right before operators are made: rules for logical plans and scans see the plain form.
 
-use std::sync::Arc;
-
-use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Result, plan_err};
-use datafusion::execution::FunctionRegistry;
+use datafusion::common::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
-use datafusion::logical_expr::{
-    BinaryExpr, ColumnarValue, Expr, LogicalPlan, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, SortExpr, Volatility,
-};
+use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, SortExpr};
 
 use crate::float_keys::FLOAT_KEY;
+use crate::opaque_values::{self, OPAQUE};
 use crate::rewriting::map_whole;
 
 /// `plan`, whose operators conclude nothing from what it computes.
@@ -33,48 +28,6 @@ use crate::rewriting::map_whole;
 /// None that the plan does not have already.
 pub fn opaque(plan: LogicalPlan) -> Result<LogicalPlan> {
     orders(conditions(plan)?)
-}
-
-/// Registers `__unordered`.
-///
-/// # Errors
-/// Those of a registry that can't be written.
-pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
-    registry.register_udf(udf()).map(drop)
-}
-
-const UNORDERED: &str = "__unordered";
-
-fn udf() -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(Unordered { signature: Signature::any(1, Volatility::Immutable) }))
-}
-
-/// Its argument. The trait's default says that results are in no order.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Unordered {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Unordered {
-    fn name(&self) -> &str {
-        UNORDERED
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        types.first().cloned().map_or_else(|| plan_err!("{UNORDERED} takes a value"), Ok)
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        args.arg_fields.first().cloned().map_or_else(|| plan_err!("{UNORDERED} takes a value"), Ok)
-    }
-
-    fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        args.args.pop().map_or_else(|| plan_err!("{UNORDERED} takes a value"), Ok)
-    }
 }
 
 /// `plan` with nothing computed above a sort or a window that could be taken for sorted.
@@ -119,7 +72,7 @@ fn unordered(e: Expr) -> Result<Transformed<Expr>> {
             Transformed::new(Expr::WindowFunction(call), changed, datafusion::common::tree_node::TreeNodeRecursion::Continue)
         }
         e if is_plain(&e) => Transformed::no(e),
-        e => Transformed::yes(udf().call(vec![e])),
+        e => Transformed::yes(opaque_values::opaque(e)),
     })
 }
 
@@ -138,7 +91,7 @@ fn is_plain(e: &Expr) -> bool {
     match e {
         Expr::Column(_) | Expr::Literal(..) | Expr::GroupingSet(_) => true,
         Expr::Alias(alias) => is_plain(&alias.expr),
-        Expr::ScalarFunction(ScalarFunction { func, args }) => func.name() == UNORDERED || func.name() == FLOAT_KEY && args.iter().all(is_plain),
+        Expr::ScalarFunction(ScalarFunction { func, args }) => func.name() == OPAQUE || func.name() == FLOAT_KEY && args.iter().all(is_plain),
         _ => false,
     }
 }
@@ -215,7 +168,7 @@ mod tests {
         let query = "SELECT z FROM (SELECT y < rn AS z FROM (SELECT y, row_number() OVER (ORDER BY y DESC NULLS FIRST) AS rn FROM t)) ORDER BY z NULLS LAST";
         let plan = context.sql(query).await.unwrap().into_optimized_plan().unwrap();
         let done = opaque(plan).unwrap();
-        assert!(done.display_indent().to_string().contains(UNORDERED), "{}", done.display_indent());
+        assert!(done.display_indent().to_string().contains(OPAQUE), "{}", done.display_indent());
         let state = context.state();
         let physical = state.query_planner().create_physical_plan(&done, &state).await.unwrap();
         let rows = datafusion::physical_plan::collect(physical, context.task_ctx()).await.unwrap();
@@ -230,7 +183,7 @@ mod tests {
         context.sql("CREATE TABLE t AS SELECT value AS x FROM generate_series(1, 9)").await.unwrap();
         for query in ["SELECT -x AS z FROM t", "SELECT x % 2, count(*) FROM t GROUP BY x % 2", "SELECT x FROM t ORDER BY x"] {
             let done = opaque(context.sql(query).await.unwrap().into_optimized_plan().unwrap()).unwrap();
-            assert!(!done.display_indent().to_string().contains(UNORDERED), "{}", done.display_indent());
+            assert!(!done.display_indent().to_string().contains(OPAQUE), "{}", done.display_indent());
         }
     }
 }

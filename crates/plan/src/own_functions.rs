@@ -9,7 +9,7 @@ use datafusion::logical_expr::planner::ExprPlanner;
 
 use crate::list_elements::ListElements;
 use crate::operand_types::OperandTypes;
-use crate::{bounded_results, float_keys, list_functions, masked_structs, opaque, pinned, window_functions};
+use crate::{bounded_results, float_keys, list_functions, masked_structs, opaque_values, pinned, window_functions};
 
 /// What makes expressions of SQL's operators: ours, then DataFusion's. The first that knows an operator is taken.
 #[must_use]
@@ -27,7 +27,7 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     float_keys::register(registry)?;
     list_functions::register(registry)?;
     masked_structs::register(registry)?;
-    opaque::register(registry)?;
+    opaque_values::register(registry)?;
     pinned::register(registry)?;
     window_functions::register(registry)
 }

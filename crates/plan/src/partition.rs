@@ -9,6 +9,8 @@ use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Join, LogicalPlan};
 use skytether_partitioning::{ByKey, Key, KeyType};
 use uuid::Uuid;
 
+use crate::opaque_values::within_opaque;
+
 /// The partitioning that is still visible in a part of a plan: all rows with equal keys are on one drive, which is
 /// known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +116,7 @@ fn key_of<'e>(expr: &'e Expr, schema: &DFSchema) -> Option<&'e Column> {
             let from = KeyType::of(&expr.get_type(schema).ok()?).ok()?;
             (KeyType::of(field.data_type()).ok()? == from).then_some(column)
         }
+        Expr::ScalarFunction(_) => key_of(within_opaque(expr)?, schema),
         _ => None,
     }
 }

@@ -35,6 +35,11 @@ pub(crate) fn largest_result(limit: u64) -> u64 {
     if IN_RULE.get() { limit.min(LARGEST_CONSTANT) } else { limit }
 }
 
+/// Whether this thread plans, and does not run a query.
+pub(crate) fn is_planning() -> bool {
+    IN_RULE.get()
+}
+
 /// What `rule` gives.
 ///
 /// # Errors

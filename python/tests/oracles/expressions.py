@@ -156,7 +156,7 @@ class Expressions:
     # Numbers.
 
     def _ints_(self) -> list[Callable[[Scope, int], E | None]]:
-        return [*self._general("int"), *self._scalar("int"), *[self._arithmetic] * 3, self._quotient, self._cast_int, self._of_text, self._of_date, self._of_list, self._field("a", "int")]
+        return [*self._general("int"), *self._scalar("int"), *[self._arithmetic] * 3, self._bits, self._quotient, self._cast_int, self._of_text, self._of_date, self._of_list, self._field("a", "int")]
 
     def _arithmetic(self, scope: Scope, depth: int, kind: str = "int") -> E:
         a, b = self.sized(kind, scope, depth), self.sized(kind, scope, depth)
@@ -173,13 +173,20 @@ class Expressions:
             case _:
                 return sized_call(kind, "abs({0})", a, size=a.size)
 
+    def _bits(self, scope: Scope, depth: int) -> E:
+        a, b = self.sized("int", scope, depth), self.sized("int", scope, depth)
+        form = self.random.choice(["({0} & {1})", "({0} | {1})", "(- ({0} & {1}))", "(- ({0} | {1}))", "({0} & (- {0}))", "({0} | (- {0}))"])
+        return sized_call("int", form, a, b, size=2 * (a.size + b.size))
+
     def _quotient(self, scope: Scope, depth: int) -> E:
         a, b = self.sized("int", scope, depth), self.sized("int", scope, depth)
         form, size = self.random.choice([("({0} / nullif({1}, 0))", a.size), ("({0} % nullif({1}, 0))", b.size)])
         return sized_call("int", form, a, b, size=size)
 
     def _cast_int(self, scope: Scope, depth: int) -> E:
-        choice = self.random.randint(0, 3)
+        choice = self.random.randint(0, 4)
+        if choice == 4:
+            return E("int", "TRY_CAST({0} AS TINYINT)", (self.of("int", scope, depth),), size=127, width=8)
         if choice == 0:
             value = self.sized("int", scope, depth)
             to, width = self.random.choice([("BIGINT", 64), ("INT", 32), *([("SMALLINT", 16)] if value.size < 30000 else [])])
@@ -249,7 +256,10 @@ class Expressions:
             value = self.sized("int", scope, depth)
             return E("decimal", "CAST({0} AS DECIMAL(20, 2))", (value,), size=None)
 
-        return [*self._general("decimal"), *self._scalar("decimal"), arithmetic, cast]
+        def fraction(scope: Scope, depth: int) -> E:
+            return E("decimal", "({0} % 1)", (self.sized("decimal", scope, 0),), size=None)
+
+        return [*self._general("decimal"), *self._scalar("decimal"), arithmetic, cast, fraction]
 
     # Texts.
 
@@ -352,7 +362,7 @@ class Expressions:
     def _bools_(self) -> list[Callable[[Scope, int], E | None]]:
         return [
             *self._general("bool")[:3], *[self._compared] * 4, self._between, self._in_list, *[self._is_null] * 2, self._is_true, *[self._like] * 2, *[self._joined] * 4, self._not,
-            *[lambda s, d: self.subquery("bool", s, d) if s.subqueries else None] * 2, self._distinct_from, self._has,
+            *[lambda s, d: self.subquery("bool", s, d) if s.subqueries else None] * 2, self._distinct_from, self._has, self._guarded,
         ]
 
     def condition(self, scope: Scope, depth: int) -> E:
@@ -377,6 +387,15 @@ class Expressions:
         if self.random.random() < 0.3:
             a, b = b, a
         return E("bool", f"({{0}} {self.random.choice(['=', '<>', '<', '<=', '>', '>='])} {{1}})", (a, b))
+
+    def _guarded(self, scope: Scope, depth: int) -> E:
+        """A division that a condition keeps away from zero."""
+        args = (self.sized("int", scope, depth), self.sized("int", scope, 0), self.of("bool", scope, 0))
+        form = self.random.choice([
+            "CASE WHEN {1} <> 0 THEN ({0} / {1}) > 1 END", "CASE WHEN {1} = 0 THEN {2} ELSE ({0} % {1}) = 1 END", "coalesce(CASE WHEN {1} = 0 THEN false END, ({0} / {1}) > 1)",
+            "(CASE WHEN {1} = 0 THEN 'z' WHEN ({0} / {1}) > 1 THEN 'p' ELSE 'n' END = 'p')",
+        ])
+        return E("bool", form, args)
 
     def _between(self, scope: Scope, depth: int) -> E:
         kind = self.any_kind(scope, ("int", "float", "decimal", "text", "date", "timestamp"))
@@ -415,7 +434,8 @@ class Expressions:
             form, theirs = self.random.choice([("starts_with({0}, {1})", None), ("ends_with({0}, {1})", None), ("contains({0}, {1})", None)])
             return E("bool", form, (a, self.of("text", scope, 0)), theirs)
         word = self.random.choice(["~", "!~"])
-        return E("bool", f"({{0}} {word} '^[a-c]')", (a,), f"({'' if word == '~' else 'NOT '}regexp_matches({{0}}, '^[a-c]'))")
+        of = self.random.choice(["^[a-c]", "\\\\", "a\\\\|b", ".*"])
+        return E("bool", f"({{0}} {word} '{of}')", (a,), f"({'' if word == '~' else 'NOT '}regexp_matches({{0}}, '{of}'))")
 
     def _joined(self, scope: Scope, depth: int) -> E:
         return E("bool", f"({{0}} {self.random.choice(['AND', 'OR'])} {{1}})", (self.of("bool", scope, depth), self.of("bool", scope, depth)))

@@ -3,30 +3,65 @@
 //! DataFusion merges lists over one value. From `x IN (1) AND x IN (2)` it makes `x IN ()`, which it takes for false,
 //! and from `x NOT IN (1) OR x NOT IN (2)` it makes `x NOT IN ()`, true. Both are NULL where `x` is. It merges lists
 //! that it makes itself as well: from `x = 1 OR x = 2`, from constants that it computes, and from what stands below
-//! casts. A NULL in a list is lost likewise.
+//! casts. It compares the values of two lists as they are written: NULL equals NULL, and a column equals nothing else.
+//! `x IN (1, 2) AND x NOT IN (1, NULL)` becomes `x IN (2)`, and `x IN (k, 1) AND x IN (2, 3)` is false.
 //!
-//! This rule writes such a list so that it is NULL for NULL whatever becomes of it within:
+//! This rule first takes all but constants out of lists: `x IN (1, k, NULL)` becomes `x IN (1) OR x = k OR NULL`. It
+//! then writes such a list so that it is NULL for NULL whatever becomes of it within:
 //! `(x IN (1) OR x IS NULL) AND (x IS NOT NULL OR NULL)`. Lists whose merging changes nothing stay as they are: those
 //! that allow, below `OR`, and those that forbid, below `AND`. A condition need not tell false from NULL, so in it only
 //! lists that forbid count.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::InList;
-use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, TryCast, lit};
+use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, TryCast, binary_expr, lit};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
-use crate::rewriting::{input_columns, map_whole};
+use crate::opaque_values::opaque;
+use crate::rewriting::{input_columns, map_typed, map_whole, tree};
 
-pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+pub(super) fn rewrite(plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
+    let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(Arc::new(config.clone())).build());
+    let plan = map_typed(plan, |e, _| Ok(of_constants(e, &constants)))?;
     plan.transform_up_with_subqueries(|node| {
         let schema = input_columns(&node);
         let is_condition = matches!(node, LogicalPlan::Filter(_) | LogicalPlan::Join(_));
         map_whole(node, |e| within(e, is_condition, &schema))
     })
     .data()
+}
+
+/// A list of constants, and what it had besides as comparisons of their own.
+fn of_constants(e: Expr, constants: &ExprSimplifier) -> Transformed<Expr> {
+    let Expr::InList(InList { expr, list, negated }) = e else { return Transformed::no(e) };
+    if list.iter().all(is_known) {
+        return Transformed::no(Expr::InList(InList { expr, list, negated }));
+    }
+    let of_parts = |list| Expr::InList(InList { expr: expr.clone(), list, negated });
+    if expr.is_volatile() || list.iter().any(Expr::is_volatile) {
+        return Transformed::yes(opaque(of_parts(list)));
+    }
+    // An error in a constant is left to the execution.
+    let list = list.into_iter().map(|e| if is_known(&e) || !is_constant(&e) { e } else { constants.simplify(e.clone()).unwrap_or(e) });
+    let (known, others): (Vec<_>, Vec<_>) = list.partition(is_known);
+    let (nulls, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|e| e.as_literal().is_some_and(ScalarValue::is_null));
+    let (equal, join): (_, fn(Expr, Expr) -> Expr) = if negated { (Operator::NotEq, Expr::and) } else { (Operator::Eq, Expr::or) };
+    let list = (!known.is_empty()).then(|| of_parts(known));
+    let compared = others.into_iter().map(|e| binary_expr(expr.as_ref().clone(), equal, e));
+    let null = (!nulls.is_empty()).then(|| lit(ScalarValue::Boolean(None)));
+    let parts = list.into_iter().chain(compared).chain(null).collect();
+    Transformed::yes(tree(parts, join).unwrap_or_else(|| lit(negated)))
+}
+
+/// Whether `e` is a constant other than NULL.
+fn is_known(e: &Expr) -> bool {
+    e.as_literal().is_some_and(|value| !value.is_null())
 }
 
 /// `e` with its lists kept apart. `is_condition` says that false and NULL are the same in its place.
@@ -36,10 +71,9 @@ fn within(e: Expr, is_condition: bool, schema: &DFSchema) -> Result<Transformed<
     }
     let mut lists = HashMap::new();
     collect(&e, Place { holds: true, and: false, or: false }, &mut lists);
-    let nulls = has_null(&e);
     let merges = |lists: &Lists| lists.count > 1 && (lists.forbid_below_or || lists.allow_below_and && !is_condition);
     let apart: HashSet<Expr> =
-        lists.into_iter().filter(|(value, lists)| merges(lists) && (nulls || value.nullable(schema).unwrap_or(true))).map(|(value, _)| value.clone()).collect();
+        lists.into_iter().filter(|(value, lists)| merges(lists) && value.nullable(schema).unwrap_or(true)).map(|(value, _)| value.clone()).collect();
     connected(e, &apart, schema)
 }
 
@@ -124,31 +158,14 @@ fn is_constant(e: &Expr) -> bool {
     !e.is_volatile() && !e.exists(|e| Ok(varies(e))).unwrap_or(true)
 }
 
-fn has_null(e: &Expr) -> bool {
-    e.exists(|e| Ok(matches!(e, Expr::Literal(value, _) if value.is_null()))).unwrap_or(true)
-}
-
-/// A comparison of a value with constants, in a form that stays NULL where the value or one of them is.
+/// A comparison of a value with constants, in a form that stays NULL where the value is.
 fn null_for_null(e: Expr) -> Expr {
-    let null = || lit(ScalarValue::Boolean(None));
-    let (compared, value, nulls, negated) = match e {
-        Expr::InList(InList { expr, list, negated }) => {
-            let (nulls, list): (Vec<_>, Vec<_>) = list.into_iter().partition(has_null);
-            let compared = if list.is_empty() { lit(negated) } else { Expr::InList(InList { expr: expr.clone(), list, negated }) };
-            (compared, *expr, !nulls.is_empty(), negated)
-        }
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
-            let value = if is_constant(&right) { left.as_ref().clone() } else { right.as_ref().clone() };
-            (Expr::BinaryExpr(BinaryExpr { left, op, right }), value, false, false)
-        }
-        other => return other,
+    let value = match &e {
+        Expr::InList(InList { expr, .. }) => expr.as_ref().clone(),
+        Expr::BinaryExpr(BinaryExpr { left, right, .. }) => if is_constant(right) { left } else { right }.as_ref().clone(),
+        _ => return e,
     };
-    let known = compared.or(value.clone().is_null()).and(value.is_not_null().or(null()));
-    match (nulls, negated) {
-        (false, _) => known,
-        (true, false) => known.or(null()),
-        (true, true) => known.and(null()),
-    }
+    e.or(value.clone().is_null()).and(value.is_not_null().or(lit(ScalarValue::Boolean(None))))
 }
 
 #[cfg(test)]
@@ -180,6 +197,14 @@ mod tests {
             ("k IN (1, NULL) AND k IN (2)", [None, no, None, no, no]),
             ("k NOT IN (1, NULL) OR k NOT IN (2)", [None, yes, None, yes, yes]),
             ("k IN (1, 2) OR k IN (2, 3)", [None, yes, yes, yes, no]),
+            ("k IN (1, 2, 3, 4) AND k NOT IN (1, NULL)", [None, no, None, None, None]),
+            ("NOT (k IN (1, 2, 3, 4) AND k NOT IN (1, nullif(1, 1)))", [None, yes, None, None, None]),
+            ("(k = 1 OR k = 2) AND k NOT IN (2, NULL)", [None, None, no, no, no]),
+            ("k IN (i, 5, 6, 7, 8) AND k IN (1, 9, 10, 11, 12)", [None, yes, no, no, no]),
+            ("k NOT IN (i, 5, 6, 7, 8) OR k NOT IN (1, 9, 10, 11, 12)", [None, no, yes, yes, yes]),
+            ("k IN (i, 3, 4, 5, 6) AND k NOT IN (i)", [None, no, no, no, no]),
+            ("3 IN (k, i) AND 3 IN (k, 5)", [None, no, no, yes, no]),
+            ("k IN (NULL)", [None, None, None, None, None]),
             ("coalesce(k IN (1) AND k IN (2), true)", [yes, no, no, no, no]),
             ("(k <> 1 OR k <> 2) IS NULL", [yes, no, no, no, no]),
         ] {

@@ -12,7 +12,7 @@
 //! | [`zones`] | times without a zone next to times with one |
 //! | [`operand_types`] | operands that DataFusion has no common type for |
 //! | [`floats`] | one zero and one NaN, where floats are compared |
-//! | [`in_lists`] | lists that exclude each other |
+//! | [`in_lists`] | lists with NULL and columns, lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
 //! | [`time_bounds`] | dates that nanoseconds cannot hold |
 //! | [`years`] | years that nanoseconds cannot hold |
@@ -20,12 +20,16 @@
 //! | [`structs`] | structs that a query makes NULL |
 //! | [`subqueries`] | `IN` and `EXISTS` with three values |
 //! | [`string_concats`] | the size of texts that `\|\|` makes |
+//! | [`guards`] | conditions of `CASE` that keep errors away |
+//! | [`misread`] | operators and casts that DataFusion simplifies wrongly |
 
 mod copies;
 mod floats;
 mod frames;
 mod growth;
+mod guards;
 mod in_lists;
+mod misread;
 mod string_concats;
 mod structs;
 mod subqueries;
@@ -68,6 +72,8 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         rule("structs", structs::rewrite),
         rule("subqueries", subqueries::rewrite),
         rule("string_concats", string_concats::rewrite),
+        rule("guards", guards::rewrite),
+        rule("misread", misread::rewrite),
     ];
     before.into_iter().chain(Analyzer::new().rules).chain(typed).collect()
 }
