@@ -1,7 +1,7 @@
 //! `x > ANY (SELECT ...)` and `x > ALL (SELECT ...)`, as `IN` and `EXISTS`.
 //!
-//! DataFusion does so after the rules of the analysis. Here it comes before them, so that they see what is compared, and
-//! the result keeps the name of the comparison.
+//! DataFusion does so after the rules of the analysis. Here it comes before them, so that they see what is compared.
+//! The result keeps the name of the comparison.
 
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 //!
 //! DataFusion turns `EXISTS` and `IN` of a filter into joins and knows only true and false there: `IN` over a NULL is
 //! false where SQL has NULL, and the difference shows under `NOT`, `IS NULL` or `OR`, and in a list of results. It
-//! drops `OFFSET` within `EXISTS`, and takes an aggregate without groups for one that may have no row. It loses
-//! and repeats rows of subqueries that are tied to the outer row. This rule rewrites such subqueries before DataFusion's
-//! own rules see them:
+//! drops `OFFSET` within `EXISTS`, and takes an aggregate without groups for one that may have no row. It loses and
+//! repeats rows where a subquery is tied to the outer row. This rule rewrites such subqueries before DataFusion's own
+//! rules see them:
 //!
 //! | form | becomes | module |
 //! |---|---|---|
@@ -16,7 +16,7 @@
 //! | `LATERAL` | a join | [`lateral`] |
 //!
 //! A subquery that names the outer row loses its ties to it here ([`untied`]) and becomes a join. DataFusion's rules
-//! only see conjuncts `x IN (...)`, `x NOT IN (...)` and `EXISTS` without ties, which are semi joins and null-aware anti
+//! only see conjuncts `x IN (...)`, `x NOT IN (...)` and `EXISTS` without ties, for semi joins and null-aware anti
 //! joins: there they are right.
 
 mod lateral;

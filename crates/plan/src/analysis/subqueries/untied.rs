@@ -5,7 +5,8 @@
 //!
 //! | operator | what its ties become |
 //! |---|---|
-//! | filter, inner join, preserved side of an outer join, projection, new name | conditions above it, over columns that it passes on |
+//! | filter, inner join, preserved side of an outer join | conditions above it |
+//! | projection, new name | the same, over columns that it passes on |
 //! | aggregate with groups, `DISTINCT` | a tie by `=` is one more key; one over keys only stays a condition |
 //! | aggregate without groups | the same, and a row for outer rows without any ([`Single`]) |
 //! | anything else | refused |
