@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{JoinType, Result, not_impl_err};
+use datafusion::common::{Column, JoinType, Result, not_impl_err};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, lit, when};
 
 use super::marks::outer_columns;
-use super::untied::{Names, Rows, Single, is_tied, untie};
+use super::untied::{Names, Rows, Single, is_tied, next, untie};
 
 /// Whether the right side of `join` names rows before it.
 pub(super) fn is_lateral(join: &Join) -> Result<bool> {
@@ -40,7 +40,7 @@ pub(super) fn untied(join: Join, names: &Names) -> Result<LogicalPlan> {
     let width = join.left.schema().fields().len();
     let results = columns.iter().enumerate().map(|(at, e)| if at < width { Ok(e.clone()) } else { of_row(e, &single) });
     let mut results = results.collect::<Result<Vec<_>>>()?;
-    let kept = kept(&single, names, &mut results)?;
+    let kept = kept(&single, &join, names, &mut results)?;
     let joined = project(results, joined)?;
     let Some(condition) = conjunction(kept.into_iter().chain(condition)) else { return Ok(joined) };
     match join.join_type {
@@ -59,12 +59,13 @@ fn of_row(column: &Expr, single: &Single) -> Result<Expr> {
 }
 
 /// Adds to `results` whether the row of `single` is kept, if that may be otherwise. Returns the column.
-fn kept(single: &Single, names: &Names, results: &mut Vec<Expr>) -> Result<Option<Expr>> {
+fn kept(single: &Single, join: &Join, names: &Names, results: &mut Vec<Expr>) -> Result<Option<Expr>> {
     let (row, nothing): (Vec<Expr>, Vec<Expr>) = single.kept.iter().cloned().unzip();
     let (Some(row), Some(nothing)) = (conjunction(row), conjunction(nothing)) else { return Ok(None) };
-    let name = super::untied::next("__kept_", names);
-    results.push(when(Expr::Column(single.found.clone()).is_null(), nothing).otherwise(row)?.alias(name.as_str()));
-    Ok(Some(Expr::Column(datafusion::common::Column::new_unqualified(name))))
+    let name = next("__kept_", names);
+    let kept = when(Expr::Column(single.found.clone()).is_null(), nothing).otherwise(row)?;
+    results.push(outer_columns(kept, join.left.schema())?.alias(name.as_str()));
+    Ok(Some(Expr::Column(Column::new_unqualified(name))))
 }
 
 /// `e` with the name of `column`.

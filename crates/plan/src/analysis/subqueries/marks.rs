@@ -198,7 +198,7 @@ impl<'a> Marks<'a> {
         let name = next("__scalar_sq_", self.names);
         let mut side = Side::new(&name, self.plan.schema(), self.names);
         let result = match &untied.single {
-            Some(single) => of_single(single, value, &mut |e| side.place(e))?,
+            Some(single) => of_single(single, value, &mut side)?,
             None => side.place(value.unwrap_or_else(|| lit(true))),
         };
         let conditions = untied.ties.into_iter().map(|tie| side.condition(tie)).collect::<Result<Vec<_>>>()?;
@@ -209,26 +209,25 @@ impl<'a> Marks<'a> {
     }
 }
 
-/// What the row of `single` gives: `value`, or whether the row is kept. `place` gives the column, behind a left join,
-/// of an expression over the subquery's plan.
-fn of_single(single: &Single, value: Option<Expr>, place: &mut impl FnMut(Expr) -> Expr) -> Result<Expr> {
+/// What the row of `single` gives behind a left join with `side`: `value`, or whether the row is kept.
+fn of_single(single: &Single, value: Option<Expr>, side: &mut Side<'_>) -> Result<Expr> {
     let (row, nothing): (Vec<Expr>, Vec<Expr>) = single.kept.iter().cloned().unzip();
     let of_nothing = value.as_ref().map(|value| single.of_nothing(value)).transpose()?;
     let (row, nothing) = match (value, of_nothing, conjunction(row), conjunction(nothing)) {
         (Some(value), Some(of_nothing), Some(row), Some(nothing)) => {
-            let row = when(place(row), place(value)).end()?;
+            let row = when(side.value(row)?, side.place(value)).end()?;
             (row, when(nothing, of_nothing).end()?)
         }
-        (Some(value), Some(of_nothing), _, _) => (place(value), of_nothing),
-        (_, _, Some(row), Some(nothing)) => (place(row), nothing),
+        (Some(value), Some(of_nothing), _, _) => (side.place(value), of_nothing),
+        (_, _, Some(row), Some(nothing)) => (side.value(row)?, nothing),
         _ => return Ok(lit(true)),
     };
     // Columns are NULL without a row, and so are values of them.
     if evaluates_to_null(nothing.clone(), std::iter::empty()).unwrap_or(false) {
         return Ok(row);
     }
-    let found = place(Expr::Column(single.found.clone()));
-    when(found.is_null(), nothing).otherwise(row)
+    let found = side.place(Expr::Column(single.found.clone()));
+    when(found.is_null(), outer_columns(nothing, &side.left)?).otherwise(row)
 }
 
 fn first_column(plan: &LogicalPlan) -> Result<Expr> {
@@ -268,6 +267,11 @@ impl<'a> Side<'a> {
             }
         };
         Expr::Column(Column::new(Some(self.name), name))
+    }
+
+    /// `e` of the subquery, which may name the outer row, behind the join.
+    fn value(&mut self, e: Expr) -> Result<Expr> {
+        if e.contains_outer() { self.condition(e) } else { Ok(self.place(e)) }
     }
 
     /// The tie `e` as a condition of the join.

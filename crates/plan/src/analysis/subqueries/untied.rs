@@ -187,7 +187,7 @@ struct Results<'a> {
 impl Results<'_> {
     /// The column of the results that is `e`.
     fn place(&mut self, e: Expr) -> Expr {
-        let is = |of: &Expr| matches!(of, Expr::Alias(of) if *of.expr == e && of.name.starts_with(TIE));
+        let is = |of: &Expr| matches!(of, Expr::Alias(of) if *of.expr == e);
         match self.exprs.iter().find(|of| **of == e || is(of)) {
             Some(of) => {
                 let (relation, name) = of.qualified_name();
