@@ -368,10 +368,10 @@ class Queries(Calls):
         value = self.aggregate(kind, inner, 0)
         if value is None or n.tags(value) & {"loose"}:
             return None
-        select = n.Select(self._selected(value), source, self._conditions(tie, inner), having=self._kept())
+        select = n.Select(self._selected(value), source, self._conditions(tie, inner), having=self._row_condition())
         return E(kind, "({0})", (select,), size=value.size, width=value.width, exact=value.exact, tags=frozenset({"subquery"}))
 
-    def _kept(self) -> E | None:
+    def _row_condition(self) -> E | None:
         """A condition on the one row of an aggregate, which may hold where there is nothing to aggregate."""
         if self.random.random() < 0.75:
             return None
@@ -389,7 +389,7 @@ class Queries(Calls):
         select = n.Select(self._selected(E("int", "1", value=1)), source, self._conditions(tie, inner))
         if self.random.random() < 0.2:
             # A limit, an offset, and an aggregate, which gives a row for none.
-            counted = {"items": self._selected(n.Aggregate("int", "count(*)")), "having": self._kept()}
+            counted = {"items": self._selected(n.Aggregate("int", "count(*)")), "having": self._row_condition()}
             changed = self.random.choice([{"limit": 0}, {"offset": 1}, counted])
             select = dataclasses.replace(select, **changed)
         word = self.random.choice(["EXISTS", "NOT EXISTS"])
