@@ -64,7 +64,7 @@ const NODES: [&str; 13] = [
 ];
 
 /// Names that the engine gives to what it makes of a subquery.
-const SUBQUERIES: [&str; 3] = ["__correlated_sq_", "__scalar_sq_", "__exists_sq_"];
+const SUBQUERIES: [&str; 6] = ["__correlated_sq_", "__scalar_sq_", "__exists_sq_", "__tied_sq_", "__mark_", "__tie_"];
 
 /// What is said of a subquery that can't be planned.
 const NO_SUBQUERY: &str =

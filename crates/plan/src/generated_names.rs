@@ -13,7 +13,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan, SubqueryAlias};
 use crate::node::DriveScan;
 
 /// What generated names begin with, before their number.
-const PREFIXES: [&str; 5] = ["__common_expr_", "__correlated_sq_", "__scalar_sq_", "__sort_key_", "__result_"];
+const PREFIXES: [&str; 10] =
+    ["__common_expr_", "__correlated_sq_", "__tied_sq_", "__scalar_sq_", "__mark_", "__tie_", "__found_", "__kept_", "__sort_key_", "__result_"];
 
 /// Whether a column or relation of `plan` has a generated name.
 pub(crate) fn has_some(plan: &LogicalPlan) -> Result<bool> {

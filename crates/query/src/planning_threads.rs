@@ -10,12 +10,17 @@
 //! are no bound on the time of every query. Where all places are taken, queries wait, and the error at their deadline
 //! says so.
 
+use std::any::Any;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use datafusion::common::DataFusionError;
+use futures::FutureExt;
 use skytether_common::{Error, Result};
+use skytether_plan::error::from_datafusion;
 use skytether_plan::planning::stop_when;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, oneshot};
@@ -82,17 +87,22 @@ impl PlanningThreads {
                     stop_when(gone);
                     runtime.block_on(async {
                         tokio::select! {
-                            given = work => drop(done.send(given)),
+                            given = AssertUnwindSafe(work).catch_unwind() => drop(done.send(given.unwrap_or_else(|panic| Err(of_panic(panic.as_ref()))))),
                             () = done.closed() => {}
                         }
                     });
                 })
                 .map_err(|e| Error::exhausted("no thread could be started to plan the query").with_source(e))?;
-            // Without an answer the thread has panicked.
             result.await.map_err(|e| Error::internal("the planning of the query ended early").with_source(e))?
         };
         tokio::time::timeout(deadline, planned).await.unwrap_or_else(|_| Err(late()))
     }
+}
+
+/// What a user is told of a panic of the planner.
+fn of_panic(panic: &(dyn Any + Send)) -> Error {
+    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+    from_datafusion(DataFusionError::Internal(format!("the planner stopped: {said}")))
 }
 
 #[cfg(test)]
@@ -137,5 +147,6 @@ mod tests {
         let threads = PlanningThreads::new(Some(Duration::from_secs(60)));
         let error = threads.run(async { if true { panic!("a defect") } else { Ok(()) } }).await.unwrap_err();
         assert_eq!(error.kind(), skytether_common::Kind::Internal);
+        assert!(error.message().contains("which is a defect of Skytether's (the planner stopped: a defect)"), "{error:?}");
     }
 }

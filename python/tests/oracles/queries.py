@@ -352,7 +352,9 @@ class Queries(Calls):
         tie = None
         if correlated and pairs:
             a, b = self.random.choice([pair for pair in pairs if pair[0].form.endswith(".k")] or pairs)
-            tie = E("bool", "({0} = {1})", (a, b))
+            # A tie by a value that several rows share.
+            form = "({0} % 3 = {1})" if a.kind == "int" and self.random.random() < 0.2 else "({0} = {1})"
+            tie = E("bool", form, (a, b))
         return source, inner, tie
 
     def _conditions(self, tie: E | None, inner: Scope, chance: float = 0.6) -> E | None:
@@ -366,8 +368,15 @@ class Queries(Calls):
         value = self.aggregate(kind, inner, 0)
         if value is None or n.tags(value) & {"loose"}:
             return None
-        select = n.Select(self._selected(value), source, self._conditions(tie, inner))
+        select = n.Select(self._selected(value), source, self._conditions(tie, inner), having=self._row_condition())
         return E(kind, "({0})", (select,), size=value.size, width=value.width, exact=value.exact, tags=frozenset({"subquery"}))
+
+    def _row_condition(self) -> E | None:
+        """A condition on the one row of an aggregate, which may hold where there is nothing to aggregate."""
+        if self.random.random() < 0.75:
+            return None
+        operator = self.random.choice(["=", "<>", ">", "<="])
+        return E("bool", f"({{0}} {operator} {self.random.choice([0, 1, 2])})", (n.Aggregate("int", "count(*)"),))
 
     def _selected(self, value: E) -> tuple[n.Item, ...]:
         """The one column of a subquery."""
@@ -380,7 +389,8 @@ class Queries(Calls):
         select = n.Select(self._selected(E("int", "1", value=1)), source, self._conditions(tie, inner))
         if self.random.random() < 0.2:
             # A limit, an offset, and an aggregate, which gives a row for none.
-            changed = self.random.choice([{"limit": 0}, {"offset": 1}, {"items": self._selected(n.Aggregate("int", "count(*)"))}])
+            counted = {"items": self._selected(n.Aggregate("int", "count(*)")), "having": self._row_condition()}
+            changed = self.random.choice([{"limit": 0}, {"offset": 1}, counted])
             select = dataclasses.replace(select, **changed)
         word = self.random.choice(["EXISTS", "NOT EXISTS"])
         return E("bool", f"({word} ({{0}}))", (select,), tags=frozenset({"subquery"}))

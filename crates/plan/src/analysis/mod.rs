@@ -11,6 +11,7 @@
 //! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`zones`] | times without a zone next to times with one |
 //! | [`operand_types`] | operands that DataFusion has no common type for |
+//! | [`set_comparisons`] | `ANY` and `ALL` over subqueries |
 //! | [`floats`] | one zero and one NaN, where floats are compared |
 //! | [`in_lists`] | lists with NULL and columns, lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
@@ -30,6 +31,7 @@ mod growth;
 mod guards;
 mod in_lists;
 mod misread;
+mod set_comparisons;
 mod string_concats;
 mod structs;
 mod subqueries;
@@ -63,6 +65,7 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         rule("operand_types", operand_types::rewrite),
     ];
     let typed = [
+        rule("set_comparisons", set_comparisons::rewrite),
         rule("floats", floats::rewrite),
         rule("in_lists", in_lists::rewrite),
         rule("time_units", time_units::rewrite),

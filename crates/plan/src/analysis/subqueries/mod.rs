@@ -2,8 +2,9 @@
 //!
 //! DataFusion turns `EXISTS` and `IN` of a filter into joins and knows only true and false there: `IN` over a NULL is
 //! false where SQL has NULL, and the difference shows under `NOT`, `IS NULL` or `OR`, and in a list of results. It
-//! drops `OFFSET` within `EXISTS`, and takes an aggregate without groups for one that may have no row. This rule
-//! rewrites such subqueries before DataFusion's own rules see them:
+//! drops `OFFSET` within `EXISTS`, and takes an aggregate without groups for one that may have no row. It loses and
+//! repeats rows where a subquery is tied to the outer row. This rule rewrites such subqueries before DataFusion's own
+//! rules see them:
 //!
 //! | form | becomes | module |
 //! |---|---|---|
@@ -11,24 +12,28 @@
 //! | `IN` over a single row | a comparison with a subquery for one value | [`normal`] |
 //! | `IN`, where false and NULL differ | mark joins: equal, NULL among the values, any row | [`marks`] |
 //! | any of these in a list of results, a sort, a window or an aggregate | columns of the input | here |
+//! | for one value, tied to the outer row | a left join | [`marks`] |
+//! | `LATERAL` | a join | [`lateral`] |
 //!
-//! A conjunct `x IN (...)` of a filter stays a semi join, and one `x NOT IN (...)` without ties to the outer row a
-//! null-aware anti join: there DataFusion is right. A subquery that it would join in a wrong way is refused ([`ties`]).
+//! A subquery that names the outer row loses its ties to it here ([`untied`]) and becomes a join. DataFusion's rules
+//! only see conjuncts `x IN (...)`, `x NOT IN (...)` and `EXISTS` without ties, for semi joins and null-aware anti
+//! joins: there they are right.
 
+mod lateral;
 mod marks;
 mod normal;
-mod ties;
+mod untied;
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err};
 use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, ExprSchemable, Filter, Join, LogicalPlan, Projection};
+use datafusion::logical_expr::{Expr, ExprSchemable, Filter, Join, LogicalPlan, Projection, Subquery};
 
 use self::marks::Marks;
 use crate::rewriting::map_expressions;
@@ -36,7 +41,11 @@ use crate::rewriting::map_expressions;
 pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
     let (count, changed) = (Cell::new(0), Cell::new(false));
     let rewritten = plan.transform_up_with_subqueries(|node| {
-        if node.expressions().iter().any(has_subquery) {
+        let is_lateral = match &node {
+            LogicalPlan::Join(join) => lateral::is_lateral(join)?,
+            _ => false,
+        };
+        if is_lateral || node.expressions().iter().any(has_subquery) {
             let node = of_node(node, &count)?;
             changed.set(changed.get() | node.transformed);
             return Ok(node);
@@ -44,8 +53,22 @@ pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPla
         // A result that was never NULL may be now.
         if changed.get() { node.recompute_schema().map(Transformed::yes) } else { Ok(Transformed::no(node)) }
     })?;
-    ties::check(&rewritten.data)?;
+    check(&rewritten.data)?;
     Ok(rewritten.data)
+}
+
+/// Refuses `plan` where a tie is left.
+fn check(plan: &LogicalPlan) -> Result<()> {
+    plan.apply_with_subqueries(|node| {
+        if node.contains_outer_reference() {
+            return not_impl_err!(
+                "a subquery in this place, or tied to the outer row in this way, can't be run: write it as a join, or as a column of a subquery \
+                 in FROM"
+            );
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
 }
 
 fn of_node(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
@@ -73,6 +96,20 @@ fn has_predicate(e: &Expr) -> bool {
     e.exists(|e| Ok(is_predicate(e))).unwrap_or(false)
 }
 
+/// Whether `e` is a subquery for one value that names the outer row.
+fn is_tied_value(e: &Expr) -> bool {
+    matches!(e, Expr::ScalarSubquery(of) if is_tied(of))
+}
+
+/// Whether `e` has a subquery that becomes a join here.
+fn has_joined(e: &Expr) -> bool {
+    e.exists(|e| Ok(is_predicate(e) || is_tied_value(e))).unwrap_or(false)
+}
+
+fn is_tied(of: &Subquery) -> bool {
+    untied::is_tied(&of.subquery).unwrap_or(true)
+}
+
 fn is_predicate(e: &Expr) -> bool {
     matches!(e, Expr::Exists(_) | Expr::InSubquery(_))
 }
@@ -89,7 +126,16 @@ fn of_filter(filter: Filter, count: &Cell<u32>) -> Result<Transformed<LogicalPla
     let mut marks = Marks::new(Arc::unwrap_or_clone(input), count);
     let mut conjuncts = Vec::new();
     for conjunct in split_conjunction_owned(predicate) {
-        conjuncts.push(if is_join(&conjunct, &schema) || !has_predicate(&conjunct) { conjunct } else { marks.replace(conjunct)? });
+        let conjunct = if has_joined(&conjunct) { marks.values(conjunct)? } else { conjunct };
+        if !has_predicate(&conjunct) {
+            conjuncts.push(conjunct);
+        } else if !is_join(&conjunct, &schema) {
+            conjuncts.push(marks.replace(conjunct)?);
+        } else if is_tied_predicate(&conjunct) {
+            conjuncts.extend(marks.keep(conjunct)?);
+        } else {
+            conjuncts.push(conjunct);
+        }
     }
     let marked = marks.any();
     let Some(predicate) = conjunction(conjuncts) else { return Ok(Transformed::yes(marks.into_plan())) };
@@ -100,15 +146,14 @@ fn of_filter(filter: Filter, count: &Cell<u32>) -> Result<Transformed<LogicalPla
 /// Subqueries in the condition of an inner join are those of a filter above it. DataFusion puts them on a side of the
 /// join, and looks for the columns of the other one within the subquery.
 fn of_join(mut join: Join, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>> {
-    let Some(condition) = join.filter.take() else { return Ok(Transformed::no(LogicalPlan::Join(join))) };
-    let (above, within): (Vec<_>, Vec<_>) = split_conjunction_owned(condition).into_iter().partition(has_predicate);
+    let conjuncts = join.filter.take().map(split_conjunction_owned).unwrap_or_default();
+    let (above, within): (Vec<_>, Vec<_>) = conjuncts.into_iter().partition(has_joined);
     join.filter = conjunction(within);
-    match (join.join_type, conjunction(above)) {
-        (_, None) => Ok(Transformed::no(LogicalPlan::Join(join))),
-        (JoinType::Inner, Some(above)) => {
-            let filter = LogicalPlan::Filter(Filter::try_new(above, Arc::new(LogicalPlan::Join(join)))?);
-            of_node(filter, count)
-        }
+    let join_type = join.join_type;
+    let join = if lateral::is_lateral(&join)? { Transformed::yes(lateral::untied(join, count)?) } else { Transformed::no(LogicalPlan::Join(join)) };
+    match (join_type, conjunction(above)) {
+        (_, None) => Ok(join),
+        (JoinType::Inner, Some(above)) => of_node(LogicalPlan::Filter(Filter::try_new(above, Arc::new(join.data))?), count),
         (_, Some(_)) => not_impl_err!(
             "EXISTS or IN with a subquery under ON of an outer join: compute it as a column of one side, as in \
              LEFT JOIN (SELECT b.*, b.k IN (SELECT ...) AS found FROM b) AS b ON a.k = b.k AND b.found"
@@ -119,20 +164,28 @@ fn of_join(mut join: Join, count: &Cell<u32>) -> Result<Transformed<LogicalPlan>
 /// Whether DataFusion's joins are right for `conjunct` of a filter over rows of `schema`.
 pub(super) fn is_join(conjunct: &Expr, schema: &DFSchema) -> bool {
     // The value of a join's condition has no subqueries of its own.
-    let plain = |of: &InSubquery| !has_predicate(&of.expr) && !ties::is_ambiguous(&of.subquery);
+    let plain = |of: &InSubquery| !has_predicate(&of.expr);
     match conjunct {
-        Expr::Exists(of) => !ties::is_ambiguous(&of.subquery),
+        Expr::Exists(_) => true,
         Expr::Not(inner) => match inner.as_ref() {
-            Expr::Exists(of) => !ties::is_ambiguous(&of.subquery),
+            Expr::Exists(_) => true,
             Expr::InSubquery(of) => of.negated && plain(of),
             _ => false,
         },
         // A join without a column on the left does not know NULL either, and one with ties takes a NULL of theirs for
         // one of the values.
-        Expr::InSubquery(of) if of.negated => {
-            plain(of) && of.subquery.outer_ref_columns.is_empty() && (of.expr.any_column_refs() || !marks::may_be_unknown(of, schema))
-        }
+        Expr::InSubquery(of) if of.negated => plain(of) && !is_tied(&of.subquery) && (of.expr.any_column_refs() || !marks::may_be_unknown(of, schema)),
         Expr::InSubquery(of) => plain(of),
+        _ => false,
+    }
+}
+
+/// Whether `conjunct`, which is a join, names the outer row in its subquery.
+fn is_tied_predicate(conjunct: &Expr) -> bool {
+    match conjunct {
+        Expr::Not(inner) => is_tied_predicate(inner),
+        Expr::Exists(of) => is_tied(&of.subquery),
+        Expr::InSubquery(of) => is_tied(&of.subquery),
         _ => false,
     }
 }
@@ -147,7 +200,7 @@ fn of_projection(projection: Projection, count: &Cell<u32>) -> Result<Transforme
         .into_iter()
         .map(|e| {
             let name = names.save(&e);
-            Ok(name.restore(if has_predicate(&e) { marks.replace(e)? } else { e }))
+            Ok(name.restore(if has_joined(&e) { marks.replace(e)? } else { e }))
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(Transformed::yes(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(marks.into_plan()))?)))

@@ -45,17 +45,6 @@ fn exists(mut plan: LogicalPlan) -> Result<Expr> {
             },
             LogicalPlan::Aggregate(node) if has_row_without_input(&node) => return Ok(lit(true)),
             LogicalPlan::Aggregate(node) => Arc::unwrap_or_clone(node.input),
-            LogicalPlan::Filter(node) => match of_aggregate(&node.input) {
-                // HAVING over the one row of an aggregate.
-                Some(aggregate) if has_row_without_input(aggregate) && aggregate.group_expr.is_empty() && !node.predicate.contains_outer() => {
-                    let value = LogicalPlanBuilder::from(node.input.as_ref().clone()).project([node.predicate.clone().alias("__having")])?.build()?;
-                    return Ok(Expr::ScalarSubquery(subquery(value)).is_true());
-                }
-                Some(aggregate) if has_row_without_input(aggregate) && !node.input.all_out_ref_exprs().is_empty() => {
-                    return not_impl_err!("EXISTS over HAVING and grouping sets with a total, tied to the outer row: write GROUP BY without the total");
-                }
-                _ => break plan_exists(LogicalPlan::Filter(node)),
-            },
             other => break plan_exists(other),
         };
     }
