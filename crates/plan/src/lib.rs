@@ -30,7 +30,7 @@
 //! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
 //! | [`float_keys`] | the value by which floats are compared |
 //! | [`masked_structs`] | structs that a query makes NULL |
-//! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
+//! | [`window_functions`], [`list_functions`], `list_sums`, `mended_functions` | functions that replace DataFusion's |
 //! | `list_elements` | elements of aggregated lists |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
@@ -71,7 +71,9 @@ pub mod kept_types;
 pub mod keys;
 mod list_elements;
 pub mod list_functions;
+mod list_sums;
 pub mod masked_structs;
+mod mended_functions;
 mod nesting_limits;
 pub mod node;
 pub mod null_equal_joins;
