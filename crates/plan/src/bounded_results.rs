@@ -104,7 +104,11 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 /// [2]`, without a look into the registry.
 pub(crate) fn with_bound(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
     let (name, estimate) = BOUNDED.iter().find(|(name, _)| *name == function.name())?;
-    function.inner().downcast_ref::<Bounded>().is_none().then(|| bounded(name, Arc::clone(function), *estimate))
+    (!is_bounded(function)).then(|| bounded(name, Arc::clone(function), *estimate))
+}
+
+pub(crate) fn is_bounded(function: &ScalarUDF) -> bool {
+    function.inner().downcast_ref::<Bounded>().is_some()
 }
 
 /// The name of the function for `||` of texts.

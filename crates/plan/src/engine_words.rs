@@ -136,8 +136,17 @@ fn told(text: &str, said: &str) -> Option<Plain> {
         let why = why.lines().next().unwrap_or_default().trim_end_matches(['.', ')', '~']);
         return Some(Plain::of(format!("this is no regular expression: {why}"), Kind::Invalid));
     }
+    // Values that a type does not hold: Arrow has no variant of its own for them.
+    if UNFIT.iter().any(|words| text.contains(words)) {
+        let (_, said) = said.rsplit_once("\ncaused by\n").unwrap_or(("", said));
+        return Some(Plain::of(without_classes(said).replace("a Decimal128 of", "a decimal of").replace("a Decimal256 of", "a decimal of"), Kind::Invalid));
+    }
     call(text).map(|text| Plain::of(text, Kind::Invalid))
 }
+
+/// What Arrow says of a value that a type does not hold.
+const UNFIT: [&str; 5] =
+    [" is too large to store in a Decimal", " is too small to store in a Decimal", "Encountered non UTF-8 data", "Unable to represent ", " overflows i64"];
 
 /// What is wrong with the arguments of a call, from the engine's text. For a function with several forms the engine
 /// lists why each of them does not fit, and calls that a bug of its own.
@@ -292,6 +301,11 @@ mod tests {
             ("This feature is not implemented: Unsupported ast node Pivot { table: x }".to_owned(), Kind::Unsupported, "PIVOT is not supported"),
             ("This feature is not implemented: TOP".to_owned(), Kind::Unsupported, "TOP is not supported"),
             ("Schema error: No field named u.a. Did you mean '__correlated_sq_1.a'?".to_owned(), Kind::Unsupported, NO_SUBQUERY),
+            (
+                "Optimizer rule 'x' failed\ncaused by\nArrow error: Invalid argument error: -100.00 is too small to store in a Decimal128 of precision 4. Min is -99.99".to_owned(),
+                Kind::Invalid,
+                "-100.00 is too small to store in a decimal of precision 4. Min is -99.99",
+            ),
             (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
         ] {
             assert_eq!(plain(&text), Plain::of(plainly, kind));

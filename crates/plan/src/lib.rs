@@ -33,7 +33,7 @@
 //! | [`opaque_values`] | values that DataFusion's rules see nothing of |
 //! | [`literal_conditions`](mod@literal_conditions) | constants that meet conditions late |
 //! | [`masked_structs`] | structs that a query makes NULL |
-//! | [`window_functions`], [`list_functions`] | functions that replace DataFusion's |
+//! | [`window_functions`], [`list_functions`], `list_sums`, `mended_functions` | functions that replace DataFusion's |
 //! | `list_elements` | elements of aggregated lists |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
@@ -75,7 +75,9 @@ pub mod keys;
 mod list_elements;
 pub mod list_functions;
 pub mod literal_conditions;
+mod list_sums;
 pub mod masked_structs;
+mod mended_functions;
 mod nesting_limits;
 pub mod node;
 pub mod null_equal_joins;

@@ -2,22 +2,24 @@
 //!
 //! - `array_has` is true or false for a list with a NULL. DataFusion turns a constant list into `IN`, which is NULL.
 //!   A list without values has none, also not NULL.
+//! - `array_has_all` and `array_has_any` of a NULL list are NULL. DataFusion's answer depends on the other rows.
 //! - Lengths and positions are BIGINT. DataFusion's are unsigned, and half of one is a decimal with a fraction.
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, BooleanArray, Int64Array};
+use datafusion::arrow::buffer::NullBuffer;
 use datafusion::arrow::compute::kernels::cmp::eq;
 use datafusion::arrow::compute::kernels::length::length;
 use datafusion::arrow::compute::kernels::zip::zip;
-use datafusion::arrow::compute::{cast, prep_null_mask_filter};
+use datafusion::arrow::compute::{cast, nullif, prep_null_mask_filter};
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
 
-const REPLACED: [&str; 5] = ["array_has", "array_length", "array_ndims", "array_position", "cardinality"];
+const REPLACED: [&str; 7] = ["array_has", "array_has_all", "array_has_any", "array_length", "array_ndims", "array_position", "cardinality"];
 
 /// Registers them, in place of those in `registry`. A second call does no harm.
 ///
@@ -25,13 +27,21 @@ const REPLACED: [&str; 5] = ["array_has", "array_length", "array_ndims", "array_
 /// Those of a registry that can't be written.
 pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     for name in REPLACED {
-        if let Ok(inner) = registry.udf(name)
-            && inner.inner().downcast_ref::<Replaced>().is_none()
-        {
-            registry.register_udf(Arc::new(ScalarUDF::from(Replaced { inner })))?;
+        if let Some(replaced) = registry.udf(name).ok().and_then(|inner| replaced(&inner)) {
+            registry.register_udf(replaced)?;
         }
     }
     Ok(())
+}
+
+/// Ours in the place of `function`; none if it needs none, or is ours.
+pub(crate) fn replaced(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
+    let replaces = REPLACED.contains(&function.name()) && !is_replaced(function);
+    replaces.then(|| Arc::new(ScalarUDF::from(Replaced { inner: Arc::clone(function) })))
+}
+
+pub(crate) fn is_replaced(function: &ScalarUDF) -> bool {
+    function.inner().downcast_ref::<Replaced>().is_some()
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -86,13 +96,33 @@ impl ScalarUDFImpl for Replaced {
         if of == DataType::Int64 {
             args.return_field = Arc::new(args.return_field.as_ref().clone().with_data_type(DataType::UInt64));
         }
-        let (list, rows) = (args.args.first().cloned(), args.number_rows);
+        let rows = args.number_rows;
+        if matches!(self.name(), "array_has_all" | "array_has_any") {
+            let lists = args.args.clone();
+            return null_where_null(&lists, self.inner.invoke_with_args(args)?, rows);
+        }
+        let list = args.args.first().cloned();
         let result = self.inner.invoke_with_args(args)?;
         match list {
             Some(list) if self.name() == "array_has" => false_where_empty(&list, result, rows),
             _ => result.cast_to(&of, None),
         }
     }
+}
+
+/// `result` with NULL where one of the lists is.
+fn null_where_null(lists: &[ColumnarValue], result: ColumnarValue, rows: usize) -> Result<ColumnarValue> {
+    let of_column = |list: &ColumnarValue| match list {
+        ColumnarValue::Array(list) => list.logical_nulls(),
+        ColumnarValue::Scalar(_) => None,
+    };
+    if lists.iter().any(|list| matches!(list, ColumnarValue::Scalar(list) if list.is_null()) || list.data_type().is_null()) {
+        return Ok(ColumnarValue::Scalar(ScalarValue::Boolean(None)));
+    }
+    let nulls = lists.iter().map(of_column).fold(None, |all, of| NullBuffer::union(all.as_ref(), of.as_ref()));
+    let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else { return Ok(result) };
+    let known = result.into_array(rows)?;
+    Ok(ColumnarValue::Array(nullif(&known, &BooleanArray::new(!nulls.inner(), None))?))
 }
 
 /// `result` with false where the list has no values.

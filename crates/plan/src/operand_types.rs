@@ -7,6 +7,8 @@
 //! - A date and an interval with hours are a moment. DataFusion drops the hours.
 //! - `^` is refused: it is a bit operation in DataFusion, and a power in PostgreSQL and DuckDB.
 
+use std::sync::Arc;
+
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
@@ -17,7 +19,7 @@ use datafusion::logical_expr::{BinaryExpr, Case, Expr, ExprSchemable, LogicalPla
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
 use crate::float_keys::compares;
-use crate::rewriting::map_typed;
+use crate::rewriting::{map_typed, with_types};
 
 /// The planner of operators, as SQL names them.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl ExprPlanner for OperandTypes {
 }
 
 /// What a date and an interval that may have hours make. Microseconds hold all dates of four digits.
-const MOMENT: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+pub(crate) const MOMENT: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// Whether `date` is a date, and `interval` an interval that may have less than days, which a date would drop.
 fn has_hours(date: &DataType, interval: &Expr, of: &DataType) -> bool {
@@ -146,6 +148,18 @@ fn times(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let when_then_expr = when_then_expr.into_iter().map(|(when, then)| (Box::new(finest(*when)), then)).collect();
             Transformed::yes(Expr::Case(Case { expr: Some(Box::new(finest(*expr))), when_then_expr, else_expr }))
         }
+        Expr::InSubquery(mut among) => {
+            let inner = Arc::clone(&among.subquery.subquery);
+            let values: Vec<DataType> = inner.schema().fields().iter().map(|field| field.data_type().clone()).collect();
+            match (among.expr.get_type(schema), values.as_slice()) {
+                (Ok(of), [value]) if are_of_two_units([&of, value]) => {
+                    among.expr = Box::new(finest(*among.expr));
+                    among.subquery = among.subquery.with_plan(Arc::new(with_types(inner, &[Some(FINEST)])?));
+                    Transformed::yes(Expr::InSubquery(among))
+                }
+                _ => Transformed::no(Expr::InSubquery(among)),
+            }
+        }
         other => Transformed::no(other),
     })
 }
@@ -166,8 +180,10 @@ fn is_time(of: &DataType) -> bool {
     matches!(of, DataType::Time32(_) | DataType::Time64(_) | DataType::Null)
 }
 
+const FINEST: DataType = DataType::Time64(TimeUnit::Nanosecond);
+
 fn finest(e: Expr) -> Expr {
-    cast(e, DataType::Time64(TimeUnit::Nanosecond))
+    cast(e, FINEST)
 }
 
 #[cfg(test)]

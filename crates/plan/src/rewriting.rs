@@ -1,9 +1,12 @@
 //! What rules that rewrite expressions share: names stay, the schema below, and conditions that are decided.
 
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Expr, LogicalPlan, Operator, binary_expr, lit};
+use datafusion::logical_expr::{Expr, LogicalPlan, Operator, Projection, binary_expr, cast, lit};
 
 /// `node` with `rewrite` applied to all parts of its expressions, from the leaves up. Columns keep their names.
 pub(crate) fn map_expressions(node: LogicalPlan, mut rewrite: impl FnMut(Expr) -> Result<Transformed<Expr>>) -> Result<Transformed<LogicalPlan>> {
@@ -41,6 +44,16 @@ pub(crate) fn input_columns(node: &LogicalPlan) -> DFSchema {
         schema.merge(&scan.projected_schema);
     }
     schema
+}
+
+/// `plan` with its columns cast to these types, where there is one.
+pub(crate) fn with_types(plan: Arc<LogicalPlan>, types: &[Option<DataType>]) -> Result<LogicalPlan> {
+    let columns = plan.schema().columns();
+    let each = columns.into_iter().zip(types).map(|(column, of)| match of {
+        Some(of) => cast(Expr::Column(column.clone()), of.clone()).alias_qualified(column.relation, column.name),
+        None => Expr::Column(column),
+    });
+    Ok(LogicalPlan::Projection(Projection::try_new(each.collect(), plan)?))
 }
 
 /// `value`, and NULL where `x` is.

@@ -46,6 +46,8 @@ pub(crate) fn number(statement: &mut Statement) -> Result<usize> {
     }
     // By place in the text: the parser's tree does not keep the order everywhere.
     places.sort_unstable();
+    // What was written out may have one several times.
+    places.dedup();
     let _ = visit_expressions_mut(statement.as_mut(), |e| {
         if let Expr::Value(v) = e
             && matches!(&v.value, Value::Placeholder(name) if name == "?")

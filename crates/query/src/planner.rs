@@ -57,6 +57,7 @@ use crate::host_reasons as reasons;
 use crate::ignored_clauses;
 use crate::join_key_routing::send_keys_apart;
 use crate::join_numbers::Learned;
+use crate::list_quantifiers;
 use crate::mentioned_columns::Shown;
 use crate::merged_keys::{self, Joins};
 use crate::order_names;
@@ -532,6 +533,7 @@ fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     }
     expansion::check(&statement)?;
     distinct_from::bind(&mut statement);
+    list_quantifiers::rewrite(&mut statement)?;
     patterns::rewrite(&mut statement)?;
     order_names::set_apart(&mut statement);
     ignored_clauses::heed(&mut statement, state)?;

@@ -146,7 +146,7 @@ class Calls(Expressions):
         ranged = len(order) == 1 and order[0].by.kind in ("int", "date", "timestamp") and order[0].by.size is not None and not rows_only
         unit = self.random.choice(["ROWS", "ROWS", *(["RANGE"] if ranged else []), *([] if rows_only else ["GROUPS"])])
         if unit == "RANGE" and order[0].by.kind != "int":
-            steps = [f"INTERVAL '{self.small(1, 40)}' {self.random.choice(['DAY', 'MONTH'])}" for _ in range(2)]
+            steps = [f"INTERVAL '{self.small(1, 40)}' {self.random.choice(['DAY', 'MONTH', 'HOUR'])}" for _ in range(2)]
             ends = [self.random.choice([f"{steps[0]} PRECEDING", "UNBOUNDED PRECEDING"]), self.random.choice([f"{steps[1]} FOLLOWING", "CURRENT ROW"])]
             return f"RANGE BETWEEN {ends[0]} AND {ends[1]}"
         places = ["UNBOUNDED PRECEDING", f"{self.small(1, 3)} PRECEDING", "CURRENT ROW", f"{self.small(1, 3)} FOLLOWING", "UNBOUNDED FOLLOWING"]

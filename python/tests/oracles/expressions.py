@@ -380,7 +380,8 @@ class Expressions:
         if chance < 0.5:
             b = self.constants.draw(kind)
         elif chance < 0.6 and kind in ("int", "float", "decimal", "date", "timestamp"):
-            other = {"int": "float", "float": "int", "decimal": "int", "date": "timestamp", "timestamp": "date"}[kind]
+            others = {"int": ["float"], "float": ["int", "decimal"], "decimal": ["int", "float"], "date": ["timestamp"], "timestamp": ["date"]}
+            other = self.random.choice(others[kind])
             b = self.sized(other, scope, depth)
         else:
             b = self.of(kind, scope, depth)
@@ -455,8 +456,12 @@ class Expressions:
     def _has(self, scope: Scope, depth: int) -> E:
         kind = self.random.choice(["ints", "texts"])
         a = self.of(kind, scope, depth)
+        element = self._element(kind.removesuffix("s"), scope)
+        word = f"{self.random.choice(['=', '<>', '<', '<=', '>', '>='])} {self.random.choice(['ANY', 'ALL'])}"
         form, theirs, args = self.random.choice([
-            ("array_has({0}, {1})", "list_contains({0}, {1})", (a, self._element(kind.removesuffix("s"), scope))),
+            ("array_has({0}, {1})", "list_contains({0}, {1})", (a, element)),
+            # ANY of no list at all is false in DuckDB.
+            (f"CASE WHEN {{0}} IS NOT NULL THEN ({{1}} {word}({{0}})) END", None, (a, element)),
             ("({0} = {1})", None, (a, self.of(kind, scope, 0))), ("isnan({0})", None, (self.of("float", scope, depth),)),
         ])
         return E("bool", form, args, theirs)

@@ -1,17 +1,21 @@
-//! Frames of windows in the order of bytes, times, durations and structs.
+//! Frames of windows in the order of bytes, times, durations and structs, and offsets that a key does not hold.
 //!
 //! The frame of a window without one is `RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW`. DataFusion takes no
 //! `RANGE` in the order of these types, because it has no arithmetic for offsets. A frame without offsets needs none:
 //! it has the rows of a `GROUPS` frame, with peers in either. This rule comes before DataFusion's coercion, which
 //! refuses. A frame with an offset is refused here, also in the order of texts, for which DataFusion makes something
 //! up.
+//!
+//! Dates with an offset of hours are ordered as moments: DataFusion drops the hours. Numbers without a sign are ordered
+//! as numbers with one: DataFusion takes 0 for what would be below 0.
 
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, IntervalUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{DFSchema, Result, not_impl_err};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFrame, WindowFrameBound, WindowFrameUnits};
+use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFrame, WindowFrameBound, WindowFrameUnits, cast};
 
+use crate::operand_types::MOMENT;
 use crate::rewriting::map_typed;
 
 pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
@@ -22,10 +26,18 @@ fn in_groups(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let Expr::WindowFunction(mut call) = e else { return Ok(Transformed::no(e)) };
     let frame = &call.params.window_frame;
     let key = call.params.order_by.first().map(|key| key.expr.get_type(schema)).transpose()?;
-    let Some(key) = key.filter(|key| frame.units == WindowFrameUnits::Range && !has_offsets(key)) else {
+    let Some(key) = key.filter(|_| frame.units == WindowFrameUnits::Range) else {
         return Ok(Transformed::no(Expr::WindowFunction(call)));
     };
-    if !without_offset(&frame.start_bound) || !without_offset(&frame.end_bound) {
+    let offsets = !without_offset(&frame.start_bound) || !without_offset(&frame.end_bound);
+    if has_offsets(&key) {
+        let Some(wider) = wider(&key, frame).filter(|_| offsets) else { return Ok(Transformed::no(Expr::WindowFunction(call))) };
+        for by in &mut call.params.order_by {
+            by.expr = cast(by.expr.clone(), wider.clone());
+        }
+        return Ok(Transformed::yes(Expr::WindowFunction(call)));
+    }
+    if offsets {
         return not_impl_err!("a RANGE frame with an offset in the order of {key}: order by a number or a timestamp, or count rows with ROWS");
     }
     if takes_ranges(&key) {
@@ -33,6 +45,29 @@ fn in_groups(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     }
     call.params.window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, frame.start_bound.clone(), frame.end_bound.clone());
     Ok(Transformed::yes(Expr::WindowFunction(call)))
+}
+
+/// The type that holds the sums of keys and the offsets of `frame`, where `key` does not. A frame with offsets has one
+/// key.
+fn wider(key: &DataType, frame: &WindowFrame) -> Option<DataType> {
+    match key {
+        DataType::UInt8 | DataType::UInt16 | DataType::UInt32 => Some(DataType::Int64),
+        DataType::UInt64 => Some(DataType::Decimal128(21, 0)),
+        DataType::Date32 | DataType::Date64 => (has_hours(&frame.start_bound) || has_hours(&frame.end_bound)).then_some(MOMENT),
+        DataType::Dictionary(_, value) => wider(value, frame),
+        _ => None,
+    }
+}
+
+/// Whether the offset of `bound` is an interval with less than days.
+fn has_hours(bound: &WindowFrameBound) -> bool {
+    let (WindowFrameBound::Preceding(offset) | WindowFrameBound::Following(offset)) = bound else { return false };
+    let interval = match offset {
+        // As the planner leaves them.
+        ScalarValue::Utf8(Some(text)) => ScalarValue::try_from_string(text.clone(), &DataType::Interval(IntervalUnit::MonthDayNano)),
+        offset => offset.cast_to(&DataType::Interval(IntervalUnit::MonthDayNano)),
+    };
+    matches!(interval, Ok(ScalarValue::IntervalMonthDayNano(Some(of))) if of.nanoseconds != 0)
 }
 
 fn without_offset(bound: &WindowFrameBound) -> bool {
@@ -90,5 +125,18 @@ mod tests {
             assert!(error.to_string().contains("RANGE frame with an offset"), "{error}");
         }
         assert_eq!(ranks("x", " RANGE BETWEEN 1 PRECEDING AND CURRENT ROW").await.unwrap(), ["1", "3", "5"]);
+    }
+
+    #[tokio::test]
+    async fn offsets_below_zero_and_below_days_are_kept() {
+        for unsigned in ["UInt8", "UInt64"] {
+            let key = format!("arrow_cast(x, '{unsigned}')");
+            assert_eq!(ranks(&key, " RANGE BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING").await.unwrap(), ["1", "", ""]);
+            let down = format!("{key} DESC");
+            assert_eq!(ranks(&down, " RANGE BETWEEN 2 FOLLOWING AND UNBOUNDED FOLLOWING").await.unwrap(), ["1", "", ""]);
+        }
+        let key = "DATE '2024-01-01' + CAST(x AS INT)";
+        assert_eq!(ranks(key, " RANGE BETWEEN INTERVAL '36 hours' FOLLOWING AND UNBOUNDED FOLLOWING").await.unwrap(), ["3", "", ""]);
+        assert_eq!(ranks(key, " RANGE BETWEEN INTERVAL '1 day' FOLLOWING AND UNBOUNDED FOLLOWING").await.unwrap(), ["3", "5", ""]);
     }
 }

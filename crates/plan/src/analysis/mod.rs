@@ -1,17 +1,19 @@
 //! Rules of the host over logical plans, before DataFusion's optimiser. Each gives a form that DataFusion answers
 //! wrongly, or at any price, another form with the right answer.
 //!
-//! They run in this order. Later ones see what earlier ones made. Those up to `operand_types` run before DataFusion
-//! coerces types.
+//! They run in this order. Later ones see what earlier ones made. Those up to `decimals` run before DataFusion coerces
+//! types.
 //!
 //! | rule | about |
 //! |---|---|
 //! | [`growth`] | conditions that are too large once they are written out, and lists |
 //! | [`copies`] | subqueries that are planned several times |
+//! | [`calls`] | calls that DataFusion's planner makes itself |
 //! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`zones`] | times without a zone next to times with one |
 //! | [`operand_types`] | operands that DataFusion has no common type for |
 //! | [`set_comparisons`] | `ANY` and `ALL` over subqueries |
+//! | [`decimals`] | floats next to decimals |
 //! | [`floats`] | one zero and one NaN, where floats are compared |
 //! | [`in_lists`] | lists with NULL and columns, lists that exclude each other |
 //! | [`time_units`] | times of a coarse unit and constants of a finer one |
@@ -24,7 +26,9 @@
 //! | [`guards`] | conditions of `CASE` that keep errors away |
 //! | [`misread`] | operators and casts that DataFusion simplifies wrongly |
 
+mod calls;
 mod copies;
+mod decimals;
 mod floats;
 mod frames;
 mod growth;
@@ -60,9 +64,11 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     let before = [
         rule("growth", growth::check),
         rule("copies", copies::check),
+        rule("calls", calls::rewrite),
         rule("frames", frames::rewrite),
         rule("zones", zones::rewrite),
         rule("operand_types", operand_types::rewrite),
+        rule("decimals", decimals::rewrite),
     ];
     let typed = [
         rule("set_comparisons", set_comparisons::rewrite),
