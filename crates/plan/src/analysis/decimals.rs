@@ -6,6 +6,7 @@
 //! A constant is no float here, if decimals of 15 places hold it: who writes `price > 0.05` means 0.05 exactly, and
 //! such a comparison prunes as before.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, FieldRef};
@@ -20,8 +21,8 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use crate::float_keys::compares;
 use crate::rewriting::{map_typed, with_types};
 
-/// Functions that compare their arguments with one another, or make one column or one list of them. Those of a list and an
-/// element do not take floats next to decimals.
+/// Functions that compare their arguments with one another, or make one column or one list of them. Those of a list and
+/// an element do not take floats next to decimals.
 const OF_ONE_TYPE: [&str; 12] = [
     "coalesce",
     "nvl",
@@ -40,7 +41,15 @@ const OF_ONE_TYPE: [&str; 12] = [
 pub(super) fn rewrite(plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
     let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(Arc::new(config.clone())).build());
     let plan = map_typed(plan, |e, schema| Types { schema, constants: &constants }.within(e))?;
-    plan.transform_up_with_subqueries(|node| operator(node, &constants)).data()
+    // Whether types have changed below: operators keep those of before, until they are asked.
+    let stale = Cell::new(false);
+    plan.transform_up_with_subqueries(|node| {
+        let node = if stale.get() { node.recompute_schema()? } else { node };
+        let done = operator(node, &constants)?;
+        stale.set(stale.get() || done.transformed && matches!(done.data, LogicalPlan::Union(_)));
+        Ok(Transformed::new_transformed(done.data, done.transformed || stale.get()))
+    })
+    .data()
 }
 
 /// What is known of the operands of an expression.
@@ -83,7 +92,7 @@ impl Types<'_> {
         })
     }
 
-    /// The type of floats that `operands`, of which some are floats and some decimals, have in common.
+    /// The common type of the floats among `operands`, if decimals are among them, too.
     fn float<'e>(&self, operands: impl IntoIterator<Item = &'e Expr>) -> Option<DataType> {
         let mut decimals = false;
         let mut places: u8 = 0;
@@ -236,27 +245,39 @@ fn inputs(union: Union, constants: &ExprSimplifier) -> Result<Transformed<Logica
         let nothing = DFSchema::empty();
         let types = Types { schema: &nothing, constants };
         let mut found = None;
-        let mut decimals = false;
+        let mut others = false;
         for input in &union.inputs {
             let given = input.schema().field(column).data_type();
-            decimals |= given.is_decimal();
+            others |= is_exact(given);
             let constant = || projected(input, column).is_some_and(|e| types.is_decimal(e));
             if given.is_floating() && found != Some(DataType::Float64) && !constant() {
                 found = Some(given.clone());
             }
         }
-        found.filter(|_| decimals)
+        found.filter(|_| others)
     };
     let common: Vec<Option<DataType>> = (0..columns).map(of).collect();
     if common.iter().all(Option::is_none) {
-        return Ok(Transformed::no(LogicalPlan::Union(union)));
+        // DataFusion begins with the type that the first input had when the union was made.
+        let first = union.inputs.first().map(|input| input.schema());
+        let same = first.is_none_or(|first| first.fields().iter().zip(union.schema.fields()).all(|(now, before)| now.data_type() == before.data_type()));
+        return Ok(match same {
+            true => Transformed::no(LogicalPlan::Union(union)),
+            false => Transformed::yes(LogicalPlan::Union(Union::try_new_with_loose_types(union.inputs)?)),
+        });
     }
     let inputs = union.inputs.iter().map(|input| {
         let fields = input.schema().fields().iter().zip(&common);
-        let casts: Vec<_> = fields.map(|(field, of)| of.clone().filter(|_| field.data_type().is_decimal())).collect();
+        let casts: Vec<_> = fields.map(|(field, of)| of.clone().filter(|_| is_exact(field.data_type()))).collect();
         Ok(if casts.iter().any(Option::is_some) { Arc::new(with_types(Arc::clone(input), &casts)?) } else { Arc::clone(input) })
     });
     Ok(Transformed::yes(LogicalPlan::Union(Union::try_new_with_loose_types(inputs.collect::<Result<_>>()?)?)))
+}
+
+/// Whether a column of this type becomes one of floats next to them. Whole numbers do without this rule as well, but a
+/// union within another one has to show its type.
+fn is_exact(of: &DataType) -> bool {
+    of.is_decimal() || of.is_integer()
 }
 
 /// What `plan` computes as this column, if it computes anything.

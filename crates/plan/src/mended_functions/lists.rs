@@ -90,7 +90,7 @@ pub(super) fn measured(inner: &ScalarUDF, args: ScalarFunctionArgs) -> Result<Co
     as_given(cast(&lengths, args.return_field.data_type())?, constant)
 }
 
-/// `array_element`, of which there is none at a place beyond all lists. DataFusion refuses such places.
+/// `array_element`, which is NULL at a place beyond all lists. DataFusion refuses such places.
 pub(super) fn picked(inner: &ScalarUDF, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
     const FAR: i64 = i32::MAX as i64;
     let near = |at: i64| at.clamp(-FAR, FAR);
