@@ -142,7 +142,7 @@ class MtxFiles:
         return str(self.matrix if any(self.naming) else self.matrix.parent)
 
 
-def mtx_files(path: Path) -> MtxFiles | None:
+def mtx_files(path: Path, prefix: str | None = None) -> MtxFiles | None:
     """The 10x matrix at `path`, a directory or a Matrix Market file, or the only one in a directory right below it.
 
     Raises

@@ -115,13 +115,13 @@ def _in_the_shell(text: str) -> str:
 
 
 def _ingest(a: argparse.Namespace) -> int:
-    from ._open import open_source
+    from ._open import Choices, open_source
     from ._source import ALL_LAYERS, Layers
 
     _fleet_of(a)
     # The source first: where it is no good, no fleet is made.
     layers = Layers.chosen(a.layers, a.layer) if a.layers or a.no_layers else ALL_LAYERS
-    source = open_source(a.file, a.genome, a.feature_types, layers)
+    source = open_source(a.file, Choices(a.genome, a.feature_types, layers))
     try:
         source.arrange(a.layer)
         with _open(a, create=True) as db:
