@@ -64,8 +64,8 @@ class MsgExpress:
         ----------
         source
             An h5ad file, one AnnData of an h5mu file, AnnData in zarr (a directory or its ``.zip``), a loom file, a 10x
-            ``.h5`` file, a 10x mtx directory (of version 2 or 3), an EBI Expression Atlas bundle (its directory), a text
-            file of genes by cells (``.csv``, ``.tsv``, ``.txt``, with ``.gz`` or not), or an AnnData in memory or
+            ``.h5`` file, a 10x mtx directory (of version 2 or 3), an EBI Expression Atlas bundle (its directory), or a
+            text file of genes by cells (``.csv``, ``.tsv``, ``.txt``, with ``.gz`` or not). Or an AnnData in memory or
             backed. Files are streamed. A list of these, or a dict of them by label, becomes one data set.
         name
             ``domain/dataset``.
@@ -98,7 +98,7 @@ class MsgExpress:
         modality
             Which AnnData of a MuData (h5mu, or zarr) with several.
         orientation
-            What the rows of a text file are: ``"genes_by_cells"`` or ``"cells_by_genes"``. Needed where names don't say.
+            What the rows of a text file are: ``"genes_by_cells"`` or ``"cells_by_genes"``. Left out, names decide.
         join
             For sources with different genes: ``"inner"`` for those that all have, or ``"outer"`` for all.
         on

@@ -42,8 +42,8 @@ def source(adata: anndata.AnnData, what: str = "AnnData", layers: Layers = ALL_L
 
 
 def frames_source(what: str, obs: pd.DataFrame, var: pd.DataFrame, matrices: list[Matrix], obsm: dict[str, np.ndarray] | None = None, **more: Any) -> Source:
-    """A source of the given obs, var and matrices, with a shell that holds just obs, var, obsm and what is in `more`, by
-    AnnData's names (varm, obsp, varp)."""
+    """A source of the given obs, var and matrices, with a shell that holds just obs, var, obsm and what is in `more`,
+    by AnnData's names (varm, obsp, varp)."""
     import anndata
     import scipy.sparse
 

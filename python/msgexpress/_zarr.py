@@ -158,7 +158,7 @@ class Vector:
             self._ahead = np.concatenate([self._ahead[start - self._from :], more])
             self._from = start
         out = self._ahead[start - self._from : stop - self._from]
-        # A copy, so that a chunk of which little is left does not stay in memory.
+        # A copy, so that a chunk does not stay in memory for its last values.
         self._ahead, self._from = self._ahead[stop - self._from :].copy(), stop
         return out
 
@@ -207,7 +207,7 @@ def _dense(array: Any, path: str, origin: str) -> Matrix:
 
 
 def _bare(root: Any, path: str, found: list[Matrix], left_out: set[str]) -> anndata.AnnData:
-    """Everything but the values of the matrices `found` and the layers `left_out`, as an AnnData with empty matrices."""
+    """Everything but the values of the matrices `found` and the layers `left_out`: an AnnData with empty matrices."""
     import anndata
     import scipy.sparse
 
