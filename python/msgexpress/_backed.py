@@ -29,16 +29,18 @@ def matrices(adata: anndata.AnnData, what: str) -> list[Matrix]:
     if not adata.file.is_open:
         adata.file.open()
     base = adata._adata_ref if adata.is_view else adata
+    # anndata makes no views of views of files: parts are views of the whole.
+    cells, genes = (np.arange(n)[at] for n, at in zip(base.shape, (adata._oidx, adata._vidx) if adata.is_view else (slice(None),) * 2))
     found = []
     if has_x(adata):
         there = stored("X", base.X, what)
         assert there is not None
-        found.append(_viewed(there, base.X, adata.shape, lambda a, b, c, d: adata[a:b, c:d].X) if adata.is_view else there)
+        found.append(_viewed(there, base.X, adata.shape, lambda a, b, c, d: base[cells[a:b], genes[c:d]].X) if adata.is_view else there)
     if base.raw is not None:
         there = stored("raw/X", base.raw.X, what)
         assert there is not None
         shape = (adata.n_obs, base.raw.n_vars)
-        found.append(_viewed(there, base.raw.X, shape, lambda a, b, _c, _d: adata[a:b].raw.X) if adata.is_view else there)
+        found.append(_viewed(there, base.raw.X, shape, lambda a, b, _c, _d: base[cells[a:b]].raw.X) if adata.is_view else there)
     return found
 
 

@@ -117,7 +117,7 @@ def test_view_of_backed_anndata_is_read_in_parts(db, tmp_path, form, monkeypatch
     back = db.ingest(view, "t/x").to_anndata()
     assert back.shape == (6, 20) and list(back.obs_names) == list(view.obs_names)
     for a, b in ((back.X, wanted.X), (back.raw.X, wanted.raw.X), (back.layers["more"], wanted.layers["more"])):
-        assert type(a) is type(b) and a.dtype == b.dtype
+        assert isinstance(b, type(a)) and a.dtype == b.dtype
         np.testing.assert_array_equal(*(m.toarray() if sp.issparse(m) else m for m in (a, b)))
 
 
