@@ -103,10 +103,10 @@ def _opened(source: Any, choices: Choices) -> Source:
         return _directory(Path(path), choices)
     if name.lower().endswith(_TABLES):
         raise InvalidError(f"{path} is a table by its name, and no expression matrix: store it with `skytether ingest` (in Python with skytether)")
-    from . import _dense_text, _h5, _h5ad, _loom, _tenx, _zarr
+    from . import _csv, _h5, _h5ad, _loom, _tenx, _zarr
 
-    if name.lower().endswith(_dense_text.ENDINGS):
-        return _dense_text.source(path, choices.orientation)
+    if name.lower().endswith(_csv.ENDINGS):
+        return _csv.source(path, choices.orientation)
     if _zarr.is_store(path):
         return _zarr.source(path, choices.layers, choices.modality)
     with _h5.open_file(path) as file:

@@ -89,6 +89,9 @@ _IN_THE_SHELL = {
     "layer=": "--layer",
     "genome=": "--genome",
     "modality=": "--modality",
+    'orientation="genes_by_cells"': "--orientation genes_by_cells",
+    'orientation="cells_by_genes"': "--orientation cells_by_genes",
+    "orientation=": "--orientation",
     "feature_types= ": "--feature-types ",
     "feature_types=": "--feature-types ",
     "(replace=True, in the shell --replace)": "(--replace)",
@@ -122,7 +125,7 @@ def _ingest(a: argparse.Namespace) -> int:
     _fleet_of(a)
     # The source first: where it is no good, no fleet is made.
     layers = Layers.chosen(a.layers, a.layer) if a.layers or a.no_layers else ALL_LAYERS
-    source = open_source(a.file, Choices(a.genome, a.feature_types, layers, a.modality))
+    source = open_source(a.file, Choices(a.genome, a.feature_types, layers, a.modality, a.orientation))
     try:
         source.arrange(a.layer)
         with _open(a, create=True) as db:
@@ -459,6 +462,7 @@ def _parser() -> argparse.ArgumentParser:
     kept.add_argument("--no-layers", action="store_true", help="keep no layer but the one of --layer")
     p.add_argument("--genome", metavar="NAME", help="which genome of a 10x .h5 file with several")
     p.add_argument("--modality", metavar="NAME", help="which AnnData of a MuData (h5mu, zarr) with several")
+    p.add_argument("--orientation", choices=("genes_by_cells", "cells_by_genes"), help="what the rows of a text file are, where names do not say it")
     p.add_argument("--feature-types", type=_types, metavar="TYPE,...|all", help="which features of a 10x file are the matrix (default: Gene Expression); others are kept apart")
     p.add_argument("--replace", action="store_true", help="put it in the place of a data set of that name")
 

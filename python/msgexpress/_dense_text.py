@@ -1,3 +1,0 @@
-"""placeholder"""
-ENDINGS = (".csv", ".tsv", ".txt", ".tab")
-def source(path, orientation): raise NotImplementedError
