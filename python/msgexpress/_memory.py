@@ -44,16 +44,24 @@ def source(adata: anndata.AnnData, what: str = "AnnData", layers: Layers = ALL_L
 def frames_source(what: str, obs: pd.DataFrame, var: pd.DataFrame, matrices: list[Matrix], obsm: dict[str, np.ndarray] | None = None, **more: Any) -> Source:
     """A source of the given obs, var and matrices, with a shell that holds just obs, var, obsm and what is in `more`,
     by AnnData's names (varm, obsp, varp)."""
+    for frame in (obs, var):
+        frame.columns = [str(c) for c in frame.columns]
+    whole = empty(obs, var, obsm=obsm, **more)
+    return Source(what, obs, var, matrices, _shell.of_anndata(whole, what))
+
+
+def empty(obs: pd.DataFrame, var: pd.DataFrame, has_x: bool = True, raw_var: pd.DataFrame | None = None, **more: Any) -> anndata.AnnData:
+    """An AnnData without values, with a raw of `raw_var` if given, and what is in `more` by AnnData's names."""
     import anndata
     import scipy.sparse
 
-    for frame in (obs, var):
-        frame.columns = [str(c) for c in frame.columns]
-    x = scipy.sparse.csr_matrix((len(obs), len(var)), dtype=np.float32)
+    def x(genes: int) -> Any:
+        return scipy.sparse.csr_matrix((len(obs), genes), dtype=np.float32)
+
+    raw = None if raw_var is None else {"X": x(len(raw_var)), "var": raw_var, "varm": {}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = anndata.AnnData(X=x, obs=obs, var=var, obsm=obsm, **more)
-    return Source(what, obs, var, matrices, _shell.of_anndata(whole, what))
+        return anndata.AnnData(X=x(len(var)) if has_x else None, obs=obs, var=var, raw=raw, **more)
 
 
 def matrix(origin: str, values: Any, what: str) -> Matrix:

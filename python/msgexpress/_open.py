@@ -132,7 +132,12 @@ def _directory(path: Path, choices: Choices) -> Source:
         return _ebi.source(directory)
     found = _tenx.mtx_files(path, choices.prefix)
     if found is not None:
-        return _tenx.mtx_source(found, choices.feature_types)
+        made = _tenx.mtx_source(found, choices.feature_types)
+        made.prefixed = True
+        return made
+    packed = [p.name for p in sorted(directory.iterdir()) if p.suffix == ".zip" and p.name.startswith("E-")]
+    if packed:
+        raise InvalidError(f"{directory} has archives of the Expression Atlas ({', '.join(packed)}): unpack them there")
     raise InvalidError(
         f"{directory} is neither a 10x mtx directory (matrix.mtx, barcodes.tsv, features.tsv or genes.tsv) nor an EBI bundle (*.mtx, *.mtx_rows, *.mtx_cols) "
         "nor AnnData in zarr"

@@ -92,6 +92,14 @@ _IN_THE_SHELL = {
     'orientation="genes_by_cells"': "--orientation genes_by_cells",
     'orientation="cells_by_genes"': "--orientation cells_by_genes",
     "orientation=": "--orientation",
+    'join="inner"': "--join inner",
+    'join="outer"': "--join outer",
+    'fill_value=0, as if none was found, or fill_value=float("nan")': "--fill-value 0, as if none was found, or --fill-value nan",
+    "fill_value=": "--fill-value",
+    "prefix=": "--prefix ",
+    "batch=": "--batch",
+    "on=": "--on ",
+    "clash=": "--clash ",
     "feature_types= ": "--feature-types ",
     "feature_types=": "--feature-types ",
     "(replace=True, in the shell --replace)": "(--replace)",
@@ -119,13 +127,18 @@ def _in_the_shell(text: str) -> str:
 
 
 def _ingest(a: argparse.Namespace) -> int:
-    from ._open import Choices, open_source
+    from ._open import Choices
+    from ._several import Joining, open_sources
     from ._source import ALL_LAYERS, Layers
 
     _fleet_of(a)
     # The source first: where it is no good, no fleet is made.
     layers = Layers.chosen(a.layers, a.layer) if a.layers or a.no_layers else ALL_LAYERS
-    source = open_source(a.file, Choices(a.genome, a.feature_types, layers, a.modality, a.orientation))
+    batch = a.batch if not a.label else {a.batch or "batch": a.label}
+    prefix = a.prefix[0] if a.prefix and len(a.prefix) == 1 and batch is None else a.prefix
+    clash = dict(answer.split("=", 1) for answer in a.clash) if a.clash else None
+    sources = a.file if len(a.file) > 1 else a.file[0]
+    source = open_sources(sources, Choices(a.genome, a.feature_types, layers, a.modality, a.orientation), prefix, Joining(batch, a.join, a.on, a.fill_value, clash))
     try:
         source.arrange(a.layer)
         with _open(a, create=True) as db:
@@ -452,8 +465,8 @@ def _parser() -> argparse.ArgumentParser:
             )
         return sub
 
-    p = command("ingest", _ingest, "store an h5ad or 10x .h5 file, a 10x mtx directory or an EBI bundle")
-    p.add_argument("file", metavar="FILE", help="the file, or the directory of files")
+    p = command("ingest", _ingest, "store an expression matrix: h5ad, h5mu, loom, zarr, 10x .h5 or mtx, an EBI bundle, or text of genes by cells")
+    p.add_argument("file", metavar="FILE", nargs="+", help="the file, or the directory of files; several become one data set")
     p.add_argument("--to", required=True, type=_name, metavar="DOMAIN/DATASET", help="its name on the fleet")
     p.add_argument("--drives", type=_positive, metavar="N", help="how many drives a new fleet gets (default 4)")
     p.add_argument("--layer", metavar="NAME", help="the matrix that the data set is about: a layer, or raw (default X)")
@@ -464,6 +477,14 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--modality", metavar="NAME", help="which AnnData of a MuData (h5mu, zarr) with several")
     p.add_argument("--orientation", choices=("genes_by_cells", "cells_by_genes"), help="what the rows of a text file are, where names do not say it")
     p.add_argument("--feature-types", type=_types, metavar="TYPE,...|all", help="which features of a 10x file are the matrix (default: Gene Expression); others are kept apart")
+    several = p.add_argument_group("several files as one data set")
+    several.add_argument("--batch", metavar="COLUMN", help="the obs column that says which file a cell is from (default batch)")
+    several.add_argument("--label", action="append", metavar="NAME", help="what that column calls a file, once for each (default: the files' names)")
+    several.add_argument("--prefix", action="append", metavar="TEXT", help="of a directory of several 10x matrices, the one whose files' names begin so; may be repeated")
+    several.add_argument("--join", choices=("inner", "outer"), help="where genes differ: those that all files have, or all of them")
+    several.add_argument("--on", metavar="COLUMN", help="the var column by which genes are the same (default: their names)")
+    several.add_argument("--fill-value", type=float, metavar="0|nan", help="with --join outer, what a file has for genes that it lacks")
+    several.add_argument("--clash", action="append", type=_answer, metavar="COLUMN=text|number|drop", help="what an obs column becomes whose type differs between files")
     p.add_argument("--replace", action="store_true", help="put it in the place of a data set of that name")
 
     p = command("ls", _ls, "list the expression data sets")
@@ -515,6 +536,12 @@ def _token(text: str) -> str:
     """A token as far as it can be checked without a host. The message does not repeat it: it is a secret."""
     if not re.fullmatch(r"[!-~]+", text):
         raise argparse.ArgumentTypeError("a token has no spaces and no special characters")
+    return text
+
+
+def _answer(text: str) -> str:
+    if text.partition("=")[2] not in ("text", "number", "drop"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not say what an obs column becomes: write COLUMN=text, COLUMN=number or COLUMN=drop")
     return text
 
 
