@@ -177,9 +177,9 @@ def joined(sources: list[Source], columns: dict[str, list[Any]], joining: Joinin
         there = [next(m for m in source.matrices if m.origin == origin) for source in sources]
         own = genes
         if origin == "raw/X":
-            raw = own = _Genes(whats, [source.raw_var for source in sources], joining, "genes of raw")  # type: ignore[misc]
+            raw = own = _Genes(whats, [source.raw_var for source in sources], joining, "genes of raw")
         elif origin.startswith(_features.ORIGIN):
-            own = _Genes(whats, [m.var for m in there], joining, origin)  # type: ignore[misc]
+            own = _Genes(whats, [m.var for m in there], joining, origin)
         made = _matrix(origin, there, own, [len(frame) for frame in obs], joining.fill_value)
         made.var = own.var if any(m.var is not None for m in there) else None
         matrices.append(made)
@@ -208,7 +208,7 @@ class _Genes:
     index: pd.Index
     var: pd.DataFrame
 
-    def __init__(self, whats: list[str], frames: list[pd.DataFrame], joining: Joining, what: str) -> None:
+    def __init__(self, whats: list[str], frames: list[Any], joining: Joining, what: str) -> None:
         import anndata
         import scipy.sparse
 
