@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,6 +79,47 @@ class Dataset(Testing):
         if _ascending(cell_order, whole.n_obs) and _ascending(gene_order, whole.n_vars):
             return whole
         return whole[cell_order, gene_order].copy()
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str | None = None,  # noqa: A002
+        genes: Any = None,
+        cells: Any = None,
+        layer: str | None = None,
+        replace: bool = False,
+    ) -> list[str]:
+        """Writes the data set, or the given genes and cells of it, as files for other programs; gives the files' names.
+        They are whole or not there. Memory stays bounded: matrices are read and written in parts.
+
+        Parameters
+        ----------
+        path
+            ``x.h5ad``: everything that `to_anndata` gives. ``x.parquet``: a row for each value above or below zero
+            (gene, cell, value), with ``x.obs.parquet`` and ``x.var.parquet`` next to it. A directory (``x/``): the
+            files of Cell Ranger 3, ``matrix.mtx.gz``, ``barcodes.tsv.gz`` and ``features.tsv.gz``.
+        format
+            ``"h5ad"``, ``"parquet"`` or ``"mtx"``, where the path alone does not say it.
+        genes, cells
+            A boolean mask, names or numbers, in the order wanted; None for all.
+        layer
+            For Parquet and mtx, which matrix: None for the main one, or one of `layers`.
+        replace
+            True: overwrite what is there. False: that is a `ConflictError`.
+
+        Raises
+        ------
+        InvalidError
+            The format is not said; or there are names or values that it can't hold.
+        NotFoundError
+            A gene, a cell, a layer or the parent directory is not there.
+        ExhaustedError
+            There is no room on the disk.
+        """
+        from . import _write
+
+        return _write.export(self, os.fspath(path), format, genes, cells, layer, replace)[0]
 
     def _part(self, genes: np.ndarray | None, cells: np.ndarray | None) -> anndata.AnnData:
         """Everything of the given genes and cells, and `raw` whole."""

@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("MSGX_DEBUG"):
             raise
         print(f"msgx: {_sentence(e)}", file=sys.stderr)
-        if isinstance(e, _NotWritten):
+        if type(e).__name__ == "NotWritten":  # see `_write_h5ad`
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)
@@ -67,13 +67,6 @@ class _UsageError(Exception):
 
 class _InTheWay(OSError):
     """What is on the disk does not allow what the call asks for."""
-
-
-class _NotWritten(OSError):
-    """An HDF5 file could not be written.
-
-    HDF5 can't flush what it holds of the file, and crashes when it tries that at the end of the process.
-    """
 
 
 #: Genes of each group that `de` shows on a terminal.
@@ -254,42 +247,32 @@ def _what_values(a: argparse.Namespace) -> str:
 
 
 def _export(a: argparse.Namespace) -> int:
-    if not a.out.lower().endswith(".h5ad"):
-        raise _UsageError(f"an h5ad file ends in .h5ad: say {a.out.rstrip('.')}.h5ad")
-    if os.path.exists(a.out) and not a.force:
-        raise _InTheWay(f"{a.out} exists already: choose another name, or --force")
-    _check_parent(a.out)
-    import anndata
+    from skytether import InvalidError
 
-    from . import _shell
+    from . import _write
 
+    try:
+        kind = _write.format_of(a.out, a.format)
+    except InvalidError as e:
+        raise _UsageError(str(e)) from e
+    there = next((file for file in _write.targets(a.out, kind) if os.path.exists(file)), None)
+    if there is not None and not a.force:
+        raise _InTheWay(f"{there} exists already: choose another name, or --force")
+    _check_parent(a.out.rstrip("/" + os.sep))
     with _open(a) as db:
-        adata = db[a.name].to_anndata()
-        wrong = _shell.name_in_the_way(adata)
-        if wrong is not None:
-            raise _InTheWay(f"{a.name} has a name that h5ad files can't hold: {wrong}; use to_anndata() in Python, or rename it and ingest it again")
-        aside = f"{a.out}.part"
-        hooks = sys.excepthook, sys.unraisablehook
-        # Where the disk is full, objects of HDF5 print a traceback each as they are deleted: one line is enough.
-        sys.excepthook = sys.unraisablehook = lambda *_: None
-        try:
-            # Text stays text: what was ingested is what is written.
-            with anndata.settings.override(allow_write_nullable_strings=True):
-                adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
-            os.replace(aside, a.out)
-        except (OSError, RuntimeError) as e:
-            # HDF5 has the system's number in its text, and h5py not always in its error.
-            found = re.search(r"\berrno = (\d+)", str(e))
-            number = getattr(e, "errno", None) or (int(found[1]) if found else None)
-            raise _NotWritten(f"cannot write {a.out}: {os.strerror(number) if number else e}") from e
-        except (ValueError, TypeError, KeyError, NotImplementedError) as e:
-            raise _InTheWay(f"{a.name} can't be written as an h5ad file: {_shell.unwritable(e)}") from e
-        finally:
-            sys.excepthook, sys.unraisablehook = hooks
-            if os.path.exists(aside):
-                os.remove(aside)
-    print(f"wrote {a.out}: {adata.n_obs:,} cells x {adata.n_vars:,} genes", file=sys.stderr)
+        files, (cells, genes) = _write.export(db[a.name], a.out, kind, _listed(a.genes), _listed(a.cells), a.layer, True)
+    print(f"wrote {', '.join(files)}: {cells:,} cells x {genes:,} genes", file=sys.stderr)
     return 0
+
+
+def _listed(given: str | None) -> list[str] | None:
+    """The names that an option gives: with commas between them, or the lines of a file (``@FILE``)."""
+    if given is None:
+        return None
+    if not given.startswith("@"):
+        return [name.strip() for name in given.split(",") if name.strip()]
+    with open(given[1:], encoding="utf-8") as lines:
+        return [line.strip() for line in lines if line.strip()]
 
 
 def _drop(a: argparse.Namespace) -> int:
@@ -508,10 +491,14 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
     p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf, .jpg and what else matplotlib writes) for one group, else one per group in DIR")
 
-    p = command("export", _export, "write a data set as an h5ad file")
+    p = command("export", _export, "write a data set as an h5ad file, as Parquet, or as a 10x mtx directory")
     p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
-    p.add_argument("out", metavar="OUT.h5ad", help="the file to write")
-    p.add_argument("--force", action="store_true", help="overwrite the file")
+    p.add_argument("out", metavar="OUT", help="OUT.h5ad, OUT.parquet (with OUT.obs.parquet and OUT.var.parquet), or OUT/ for a 10x mtx directory")
+    p.add_argument("--format", choices=("h5ad", "parquet", "mtx"), help="where OUT does not say it")
+    p.add_argument("--genes", metavar="NAME,...|@FILE", help="just these genes, in this order; @FILE has one a line")
+    p.add_argument("--cells", metavar="NAME,...|@FILE", help="just these cells")
+    p.add_argument("--layer", metavar="NAME", help="for Parquet and mtx, another matrix than the main one")
+    p.add_argument("--force", action="store_true", help="overwrite what is there")
 
     p = command("drop", _drop, "remove a data set")
     p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
