@@ -64,9 +64,9 @@ def targets(path: str, format: str) -> list[str]:  # noqa: A002
     return [os.path.join(path, name) for name in ("matrix.mtx.gz", "barcodes.tsv.gz", "features.tsv.gz")]
 
 
-def export(ds: Dataset, path: str, format: str | None, genes: Any, cells: Any, layer: str | None, replace: bool) -> tuple[list[str], tuple[int, int]]:  # noqa: A002
+def export(ds: Dataset, path: str, wanted: str | None, genes: Any, cells: Any, layer: str | None, replace: bool) -> tuple[list[str], tuple[int, int]]:
     """Writes `ds`; the files, and the numbers of cells and genes. The arguments are those of `Dataset.export`."""
-    kind = format_of(path, format)
+    kind = format_of(path, wanted)
     files = targets(path, kind)
     if kind == "h5ad" and layer is not None:
         raise InvalidError("an h5ad file has all layers: leave layer= out")

@@ -33,7 +33,7 @@ class NotWritten(ExhaustedError):
 
 
 def write(ds: Dataset, path: str, genes: np.ndarray | None, cells: np.ndarray | None) -> tuple[int, int]:
-    """Writes all of `ds`, or some genes and cells of it (numbers), to `path`; what is unfinished is in a file next to it.
+    """Writes all of `ds`, or some genes and cells of it (numbers), to `path`. An unfinished file is next to it.
 
     Gives the numbers of cells and genes.
 
