@@ -1,4 +1,4 @@
-"""AnnData whose matrices stay on the drives: slices are what AnnData in memory gives, and read no more than they need."""
+"""AnnData whose matrices stay on the drives: slices are those of AnnData in memory, and read what they need."""
 
 from __future__ import annotations
 
