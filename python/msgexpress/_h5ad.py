@@ -12,7 +12,7 @@ import numpy as np
 from skytether import CorruptError, InvalidError
 
 from . import _features, _h5, _shell, _tiles
-from ._hints import chosen_modality
+from ._hints import chosen_modality, of_all_modalities
 from ._source import ALL_LAYERS, Encoding, Layers, Matrix, Source, push_compressed
 
 
@@ -64,7 +64,10 @@ def source(path: str, layers: Layers = ALL_LAYERS, modality: str | None = None) 
     raw_var = adata.raw.var if raw_genes is not None else None
     made = Source(path, adata.obs, adata.var, found, shell, raw_var, log1p_base(adata.uns, path), opened.close, left_out=left_out)
     made.modal = chosen is not None
-    made.note = _features.mixed(path, adata.var["feature_types"]) if "feature_types" in adata.var else None
+    notes = [_features.mixed(path, adata.var["feature_types"]) if "feature_types" in adata.var else None]
+    if chosen is not None and isinstance(opened.get("obs"), h5py.Group):
+        notes.append(of_all_modalities(path, map(_h5.text, opened["obs"].attrs.get("column-order", ())), there or [], adata.obs.columns))
+    made.note = "; ".join(filter(None, notes)) or None
     return made
 
 

@@ -53,3 +53,11 @@ def chosen_modality(what: str, asked: str | None, there: list[str] | None) -> st
     if asked not in there:
         raise InvalidError(f"{what} has no modality {asked!r}: it has {listed}{instead(asked, there)}")
     return asked
+
+
+def of_all_modalities(what: str, columns: Iterable[Any], there: list[str], known: Iterable[Any]) -> str | None:
+    """A warning about obs columns that a MuData has for its modalities together, and that are in none of them; None
+    where there are none. `columns` are those of its own obs, `known` those of the modality that is read."""
+    own = [str(column) for column in columns]
+    left = [column for column in own if not column.startswith(tuple(f"{name}:" for name in there)) and column not in set(map(str, known))]
+    return f"{what}: obs columns of all modalities together are left out: {', '.join(left)}" if left else None

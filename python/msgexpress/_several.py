@@ -249,7 +249,7 @@ def _keys(frame: pd.DataFrame, on: str | None, where: str, what: str) -> pd.Inde
             raise InvalidError(f"{where}: {int(column.isna().sum()):,} {what} have no {on!r}: join by another column, or by their names")
         keys = pd.Index(column.astype(str).to_numpy(object))
     else:
-        raise InvalidError(f"{where} has no var column {on!r} to join by: it has {', '.join(map(repr, frame.columns)) or 'none'}{instead(on, frame.columns)}")
+        raise InvalidError(f"{where} has no {'raw.var' if what == 'genes of raw' else 'var'} column {on!r} to join by: it has {', '.join(map(repr, frame.columns)) or 'none'}{instead(on, frame.columns)}")
     if not keys.is_unique:
         twice = keys[keys.duplicated()]
         ids = next((c for c in ("gene_ids", "gene_id", "feature_id", "Accession") if c in frame.columns and c != on and frame[c].is_unique), None)

@@ -17,7 +17,7 @@ import numpy as np
 from skytether import CorruptError, InvalidError, SkytetherError, UnsupportedError
 
 from . import _features, _h5, _h5ad, _shell, _tiles
-from ._hints import chosen_modality
+from ._hints import chosen_modality, of_all_modalities
 from ._source import ALL_LAYERS, Encoding, Layers, Matrix, Source, push_compressed
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def source(path: str, layers: Layers = ALL_LAYERS, modality: str | None = None) 
     try:
         there = list(root["mod"].keys()) if "mod" in root else None
         chosen = chosen_modality(path, modality, there)
+        columns = root["obs"].attrs.get("column-order", ()) if chosen is not None and "obs" in root else ()
         if chosen is not None:
             root = root["mod"][chosen]
         if "obs" not in root or "var" not in root:
@@ -71,7 +72,9 @@ def source(path: str, layers: Layers = ALL_LAYERS, modality: str | None = None) 
         close()
         raise
     made.modal = chosen is not None
-    made.note = _features.mixed(path, adata.var["feature_types"]) if "feature_types" in adata.var else None
+    notes = [_features.mixed(path, adata.var["feature_types"]) if "feature_types" in adata.var else None]
+    notes.append(of_all_modalities(path, columns, there or [], adata.obs.columns))
+    made.note = "; ".join(filter(None, notes)) or None
     return made
 
 

@@ -67,6 +67,22 @@ def test_dense_chunks_of_any_shape_are_read_in_parts(db, tmp_path, chunks, monke
     assert_same(ad.read_zarr(place), db.ingest(place, "t/x").to_anndata())
 
 
+@pytest.mark.parametrize("chunks", [(60, 3), (7, 3)])
+def test_dense_chunks_of_h5ad_are_read_in_parts_too(db, tmp_path, chunks, monkeypatch):
+    import h5py
+
+    from msgexpress import _tiles
+
+    monkeypatch.setattr(_tiles.spans, "__defaults__", (150,))
+    adata = rich(counts())
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    with h5py.File(tmp_path / "a.h5ad", "r+") as file:
+        attributes = dict(file["X"].attrs)
+        del file["X"]
+        file.create_dataset("X", data=adata.X, chunks=chunks, compression="gzip").attrs.update(attributes)
+    assert_same(adata, db.ingest(tmp_path / "a.h5ad", "t/x").to_anndata())
+
+
 def test_ranges_that_end_within_chunks_are_whole(tmp_path):
     from msgexpress import _zarr
 
