@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ._testing import Testing
 if TYPE_CHECKING:
     import anndata
     import pandas as pd
+
+    #: Gives a matrix: its table, and the genes and cells wanted (None for all).
+    Reader = Callable[[str, np.ndarray | None, np.ndarray | None], Any]
 
 
 class Dataset(Testing):
@@ -35,7 +39,7 @@ class Dataset(Testing):
         one = [[c] if isinstance(c, (str, int, np.integer)) and not isinstance(c, (bool, np.bool_)) else c for c in (cells, genes)]
         return self.to_anndata(cells=None if whole[0] else one[0], genes=None if whole[1] else one[1])
 
-    def to_anndata(self, genes: Any = None, cells: Any = None, *, features: str | None = None) -> anndata.AnnData:
+    def to_anndata(self, genes: Any = None, cells: Any = None, *, features: str | None = None, lazy: bool = False) -> anndata.AnnData:
         """The data set as an AnnData in memory: what went in, or the given genes and cells of it.
 
         Zeros that a sparse matrix stored explicitly are not stored, and so do not come back as such.
@@ -49,6 +53,10 @@ class Dataset(Testing):
             what comes back for some of them is an AnnData of raw's values and genes, without X's and the layers.
         features
             One of `other_features`: an AnnData of these, with everything about the cells; `genes` chooses among them.
+        lazy
+            True: X, layers and raw stay on the drives, each as a matrix that is read when it is sliced:
+            ``adata[cells, genes].X``, ``adata.obs_vector(gene)``. ``adata[cells, genes].to_memory(copy=True)`` is an
+            AnnData that all of scanpy works on; its functions do not take the lazy one itself.
 
         Raises
         ------
@@ -66,12 +74,21 @@ class Dataset(Testing):
             names = self._genes.index if own is None else own.index
             gene_at = None if genes is None else _select.positions(genes, names, "gene" if own is None else "feature", self._genes if own is None else own)
             cell_at = None if cells is None else _select.positions(cells, self._shell.obs.index, "cell")
-            gene_set = None if gene_at is None else np.unique(gene_at)
-            cell_set = None if cell_at is None else np.unique(cell_at)
-            if own is not None and features is not None:
-                whole = self._features_part(self._feature_table(features), own, gene_set, cell_set)
+            # What is lazy is put in order when it is read.
+            gene_set = gene_at if gene_at is None or lazy else np.unique(gene_at)
+            cell_set = cell_at if cell_at is None or lazy else np.unique(cell_at)
+            if lazy:
+                from . import _lazy
+
+                read: Reader = lambda table, genes, cells: _lazy.of(self, table, genes, cells)  # noqa: E731
             else:
-                whole = self._raw_part(gene_set, cell_set) if self._swapped and gene_set is not None else self._part(gene_set, cell_set)
+                read = self._matrix_part
+            if own is not None and features is not None:
+                whole = self._features_part(self._feature_table(features), own, gene_set, cell_set, read)
+            else:
+                whole = self._raw_part(gene_set, cell_set, read) if self._swapped and gene_set is not None else self._part(gene_set, cell_set, read)
+        if lazy:
+            return whole
         # In the order and as often as asked for.
         cell_order = slice(None) if cell_at is None else np.searchsorted(cell_set, cell_at)
         gene_order = slice(None) if gene_at is None else np.searchsorted(gene_set, gene_at)
@@ -79,14 +96,55 @@ class Dataset(Testing):
             return whole
         return whole[cell_order, gene_order].copy()
 
-    def _part(self, genes: np.ndarray | None, cells: np.ndarray | None) -> anndata.AnnData:
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str | None = None,  # noqa: A002
+        genes: Any = None,
+        cells: Any = None,
+        layer: str | None = None,
+        replace: bool = False,
+    ) -> list[str]:
+        """Writes the data set, or the given genes and cells of it, as files for other programs; gives the files' names.
+        They are whole or not there. Memory stays bounded: matrices are read and written in parts.
+
+        Parameters
+        ----------
+        path
+            ``x.h5ad``: everything that `to_anndata` gives. ``x.parquet``: a row for each value above or below zero
+            (gene, cell, value), with ``x.obs.parquet`` and ``x.var.parquet`` next to it. A directory (``x/``): the
+            files of Cell Ranger 3, ``matrix.mtx.gz``, ``barcodes.tsv.gz`` and ``features.tsv.gz``.
+        format
+            ``"h5ad"``, ``"parquet"`` or ``"mtx"``, where the path alone does not say it.
+        genes, cells
+            A boolean mask, names or numbers, in the order wanted; None for all.
+        layer
+            For Parquet and mtx, which matrix: None for the main one, or one of `layers`.
+        replace
+            True: overwrite what is there. False: that is a `ConflictError`.
+
+        Raises
+        ------
+        InvalidError
+            The format is not said; or there are names or values that it can't hold.
+        NotFoundError
+            A gene, a cell, a layer or the parent directory is not there.
+        ExhaustedError
+            There is no room on the disk.
+        """
+        from . import _write
+
+        return _write.export(self, os.fspath(path), format, genes, cells, layer, replace)[0]
+
+    def _part(self, genes: np.ndarray | None, cells: np.ndarray | None, read: Reader) -> anndata.AnnData:
         """Everything of the given genes and cells, and `raw` whole."""
         import anndata
 
         # Callers get copies, which they may change.
         bare = self._shell_part(cells, genes)
         stored = {table: kept for table, kept in self._kept["matrices"].items() if not kept["origin"].startswith(_features.ORIGIN)}
-        matrices = {kept["origin"]: self._matrix_part(table, None if kept["origin"] == "raw/X" else genes, cells) for table, kept in stored.items()}
+        matrices = {kept["origin"]: read(table, None if kept["origin"] == "raw/X" else genes, cells) for table, kept in stored.items()}
         raw = None
         if "raw/X" in matrices and bare.raw is not None:
             raw = {"X": matrices["raw/X"], "var": bare.raw.var.copy(), "varm": {k: copy.deepcopy(v) for k, v in bare.raw.varm.items()}}
@@ -103,14 +161,14 @@ class Dataset(Testing):
             raw=raw,
         )
 
-    def _raw_part(self, genes: np.ndarray, cells: np.ndarray | None) -> anndata.AnnData:
+    def _raw_part(self, genes: np.ndarray, cells: np.ndarray | None, read: Reader) -> anndata.AnnData:
         """Raw's values of the given genes of raw, with everything about the cells."""
         import anndata
 
         bare = self._shell_part(cells, None)
         raw = self._shell.raw
         return anndata.AnnData(
-            X=self._matrix_part("x", genes, cells),
+            X=read("x", genes, cells),
             obs=bare.obs,
             var=raw.var.iloc[genes].copy(),
             uns=copy.deepcopy(dict(bare.uns)),
@@ -119,13 +177,13 @@ class Dataset(Testing):
             obsp=dict(bare.obsp),
         )
 
-    def _features_part(self, table: str, var: pd.DataFrame, features: np.ndarray | None, cells: np.ndarray | None) -> anndata.AnnData:
+    def _features_part(self, table: str, var: pd.DataFrame, features: np.ndarray | None, cells: np.ndarray | None, read: Reader) -> anndata.AnnData:
         """Features of another type, with everything about the cells."""
         import anndata
 
         bare = self._shell_part(cells, None)
         return anndata.AnnData(
-            X=self._matrix_part(table, features, cells),
+            X=read(table, features, cells),
             obs=bare.obs,
             var=var if features is None else var.iloc[features].copy(),
             uns=copy.deepcopy(dict(bare.uns)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
 
 import skytether
 from skytether import Fleet, InvalidError
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import anndata
 
     from ._source import Source
+
+    #: What one source of an ingest may be.
+    Source_ = Union[str, os.PathLike[str], anndata.AnnData]
 
 
 def open(path: str | os.PathLike[str], drives: int | None = None, **options: Any) -> MsgExpress:  # noqa: A001
@@ -37,7 +40,7 @@ class MsgExpress:
 
     def ingest(
         self,
-        source: str | os.PathLike[str] | anndata.AnnData,
+        source: Source_ | Sequence[Source_] | Mapping[str, Source_],
         name: str,
         layer: str | None = None,
         replace: bool = False,
@@ -45,14 +48,25 @@ class MsgExpress:
         genome: str | None = None,
         feature_types: str | Sequence[str] | None = None,
         layers: Iterable[str] | None = ALL_LAYERS,  # type: ignore[assignment]
+        prefix: str | Sequence[str] | None = None,
+        batch: str | Sequence[str] | Mapping[str, Sequence[Any]] | None = None,
+        *,
+        modality: str | None = None,
+        orientation: str | None = None,
+        join: str | None = None,
+        on: str | None = None,
+        fill_value: float | None = None,
+        clash: Mapping[str, str] | None = None,
     ) -> Dataset:
         """Stores an expression matrix and all that belongs to it under `name`; all of it or nothing.
 
         Parameters
         ----------
         source
-            An h5ad file, a 10x ``.h5`` file, a 10x mtx directory (of version 2 or 3), an EBI Expression Atlas bundle
-            (its directory), or an AnnData in memory. Files are streamed.
+            An h5ad file, one AnnData of an h5mu file, AnnData in zarr (a directory or its ``.zip``), a loom file, a 10x
+            ``.h5`` file, a 10x mtx directory (of version 2 or 3), an EBI Expression Atlas bundle (its directory), or a
+            text file of genes by cells (``.csv``, ``.tsv``, ``.txt``, with ``.gz`` or not). Or an AnnData in memory or
+            backed. Files are streamed. A list of these, or a dict of them by label, becomes one data set.
         name
             ``domain/dataset``.
         layer
@@ -74,20 +88,40 @@ class MsgExpress:
         layers
             Which layers of an AnnData to keep in addition to X and raw: their names; None for none; left out, all.
             The one that `layer` names is kept in any case.
+        prefix
+            Of a directory with the files of several 10x matrices, as GEO has them, the one whose names begin so; or
+            several, which become one data set.
+        batch
+            For several sources: the obs column that says which source a cell is from (``"batch"`` by default), or the
+            sources' labels, or both as ``{"donor": ["d1", "d2"]}``. Labels are the dict's keys, else the files' names.
+            For a directory of several 10x matrices it means all of them.
+        modality
+            Which AnnData of a MuData (h5mu, or zarr) with several.
+        orientation
+            What the rows of a text file are: ``"genes_by_cells"`` or ``"cells_by_genes"``. Left out, names decide.
+        join
+            For sources with different genes: ``"inner"`` for those that all have, or ``"outer"`` for all.
+        on
+            The var column by which genes of several sources are the same; by default their names.
+        fill_value
+            With ``join="outer"``, what a source has for genes that it lacks: 0 (as if counted and not found) or NaN.
+        clash
+            For obs columns whose types differ between sources: ``"text"``, ``"number"`` or ``"drop"``, by column.
 
         Raises
         ------
         CorruptError
             The input is cut short or damaged.
         InvalidError
-            It is none of the above; it holds names or values that can't be kept (the text has their place); `layer`,
-            `genome`, `feature_types` or one of `layers` is not there.
+            It is none of the above; it holds names or values that can't be kept (the text has their place); a choice
+            is needed, or what it names is not there.
         UnsupportedError
             It holds something that the installed anndata can't read.
         """
-        from . import _open
+        from . import _open, _several
 
-        made = _open.open_source(source, genome, feature_types, Layers.chosen(layers, layer))
+        choices = _open.Choices(genome, feature_types, Layers.chosen(layers, layer), modality, orientation)
+        made = _several.open_sources(source, choices, prefix, _several.Joining(batch, join, on, fill_value, clash))
         try:
             made.arrange(layer)
             return self._store(made, name, replace, progress)

@@ -1,5 +1,6 @@
 """Bundles of EBI's Single Cell Expression Atlas: a Matrix Market file with its row and column names,
-clusters, and cell metadata."""
+clusters, and cell metadata. The files may be in one directory, as in a bundle, or in one directory for each archive of
+the website (``E-CURD-55-quantification-raw-files``, ``E-CURD-55-marker-genes-files``, ...)."""
 
 from __future__ import annotations
 
@@ -23,21 +24,34 @@ if TYPE_CHECKING:
 #: Files of coordinates: E-MTAB-77.tsne_perplexity_25.tsv, E-MTAB-77.umap_n_neighbors_15.tsv.
 _EMBEDDING = re.compile(r".*\.((?:tsne|umap)[^.]*)\.tsv(?:\.gz)?", re.I)
 _COUNTS = "aggregated_filtered_counts"
-_NORMALISED = "aggregated_filtered_normalised_counts"
+#: Other matrices of the same genes and cells, and the layers that they become.
+_OTHERS = {"aggregated_filtered_normalised_counts": "normalised", "expression_tpm": "tpm"}
+#: Marker genes of a clustering by its number of clusters, or of an annotation by its name; and statistics of them.
+_MARKERS = re.compile(r".*\.(marker_genes|marker_stats)_(.+?)\.tsv(?:\.gz)?", re.I)
+#: Columns of these files that are numbers.
+_NUMBERS = ("rank", "scores", "logfoldchanges", "pvals", "pvals_adj", "marker_p_value", "mean_expression", "median_expression")
 
 
 def is_bundle(directory: Path) -> bool:
     """Whether a directory holds a bundle."""
-    return any(directory.glob("*.mtx_rows*"))
+    return any(".mtx_rows" in path.name for path in _there(directory))
+
+
+def _there(directory: Path) -> list[Path]:
+    """The files of a bundle: those of the directory, and of the directories that the website's archives unpack to."""
+    found = sorted(directory.iterdir())
+    inside = [path for sub in found if sub.is_dir() and re.match(r"E-[A-Z]+-\d+", sub.name) for path in sorted(sub.iterdir())]
+    return [path for path in [*found, *inside] if path.is_file()]
 
 
 def source(directory: Path) -> Source:
-    """A bundle: counts as X, normalised counts (where they are there, for the same genes and cells) as
-    the layer ``normalised``.
+    """A bundle: counts as X, normalised counts and TPM (where they are there, for the same genes and cells) as the
+    layers ``normalised`` and ``tpm``.
 
     obs gets the columns of ``cell_metadata.tsv`` and ``ExpDesign-*.tsv``, a categorical column ``clusters_<K>`` per row
     of ``clusters.tsv``, and ``clusters``, the clustering that the bundle marks as chosen. obsm gets the embeddings
-    (``*.tsne_perplexity_25.tsv`` as ``X_tsne_perplexity_25``). Genes are named as in ``mtx_rows``.
+    (``*.tsne_perplexity_25.tsv`` as ``X_tsne_perplexity_25``). uns gets the tables of marker genes:
+    ``uns["marker_genes"]["17"]`` those of ``clusters_17``. Genes are named as in ``mtx_rows``.
 
     Raises
     ------
@@ -50,7 +64,8 @@ def source(directory: Path) -> Source:
 
     from . import _memory
 
-    files = _files(directory, _COUNTS) or _files(directory, _NORMALISED) or _files(directory, "")
+    there = _there(directory)
+    files = next((found for stem in (_COUNTS, *_OTHERS, "") if (found := _files(directory, there, stem)) is not None), None)
     if files is None:
         raise NotFoundError(f"{directory} has no complete matrix: .mtx, .mtx_rows and .mtx_cols belong together")
     mtx, genes, cells = files
@@ -61,26 +76,58 @@ def source(directory: Path) -> Source:
         var["gene_name"] = second
     obs = pd.DataFrame(index=barcodes)
     notes: list[str] = []
-    for path in sorted([*directory.glob("*cell_metadata.tsv*"), *directory.glob("ExpDesign-*.tsv*")]):
-        _add_metadata(obs, path, notes)
-    for path in sorted(directory.glob("*clusters.tsv*")):
-        _add_clusters(obs, path, notes)
+    for path in there:
+        if re.match(r"(.*cell_metadata|ExpDesign-.*)\.tsv", path.name):
+            _add_metadata(obs, path, notes)
+    for path in there:
+        if re.match(r".*clusters\.tsv", path.name):
+            _add_clusters(obs, path, notes)
     matrices = [mtx_matrix("X", mtx, len(barcodes), len(names))]
-    normalised = _files(directory, _NORMALISED)
-    if normalised is not None and normalised[0] != mtx:
-        if named(normalised[1])[0] == names and named(normalised[2])[0] == barcodes:
-            matrices.append(mtx_matrix("layers/normalised", normalised[0], len(barcodes), len(names)))
+    for stem, layer in _OTHERS.items():
+        other = _files(directory, there, stem)
+        if other is None or other[0] == mtx:
+            continue
+        if named(other[1])[0] == names and named(other[2])[0] == barcodes:
+            matrices.append(mtx_matrix(f"layers/{layer}", other[0], len(barcodes), len(names)))
         else:
-            warnings.warn(f"{normalised[0]} is for other genes or cells than {mtx} and is left out", stacklevel=4)
-    made = _memory.frames_source(str(directory), obs, var, matrices, _embeddings(directory, obs, notes))
+            warnings.warn(f"{other[0]} is for other genes or cells than {mtx} and is left out", stacklevel=4)
+    made = _memory.frames_source(str(directory), obs, var, matrices, _embeddings(there, obs, notes), uns=_markers(there))
     made.note = "; ".join(notes) or None
     return made
 
 
-def _embeddings(directory: Path, obs: pd.DataFrame, notes: list[str]) -> dict[str, np.ndarray]:
+def _markers(there: list[Path]) -> dict[str, dict[str, pd.DataFrame]]:
+    """The tables of marker genes, by kind and by what they are of.
+
+    Raises
+    ------
+    CorruptError
+        A table has lines of other lengths, or a text where numbers are.
+    """
+    import pandas as pd
+
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    for path in there:
+        kind = _MARKERS.fullmatch(path.name)
+        if kind is None:
+            continue
+        rows = _tsv.rows(path)
+        if not rows or any(len(row) != len(rows[0]) for row in rows) or len(set(rows[0])) < len(rows[0]):
+            raise CorruptError(f"{path}: the lines do not all have the columns of the first, each of another name")
+        table = pd.DataFrame(rows[1:], columns=rows[0], index=[str(i) for i in range(len(rows) - 1)])
+        for column in set(_NUMBERS) & set(table.columns):
+            try:
+                table[column] = table[column].astype("float64")
+            except ValueError as e:
+                raise CorruptError(f"{path}: column {column!r} has what is no number: {e}") from e
+        found.setdefault(kind[1], {})[kind[2]] = table
+    return found
+
+
+def _embeddings(there: list[Path], obs: pd.DataFrame, notes: list[str]) -> dict[str, np.ndarray]:
     """The coordinates of the cells in each file of an embedding, NaN for cells that it does not name."""
     found = {}
-    for path in sorted(directory.iterdir()):
+    for path in there:
         kind = _EMBEDDING.fullmatch(path.name)
         if kind is None:
             continue
@@ -92,11 +139,11 @@ def _embeddings(directory: Path, obs: pd.DataFrame, notes: list[str]) -> dict[st
     return found
 
 
-def _files(directory: Path, stem: str) -> tuple[Path, Path, Path] | None:
+def _files(directory: Path, there: list[Path], stem: str) -> tuple[Path, Path, Path] | None:
     """The matrix whose name ends in `stem` with its row and column names, each compressed or not."""
     found = []
     for ending in (".mtx", ".mtx_rows", ".mtx_cols"):
-        hits = sorted(p for p in directory.iterdir() if p.name.removesuffix(".gz").endswith(stem + ending))
+        hits = [p for p in there if p.name.removesuffix(".gz").endswith(stem + ending)]
         if not hits:
             return None
         if len({p.name.removesuffix(".gz") for p in hits}) > 1:

@@ -1,9 +1,11 @@
-"""Hints for names that are not there."""
+"""Hints for names that are not there, and the choice of one of several."""
 
 from __future__ import annotations
 
 import difflib
 from typing import Any, Iterable
+
+from skytether import InvalidError
 
 
 def near(name: Any, there: Iterable[Any], most: int = 3) -> list[str]:
@@ -28,3 +30,34 @@ def instead(name: Any, there: Iterable[Any], most: int = 3) -> str:
 
 def _plain(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def chosen_modality(what: str, asked: str | None, there: list[str] | None) -> str | None:
+    """The modality that is meant of those that a file has (None: it has none, as it is no MuData); the only one, where
+    none is asked for.
+
+    Raises
+    ------
+    InvalidError
+        There are none to choose from, or several and none is asked for, or none is called so.
+    """
+    if there is None:
+        if asked is not None:
+            raise InvalidError(f"{what} has no modalities to choose from: leave modality= out (it is for MuData: h5mu and zarr)")
+        return None
+    listed = ", ".join(map(repr, there)) or "none"
+    if asked is None:
+        if len(there) == 1:
+            return there[0]
+        raise InvalidError(f"{what} is a MuData file of several modalities ({listed}): say with modality= which one" if there else f"{what} is a MuData file without a modality")
+    if asked not in there:
+        raise InvalidError(f"{what} has no modality {asked!r}: it has {listed}{instead(asked, there)}")
+    return asked
+
+
+def of_all_modalities(what: str, columns: Iterable[Any], there: list[str], known: Iterable[Any]) -> str | None:
+    """A warning about obs columns that a MuData has for its modalities together, and that are in none of them; None
+    where there are none. `columns` are those of its own obs, `known` those of the modality that is read."""
+    own = [str(column) for column in columns]
+    left = [column for column in own if not column.startswith(tuple(f"{name}:" for name in there)) and column not in set(map(str, known))]
+    return f"{what}: obs columns of all modalities together are left out: {', '.join(left)}" if left else None

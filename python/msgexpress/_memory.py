@@ -9,7 +9,7 @@ import numpy as np
 
 from skytether import UnsupportedError
 
-from . import _features, _h5, _h5ad, _shell
+from . import _backed, _features, _h5, _h5ad, _shell
 from ._source import ALL_LAYERS, Encoding, Layers, Matrix, Source, push_compressed, push_dense
 
 if TYPE_CHECKING:
@@ -21,10 +21,12 @@ def source(adata: anndata.AnnData, what: str = "AnnData", layers: Layers = ALL_L
     """An AnnData object as a source, with those of its layers that `layers` has. Nothing of it is copied, let alone
     changed."""
     if adata.isbacked:
-        raise UnsupportedError(f"this AnnData is backed by {adata.filename}: ingest that file, or adata.to_memory()")
-    found = [] if adata.X is None else [matrix("X", adata.X, what)]
+        what = f"AnnData backed by {adata.filename}"
+        found = _backed.matrices(adata, what)
+    else:
+        found = [] if adata.X is None else [matrix("X", adata.X, what)]
     raw = adata.raw
-    if raw is not None:
+    if raw is not None and not adata.isbacked:
         found.append(matrix("raw/X", raw.X, what))
     left_out = set()
     for name, values in adata.layers.items():
@@ -39,18 +41,27 @@ def source(adata: anndata.AnnData, what: str = "AnnData", layers: Layers = ALL_L
     return made
 
 
-def frames_source(what: str, obs: pd.DataFrame, var: pd.DataFrame, matrices: list[Matrix], obsm: dict[str, np.ndarray] | None = None) -> Source:
-    """A source of the given obs, var and matrices, with a shell that holds just obs, var and obsm."""
+def frames_source(what: str, obs: pd.DataFrame, var: pd.DataFrame, matrices: list[Matrix], obsm: dict[str, np.ndarray] | None = None, **more: Any) -> Source:
+    """A source of the given obs, var and matrices, with a shell that holds just obs, var, obsm and what is in `more`,
+    by AnnData's names (varm, obsp, varp)."""
+    for frame in (obs, var):
+        frame.columns = [str(c) for c in frame.columns]
+    whole = empty(obs, var, obsm=obsm, **more)
+    return Source(what, obs, var, matrices, _shell.of_anndata(whole, what))
+
+
+def empty(obs: pd.DataFrame, var: pd.DataFrame, has_x: bool = True, raw_var: pd.DataFrame | None = None, **more: Any) -> anndata.AnnData:
+    """An AnnData without values, with a raw of `raw_var` if given, and what is in `more` by AnnData's names."""
     import anndata
     import scipy.sparse
 
-    for frame in (obs, var):
-        frame.columns = [str(c) for c in frame.columns]
-    x = scipy.sparse.csr_matrix((len(obs), len(var)), dtype=np.float32)
+    def x(genes: int) -> Any:
+        return scipy.sparse.csr_matrix((len(obs), genes), dtype=np.float32)
+
+    raw = None if raw_var is None else {"X": x(len(raw_var)), "var": raw_var, "varm": {}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = anndata.AnnData(X=x, obs=obs, var=var, obsm=obsm)
-    return Source(what, obs, var, matrices, _shell.of_anndata(whole, what))
+        return anndata.AnnData(X=x(len(var)) if has_x else None, obs=obs, var=var, raw=raw, **more)
 
 
 def matrix(origin: str, values: Any, what: str) -> Matrix:
@@ -61,6 +72,9 @@ def matrix(origin: str, values: Any, what: str) -> Matrix:
         raise UnsupportedError(f"{what}: {origin} is a masked array, and a matrix has no mask: fill it, for example with filled(np.nan)")
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return _dense(origin, values)
+    in_file = _backed.stored(origin, values, what)
+    if in_file is not None:
+        return in_file
     if scipy.sparse.issparse(values) and values.format in ("csr", "csc"):
         return _sparse(origin, values)
     raise UnsupportedError(f"{what}: {origin} is a {type(values).__module__}.{type(values).__name__}: make it a numpy array or a scipy CSR or CSC matrix")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: The attribute of a shell's root whose presence says that names are percent-encoded.
 ENCODED = "skytether-encoded-names"
 #: What AnnData has at the root of a file, now and before 0.7. Other programs put more there.
-_PARTS = ("X", "layers", "obs", "var", "obsm", "varm", "obsp", "varp", "uns", "raw", "raw.X", "raw.var", "raw.varm")
+PARTS = ("X", "layers", "obs", "var", "obsm", "varm", "obsp", "varp", "uns", "raw", "raw.X", "raw.var", "raw.varm")
 #: What anndata notes about an error: the key, and the path of the group.
 _NOTE = re.compile(r"Error raised while (?:read|writ)ing key (.*) of <class '.*'> (?:from|to) (.*)", re.S)
 
@@ -57,13 +57,13 @@ def opened(shell: bytes, what: str) -> anndata.AnnData:
         except (MemoryError, SkytetherError):
             raise
         except Exception as e:  # anndata, pandas, numpy and h5py raise many kinds
-            raise _unreadable(e, what) from e
+            raise unreadable(e, what) from e
         if encoded:
             _decode(found)
     return found
 
 
-def _unreadable(error: Exception, what: str) -> SkytetherError:
+def unreadable(error: Exception, what: str) -> SkytetherError:
     """The error for `error`, which reading the shell of `what` raised."""
     where = _place(error)
     for cause in _causes(error):
@@ -114,12 +114,12 @@ def _place(error: BaseException) -> str:
 # ---- of a file
 
 
-def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | None, left_out: set[str]) -> bytes:
-    """A copy of the file in memory, with an empty sparse matrix in the place of each of `matrices`, and without the
-    layers `left_out`."""
+def of_file(file: h5py.Group, path: str, matrices: set[str], raw_genes: int | None, left_out: set[str]) -> bytes:
+    """A copy in memory of a file, or of one AnnData in it, with an empty sparse matrix in the place of each of
+    `matrices`, and without the layers `left_out`."""
     with h5py.File("shell.h5ad", "w", driver="core", backing_store=False) as shell:
         _copy_attributes(file, shell)
-        foreign = [key for key in file if key not in _PARTS]
+        foreign = [key for key in file if key not in PARTS]
         if foreign:
             warnings.warn(f"{path}: {', '.join(map(repr, foreign))} {'is' if len(foreign) == 1 else 'are'} no part of AnnData and left out", stacklevel=6)
         for key in file:
@@ -150,7 +150,13 @@ def of_file(file: h5py.File, path: str, matrices: set[str], raw_genes: int | Non
         return shell.id.get_file_image()
 
 
-def _follow_links(source: h5py.File, copy: h5py.File) -> None:
+def _within(source: h5py.Group, name: str) -> str:
+    """The path of an object of the file from `source` on, which is the root or a modality in it."""
+    inside = source.name.rstrip("/") + "/"
+    return name.removeprefix(inside) if name.startswith(inside) else name
+
+
+def _follow_links(source: h5py.Group, copy: h5py.File) -> None:
     """Replaces soft links of the copy that lead nowhere there by what they lead to in the source. Links to other files
     were followed where those are there."""
     lost: list[tuple[str, str]] = []
@@ -158,14 +164,14 @@ def _follow_links(source: h5py.File, copy: h5py.File) -> None:
 
     def look(name: str, link: Any) -> None:
         if isinstance(link, h5py.SoftLink) and copy.get(name) is None:
-            lost.append((name, posixpath.normpath(posixpath.join("/", posixpath.dirname(name), link.path))))
+            lost.append((name, posixpath.normpath(posixpath.join("/", source.name, posixpath.dirname(name), link.path))))
 
         if isinstance(link, h5py.ExternalLink):
             elsewhere.append((name, link))
 
     copy.visititems_links(look)
     for name, link in elsewhere:
-        raise NotFoundError(f"{source.filename}: {name} is a link to {link.filename}, {link.path}, which is not there: bring that file, or take the link out")
+        raise NotFoundError(f"{source.file.filename}: {name} is a link to {link.filename}, {link.path}, which is not there: bring that file, or take the link out")
     for name, target in lost:
         if source.get(target) is not None:
             parent, _, last = name.rpartition("/")
@@ -173,7 +179,7 @@ def _follow_links(source: h5py.File, copy: h5py.File) -> None:
             source.copy(source[target], copy[parent or "/"], name=last, expand_external=True)
 
 
-def _restore_references(source: h5py.File, copy: h5py.File) -> None:
+def _restore_references(source: h5py.Group, copy: h5py.File) -> None:
     """Points the copy's object references to the copy's objects: HDF5 empties them when it copies to another file.
 
     anndata 0.7 and SeuratDisk refer from a column's codes to its categories so.
@@ -183,6 +189,7 @@ def _restore_references(source: h5py.File, copy: h5py.File) -> None:
         if not reference:
             return reference
         name = source[reference].name
+        name = None if name is None else _within(source, name)
         return copy[name].ref if name is not None and name in copy else h5py.Reference()
 
     def restore(name: str, there: Any) -> None:
@@ -279,6 +286,8 @@ def of_anndata(adata: anndata.AnnData, what: str) -> bytes:
     import anndata
     import scipy.sparse
 
+    from . import _backed
+
     def empty(shape: tuple[int, int]) -> Any:
         return scipy.sparse.csr_matrix(shape, dtype=np.float32)
 
@@ -288,7 +297,7 @@ def of_anndata(adata: anndata.AnnData, what: str) -> bytes:
         warnings.simplefilter("ignore")
         try:
             bare = anndata.AnnData(
-                X=empty(adata.shape) if adata.X is not None else None,
+                X=empty(adata.shape) if _backed.has_x(adata) else None,
                 obs=names.frame(adata.obs, "obs"),
                 var=names.frame(adata.var, "var"),
                 uns=names.mapping(adata.uns, "uns"),

@@ -128,6 +128,12 @@ class Source:
     left_out: set[str] = field(default_factory=set)
     #: Whether types of features were chosen from.
     typed: bool = False
+    #: Whether there were modalities to choose from.
+    modal: bool = False
+    #: Whether rows and columns are told apart by `orientation=`.
+    oriented: bool = False
+    #: Whether it is one of the matrices of a directory that `prefix=` tells apart.
+    prefixed: bool = False
     #: A warning about what is in the file, for the ingest.
     note: str | None = None
 
@@ -222,7 +228,7 @@ class Source:
         var = self._var_of(matrix)
         if not self.renamed and var.index.is_unique:
             return None
-        return next((column for column in ("gene_ids", "gene_id", "feature_id") if column in var.columns), None)
+        return next((column for column in ("gene_ids", "gene_id", "feature_id", "Accession") if column in var.columns), None)
 
     def _var_of(self, matrix: Matrix) -> pd.DataFrame:
         """X and raw differ in their genes; `arrange` may have exchanged them. Other features have their own."""

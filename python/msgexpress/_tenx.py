@@ -23,6 +23,7 @@ import numpy as np
 from skytether import CorruptError, InvalidError, NotFoundError, _internal
 
 from . import _tsv
+from ._hints import instead
 from ._source import Encoding, Matrix, Source, push_compressed
 
 if TYPE_CHECKING:
@@ -141,14 +142,20 @@ class MtxFiles:
     def what(self) -> str:
         return str(self.matrix if any(self.naming) else self.matrix.parent)
 
+    @property
+    def label(self) -> str:
+        """What tells it apart from other matrices of its directory."""
+        return "_".join(part for part in (name.strip("_-. ") for name in self.naming) if part)
 
-def mtx_files(path: Path) -> MtxFiles | None:
+
+def mtx_files(path: Path, prefix: str | None = None) -> MtxFiles | None:
     """The 10x matrix at `path`, a directory or a Matrix Market file, or the only one in a directory right below it.
+    `prefix` chooses among several, by how their files' names begin.
 
     Raises
     ------
     InvalidError
-        There are several.
+        There are several, or none with this prefix.
     """
     if path.is_file():
         return _with_partners(path)
@@ -158,9 +165,30 @@ def mtx_files(path: Path) -> MtxFiles | None:
         if len(below) > 1:
             raise InvalidError(f"{path} has several matrices: give one of {', '.join(below)}")
         here = next(iter(below.values()), [])
+    if prefix is not None and here:
+        here = _of_prefix(path, here, prefix)
     if len(here) > 1:
-        raise InvalidError(f"{path} has several matrices: give the path of one of them ({', '.join(files.matrix.name for files in here)})")
+        names = ", ".join(files.matrix.name for files in here)
+        raise InvalidError(
+            f"{path} has several matrices: give the path of one of them ({names}), or say which with prefix= (as prefix={here[0].label!r}); "
+            "a list of prefixes, or batch=, makes one data set of them"
+        )
     return here[0] if here else None
+
+
+def matrices(path: Path) -> list[MtxFiles]:
+    """The 10x matrices of a directory whose files' names tell them apart."""
+    return _matrices(path)
+
+
+def _of_prefix(path: Path, there: list[MtxFiles], prefix: str) -> list[MtxFiles]:
+    """The matrices whose files' names begin with `prefix`: the one that is called just so, or those that begin so."""
+    exact = [files for files in there if prefix in (files.naming[0], files.label)]
+    found = exact or [files for files in there if files.naming[0].startswith(prefix)]
+    if not found:
+        known = ", ".join(repr(files.label) for files in there if files.label) or "no prefixes"
+        raise InvalidError(f"{path} has no matrix of prefix {prefix!r}: it has {known}{instead(prefix, [files.label for files in there])}")
+    return found
 
 
 #: Names of 10x files on GEO: GSM4157068_Sample_6_matrix.mtx.gz, GSM4411625_matrix_MH001.mtx.gz.

@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("MSGX_DEBUG"):
             raise
         print(f"msgx: {_sentence(e)}", file=sys.stderr)
-        if isinstance(e, _NotWritten):
+        if type(e).__name__ == "NotWritten":  # see `_write_h5ad`
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)
@@ -69,13 +69,6 @@ class _InTheWay(OSError):
     """What is on the disk does not allow what the call asks for."""
 
 
-class _NotWritten(OSError):
-    """An HDF5 file could not be written.
-
-    HDF5 can't flush what it holds of the file, and crashes when it tries that at the end of the process.
-    """
-
-
 #: Genes of each group that `de` shows on a terminal.
 _SHOWN = 10
 
@@ -88,6 +81,18 @@ _IN_THE_SHELL = {
     "layer=None": "no --layer",
     "layer=": "--layer",
     "genome=": "--genome",
+    "modality=": "--modality",
+    'orientation="genes_by_cells"': "--orientation genes_by_cells",
+    'orientation="cells_by_genes"': "--orientation cells_by_genes",
+    "orientation=": "--orientation",
+    'join="inner"': "--join inner",
+    'join="outer"': "--join outer",
+    'fill_value=0, as if none was found, or fill_value=float("nan")': "--fill-value 0, as if none was found, or --fill-value nan",
+    "fill_value=": "--fill-value",
+    "prefix=": "--prefix ",
+    "batch=": "--batch",
+    "on=": "--on ",
+    "clash=": "--clash ",
     "feature_types= ": "--feature-types ",
     "feature_types=": "--feature-types ",
     "(replace=True, in the shell --replace)": "(--replace)",
@@ -115,13 +120,18 @@ def _in_the_shell(text: str) -> str:
 
 
 def _ingest(a: argparse.Namespace) -> int:
-    from ._open import open_source
+    from ._open import Choices
+    from ._several import Joining, open_sources
     from ._source import ALL_LAYERS, Layers
 
     _fleet_of(a)
     # The source first: where it is no good, no fleet is made.
     layers = Layers.chosen(a.layers, a.layer) if a.layers or a.no_layers else ALL_LAYERS
-    source = open_source(a.file, a.genome, a.feature_types, layers)
+    batch = a.batch if not a.label else {a.batch or "batch": a.label}
+    prefix = a.prefix[0] if a.prefix and len(a.prefix) == 1 and batch is None else a.prefix
+    clash = dict(answer.split("=", 1) for answer in a.clash) if a.clash else None
+    sources = a.file if len(a.file) > 1 else a.file[0]
+    source = open_sources(sources, Choices(a.genome, a.feature_types, layers, a.modality, a.orientation), prefix, Joining(batch, a.join, a.on, a.fill_value, clash))
     try:
         source.arrange(a.layer)
         with _open(a, create=True) as db:
@@ -237,42 +247,32 @@ def _what_values(a: argparse.Namespace) -> str:
 
 
 def _export(a: argparse.Namespace) -> int:
-    if not a.out.lower().endswith(".h5ad"):
-        raise _UsageError(f"an h5ad file ends in .h5ad: say {a.out.rstrip('.')}.h5ad")
-    if os.path.exists(a.out) and not a.force:
-        raise _InTheWay(f"{a.out} exists already: choose another name, or --force")
-    _check_parent(a.out)
-    import anndata
+    from skytether import InvalidError
 
-    from . import _shell
+    from . import _write
 
+    try:
+        kind = _write.format_of(a.out, a.format)
+    except InvalidError as e:
+        raise _UsageError(str(e)) from e
+    there = next((file for file in _write.targets(a.out, kind) if os.path.exists(file)), None)
+    if there is not None and not a.force:
+        raise _InTheWay(f"{there} exists already: choose another name, or --force")
+    _check_parent(a.out.rstrip("/" + os.sep))
     with _open(a) as db:
-        adata = db[a.name].to_anndata()
-        wrong = _shell.name_in_the_way(adata)
-        if wrong is not None:
-            raise _InTheWay(f"{a.name} has a name that h5ad files can't hold: {wrong}; use to_anndata() in Python, or rename it and ingest it again")
-        aside = f"{a.out}.part"
-        hooks = sys.excepthook, sys.unraisablehook
-        # Where the disk is full, objects of HDF5 print a traceback each as they are deleted: one line is enough.
-        sys.excepthook = sys.unraisablehook = lambda *_: None
-        try:
-            # Text stays text: what was ingested is what is written.
-            with anndata.settings.override(allow_write_nullable_strings=True):
-                adata.write_h5ad(aside, compression="gzip", convert_strings_to_categoricals=False)
-            os.replace(aside, a.out)
-        except (OSError, RuntimeError) as e:
-            # HDF5 has the system's number in its text, and h5py not always in its error.
-            found = re.search(r"\berrno = (\d+)", str(e))
-            number = getattr(e, "errno", None) or (int(found[1]) if found else None)
-            raise _NotWritten(f"cannot write {a.out}: {os.strerror(number) if number else e}") from e
-        except (ValueError, TypeError, KeyError, NotImplementedError) as e:
-            raise _InTheWay(f"{a.name} can't be written as an h5ad file: {_shell.unwritable(e)}") from e
-        finally:
-            sys.excepthook, sys.unraisablehook = hooks
-            if os.path.exists(aside):
-                os.remove(aside)
-    print(f"wrote {a.out}: {adata.n_obs:,} cells x {adata.n_vars:,} genes", file=sys.stderr)
+        files, (cells, genes) = _write.export(db[a.name], a.out, kind, _listed(a.genes), _listed(a.cells), a.layer, True)
+    print(f"wrote {', '.join(files)}: {cells:,} cells x {genes:,} genes", file=sys.stderr)
     return 0
+
+
+def _listed(given: str | None) -> list[str] | None:
+    """The names that an option gives: with commas between them, or the lines of a file (``@FILE``)."""
+    if given is None:
+        return None
+    if not given.startswith("@"):
+        return [name.strip() for name in given.split(",") if name.strip()]
+    with open(given[1:], encoding="utf-8") as lines:
+        return [line.strip() for line in lines if line.strip()]
 
 
 def _drop(a: argparse.Namespace) -> int:
@@ -448,8 +448,8 @@ def _parser() -> argparse.ArgumentParser:
             )
         return sub
 
-    p = command("ingest", _ingest, "store an h5ad or 10x .h5 file, a 10x mtx directory or an EBI bundle")
-    p.add_argument("file", metavar="FILE", help="the file, or the directory of files")
+    p = command("ingest", _ingest, "store an expression matrix: h5ad, h5mu, loom, zarr, 10x .h5 or mtx, an EBI bundle, or text of genes by cells")
+    p.add_argument("file", metavar="FILE", nargs="+", help="the file, or the directory of files; several become one data set")
     p.add_argument("--to", required=True, type=_name, metavar="DOMAIN/DATASET", help="its name on the fleet")
     p.add_argument("--drives", type=_positive, metavar="N", help="how many drives a new fleet gets (default 4)")
     p.add_argument("--layer", metavar="NAME", help="the matrix that the data set is about: a layer, or raw (default X)")
@@ -457,7 +457,17 @@ def _parser() -> argparse.ArgumentParser:
     kept.add_argument("--layers", action="append", metavar="NAME", help="keep this layer, and no other one that is not named; may be repeated (default: all are kept)")
     kept.add_argument("--no-layers", action="store_true", help="keep no layer but the one of --layer")
     p.add_argument("--genome", metavar="NAME", help="which genome of a 10x .h5 file with several")
+    p.add_argument("--modality", metavar="NAME", help="which AnnData of a MuData (h5mu, zarr) with several")
+    p.add_argument("--orientation", choices=("genes_by_cells", "cells_by_genes"), help="what the rows of a text file are, where names do not say it")
     p.add_argument("--feature-types", type=_types, metavar="TYPE,...|all", help="which features of a 10x file are the matrix (default: Gene Expression); others are kept apart")
+    several = p.add_argument_group("several files as one data set")
+    several.add_argument("--batch", metavar="COLUMN", help="the obs column that says which file a cell is from (default batch)")
+    several.add_argument("--label", action="append", metavar="NAME", help="what that column calls a file, once for each (default: the files' names)")
+    several.add_argument("--prefix", action="append", metavar="TEXT", help="of a directory of several 10x matrices, the one whose files' names begin so; may be repeated")
+    several.add_argument("--join", choices=("inner", "outer"), help="where genes differ: those that all files have, or all of them")
+    several.add_argument("--on", metavar="COLUMN", help="the var column by which genes are the same (default: their names)")
+    several.add_argument("--fill-value", type=float, metavar="0|nan", help="with --join outer, what a file has for genes that it lacks")
+    several.add_argument("--clash", action="append", type=_answer, metavar="COLUMN=text|number|drop", help="what an obs column becomes whose type differs between files")
     p.add_argument("--replace", action="store_true", help="put it in the place of a data set of that name")
 
     p = command("ls", _ls, "list the expression data sets")
@@ -481,10 +491,14 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
     p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf, .jpg and what else matplotlib writes) for one group, else one per group in DIR")
 
-    p = command("export", _export, "write a data set as an h5ad file")
+    p = command("export", _export, "write a data set as an h5ad file, as Parquet, or as a 10x mtx directory")
     p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
-    p.add_argument("out", metavar="OUT.h5ad", help="the file to write")
-    p.add_argument("--force", action="store_true", help="overwrite the file")
+    p.add_argument("out", metavar="OUT", help="OUT.h5ad, OUT.parquet (with OUT.obs.parquet and OUT.var.parquet), or OUT/ for a 10x mtx directory")
+    p.add_argument("--format", choices=("h5ad", "parquet", "mtx"), help="where OUT does not say it")
+    p.add_argument("--genes", metavar="NAME,...|@FILE", help="just these genes, in this order; @FILE has one a line")
+    p.add_argument("--cells", metavar="NAME,...|@FILE", help="just these cells")
+    p.add_argument("--layer", metavar="NAME", help="for Parquet and mtx, another matrix than the main one")
+    p.add_argument("--force", action="store_true", help="overwrite what is there")
 
     p = command("drop", _drop, "remove a data set")
     p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
@@ -509,6 +523,12 @@ def _token(text: str) -> str:
     """A token as far as it can be checked without a host. The message does not repeat it: it is a secret."""
     if not re.fullmatch(r"[!-~]+", text):
         raise argparse.ArgumentTypeError("a token has no spaces and no special characters")
+    return text
+
+
+def _answer(text: str) -> str:
+    if text.partition("=")[2] not in ("text", "number", "drop"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not say what an obs column becomes: write COLUMN=text, COLUMN=number or COLUMN=drop")
     return text
 
 
