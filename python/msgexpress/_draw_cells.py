@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import numpy as np
 
 from . import _picture
-from ._picture import INK, NONE, SMALL, Plot
+from ._picture import INK, NONE, SMALL, Plot, shown
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -98,11 +98,11 @@ def violin_plot(
             _picture.titled(panel, str(key), 10)
             panel.set_ylabel(label, fontsize=8, color=SMALL)
         else:
-            panel.set_ylabel(str(key), fontsize=10, color=INK, fontweight="bold")
+            panel.set_ylabel(shown(key), fontsize=10, color=INK, fontweight="bold")
     if by is not None:
-        panels[-1].set_xticks(np.arange(len(names)), list(names), rotation=45 if max(map(len, names), default=0) > 4 else 0, ha="right" if max(map(len, names), default=0) > 4 else "center", rotation_mode="anchor", fontsize=9)
+        panels[-1].set_xticks(np.arange(len(names)), list(map(shown, names)), rotation=45 if max(map(len, names), default=0) > 4 else 0, ha="right" if max(map(len, names), default=0) > 4 else "center", rotation_mode="anchor", fontsize=9)
         said = list(dict.fromkeys(label for label in labels if label))
-        panels[0].set_title(title + (f"   {'; '.join(said)}" if said else ""), loc="left", fontsize=9, color=SMALL)
+        panels[0].set_title(shown(title) + (f"   {'; '.join(said)}" if said else ""), loc="left", fontsize=9, color=SMALL)
     return Plot(panels, table)
 
 
@@ -129,19 +129,25 @@ def embedding_plot(
         axes = list(figure.subplots(down, across, squeeze=False).ravel())
     for empty in axes[len(panels) :]:
         empty.set_visible(False)
+    labelled: list[tuple[Any, dict[str, Any]]] = []
     area = size if size is not None else float(np.clip(90_000 / max(len(frame), 1), 0.4, 26))
     for at, panel in zip(axes, panels):
         if "codes" in panel:
             _groups_of_cells(at, x, y, area, panel, legend)
+            if legend == "on data" or (legend == "both" and len(panel["names"]) <= _LABELS):
+                labelled.append((at, panel))
         else:
             _values_of_cells(at, x, y, area, panel)
         at.set_xticks([])
         at.set_yticks([])
-        at.set_xlabel(axis_names[0], fontsize=9, color=SMALL, loc="left")
-        at.set_ylabel(axis_names[1], fontsize=9, color=SMALL, loc="bottom")
+        at.set_xlabel(shown(axis_names[0]), fontsize=9, color=SMALL, loc="left")
+        at.set_ylabel(shown(axis_names[1]), fontsize=9, color=SMALL, loc="bottom")
         _picture.plain(at)
         at.margins(0.04)
         _picture.titled(at, panel["title"])
+    # Where names are depends on the layout, which legends and titles change.
+    for at, panel in labelled:
+        _labels_on_groups(at, x, y, panel["codes"], panel["names"])
     return Plot(axes[: len(panels)], frame)
 
 
@@ -155,10 +161,8 @@ def _groups_of_cells(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, are
     order = order[~missing[order]]
     shades = np.asarray(panel["colours"], object)
     ax.scatter(x[order], y[order], s=area, c=list(shades[codes[order]]), linewidths=0, alpha=0.9, rasterized=True, zorder=2)
-    if legend == "on data" or (legend == "both" and len(names) <= _LABELS):
-        _labels_on_groups(ax, x, y, codes, names)
     if legend in ("right margin", "both"):
-        handles = [ax.scatter([], [], s=34, c=[colour], linewidths=0, label=str(name)) for name, colour in zip(names, panel["colours"])]
+        handles = [ax.scatter([], [], s=34, c=[colour], linewidths=0, label=shown(name)) for name, colour in zip(names, panel["colours"])]
         if missing.any():
             handles.append(ax.scatter([], [], s=34, c=NONE, linewidths=0, label="(no value)"))
         ax.legend(
@@ -180,7 +184,7 @@ def _labels_on_groups(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, co
         if not cells.any():
             continue
         at = np.median(x[cells]), np.median(y[cells])
-        text = ax.annotate(str(name), at, xytext=(0, 0), textcoords="offset points", fontsize=8.5, fontweight="bold", color=INK, ha="center", va="center", zorder=6)
+        text = ax.annotate(shown(name), at, xytext=(0, 0), textcoords="offset points", fontsize=8.5, fontweight="bold", color=INK, ha="center", va="center", zorder=6)
         text.set_path_effects([withStroke(linewidth=2.6, foreground="white", alpha=0.9)])
         text.set_in_layout(False)
         for up in (0, 10, -10, 20, -20, 30, -30, 40, -40):
@@ -204,4 +208,4 @@ def _values_of_cells(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, are
     dots = ax.scatter(
         x[known][order], y[known][order], s=area, c=values[known][order], cmap=_picture.colour_map(panel["cmap"]), vmin=panel["vmin"], vmax=panel["vmax"], linewidths=0, rasterized=True, zorder=2
     )
-    _picture.colour_bar(dots, ax, (1.02, 0.0, 0.025, 0.5), panel["label"])
+    _picture.colour_bar(dots, ax, (0.1, 0, 0.12, min(1.8, 0.6 * _picture.inches(ax)[1])), panel["label"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import numpy as np
 
 from . import _picture
-from ._picture import INK, SMALL, Plot
+from ._picture import INK, SMALL, Plot, shown
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from skytether import Receipt
 
-#: Inches of a row and a column of dots, and of what is around them.
-_CELL, _AROUND = 0.3, 2.4
+#: Inches of a row and a column of dots, and of a sign of a name.
+_CELL, _SIGN = 0.3, 0.088
 #: Dots grow with the share to this power: scanpy's.
 _EXPONENT = 1.5
 
@@ -52,8 +52,7 @@ def dot_plot(
 
     groups, genes = size.shape
     across, down = (groups, genes) if swap_axes else (genes, groups)
-    longest = max(map(len, map(str, size.index if swap_axes else size.columns)), default=1)
-    ax = _picture.one_axes(ax, _CELL * across + _AROUND + 0.4, max(_CELL * down + 0.07 * longest + (0.9 if sets else 0.5), 3.3), path)
+    ax = _picture.one_axes(ax, *_size(size, sets, swap_axes, 1.9, 1.7), path)
     mean, share = colour.to_numpy(float), size.to_numpy(float)
     largest = max(np.ceil(share.max(initial=0) * 10) / 10, 0.1)
     # The largest dot nearly fills its cell.
@@ -68,25 +67,22 @@ def dot_plot(
 
     low, high = _limits(mean, vmin, vmax)
     dots = ax.scatter(x.ravel(), y.ravel(), s=area(share).ravel(), c=mean.ravel(), cmap=_picture.colour_map(cmap), norm=Normalize(low, high), linewidths=0.4, edgecolors="#4b556388", zorder=2)
-    _ticks(ax, [str(g) for g in size.index], [str(g) for g in size.columns], swap_axes)
+    _ticks(ax, list(map(shown, size.index)), list(map(shown, size.columns)), swap_axes)
     ax.set_axisbelow(True)
     ax.grid(color="#eef0f3", lw=0.7)
     if sets:
         _brackets(ax, sets, swap_axes)
     _picture.plain(ax, frame=True)
-    # Titles and legends are to the right of the dots, where names of genes and brackets leave them room.
-    wide = 1.0 / max(_CELL * across, 0.6)
-    high_in = 1.0 / max(_CELL * down, 1.6)
-    right = 1 + 0.18 * wide + (1.1 * wide if sets and swap_axes else 0)
-    legend = ax.inset_axes((right, 1 - 0.68 * high_in, 1.45 * wide, 0.42 * high_in))
-    shown = np.linspace(largest / 5, largest, 5)
-    legend.scatter(np.arange(5), np.zeros(5), s=area(shown), c="#8a909b", linewidths=0, clip_on=False)
-    legend.set(xlim=(-0.6, 4.6), ylim=(-0.6, 0.6), yticks=[], xticks=np.arange(5), xticklabels=[f"{100 * s:.0f}" for s in shown])
+    right = 0.2 + _beside(sets, swap_axes)
+    legend = ax.inset_axes((right, -0.62, 1.45, 0.38), transform=_picture.from_corner(ax, 1, 1))
+    steps = np.linspace(largest / 5, largest, 5)
+    legend.scatter(np.arange(5), np.zeros(5), s=area(steps), c="#8a909b", linewidths=0, clip_on=False)
+    legend.set(xlim=(-0.6, 4.6), ylim=(-0.6, 0.6), yticks=[], xticks=np.arange(5), xticklabels=[f"{100 * s:.0f}" for s in steps])
     legend.tick_params(labelsize=7.5, colors="#4b5563", length=0)
     legend.spines[:].set_visible(False)
     legend.set_facecolor("none")
     legend.set_title("Cells of the group with it, %", fontsize=8, color=SMALL, loc="left")
-    _picture.colour_bar(dots, ax, (right, 1 - 1.32 * high_in, 1.45 * wide, 0.1 * high_in), colour_title, horizontal=True)
+    _picture.colour_bar(dots, ax, (right, -1.24, 1.45, 0.1), colour_title, corner=(1, 1), horizontal=True)
     _headed(ax, title, bool(sets) and not swap_axes)
     long = pd.DataFrame(
         {
@@ -119,20 +115,17 @@ def heat_of_groups(
     """A square per group (rows) and gene."""
     groups, genes = means.shape
     across, down = (groups, genes) if swap_axes else (genes, groups)
-    longest = max(map(len, map(str, means.index if swap_axes else means.columns)), default=1)
-    ax = _picture.one_axes(ax, _CELL * across + _AROUND, max(_CELL * down + 0.07 * longest + (0.9 if sets else 0.5), 2.8), path)
+    ax = _picture.one_axes(ax, *_size(means, sets, swap_axes, 0.9, 1.2), path)
     table = means.to_numpy(float)
     low, high = _limits(table, vmin, vmax)
     squares = ax.pcolormesh(
         np.arange(across + 1) - 0.5, np.arange(down + 1) - 0.5, table.T if swap_axes else table, cmap=_picture.colour_map(cmap), vmin=low, vmax=high, edgecolors="white", linewidth=0.6 if across < 120 else 0
     )
-    _ticks(ax, [str(g) for g in means.index], [str(g) for g in means.columns], swap_axes)
+    _ticks(ax, list(map(shown, means.index)), list(map(shown, means.columns)), swap_axes)
     if sets:
         _brackets(ax, sets, swap_axes)
     _picture.plain(ax, frame=True)
-    wide = 1.0 / max(_CELL * across, 0.6)
-    right = 1 + 0.2 * wide + (1.1 * wide if sets and swap_axes else 0)
-    _picture.colour_bar(squares, ax, (right, 0.0, 0.12 * wide, min(1.0, 1.8 / max(_CELL * down, 1.0))), colour_title)
+    _picture.colour_bar(squares, ax, (0.18 + _beside(sets, swap_axes), 0, 0.12, min(1.8, max(_CELL * down, 1.1))), colour_title)
     _headed(ax, title, bool(sets) and not swap_axes)
     return Plot([ax], means, receipt)
 
@@ -169,12 +162,12 @@ def heat_of_cells(
     size = 8 if genes <= 60 else 5
     starts = np.flatnonzero(np.r_[True, np.diff(codes) != 0]) if cells else np.zeros(0, int)
     middles = (starts + np.r_[starts[1:], cells]) / 2 - 0.5
-    shown = [names[codes[s]] for s in starts]
+    here = [shown(names[codes[s]]) for s in starts]
     if swap_axes:
-        ax.set_yticks(at, list(map(str, table.columns)), fontsize=size)
+        ax.set_yticks(at, list(map(shown, table.columns)), fontsize=size)
         ax.set_xticks([])
     else:
-        ax.set_xticks(at, list(map(str, table.columns)), rotation=90, fontsize=size)
+        ax.set_xticks(at, list(map(shown, table.columns)), rotation=90, fontsize=size)
         ax.set_yticks([])
     for start in starts[1:]:
         (ax.axvline if swap_axes else ax.axhline)(start - 0.5, color="white", lw=0.8)
@@ -188,18 +181,34 @@ def heat_of_cells(
     if swap_axes:
         bar.set_yticks([])
         bar.xaxis.tick_top()
-        bar.set_xticks(_apart(middles, 0.17 * cells / width, cells), shown, rotation=40, ha="left", va="bottom", rotation_mode="anchor", fontsize=8, color=INK)
+        bar.set_xticks(_apart(middles, 0.17 * cells / width, cells), here, rotation=40, ha="left", va="bottom", rotation_mode="anchor", fontsize=8, color=INK)
     else:
         bar.set_xticks([])
-        bar.set_yticks(_apart(middles, 0.145 * cells / height, cells), shown, fontsize=8.5, color=INK)
+        bar.set_yticks(_apart(middles, 0.145 * cells / height, cells), here, fontsize=8.5, color=INK)
     bar.tick_params(length=0)
     if sets:
         _brackets(ax, sets, swap_axes)
-    right = 1 + 0.15 / width + (1.1 / width if sets and swap_axes else 0)
-    _picture.colour_bar(lines, ax, (right, 0, 0.12 / width, min(1.0, 1.8 / height)), colour_title)
+    _picture.colour_bar(lines, ax, (0.16 + _beside(sets, swap_axes), 0, 0.12, min(1.8, height)), colour_title)
     _headed(ax, title, swap_axes or bool(sets))
     data = pd.concat([pd.Series(np.asarray(names, object)[codes], index=table.index, name=by), table], axis=1)
     return Plot([ax], data)
+
+
+def _beside(sets: Sequence[tuple[str, int, int]], swap_axes: bool) -> float:
+    """Inches that brackets to the right of the axes take."""
+    return 0.2 + _SIGN * max(len(label) for label, _, _ in sets) if sets and swap_axes else 0.0
+
+
+def _size(frame: pd.DataFrame, sets: Sequence[tuple[str, int, int]], swap_axes: bool, right: float, least: float) -> tuple[float, float]:
+    """Inches of a figure of groups (rows) and genes, with their names, brackets, and what is to the `right`; the axes
+    are at least `least` inches high."""
+    groups, genes = (max(map(len, map(str, names)), default=1) for names in (frame.index, frame.columns))
+    label = max((len(label) for label, _, _ in sets), default=0)
+    across, down = frame.shape if swap_axes else frame.shape[::-1]
+    beside, below = (genes, groups) if swap_axes else (groups, genes)
+    width = _CELL * across + _SIGN * beside + right + 0.4 + _beside(sets, swap_axes)
+    height = max(_CELL * down, least) + _SIGN * below + 0.6 + (0 if swap_axes or not sets else 0.35 + 0.05 * label)
+    return width, height
 
 
 def _apart(places: np.ndarray, gap: float, end: float) -> np.ndarray:
@@ -240,21 +249,21 @@ def _brackets(ax: matplotlib.axes.Axes, sets: Sequence[tuple[str, int, int]], sw
     else:
         base = blended_transform_factory(ax.transData, ax.transAxes)
         line, text = offset_copy(base, figure, 0, 4, "points"), offset_copy(base, figure, 0, 8, "points")
-    upright = any(len(label) * 0.075 > _CELL * (stop - start) for label, start, stop in sets)
+    upright = any(len(label) * 0.088 > _CELL * (stop - start) for label, start, stop in sets)
     for label, start, stop in sets:
         ends, middle = [start - 0.35, stop - 0.65], (start + stop - 1) / 2
         if swap_axes:
             ax.plot([1, 1], ends, color=INK, lw=1.1, transform=line, clip_on=False)
-            ax.text(1, middle, label, fontsize=8.5, color=INK, transform=text, va="center", ha="left")
+            ax.text(1, middle, shown(label), fontsize=8.5, color=INK, transform=text, va="center", ha="left")
         else:
             ax.plot(ends, [1, 1], color=INK, lw=1.1, transform=line, clip_on=False)
-            ax.text(middle, 1, label, fontsize=8.5, color=INK, transform=text, va="bottom", ha="left" if upright else "center", rotation=40 if upright else 0, rotation_mode="anchor")
+            ax.text(middle, 1, shown(label), fontsize=8.5, color=INK, transform=text, va="bottom", ha="left" if upright else "center", rotation=40 if upright else 0, rotation_mode="anchor")
 
 
 def _headed(ax: matplotlib.axes.Axes, title: str, above: bool) -> None:
     """The title of the figure, or of the axes where these are one of several."""
     figure: Any = ax.get_figure(root=True)
     if title and above and len(figure.axes) == 1:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
+        figure.suptitle(shown(title), x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
     else:
         _picture.titled(ax, title)

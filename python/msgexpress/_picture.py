@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
+#: In place of a path: a figure that pyplot does not know, and that is not written either.
+APART: Any = type("Apart", (), {"__repr__": lambda self: "<apart>"})()
 #: Ink, small print, and what has no value.
 INK, SMALL, NONE = "#2b2f36", "#6b7280", "#d5d9e0"
 
@@ -52,6 +54,13 @@ class Plot:
     def __repr__(self) -> str:
         rows, columns = self.data.shape
         return f"<msgexpress.{type(self).__name__} of {rows:,} x {columns:,} values: .data has them, .save(path) writes it>"
+
+
+def shown(text: object) -> str:
+    """A name as matplotlib draws it letter by letter: ``$`` begins no formula, and a leading ``_`` hides no entry of a
+    legend."""
+    name = str(text).replace("$", r"\$")
+    return "\u200b" + name if name.startswith("_") else name
 
 
 def save(figure: matplotlib.figure.Figure, path: str | os.PathLike[str], dpi: float | None = None) -> None:
@@ -100,7 +109,7 @@ def plain(ax: matplotlib.axes.Axes, *, frame: bool = False) -> None:
 def titled(ax: matplotlib.axes.Axes, title: str, size: float = 11) -> None:
     """A title to the left."""
     if title:
-        ax.set_title(title, loc="left", fontsize=size, fontweight="bold", color=INK)
+        ax.set_title(shown(title), loc="left", fontsize=size, fontweight="bold", color=INK)
 
 
 def inches(ax: matplotlib.axes.Axes) -> tuple[float, float]:
@@ -151,14 +160,37 @@ def colour_map(name: Any) -> Any:
         raise InvalidError(f"there is no colour map {name!r}: use one of matplotlib's, such as 'viridis' or 'Reds'") from e
 
 
-def colour_bar(mappable: Any, ax: matplotlib.axes.Axes, at: tuple[float, float, float, float], label: str, *, horizontal: bool = False) -> None:
-    """A small colour bar at a place in the coordinates of `ax`."""
+def png(figure: matplotlib.figure.Figure, dpi: float = 144, *, tight: bool = False, settled: bool = False) -> bytes:
+    """The figure as a PNG. `tight`: without what is empty around it. `settled`: it was drawn once, and its layout
+    stays."""
+    import io
+
+    out = io.BytesIO()
+    if settled:
+        figure.set_layout_engine("none")
+    figure.savefig(out, format="png", dpi=dpi, **({"bbox_inches": "tight", "pad_inches": 0.1} if tight else {}))
+    return out.getvalue()
+
+
+def from_corner(ax: matplotlib.axes.Axes, x: float, y: float) -> Any:
+    """Inches from a point of axes, given as shares of their width and height. What is placed so keeps its size,
+    whatever the layout makes of the axes."""
+    from matplotlib.transforms import ScaledTranslation
+
     figure: Any = ax.get_figure(root=True)
-    place = ax.inset_axes(at)
+    return figure.dpi_scale_trans + ScaledTranslation(x, y, ax.transAxes)
+
+
+def colour_bar(
+    mappable: Any, ax: matplotlib.axes.Axes, at: tuple[float, float, float, float], label: str, *, corner: tuple[float, float] = (1, 0), horizontal: bool = False
+) -> None:
+    """A small colour bar at a place (left, bottom, width, height) in inches from a corner of `ax`."""
+    figure: Any = ax.get_figure(root=True)
+    place = ax.inset_axes(at, transform=from_corner(ax, *corner))
     bar = figure.colorbar(mappable, cax=place, orientation="horizontal" if horizontal else "vertical")
     bar.outline.set_visible(False)
     place.tick_params(labelsize=7.5, colors="#4b5563", length=2, width=0.6)
     if horizontal:
-        place.set_title(label, fontsize=8, color=SMALL, loc="left")
+        place.set_title(shown(label), fontsize=8, color=SMALL, loc="left")
     else:
-        place.set_ylabel(label, fontsize=8, color=SMALL)
+        place.set_ylabel(shown(label), fontsize=8, color=SMALL)

@@ -500,7 +500,7 @@ class Plotting(Testing):
         return _among(every, _picture.colours(every, list(own)), groups.names)
 
     def _drawn(self, plot: Plot, path: Path) -> Plot:
-        if path is not None:
+        if path is not None and path is not _picture.APART:
             plot.save(path)
         return plot
 

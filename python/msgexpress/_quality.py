@@ -12,7 +12,7 @@ from skytether import InvalidError, UnsupportedError
 from . import _picture, _select, _values
 from ._draw_cells import violins
 from ._hints import instead
-from ._picture import INK, SMALL, Plot
+from ._picture import INK, SMALL, Plot, shown
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -149,7 +149,7 @@ def quality_plot(obs: pd.DataFrame, var: pd.DataFrame | None, *, title: str, pat
                 _against_totals(ax, obs, "n_genes_by_counts" if kind == "genes" else shares[0], shares[0] if shares and kind == "genes" else None)
             made.append(ax)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+        figure.suptitle(shown(title), x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
     return Plot(made, obs[first])
 
 
@@ -158,15 +158,15 @@ def _against_totals(ax: matplotlib.axes.Axes, obs: pd.DataFrame, column: Any, sh
     if shade is not None:
         some = some.sort_values(shade)
     size = float(np.clip(18_000 / max(len(some), 1), 0.8, 10))
-    shown = some[shade] if shade is not None else "#5b7fa6"
+    fill = some[shade] if shade is not None else "#5b7fa6"
     high = max(float(np.nanpercentile(some[shade], 99)), 1e-9) if shade is not None and len(some) else None
-    dots = ax.scatter(some["total_counts"], some[column], s=size, c=shown, cmap=_picture.sequential() if shade is not None else None, vmin=0 if shade is not None else None, vmax=high, linewidths=0, rasterized=True)
+    dots = ax.scatter(some["total_counts"], some[column], s=size, c=fill, cmap=_picture.sequential() if shade is not None else None, vmin=0 if shade is not None else None, vmax=high, linewidths=0, rasterized=True)
     ax.set_xlabel("counts per cell", fontsize=9, color=INK)
-    ax.set_ylabel(_NAMES.get(str(column), f"% of counts in {str(column).removeprefix('pct_counts_')}"), fontsize=9, color=INK)
+    ax.set_ylabel(shown(_NAMES.get(str(column), f"% of counts in {str(column).removeprefix('pct_counts_')}")), fontsize=9, color=INK)
     _picture.plain(ax)
     _thousands(ax)
     if shade is not None:
-        _picture.colour_bar(dots, ax, (0.08, 0.9, 0.34, 0.03), f"% {str(shade).removeprefix('pct_counts_')}", horizontal=True)
+        _picture.colour_bar(dots, ax, (0.18, -0.26, 0.8, 0.07), f"% {str(shade).removeprefix('pct_counts_')}", corner=(0, 1), horizontal=True)
 
 
 def _largest(ax: matplotlib.axes.Axes, var: pd.DataFrame) -> None:
@@ -175,7 +175,7 @@ def _largest(ax: matplotlib.axes.Axes, var: pd.DataFrame) -> None:
     share = 100 * top.to_numpy(float) / whole if whole else top.to_numpy(float)
     at = np.arange(len(top))
     ax.barh(at, share, color="#b9c4d4", height=0.72)
-    ax.set_yticks(at, [str(n) for n in top.index])
+    ax.set_yticks(at, list(map(shown, top.index)))
     ax.invert_yaxis()
     ax.set_xlabel("% of all counts", fontsize=9, color=INK)
     _picture.plain(ax)
