@@ -167,7 +167,9 @@ def _report(a: argparse.Namespace) -> int:
 # ---- helpers
 
 
-def _draw(a: argparse.Namespace, draw: Callable[[Any], Plot], shows_genes: Callable[[Any], bool] = lambda ds: True) -> int:
+def _draw(a: argparse.Namespace, draw: Callable[[Any], Plot], shows_genes: Callable[[Any], bool] | None = None) -> int:
+    """Draws into the file that the call names. `shows_genes`: whether it needs a transform; None if it does in any
+    case."""
     from skytether import InvalidError
 
     cli = a.cli
@@ -176,10 +178,15 @@ def _draw(a: argparse.Namespace, draw: Callable[[Any], Plot], shows_genes: Calla
     cli._check_parent(a.out)
     if a.csv:
         cli._check_parent(a.csv)
+    say = "say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none"
+    unsaid = getattr(a, "transform", "none") is None
+    if unsaid and shows_genes is None:
+        cli._fleet_of(a)
+        raise cli._UsageError(f"{say}{cli._what_values(a)}")
     with cli._open(a) as db:
         ds = db[a.name]
-        if getattr(a, "transform", "none") is None and shows_genes(ds):
-            raise cli._UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none: {ds._what_values(a.layer)}")
+        if unsaid and shows_genes is not None and shows_genes(ds):
+            raise cli._UsageError(f"{say}: {ds._what_values(a.layer)}")
         plot = draw(ds)
     print(f"drew {a.out}", file=sys.stderr)
     if a.csv:

@@ -174,7 +174,7 @@ def _labels_on_groups(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, co
     """Each group's name at the middle of its cells, moved up or down where two names would cover each other."""
     from matplotlib.patheffects import withStroke
 
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer() if hasattr(figure.canvas, "get_renderer") else None
     boxes: list[Any] = []

@@ -242,7 +242,7 @@ def _brackets(ax: matplotlib.axes.Axes, sets: Sequence[tuple[str, int, int]], sw
     """A line over the genes of each set, with its name."""
     from matplotlib.transforms import blended_transform_factory, offset_copy
 
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     if swap_axes:
         base = blended_transform_factory(ax.transAxes, ax.transData)
         line, text = offset_copy(base, figure, 4, 0, "points"), offset_copy(base, figure, 8, 0, "points")
@@ -262,7 +262,7 @@ def _brackets(ax: matplotlib.axes.Axes, sets: Sequence[tuple[str, int, int]], sw
 
 def _headed(ax: matplotlib.axes.Axes, title: str, above: bool) -> None:
     """The title of the figure, or of the axes where these are one of several."""
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     if title and above and len(figure.axes) == 1:
         figure.suptitle(shown(title), x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
     else:

@@ -39,7 +39,7 @@ class Plot:
     @property
     def figure(self) -> matplotlib.figure.Figure:
         """The whole figure."""
-        return self.ax.get_figure(root=True)  # type: ignore[return-value]
+        return self.ax.figure.figure  # type: ignore[return-value]
 
     def save(self, path: str | os.PathLike[str], dpi: float | None = None) -> None:
         """Writes the figure; the ending chooses the format (.png, .svg, .pdf, ...).
@@ -114,7 +114,7 @@ def titled(ax: matplotlib.axes.Axes, title: str, size: float = 11) -> None:
 
 def inches(ax: matplotlib.axes.Axes) -> tuple[float, float]:
     """Width and height of axes, about, before the layout is settled."""
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     at = ax.get_position()
     width, height = figure.get_size_inches()
     return max(at.width * width, 0.5), max(at.height * height, 0.5)
@@ -177,7 +177,7 @@ def from_corner(ax: matplotlib.axes.Axes, x: float, y: float) -> Any:
     whatever the layout makes of the axes."""
     from matplotlib.transforms import ScaledTranslation
 
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     return figure.dpi_scale_trans + ScaledTranslation(x, y, ax.transAxes)
 
 
@@ -185,7 +185,7 @@ def colour_bar(
     mappable: Any, ax: matplotlib.axes.Axes, at: tuple[float, float, float, float], label: str, *, corner: tuple[float, float] = (1, 0), horizontal: bool = False
 ) -> None:
     """A small colour bar at a place (left, bottom, width, height) in inches from a corner of `ax`."""
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     place = ax.inset_axes(at, transform=from_corner(ax, *corner))
     bar = figure.colorbar(mappable, cax=place, orientation="horizontal" if horizontal else "vertical")
     bar.outline.set_visible(False)

@@ -9,8 +9,6 @@ import numpy as np
 
 from skytether import InvalidError
 
-from ._hints import instead
-
 if TYPE_CHECKING:
     import matplotlib.axes
 
@@ -155,7 +153,7 @@ class RankPlots:
             raise InvalidError("there are no genes to show: name other groups, or a smaller min_logfoldchange")
         flat = np.concatenate(numbers)
         if len(flat) > _values.MOST_GENES:
-            raise InvalidError(f"a plot shows at most {_values.MOST_GENES:,} genes, and these are {len(flat):,}: say a smaller n_genes, or fewer groups{instead('', ())}")
+            raise InvalidError(f"a plot shows at most {_values.MOST_GENES:,} genes, and these are {len(flat):,}: say a smaller n_genes, or fewer groups")
         if callable(how):
             grouped = how()
         else:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: What columns with the groups of cells are called, the most telling first; signs and capitals don't count.
 _USUAL = (
-    "celltype", "celltypes", "celltypeannotation", "annotatedcelltype", "authorcelltype", "annotation", "annotations", "celltypes1", "leiden", "louvain", "seuratclusters", "clusters", "cluster"
+    "celltype", "celltypes", "celltypeannotation", "annotatedcelltype", "authorcelltype", "annotation", "annotations", "leiden", "louvain", "seuratclusters", "clusters", "cluster"
 )
 #: Embeddings that are drawn, the most telling first, and how many at most.
 _EMBEDDINGS, _MOST_EMBEDDINGS = ("umap", "tsne", "pca"), 4

@@ -74,6 +74,7 @@ def test_report_is_written_with_and_without_markers(fleet, tmp_path):
     ("arguments", "status", "text"),
     [
         (("plot", "dotplot", "t/x", "--groupby", "type", "--genes", "g3", "-o", "a.png"), 2, "say --transform log1p_cp10k"),
+        (("plot", "heatmap", "t/nope", "--groupby", "type", "--top", "2", "-o", "a.png"), 2, "say --transform log1p_cp10k"),
         (("plot", "violin", "t/x", "--keys", "g3", "-o", "a.png"), 2, "say --transform log1p_cp10k"),
         (("plot", "qc", "t/x", "-o", "a.txt"), 2, "a.txt: pictures end in one of"),
         (("plot", "qc", "t/x", "-o", "none/a.png"), 1, "there is no directory none to put a.png into"),
