@@ -264,7 +264,7 @@ class Plotting(Testing):
         ----------
         obs, var
             Frames with the columns of ``scanpy.pp.calculate_qc_metrics``: those of cells (``total_counts``,
-            ``n_genes_by_counts``, ``pct_counts_mt``, ...) and, if wanted, those of genes. None: the drives count.
+            ``n_genes_by_counts``, ``pct_counts_mt``, ...) and, if wanted, those of genes. None: they are computed.
         qc_vars
             Sets of genes whose share to show, such as ``{"mt": "MT-"}``: the beginning of their names, a mask, names or
             numbers. None: mitochondrial genes (``MT-``), if there are any.

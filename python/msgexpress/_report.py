@@ -210,7 +210,7 @@ class _Report:
             return (obs, None), "Counts and genes of each cell, as obs has them."
         if not self.ds._is_counts(None):
             return None, "The matrix does not hold counts, and obs has no columns total_counts and n_genes_by_counts: there is nothing to draw."
-        return _quality.frames(self.ds, self.qc_vars), "Counts and genes of each cell, counted by the drives."
+        return _quality.frames(self.ds, self.qc_vars), "Counts and genes of each cell, over all genes."
 
     def embeddings(self) -> Html:
         keys = [str(k) for k, v in self.ds._shell.obsm.items() if getattr(v, "ndim", 0) == 2 and v.shape[1] >= 2 and getattr(getattr(v, "dtype", None), "kind", "") in "fiu"]

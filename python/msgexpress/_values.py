@@ -57,6 +57,8 @@ def grouping(ds: Testing, groupby: str, groups: Iterable[Any] | str | None = Non
     """
     import pandas as pd
 
+    from ._testing import _in_numbers
+
     one_name(groupby, "groupby", "obs column")
     obs = ds._shell.obs
     if groupby not in obs.columns:
@@ -242,13 +244,6 @@ def _normalised(ds: Testing, sparse: Any, total: np.ndarray, numbers: np.ndarray
     out = sparse.copy()
     out.data = np.log1p(data / (of / np.float32(1e4)))
     return out
-
-
-def _in_numbers(name: str) -> tuple[float, str]:
-    try:
-        return float(name), name
-    except ValueError:
-        return float("inf"), name
 
 
 def scaled(table: np.ndarray, standard_scale: str | None) -> np.ndarray:
