@@ -14,6 +14,8 @@ from skytether import __version__
 
 from ._dataset import Dataset
 from ._db import MsgExpress, connect, open
+from ._draw_groups import DotPlot
+from ._picture import Plot
 from ._rank import RankResult
 
-__all__ = ["Dataset", "MsgExpress", "RankResult", "__version__", "connect", "open"]
+__all__ = ["Dataset", "DotPlot", "MsgExpress", "Plot", "RankResult", "__version__", "connect", "open"]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 import numpy as np
 
+from ._picture import shown
+
 if TYPE_CHECKING:
     import matplotlib.axes
 
@@ -37,7 +39,7 @@ def name_points(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, names: S
     lines: list[np.ndarray] = []
     named = []
     for i in chosen:
-        text = ax.annotate(str(names[i]), (x[i], y[i]), xytext=(0, 0), textcoords="offset points", ha="left", va="bottom", fontsize=8, color=colour, zorder=5)
+        text = ax.annotate(shown(names[i]), (x[i], y[i]), xytext=(0, 0), textcoords="offset points", ha="left", va="bottom", fontsize=8, color=colour, zorder=5)
         text.set_in_layout(False)
         extent = text.get_window_extent(renderer)
         for left, bottom, far in _places(extent.width, extent.height, x[i] >= 0, scale):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import _labels
+from ._picture import shown
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -75,7 +76,7 @@ def volcano(
     ax.set_ylim(-0.02 * top, top * 1.14)
     ax.set_xlabel("log$_2$ fold change" + (f"  (diamonds: beyond {limit:g})" if (outside & ~beyond).any() else ""), color=_INK)
     ax.set_ylabel("-log$_{10}$ adjusted p-value" + (f"  (triangles: p below 1e-{least:g})" if beyond.any() else ""), color=_INK)
-    ax.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK, pad=22)
+    ax.set_title(shown(title), loc="left", fontsize=13, fontweight="bold", color=_INK, pad=22)
     ax.text(0, 1.015, subtitle, transform=ax.transAxes, fontsize=8.5, color="#6b7280", va="bottom")
     higher = ax.text(0.995, 0.985, f"{up.sum():,} higher", transform=ax.transAxes, ha="right", va="top", color=_UP, fontsize=9)
     lower = ax.text(0.005, 0.985, f"{down.sum():,} lower", transform=ax.transAxes, ha="left", va="top", color=_DOWN, fontsize=9)

@@ -58,3 +58,31 @@ def _clock(seconds: float) -> str:
     whole = int(seconds + 0.5)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+class Steps(Bar):
+    """``title [#####.....]  52%  what is next``, for work in a few steps."""
+
+    def step(self, done: int, total: int, what: str) -> None:
+        """Shows that `done` of `total` steps are done, and what follows."""
+        self.drawn = time.monotonic()
+        share = done / total if total else 1.0
+        filled = round(share * 24)
+        line = f"{self.title} [{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}  {what}"
+        sys.stderr.write(f"\r{line[:78]:<78}")
+        sys.stderr.flush()
+
+
+@contextmanager
+def stepper(progress: Report | bool | None, title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """As `reporter`, for work in a few steps that have names."""
+    if callable(progress):
+        yield lambda done, total, what: progress(done, total)
+    elif progress is False or (progress is None and not sys.stderr.isatty()):
+        yield lambda done, total, what: None
+    else:
+        bar = Steps(title)
+        try:
+            yield bar.step
+        finally:
+            bar.end()

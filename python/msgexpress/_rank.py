@@ -10,6 +10,7 @@ import numpy as np
 from skytether import InvalidError, NotFoundError, Receipt
 
 from ._hints import instead
+from ._rank_plots import RankPlots
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -28,7 +29,7 @@ _COLUMNS = {
 }
 
 
-class RankResult:
+class RankResult(RankPlots):
     """Genes ranked for one or more groups of cells; best score first."""
 
     def __init__(

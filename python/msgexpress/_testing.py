@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Iterable, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from skytether import InvalidError, NotFoundError, Receipt, SkytetherError, UnsupportedError, _internal
 from skytether.errors import reworded
 
-from . import _features
+from . import _features, _values
 from ._arguments import check_n_genes, check_transform, chosen_layer, chosen_method, one_name, refuse_others
 from ._hints import instead
 from ._stored import Stored
@@ -164,6 +164,7 @@ class Testing(Stored):
         if transform is None and self._is_counts(layer):
             warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
         self._warn_of_logarithms(layer, transform)
+        res._origin = self, matrix, partial(_values.grouping, self, groupby, None, cells)
         return res
 
     def ttest(
@@ -238,7 +239,7 @@ class Testing(Stored):
             codes[both] = 2
             names = ["first alone", "second alone", "both"]
         spec = _internal.moments_spec(self.name, matrix, transform, None, (names, codes))
-        return self._rank(
+        res = self._rank(
             spec,
             matrix,
             {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None},
@@ -248,6 +249,8 @@ class Testing(Stored):
             double=True,
             genes=genes,
         )
+        res._origin = None if both.any() else (self, matrix, (names, codes))
+        return res
 
     # ---- inside
 

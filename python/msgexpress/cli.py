@@ -79,6 +79,7 @@ _IN_THE_SHELL = {
     "transform=None": "--transform none",
     "transform=": "--transform",
     "layer=None": "no --layer",
+    "say groupby= with": "say --groupby with",
     "layer=": "--layer",
     "genome=": "--genome",
     "modality=": "--modality",
@@ -426,12 +427,14 @@ def _file_names(groups: list[str]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from . import _cli_plots
+
     parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
     parser.add_argument("-V", "--version", action="version", version=f"msgx {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str, fleet: bool = True) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=_EPILOG if fleet else None)
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str, fleet: bool = True, among: Any = commands) -> argparse.ArgumentParser:
+        sub = among.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=_EPILOG if fleet else None)
         sub.set_defaults(run=run)
         if fleet:
             sub.add_argument("--fleet", metavar="DIR|URL", help="where the data are")
@@ -490,6 +493,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table", help="how to print it (default: %(default)s)")
     p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
     p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf, .jpg and what else matplotlib writes) for one group, else one per group in DIR")
+
+    _cli_plots.add(commands, command, sys.modules[__name__])
 
     p = command("export", _export, "write a data set as an h5ad file, as Parquet, or as a 10x mtx directory")
     p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
