@@ -1,0 +1,4 @@
+library(testthat)
+library(msgexpress)
+
+test_check("msgexpress")
