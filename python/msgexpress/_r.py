@@ -163,8 +163,8 @@ def column(values: pd.Series, name: str) -> dict[str, Any]:
     """A column: its `kind`, its `data`, where values are `missing` (a byte each, or None), and what else its kind has.
 
     Kinds: ``factor`` (32-bit codes from 0; `levels`, `ordered`), ``logical`` (bytes), ``integer`` (32 bits),
-    ``double``, ``integer64`` (also as `text`), ``complex``, ``time`` (seconds since 1970; `zone`), ``date`` (days since 1970),
-    ``duration`` (seconds), ``text`` and ``list`` (Python lists as `data`).
+    ``double``, ``integer64`` (also as `text`), ``complex``, ``time`` (seconds since 1970; `zone`), ``date`` (days since
+    1970), ``duration`` (seconds), ``text`` and ``list`` (Python lists as `data`).
 
     Raises
     ------

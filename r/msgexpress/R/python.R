@@ -120,9 +120,8 @@ nonempty <- function(text) text[nzchar(text)]
 
 how_to_install <- function() {
   paste(
-    "To install msgexpress, run `make demo` in the project's directory (or `pip install skytether` in an environment",
-    "of your own). Then name its interpreter: msgx_python(\"<project>/.venv/bin/python\"), or the variable",
-    "RETICULATE_PYTHON, before the first call."
+    "To install msgexpress, run `make demo` in the directory of the Skytether project. Then name its interpreter before",
+    "the first call: msgx_python(\"<project>/.venv/bin/python\"), or the variable RETICULATE_PYTHON."
   )
 }
 

@@ -5,7 +5,7 @@ elsewhere <- function(code, ...) {
   load <- if (pkgload::is_dev_package("msgexpress")) {
     sprintf("pkgload::load_all(%s, quiet = TRUE, helpers = FALSE)", deparse(pkgload::pkg_path()))
   } else {
-    "library(msgexpress)"
+    "suppressPackageStartupMessages(library(msgexpress))"
   }
   script <- tempfile(fileext = ".R")
   writeLines(c(load, "said <- function(e) cat(class(e)[1], '|', conditionMessage(e), '\n')", sprintf("tryCatch({%s}, error = said)", code)), script)
