@@ -3,6 +3,8 @@ the R side, and both together."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,3 +194,13 @@ def test_the_package_exports_the_agreed_names() -> None:
     exported = (Path(__file__).resolve().parents[2] / "r" / "msgexpress" / "NAMESPACE").read_text()
     agreed = "msgx_open msgx_connect ingest datasets obs var rank_genes_groups ttest qc_metrics highly_variable_genes pca counts as_sce as_seurat plot_volcano"
     assert [name for name in agreed.split() if f"export({name})" not in exported] == []
+
+
+@pytest.mark.parametrize(("asked", "status"), [("", 0), ("required", 1)])
+def test_without_r_its_tests_say_that_they_did_not_run(asked: str, status: int, tmp_path: Path) -> None:
+    for tool in ("bash", "dirname", "grep", "tr"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+    script = Path(__file__).resolve().parents[2] / "r" / "test.sh"
+    done = subprocess.run([script], env={"PATH": str(tmp_path), "SKYTETHER_R": asked}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
+    assert "DID NOT RUN: there is no R here" in done.stderr and "apt-get install --no-install-recommends r-base-core" in done.stderr
