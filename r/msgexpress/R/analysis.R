@@ -6,8 +6,8 @@
 #' work.
 #'
 #' @param ds A data set.
-#' @param qc_vars A named list of sets of genes: `list(mt = "MT-")` (a prefix of names), or for each a logical vector
-#'   with an element for each gene.
+#' @param qc_vars A named list of sets of genes: `list(mt = "MT-")` (a prefix of names), or for each the names or
+#'   numbers of several genes, or a logical vector with an element for each gene.
 #' @param ... Further arguments of the Python function, by name.
 #' @return A list of two data frames: `obs`, with a row per cell, and `var`, with a row per gene.
 #' @section Errors:
@@ -23,9 +23,28 @@ qc_metrics <- function(ds, qc_vars = NULL, ...) {
   if (!is.null(qc_vars) && (!is.list(qc_vars) || is.null(names(qc_vars)))) {
     raise("invalid", "qc_vars is a named list, such as list(mt = \"MT-\")")
   }
-  sets <- lapply(qc_vars, function(set) if (is_text(set)) enc2utf8(set) else chosen_genes(ds, set, NULL))
+  sets <- lapply(qc_vars, function(set) if (is_text(set)) enc2utf8(set) else gene_mask(ds, set))
   found <- ask(ds$python, "qc_metrics", kwargs = c(if (length(sets)) list(qc_vars = sets), others(...)))
   list(obs = frame_of(found[[0L]], what = "cells"), var = frame_of(found[[1L]], what = "genes"))
+}
+
+# A set of genes (names, numbers from 1, or a logical vector) as a mask of all genes.
+gene_mask <- function(ds, set) {
+  genes <- dimnames(ds)[[1]]
+  chosen <- if (is.character(set) || is.factor(set)) {
+    lost <- setdiff(as.character(set), genes)
+    if (length(lost)) {
+      raise("not_found", sprintf("there is no gene '%s' in %s", lost[1], name_of(ds)))
+    }
+    genes %in% as.character(set)
+  } else if (is.logical(set) && length(set) == length(genes)) {
+    set %in% TRUE
+  } else if (is.numeric(set) && all(set %in% seq_along(genes))) {
+    seq_along(genes) %in% set
+  } else {
+    raise("invalid", sprintf("a set of genes is a prefix, names, numbers 1 to %d, or a logical vector of that length", length(genes)))
+  }
+  ask(NULL, "mask", list(as_bytes(as.raw(chosen))))
 }
 
 #' Genes that vary most

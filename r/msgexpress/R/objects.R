@@ -152,8 +152,11 @@ parts_of_sce <- function(source, layer) {
 parts_of_seurat <- function(source, layer) {
   needs("SeuratObject", "a Seurat object")
   assay <- SeuratObject::DefaultAssay(source)
+  # Since SeuratObject 5 slots are layers.
+  named <- if (utils::packageVersion("SeuratObject") >= "5") "layer" else "slot"
   read <- function(slot) {
-    tryCatch(SeuratObject::GetAssayData(source, slot, assay = assay), error = function(e) NULL)
+    asked <- c(list(source, assay = assay), stats::setNames(list(slot), named))
+    tryCatch(do.call(SeuratObject::GetAssayData, asked), error = function(e) NULL)
   }
   found <- Filter(function(values) !is.null(values) && prod(dim(values)) > 0, list(counts = read("counts"), data = read("data")))
   # Without normalisation both are the same.

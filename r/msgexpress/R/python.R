@@ -132,6 +132,12 @@ bridge <- function() {
     state$bridge <- tryCatch(
       reticulate::import("msgexpress._r", convert = FALSE),
       error = function(e) {
+        if (grepl("msgexpress._r", conditionMessage(e), fixed = TRUE)) {
+          raise("unsupported", sprintf(
+            "msgexpress of the Python at %s is older than this R package: upgrade it (`make setup` in the project's directory)",
+            reticulate::py_config()$python
+          ))
+        }
         raise("no_python", sprintf(
           "the Python at %s can't load msgexpress (%s). %s", reticulate::py_config()$python, first_line(conditionMessage(e)), how_to_install()
         ))

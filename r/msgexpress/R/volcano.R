@@ -135,7 +135,9 @@ volcano_ggplot <- function(drawn, title, lfc, p, path) {
     ggplot2::geom_hline(yintercept = -log10(p), linetype = "dashed", colour = "#9aa1ac", linewidth = 0.3) +
     ggplot2::geom_point(aes(colour = .data$side, shape = .data$edge), alpha = 0.75, size = 1.6) +
     ggplot2::geom_text(
-      data = data[data$labelled, ], aes(label = .data$names), size = 2.8, vjust = -0.7, colour = "#2b2f36", check_overlap = TRUE
+      # Names at an edge of the plot are on its inner side.
+      data = data[data$labelled, ], aes(label = .data$names, hjust = 0.5 + 0.5 * trunc(.data$change / reach)),
+      size = 2.8, vjust = -0.7, colour = "#2b2f36", check_overlap = TRUE
     ) +
     ggplot2::annotate("text", x = reach * 1.1, y = top * 1.12, label = say$higher, hjust = 1, colour = volcano_colours[["higher"]], size = 3.2) +
     ggplot2::annotate("text", x = -reach * 1.1, y = top * 1.12, label = say$lower, hjust = 0, colour = volcano_colours[["lower"]], size = 3.2) +

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import re
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import anndata as ad
 import numpy as np
@@ -82,6 +86,19 @@ def timed():
     out["zeros"] = pd.arrays.SparseArray([0.0, 1.5])
     out["none"] = np.array([None, None], object)
     return out
+
+
+class Host:
+    """A host over the fleet in a directory, as a process of its own."""
+
+    def __init__(self, fleet):
+        command = [Path(sys.prefix) / "bin" / "skytether", "host", "serve", "--fleet", fleet, "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.url = re.search(r"grpc://[\d.]+:\d+", self.process.stdout.readline())[0]
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
 
 
 class Recorded:

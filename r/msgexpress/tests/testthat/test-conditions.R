@@ -49,6 +49,19 @@ test_that("what the Python package lacks is unsupported", {
   expect_error(msgexpress:::ask(test_dataset()$python, "no_such_method"), "has no no_such_method: upgrade it", class = "msgexpress_unsupported")
 })
 
+test_that("sets of genes for QC are masks, or refused", {
+  ds <- test_dataset()
+  mask <- function(set) as.logical(reticulate::py_to_r(msgexpress:::gene_mask(ds, set)$tolist()))
+  wanted <- c(FALSE, TRUE, FALSE, TRUE, rep(FALSE, 36))
+  expect_identical(mask(c("gene_3", "gene_1")), wanted)
+  expect_identical(mask(c(4, 2)), wanted)
+  expect_identical(mask(replace(wanted, 1, NA)), wanted)
+  expect_error(mask(c("gene_1", "MT-1")), "no gene 'MT-1'", class = "msgexpress_not_found")
+  expect_error(mask(41), "numbers 1 to 40", class = "msgexpress_invalid")
+  expect_error(mask(TRUE), class = "msgexpress_invalid")
+  expect_error(qc_metrics(ds, list("MT-")), "named list", class = "msgexpress_invalid")
+})
+
 test_that("arguments of the wrong kind are refused before Python", {
   db <- test_fleet()
   expect_error(obs_of <- datasets("fleet"), "db is a fleet", class = "msgexpress_invalid")
@@ -77,4 +90,23 @@ test_that("a fleet keeps its drives, and close lets go of it", {
   expect_error(datasets(again), class = "msgexpress_error")
   expect_error(msgx_open(place, drives = 5), class = "msgexpress_invalid")
   expect_error(msgx_open(tempfile(), create = FALSE), class = "msgexpress_not_found")
+})
+
+test_that("a host answers as the fleet that it serves", {
+  place <- tempfile("fleet")
+  python()
+  values <- matrix(c(1, 0, 2, 3, 0, 1), 2, 3, dimnames = list(c("g", "h"), c("a", "b", "c")))
+  db <- msgx_open(place, drives = 2)
+  ingest(db, values, "lab/one", obs = data.frame(kind = factor(c("x", "y", "x"))))
+  close(db)
+  host <- py("Host", place)
+  withr::defer(reticulate::py_call(reticulate::py_get_attr(host, "end")))
+  url <- reticulate::py_to_r(reticulate::py_get_attr(host, "url"))
+  served <- msgx_connect(url)
+  expect_identical(datasets(served), "lab/one")
+  expect_identical(as.matrix(counts(served[["lab/one"]])), values)
+  expect_identical(levels(obs(served[["lab/one"]])$kind), c("x", "y"))
+  # The fleet of a directory has one process at a time.
+  expect_error(msgx_open(place), class = "msgexpress_conflict")
+  close(served)
 })

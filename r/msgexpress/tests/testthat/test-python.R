@@ -62,6 +62,15 @@ test_that("a Python without msgexpress says how to install it", {
   expect_match(elsewhere("cat(msgx_available())", RETICULATE_PYTHON = file.path(place, "bin", "python")), "^FALSE$")
 })
 
+test_that("a Python package older than this one is to upgrade", {
+  python()
+  place <- withr::local_tempdir()
+  dir.create(file.path(place, "msgexpress"))
+  file.create(file.path(place, "msgexpress", "__init__.py"))
+  said <- elsewhere(sprintf("Sys.setenv(PYTHONPATH = %s); msgx_open('x')", deparse(place)), RETICULATE_PYTHON = msgx_python())
+  expect_match(said, "^msgexpress_unsupported \\| msgexpress of the Python at .* is older than this R package: upgrade it")
+})
+
 test_that("a Python that is not there says how to install it", {
   said <- elsewhere("msgx_open('x')", RETICULATE_PYTHON = "/no/such/python")
   expect_match(said, "^msgexpress_no_python \\| there is no Python at /no/such/python.*make demo")
