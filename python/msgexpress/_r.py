@@ -146,14 +146,14 @@ def parts_of_pca(ds: Dataset, result: Any) -> dict[str, Any]:
 # ---- to R
 
 
-def frame(table: pd.DataFrame) -> dict[str, Any]:
-    """A data frame: `rows`, `index` (names of rows), `names` (of columns) and `columns`, each as `column` gives it."""
+def frame(table: pd.DataFrame, named: bool = True) -> dict[str, Any]:
+    """A data frame: `rows`, `names` (of columns) and `columns`, each as `column` gives it; where its rows are `named`,
+    `index` has their names."""
     columns = [table.iloc[:, at] for at in range(table.shape[1])]
     names = [str(name) for name in table.columns]
     return {
         "rows": len(table),
-        "index": [str(name) for name in table.index],
-        "numbered": table.index.dtype.kind in "iu",
+        "index": [str(name) for name in table.index] if named else [],
         "names": names,
         "columns": [column(values, name) for values, name in zip(columns, names)],
     }

@@ -136,7 +136,8 @@ others <- function(...) {
   if (length(more) && (is.null(names(more)) || any(!nzchar(names(more))))) {
     raise("invalid", "further arguments have names, such as n_genes = 10")
   }
-  lapply(more, whole)
+  # A vector with names is a dict in Python, as a list is.
+  lapply(more, function(value) if (is.atomic(value) && !is.null(names(value))) as.list(value) else whole(value))
 }
 
 as_bytes <- function(bytes) reticulate::r_to_py(bytes)

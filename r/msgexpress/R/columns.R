@@ -70,7 +70,7 @@ large_integers <- function(described, name, large) {
 
 # A data frame. The names of rows are Python's index, where `named`.
 frame_of <- function(frame, large = "error", named = TRUE, what = "rows") {
-  described <- ask(NULL, "frame", list(frame))
+  described <- ask(NULL, "frame", list(frame, named))
   names <- texts_of(described$get("names"))
   columns <- described$get("columns")
   rows <- reticulate::py_to_r(described$get("rows"))

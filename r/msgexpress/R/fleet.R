@@ -116,7 +116,8 @@ check_fleet <- function(db) {
 #' @param db A fleet, of [msgx_open()] or [msgx_connect()].
 #' @param source The path of an h5ad file, of a 10x `.h5` file, of a 10x mtx directory or of an Expression Atlas bundle.
 #'   Or an object in memory with genes as rows: a matrix or sparse matrix with dimnames, a `SingleCellExperiment`, or a
-#'   `Seurat` object.
+#'   `Seurat` object. Several paths, or a list of paths and objects, become one data set; their names, where they have
+#'   any, are the labels of the column `batch` (as of the Python package that takes several).
 #' @param name `"domain/dataset"`.
 #' @param layer Which matrix the data set is about. Of an h5ad file: `NULL` for X, `"raw"`, or a layer's name. Of a
 #'   `SingleCellExperiment`: an assay's name (`NULL`: `counts`, or the first one). Of a `Seurat` object: a slot
@@ -124,7 +125,7 @@ check_fleet <- function(db) {
 #' @param replace `TRUE`: put it in the place of a data set of that name.
 #' @param obs,var For a matrix in memory: data frames about cells (columns) and genes (rows), in their order.
 #' @param progress `TRUE` for a bar on stderr, `FALSE` for none, `NULL` for one where stderr is a terminal.
-#' @param ... Further arguments of Python's `ingest`: `genome`, `feature_types`, `layers`, ...
+#' @param ... Further arguments of Python's `ingest`: `genome`, `feature_types`, `layers`, `batch`, ...
 #' @return The data set, of class `msgx_dataset`.
 #' @section Errors:
 #' `msgexpress_conflict` where the name is taken; `msgexpress_corrupt` where a file is damaged; `msgexpress_invalid`
@@ -141,17 +142,26 @@ check_fleet <- function(db) {
 ingest <- function(db, source, name, layer = NULL, replace = FALSE, obs = NULL, var = NULL, progress = NULL, ...) {
   check_fleet(db)
   check_text(name, "name")
-  if (is.character(source) && is.null(dim(source))) {
-    check_text(source, "source")
-    if (!is.null(obs) || !is.null(var)) {
-      raise("invalid", "obs and var belong to a matrix in memory: a file has its own")
-    }
-    source <- path.expand(source)
-  } else if (!inherits(source, "python.builtin.object")) {
-    source <- annotated(source, layer, obs, var)
-    layer <- NULL
+  several <- is.character(source) && is.null(dim(source)) && length(source) > 1 || is.list(source) && !is.object(source)
+  files <- is.character(source) && is.null(dim(source))
+  if ((files || several) && (!is.null(obs) || !is.null(var))) {
+    raise("invalid", "obs and var belong to a matrix in memory: a file has its own")
   }
-  new_dataset(ask(db$python, "ingest", list(source, name), c(given(layer = layer, replace = replace, progress = progress), others(...))))
+  in_memory <- !files && !several && !inherits(source, "python.builtin.object")
+  source <- if (several) lapply(as.list(source), one_source, layer) else one_source(source, layer, obs, var)
+  kwargs <- c(given(layer = if (!in_memory) layer, replace = replace, progress = progress), others(...))
+  new_dataset(ask(db$python, "ingest", list(source, name), kwargs))
+}
+
+# A source as Python takes it: a path, or an AnnData.
+one_source <- function(source, layer, obs = NULL, var = NULL) {
+  if (inherits(source, "python.builtin.object")) {
+    return(source)
+  }
+  if (is.character(source) && is.null(dim(source))) {
+    return(path.expand(check_text(source, "source")))
+  }
+  annotated(source, layer, obs, var)
 }
 
 # An AnnData in Python, from an object of R's.
