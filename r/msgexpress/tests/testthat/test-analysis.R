@@ -1,4 +1,5 @@
-# What newer versions of the Python package compute: where it has them the numbers are its own, elsewhere an error says so.
+# What newer versions of the Python package compute: where it has them the numbers are its own, elsewhere an error says
+# so.
 
 # Whether Python's data sets have the method `name`; where they have not, that its R function says so.
 there_is <- function(name, call) {

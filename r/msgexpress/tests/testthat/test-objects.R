@@ -105,3 +105,23 @@ test_that("objects that can't be stored say why", {
   mode(letters) <- "character"
   expect_error(ingest(db, letters, "lab/x"), "holds numbers", class = "msgexpress_invalid")
 })
+
+test_that("antibodies of a 10x directory are a matrix of their own", {
+  place <- withr::local_tempdir()
+  kinds <- c("Gene Expression", "Antibody Capture", "Gene Expression")
+  compressed <- function(lines, name) {
+    file <- gzfile(file.path(place, name), "w")
+    on.exit(close(file))
+    writeLines(lines, file)
+  }
+  compressed(paste(c("E1", "A1", "E2"), c("CD3E", "CD3", "LYZ"), kinds, sep = "\t"), "features.tsv.gz")
+  compressed(paste0("cell-", 1:2), "barcodes.tsv.gz")
+  compressed(c("%%MatrixMarket matrix coordinate integer general", "3 2 4", "1 1 5", "2 1 700", "3 2 2", "2 2 9"), "matrix.mtx.gz")
+  expect_warning(ds <- ingest(test_fleet(), place, "lab/cite", replace = TRUE), "Antibody Capture", class = "msgexpress_warning")
+  expect_identical(as.matrix(counts(ds)), matrix(c(5, 0, 0, 2), 2, dimnames = list(c("CD3E", "LYZ"), c("cell-1", "cell-2"))))
+  expect_identical(as.matrix(counts(ds, layer = "Antibody Capture")), matrix(c(700, 9), 1, dimnames = list("CD3", c("cell-1", "cell-2"))))
+  skip_if_not_installed("SingleCellExperiment")
+  sce <- as_sce(ds, layer = "Antibody Capture")
+  expect_identical(rownames(sce), "CD3")
+  expect_identical(as.character(SummarizedExperiment::rowData(sce)$gene_ids), "A1")
+})
