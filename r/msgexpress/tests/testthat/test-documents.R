@@ -77,3 +77,20 @@ test_that("R examples of README and docs run and print what they say", {
   }
   expect_gte(ran, 4)
 })
+
+test_that("help has a page for each export, with its arguments", {
+  source <- normalizePath(test_path("..", ".."))
+  pages <- list.files(file.path(source, "man"), full.names = TRUE)
+  for (page in pages) expect_length(tools::checkRd(page), 0)
+  texts <- lapply(pages, readLines, encoding = "UTF-8")
+  exported <- sub("^export\\((.*)\\)$", "\\1", grep("^export\\(", readLines(file.path(source, "NAMESPACE")), value = TRUE))
+  expect_gt(length(exported), 20)
+  for (name in exported) {
+    page <- Filter(function(text) sprintf("\\alias{%s}", name) %in% text, texts)
+    expect_length(page, 1)
+    documented <- unlist(strsplit(sub("^\\\\item\\{([^}]*)\\}.*", "\\1", grep("^\\\\item\\{", page[[1]], value = TRUE)), ", *"))
+    documented <- sub("\\dots", "...", documented, fixed = TRUE)
+    taken <- as.character(names(formals(getExportedValue("msgexpress", name))))
+    expect_identical(setdiff(taken, documented), character())
+  }
+})
