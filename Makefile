@@ -18,7 +18,7 @@ export CARGO_NET_RETRY := 10
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test soak bench figures fuzz lint setup test-rust test-python clean
+.PHONY: help demo test soak bench figures fuzz lint setup test-rust test-python test-r clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -26,7 +26,7 @@ help: ## what can be made
 demo: setup ## everything that is needed, then marker genes of pbmc3k found by the drives themselves
 	@$(BIN)/msgx demo
 
-test: setup test-rust test-python ## everything that is needed, then every test
+test: setup test-rust test-python test-r ## everything that is needed, then every test
 
 soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in short (hours; CONTRIBUTING.md lists it)
 	SKYTETHER_SOAK=1 SKYTETHER_FAULTS=all $(NEXTEST) run $(WORKSPACE) --profile soak -E '$(SOAK)'
@@ -85,7 +85,7 @@ $(VENV)/.tools: requirements-build.txt
 
 # 2. Our own: the Rust workspace (the long part; cargo shows how far it is). Meanwhile pip installs the Python packages
 # that ours need and, where tests or benchmarks follow, those that they compare with.
-PACKAGES := -r requirements.txt $(if $(filter test test-rust test-python soak bench,$(MAKECMDGOALS)),-r requirements-dev.txt)
+PACKAGES := -r requirements.txt $(if $(filter test test-rust test-python test-r soak bench,$(MAKECMDGOALS)),-r requirements-dev.txt)
 
 $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
 	@echo "Building Skytether (about 12 minutes the first time, on two cores) ..." >&2
@@ -124,6 +124,10 @@ test-rust: setup $(VENV)/.dev
 # A file's tests share what they set up, so a file stays with one process.
 test-python: setup $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile python/tests
+
+# Says so where there is no R, which nothing else needs.
+test-r: setup $(VENV)/.dev
+	@r/test.sh
 
 clean: ## remove what was built (not your data)
 	rm -rf target $(VENV) demo-out bench-out figures-out

@@ -1,0 +1,91 @@
+# Differential expression: the numbers are Python's.
+
+# The data frame of the same call in Python, by way of a text file with all digits.
+in_python <- function(ds, method, args, kwargs, symbols = NULL) {
+  result <- do.call(reticulate::py_call, c(list(reticulate::py_get_attr(ds$python, method)), args, kwargs))
+  to_df <- reticulate::py_get_attr(result, "to_df")
+  read_from_python(if (is.null(symbols)) reticulate::py_call(to_df) else reticulate::py_call(to_df, gene_symbols = symbols))
+}
+
+numbers <- c("scores", "logfoldchanges", "pvals", "pvals_adj", "pct_nz_group", "pct_nz_reference")
+
+expect_same_ranks <- function(found, wanted) {
+  expect_identical(names(found), names(wanted))
+  expect_identical(nrow(found), nrow(wanted))
+  expect_identical(as.character(found$names), as.character(wanted$names))
+  if ("group" %in% names(wanted)) expect_identical(as.character(found$group), as.character(wanted$group))
+  for (name in numbers) expect_close(found[[name]], wanted[[name]])
+}
+
+test_that("rank_genes_groups equals Python's to 1e-12", {
+  ds <- test_dataset()
+  found <- rank_genes_groups(ds, "type", transform = "log1p_cp10k")
+  expect_identical(names(found), c("group", "names", numbers))
+  expect_identical(levels(found$group), c("T", "B", "NK"))
+  expect_identical(nrow(found), 120L)
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k")))
+})
+
+test_that("its options mean what they mean in Python", {
+  ds <- test_dataset()
+  found <- rank_genes_groups(ds, "type", groups = c("B", "NK"), reference = "T", method = "student", corr_method = "bonferroni", transform = "log1p_cp10k", n_genes = 7)
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(
+    groups = list("B", "NK"), reference = "T", method = "student", corr_method = "bonferroni", transform = "log1p_cp10k", n_genes = 7L
+  )))
+  expect_identical(nrow(found), 14L)
+  found <- rank_genes_groups(ds, "type", groups = "B", method = "t-test_overestim_var", transform = NULL, layer = "dense", genes = c(3, 1, 9), cells = list(ok = TRUE))
+  expect_false("group" %in% names(found))
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(
+    groups = list("B"), method = "t-test_overestim_var", transform = NULL, layer = "dense", genes = list("gene_2", "gene_0", "gene_8"), cells = list(ok = TRUE)
+  )))
+  found <- rank_genes_groups(ds, "type", transform = "log1p_cp10k", use_raw = TRUE)
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k", layer = "raw")))
+  found <- rank_genes_groups(ds, "type", transform = "log1p_cp10k", gene_symbols = "gene_ids")
+  expect_identical(names(found)[3], "gene_ids")
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k"), "gene_ids"))
+})
+
+test_that("ttest equals Python's to 1e-12", {
+  ds <- test_dataset()
+  found <- ttest(ds, list(type = "B"), list(type = c("NK", "T"), ok = TRUE), transform = "log1p_cp10k")
+  wanted <- in_python(ds, "ttest", list(list(type = "B"), list(type = list("NK", "T"), ok = TRUE)), list(transform = "log1p_cp10k"))
+  expect_same_ranks(found, wanted)
+  expect_identical(attr(found, "test"), "Welch's t-test")
+  type <- as.character(obs(ds)$type)
+  # A mask, numbers and names choose the same cells as a column's values.
+  expect_identical(as.data.frame(ttest(ds, type == "B", which(type != "B" & obs(ds)$ok), transform = "log1p_cp10k"))[numbers], as.data.frame(found)[numbers])
+  student <- ttest(ds, rownames(obs(ds))[1:30], 31:60, equal_var = TRUE, transform = "log1p_cp10k")
+  expect_same_ranks(student, in_python(ds, "ttest", list(as.list(0:29), as.list(30:59)), list(equal_var = TRUE, transform = "log1p_cp10k")))
+  expect_identical(attr(student, "test"), "Student's t-test")
+})
+
+test_that("ttest has the numbers of R's own Welch test", {
+  ds <- test_dataset()
+  values <- as.matrix(counts(ds, layer = "dense"))
+  type <- as.character(obs(ds)$type)
+  found <- ttest(ds, list(type = "B"), list(type = "T"), transform = NULL, layer = "dense")
+  for (gene in c("gene_1", "gene_5")) {
+    wanted <- stats::t.test(values[gene, type == "B"], values[gene, type == "T"])
+    at <- match(gene, found$names)
+    expect_equal(found$scores[at], unname(wanted$statistic), tolerance = 1e-9)
+    expect_equal(found$pvals[at], wanted$p.value, tolerance = 1e-9)
+  }
+})
+
+test_that("transform is required and NULL means as stored", {
+  ds <- test_dataset()
+  expect_error(rank_genes_groups(ds, "type"), "say transform=", class = "msgexpress_invalid")
+  expect_error(ttest(ds, list(type = "B"), list(type = "T")), "transform=NULL", class = "msgexpress_invalid")
+  expect_warning(rank_genes_groups(ds, "type", transform = NULL), "holds counts", class = "msgexpress_warning")
+})
+
+test_that("a result says what it cost and what was asked", {
+  found <- rank_genes_groups(test_dataset(), "type", transform = "log1p_cp10k")
+  cost <- receipt(found)
+  expect_s3_class(cost, "msgx_receipt")
+  expect_length(cost$drives, 3)
+  expect_gt(cost$bytes_read, 0)
+  expect_output(print(cost), "40 genes in .*drive-0")
+  expect_identical(attr(found, "params")$transform, "log1p_cp10k")
+  expect_error(receipt(data.frame()), class = "msgexpress_not_found")
+})
