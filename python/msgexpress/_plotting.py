@@ -445,7 +445,8 @@ class Plotting(Testing):
             try:
                 chosen = _values.genes_of(self, self._matrix(layer), genes, gene_symbols)
             except NotFoundError as e:
-                first = next((n for n in genes if repr(n) in str(e)), genes[0])
+                known = self._names(self._matrix(layer)) if gene_symbols is None else self._var_column(self._matrix(layer), gene_symbols)
+                first = next((n for n in genes if n not in set(known)), genes[0])
                 raise NotFoundError(f"{e}; obs has no column {first!r} either{instead(first, obs.columns)}") from e
             matrix = self._shown_matrix(layer, None, transform)
             table = _values.values(self, matrix, transform, chosen.numbers)

@@ -10,6 +10,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`arguments`] | constants next to columns |
 //! | [`times`] | texts to times, times to texts, bins |
 //! | [`numbers`] | digits to round to |
 //! | [`texts`] | texts of different types, lengths below 0 |
@@ -17,6 +18,7 @@
 //!
 //! See also [`crate::list_functions`], whose functions have other types than DataFusion's.
 
+mod arguments;
 mod lists;
 mod numbers;
 mod texts;
@@ -26,8 +28,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::preimage::PreimageResult;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
@@ -187,29 +189,8 @@ impl ScalarUDFImpl for Mended {
 
 /// A constant first argument is a column next to columns.
 fn row_by_row(inner: &ScalarUDF, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-    spread(&mut args)?;
+    arguments::spread(&mut args)?;
     inner.invoke_with_args(args)
-}
-
-/// Makes a column of a constant first argument, where another one is a column.
-fn spread(args: &mut ScalarFunctionArgs) -> Result<()> {
-    let columns = args.args.iter().any(|arg| matches!(arg, ColumnarValue::Array(_)));
-    let rows = args.number_rows;
-    match args.args.first_mut() {
-        Some(first @ ColumnarValue::Scalar(_)) if columns => *first = ColumnarValue::Array(first.to_array(rows)?),
-        _ => {}
-    }
-    Ok(())
-}
-
-/// `result` as the value of a constant, if `constant`.
-fn as_given(result: datafusion::arrow::array::ArrayRef, constant: bool) -> Result<ColumnarValue> {
-    Ok(if constant { ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?) } else { ColumnarValue::Array(result) })
-}
-
-/// Whether all arguments are constants.
-fn all_constant(args: &ScalarFunctionArgs) -> bool {
-    args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
 }
 
 #[cfg(test)]

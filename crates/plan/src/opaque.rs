@@ -51,7 +51,7 @@ fn orders(plan: LogicalPlan) -> Result<LogicalPlan> {
 fn unordered(e: Expr) -> Result<Transformed<Expr>> {
     Ok(match e {
         Expr::Alias(mut alias) => unordered(std::mem::take(alias.expr.as_mut()))?.update_data(|e| {
-            alias.expr = Box::new(e);
+            *alias.expr = e;
             Expr::Alias(alias)
         }),
         Expr::AggregateFunction(mut call) => {

@@ -137,8 +137,9 @@ impl Types<'_> {
         }
     }
 
-    fn boxed(&self, e: Box<Expr>, of: &DataType) -> Box<Expr> {
-        Box::new(self.decimal_as(*e, of))
+    fn boxed(&self, mut e: Box<Expr>, of: &DataType) -> Box<Expr> {
+        *e = self.decimal_as(std::mem::take(e.as_mut()), of);
+        e
     }
 
     fn all(&self, list: Vec<Expr>, of: &DataType) -> Vec<Expr> {

@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::{Result, ScalarValue, exec_err};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 
-use super::{all_constant, as_given};
+use super::arguments::{all_constant, as_given};
 
 /// `array_sort`, each list in the order of its own row. DataFusion sorts all by the order of the first row.
 pub(super) fn sorted(inner: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

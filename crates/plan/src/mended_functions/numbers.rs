@@ -6,7 +6,7 @@ use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type
 use datafusion::common::Result;
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 
-use super::{all_constant, as_given};
+use super::arguments::{all_constant, as_given};
 
 /// `round` and `trunc` of floats, to as many digits as they do not have. DataFusion multiplies by a power of ten that
 /// may be infinite, or zero.

@@ -7,7 +7,7 @@ use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 
-use super::all_constant;
+use super::arguments::all_constant;
 
 /// `lpad` and `rpad`. DataFusion takes room for all lengths before it looks at NULLs, and takes one below 0 for a very
 /// large one.

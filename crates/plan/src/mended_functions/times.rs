@@ -6,7 +6,7 @@ use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 use datafusion::common::{Result, ScalarValue, exec_err};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 
-use super::{all_constant, as_given, spread};
+use super::arguments::{all_constant, as_given, spread};
 
 /// `to_timestamp` and its relatives. Of a column of texts DataFusion makes times without the zone that it planned. A
 /// float that no time is becomes the first or the last one.

@@ -16,8 +16,7 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias, lit, not, when};
 use datafusion::optimizer::utils::evaluates_to_null;
 
-use super::untied::{Names, Rows, Single, TIE, Untied, carried, next, untie};
-use super::{is_nullable, is_tied_value};
+use super::untied::{Names, Rows, Single, TIE, Untied, carried, is_tied_value, next, untie};
 
 /// A plan that gets marks and values.
 pub(super) struct Marks<'a> {
@@ -304,4 +303,9 @@ pub(super) fn outer_columns(e: Expr, left: &DFSchema) -> Result<Expr> {
 pub(super) fn subquery(plan: LogicalPlan) -> Subquery {
     let outer_ref_columns = plan.all_out_ref_exprs();
     Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Default::default() }
+}
+
+/// Whether `e` can be NULL over `plan`; unknown counts as yes.
+fn is_nullable(e: &Expr, plan: &LogicalPlan) -> bool {
+    e.nullable(plan.schema().as_ref()).unwrap_or(true)
 }

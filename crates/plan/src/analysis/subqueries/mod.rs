@@ -33,9 +33,10 @@ use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err};
 use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, ExprSchemable, Filter, Join, LogicalPlan, Projection, Subquery};
+use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection};
 
 use self::marks::Marks;
+use self::untied::{is_tied_subquery, is_tied_value};
 use crate::rewriting::map_expressions;
 
 pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
@@ -96,18 +97,9 @@ fn has_predicate(e: &Expr) -> bool {
     e.exists(|e| Ok(is_predicate(e))).unwrap_or(false)
 }
 
-/// Whether `e` is a subquery for one value that names the outer row.
-fn is_tied_value(e: &Expr) -> bool {
-    matches!(e, Expr::ScalarSubquery(of) if is_tied(of))
-}
-
 /// Whether `e` has a subquery that becomes a join here.
 fn has_joined(e: &Expr) -> bool {
     e.exists(|e| Ok(is_predicate(e) || is_tied_value(e))).unwrap_or(false)
-}
-
-fn is_tied(of: &Subquery) -> bool {
-    untied::is_tied(&of.subquery).unwrap_or(true)
 }
 
 fn is_predicate(e: &Expr) -> bool {
@@ -174,7 +166,7 @@ pub(super) fn is_join(conjunct: &Expr, schema: &DFSchema) -> bool {
         },
         // A join without a column on the left does not know NULL either, and one with ties takes a NULL of theirs for
         // one of the values.
-        Expr::InSubquery(of) if of.negated => plain(of) && !is_tied(&of.subquery) && (of.expr.any_column_refs() || !marks::may_be_unknown(of, schema)),
+        Expr::InSubquery(of) if of.negated => plain(of) && !is_tied_subquery(&of.subquery) && (of.expr.any_column_refs() || !marks::may_be_unknown(of, schema)),
         Expr::InSubquery(of) => plain(of),
         _ => false,
     }
@@ -184,8 +176,8 @@ pub(super) fn is_join(conjunct: &Expr, schema: &DFSchema) -> bool {
 fn is_tied_predicate(conjunct: &Expr) -> bool {
     match conjunct {
         Expr::Not(inner) => is_tied_predicate(inner),
-        Expr::Exists(of) => is_tied(&of.subquery),
-        Expr::InSubquery(of) => is_tied(&of.subquery),
+        Expr::Exists(of) => is_tied_subquery(&of.subquery),
+        Expr::InSubquery(of) => is_tied_subquery(&of.subquery),
         _ => false,
     }
 }
@@ -259,9 +251,4 @@ fn lifted(node: LogicalPlan, count: &Cell<u32>) -> Result<Transformed<LogicalPla
 /// `columns` of `plan`.
 fn project(plan: LogicalPlan, columns: Vec<Column>) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Projection(Projection::try_new(columns.into_iter().map(Expr::Column).collect(), Arc::new(plan))?))
-}
-
-/// Whether `e` can be NULL over `plan`; unknown counts as yes.
-fn is_nullable(e: &Expr, plan: &LogicalPlan) -> bool {
-    e.nullable(plan.schema().as_ref()).unwrap_or(true)
 }

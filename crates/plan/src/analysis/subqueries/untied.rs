@@ -22,7 +22,8 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::common::{Column, JoinType, Result, ScalarValue, not_impl_err};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Distinct, Expr, ExprSchemable, FetchType, Filter, Join, Limit, LogicalPlan, Operator, Projection, SkipType, SubqueryAlias, lit,
+    Aggregate, BinaryExpr, Distinct, Expr, ExprSchemable, FetchType, Filter, Join, Limit, LogicalPlan, Operator, Projection, SkipType, Subquery, SubqueryAlias,
+    lit,
 };
 
 /// Numbers for generated names.
@@ -117,6 +118,16 @@ pub(super) fn carried(e: Expr, place: &mut impl FnMut(Column) -> Result<Expr>) -
 /// Whether a condition of `plan` names the outer row.
 pub(super) fn is_tied(plan: &LogicalPlan) -> Result<bool> {
     plan.exists(|node| Ok(node.contains_outer_reference()))
+}
+
+/// Whether `of` names the outer row.
+pub(super) fn is_tied_subquery(of: &Subquery) -> bool {
+    is_tied(&of.subquery).unwrap_or(true)
+}
+
+/// Whether `e` is a subquery for one value that names the outer row.
+pub(super) fn is_tied_value(e: &Expr) -> bool {
+    matches!(e, Expr::ScalarSubquery(of) if is_tied_subquery(of))
 }
 
 fn below(what: &str) -> Result<Untied> {
