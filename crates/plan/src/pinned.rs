@@ -8,21 +8,21 @@
 //! While DataFusion's rules run, such a condition is the node [`Pinned`], which no rule takes for a filter. Others pass
 //! through it. Afterwards it is a filter of `__pinned(condition)`, the identity, by which drives and the rules for
 //! physical plans know it ([`crate::barriers`]). A condition is pinned only where something below drops rows, or makes
-//! new ones. Above a join, one that is about a single side moves to that side.
+//! new ones. Above a join, one that is about a single side moves to that side, and one about both stays a plain filter.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, DFSchema, DFSchemaRef, JoinType, Result, plan_err};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, JoinType, Result, ScalarValue, plan_err};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     BinaryExpr, ColumnarValue, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    UserDefinedLogicalNodeCore, Volatility,
+    UserDefinedLogicalNodeCore, Volatility, lit,
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
@@ -178,91 +178,103 @@ fn is_marked(condition: &Expr) -> bool {
     matches!(condition, Expr::ScalarFunction(ScalarFunction { func, .. }) if func.name() == PINNED)
 }
 
-/// The filter, and below it those of its conditions that are pinned.
+/// The filter, and below it those of its conditions that are pinned, or that belong to one side of a join.
 fn of_filter(filter: Filter) -> Result<Transformed<LogicalPlan>> {
     // What is tied to an outer row is found through filters and projections only.
     if !filter.input.all_out_ref_exprs().is_empty() {
         return Ok(Transformed::no(LogicalPlan::Filter(filter)));
     }
     let Filter { predicate, input, .. } = filter;
-    let mut below = Arc::clone(&input);
-    let mut others = Vec::new();
     let mut changed = false;
-    let conditions = split_conjunction_owned(predicate.clone());
-    // They become joins below the others, from which DataFusion concludes as from any join.
-    let joins = conditions.iter().any(has_subquery);
-    for condition in conditions {
-        if is_marked(&condition) {
-            below = Arc::new(Pinned::over(condition, below));
+    let (mut pinned, mut others) = (Vec::new(), Vec::new());
+    for condition in split_conjunction_owned(predicate.clone()) {
+        let stays = is_marked(&condition) || !has_subquery(&condition) && at_risk(&condition, &input)? && !is_of_side(&condition, &input);
+        changed |= stays;
+        if stays { &mut pinned } else { &mut others }.push(condition);
+    }
+    let mut below = input;
+    if let LogicalPlan::Join(join) = below.as_ref() {
+        let (join, rest) = with_sides(join.clone(), others)?;
+        others = rest.data;
+        if rest.transformed {
+            below = Arc::new(LogicalPlan::Join(join));
             changed = true;
-        } else if stays(&condition, &input, joins)? {
-            below = Arc::new(placed(condition, below)?);
-            changed = true;
-        } else {
-            others.push(condition);
         }
+    } else if others.iter().any(has_subquery) && others.iter().any(|e| !has_subquery(e) && can_fail(e, below.schema()).unwrap_or(true)) {
+        // Subqueries become joins below the others, from which DataFusion concludes as from any join.
+        let (joins, plain): (Vec<Expr>, Vec<Expr>) = others.into_iter().partition(has_subquery);
+        below = Arc::new(filtered(plain, below)?);
+        others = joins;
+        changed = true;
     }
     if !changed {
-        return Ok(Transformed::no(LogicalPlan::Filter(Filter::try_new(predicate, input)?)));
+        others.splice(0..0, pinned);
+        return filtered(others, below).map(Transformed::no);
     }
-    Ok(Transformed::yes(match conjunction(others) {
-        Some(others) => LogicalPlan::Filter(Filter::try_new(others, below)?),
-        None => Arc::unwrap_or_clone(below),
-    }))
+    for condition in pinned {
+        below = Arc::new(Pinned::over(condition, below));
+    }
+    filtered(others, below).map(Transformed::yes)
 }
 
-/// An inner join, with those of its conditions that can fail and are about a single side on that side.
+/// `input` with the rows that meet all of `conditions`, in their order.
+fn filtered(conditions: Vec<Expr>, input: Arc<LogicalPlan>) -> Result<LogicalPlan> {
+    match conjunction(conditions) {
+        Some(all) => Filter::try_new(all, input).map(LogicalPlan::Filter),
+        None => Ok(Arc::unwrap_or_clone(input)),
+    }
+}
+
+/// An inner join, with those of its conditions that are about a single side on that side, if one of them can fail.
 fn of_join(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     let Some(filter) = join.filter.take_if(|_| join.join_type == JoinType::Inner) else { return Ok(Transformed::no(LogicalPlan::Join(join))) };
-    let mut others = Vec::new();
-    let mut changed = false;
-    for condition in split_conjunction_owned(filter.clone()) {
-        let own = !condition.is_volatile() && !has_subquery(&condition);
-        match own.then(|| side(&condition, &join)).flatten() {
-            Some(left) if can_fail(&condition, join.schema.as_ref())? => {
-                let to = if left { &mut join.left } else { &mut join.right };
-                *to = Arc::new(placed(condition, Arc::clone(to))?);
-                changed = true;
+    let (mut join, rest) = with_sides(join, split_conjunction_owned(filter))?;
+    join.filter = conjunction(rest.data);
+    let join = LogicalPlan::Join(join);
+    Ok(if rest.transformed { Transformed::yes(join) } else { Transformed::no(join) })
+}
+
+/// `join`, and those of `conditions` above it that stay there. Those of one side move to it together, in their order,
+/// if one of them can fail: one that fails must not come before what keeps its errors away.
+fn with_sides(mut join: Join, conditions: Vec<Expr>) -> Result<(Join, Transformed<Vec<Expr>>)> {
+    let of: Vec<Option<bool>> = conditions.iter().map(|condition| own_side(condition, &join)).collect();
+    let mut moved = Transformed::no(conditions);
+    for left in [true, false] {
+        let input = if left { &mut join.left } else { &mut join.right };
+        let mut fails = false;
+        for (condition, side) in moved.data.iter().zip(&of) {
+            fails |= *side == Some(left) && (can_fail(condition, input.schema())? || at_risk(condition, input)?);
+        }
+        if fails {
+            let own = moved.data.iter().zip(&of).filter(|(_, side)| **side == Some(left)).map(|(condition, _)| condition.clone()).collect();
+            *input = Arc::new(filtered(own, Arc::clone(input))?);
+            moved.transformed = true;
+            // The places of the others must stay those of `of`.
+            for (condition, side) in moved.data.iter_mut().zip(&of) {
+                if *side == Some(left) {
+                    *condition = lit(true);
+                }
             }
-            _ => others.push(condition),
         }
     }
-    join.filter = if changed { conjunction(others) } else { Some(filter) };
-    let join = LogicalPlan::Join(join);
-    Ok(if changed { Transformed::yes(join) } else { Transformed::no(join) })
+    moved.data.retain(|condition| !matches!(condition, Expr::Literal(ScalarValue::Boolean(Some(true)), _)));
+    Ok((join, moved))
+}
+
+/// The side of `join` to which a condition above it may move.
+fn own_side(condition: &Expr, join: &Join) -> Option<bool> {
+    let left = (!condition.is_volatile() && !has_subquery(condition)).then(|| side(condition, join)).flatten()?;
+    keeps_all(join.join_type, left).then_some(left)
+}
+
+/// Whether a condition above `input` moves to a side of it, if that is a join.
+fn is_of_side(condition: &Expr, input: &LogicalPlan) -> bool {
+    matches!(input, LogicalPlan::Join(join) if own_side(condition, join).is_some())
 }
 
 fn has_subquery(condition: &Expr) -> bool {
     condition.contains_outer()
         || condition.exists(|e| Ok(matches!(e, Expr::ScalarSubquery(_) | Expr::Exists(_) | Expr::InSubquery(_) | Expr::SetComparison(_)))).unwrap_or(true)
-}
-
-/// Whether `condition` over `input`, and over joins where there are some, must not be moved by DataFusion.
-fn stays(condition: &Expr, input: &LogicalPlan, joins: bool) -> Result<bool> {
-    if has_subquery(condition) {
-        return Ok(false);
-    }
-    // One side's condition would be concluded for the other.
-    let of_side = matches!(input, LogicalPlan::Join(join) if side(condition, join).is_some());
-    Ok((of_side || joins) && can_fail(condition, input.schema())? || at_risk(condition, input)?)
-}
-
-/// `condition` over `input`, on the side of a join that it is about, pinned where it has to be.
-fn placed(condition: Expr, input: Arc<LogicalPlan>) -> Result<LogicalPlan> {
-    if let LogicalPlan::Join(join) = input.as_ref()
-        && !condition.is_volatile()
-        && let Some(left) = side(&condition, join)
-        && keeps_all(join.join_type, left)
-    {
-        let mut join = join.clone();
-        let to = if left { &mut join.left } else { &mut join.right };
-        *to = Arc::new(placed(condition, Arc::clone(to))?);
-        return Ok(LogicalPlan::Join(join));
-    }
-    if at_risk(&condition, &input)? || matches!(input.as_ref(), LogicalPlan::Join(_)) {
-        return Ok(Pinned::over(condition, input));
-    }
-    Filter::try_new(condition, input).map(LogicalPlan::Filter)
 }
 
 /// The side that all columns of `condition` are of: whether it is the left one.
@@ -295,8 +307,9 @@ fn at_risk(condition: &Expr, input: &LogicalPlan) -> Result<bool> {
     if let LogicalPlan::Join(join) = input
         && !volatile
     {
-        // What is about both sides belongs to the join, which may look for equal rows by it.
-        return match side(condition, join) {
+        // What is about both sides belongs to the join, which may look for equal rows by it. What drops the rows that an
+        // outer join adds makes an inner one of it.
+        return match own_side(condition, join) {
             Some(true) => at_risk(condition, &join.left),
             Some(false) => at_risk(condition, &join.right),
             None => Ok(false),
@@ -372,42 +385,33 @@ fn replaced(condition: &Expr, schema: &DFSchema, exprs: &[Expr]) -> Result<Expr>
 const FAILING: &[&str] = &[
     "arrow_cast",
     "chr",
-    "date_bin",
-    "date_trunc",
     "decode",
-    "encode",
     "factorial",
     "from_unixtime",
     "gcd",
     "generate_series",
     "lcm",
-    "left",
     "ln",
     "log",
     "log10",
     "log2",
-    "lpad",
     "make_date",
     "make_time",
     "power",
     "pow",
     "range",
-    "repeat",
-    "rpad",
-    "split_part",
     "sqrt",
-    "substr",
-    "substring",
-    "to_char",
     "to_date",
-    "to_hex",
     "to_local_time",
     "to_time",
     "to_unixtime",
 ];
 
+/// Functions that are errors for some options: no constants, as these are refused while the query is planned.
+const OF_OPTIONS: &[&str] = &["date_bin", "date_trunc", "encode", "left", "lpad", "repeat", "right", "rpad", "split_part", "substr", "substring", "to_char"];
+
 /// Whether `e` is an error for some values of its columns. Sums and products beyond the largest number are not
-/// counted: filters with them are common, and such values are rare.
+/// counted, nor are years that nanoseconds do not hold: filters with them are common, and such values are rare.
 fn can_fail(e: &Expr, schema: &DFSchema) -> Result<bool> {
     e.exists(|part| {
         Ok(match part {
@@ -417,14 +421,17 @@ fn can_fail(e: &Expr, schema: &DFSchema) -> Result<bool> {
                 !(harmless || float(left) || float(right))
             }
             Expr::Cast(cast) => !matches!(cast.expr.as_ref(), Expr::Literal(..)) && !holds_all(&cast.expr.get_type(schema)?, cast.field.data_type()),
-            Expr::ScalarFunction(ScalarFunction { func, .. }) => FAILING.contains(&func.name()) || func.name().starts_with("to_timestamp"),
+            Expr::ScalarFunction(ScalarFunction { func, args }) => {
+                let options = || args.iter().filter(|arg| !matches!(arg, Expr::Literal(..))).count() > 1;
+                FAILING.contains(&func.name()) || func.name().starts_with("to_timestamp") || OF_OPTIONS.contains(&func.name()) && options()
+            }
             _ => false,
         })
     })
 }
 
-fn is_zero(value: &datafusion::common::ScalarValue) -> bool {
-    datafusion::common::ScalarValue::new_zero(&value.data_type()).is_ok_and(|zero| zero == *value)
+fn is_zero(value: &ScalarValue) -> bool {
+    ScalarValue::new_zero(&value.data_type()).is_ok_and(|zero| zero == *value)
 }
 
 /// Whether every value of type `from` is one of type `to`, rounded or not.
@@ -451,9 +458,7 @@ fn holds_all(from: &DataType, to: &DataType) -> bool {
         (from, to) if from.is_signed_integer() && to.is_signed_integer() => width(from) <= width(to),
         (from, to) if from.is_unsigned_integer() && to.is_unsigned_integer() => width(from) <= width(to),
         (from, to) if from.is_unsigned_integer() && to.is_signed_integer() => width(from) < width(to),
-        (Date32 | Date64, Date32 | Date64) | (Timestamp(..), Date32 | Date64 | Time32(_) | Time64(_)) => true,
-        (Date32 | Date64, Timestamp(unit, _)) => *unit != TimeUnit::Nanosecond,
-        (Timestamp(had, _), Timestamp(has, _)) => has <= had,
+        (Date32 | Date64 | Timestamp(..), Date32 | Date64 | Timestamp(..)) | (Timestamp(..), Time32(_) | Time64(_)) => true,
         (Binary | LargeBinary | BinaryView, Binary | LargeBinary | BinaryView) => true,
         _ => false,
     }

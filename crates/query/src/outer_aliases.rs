@@ -12,7 +12,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr as Planned, ExprSchemable, LogicalPlan};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, Query, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, TableFactor, Visit, VisitMut, Visitor, VisitorMut,
+    Expr, Ident, ObjectName, Query, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, TableAlias, TableFactor, Visit, VisitMut, Visitor, VisitorMut,
 };
 
 use crate::identifiers::normal;
@@ -42,7 +42,7 @@ pub(crate) fn renamed(statement: &Statement) -> Option<Statement> {
     let Statement::Statement(inner) = statement else { return None };
     let mut seen = Seen::default();
     let _ = Visit::visit(inner.as_ref(), &mut seen);
-    if seen.aliases.is_empty() || seen.queries < 2 {
+    if seen.aliases.is_empty() || seen.queries < 2 || seen.longest > 2 {
         return None;
     }
     let mut suffix = "_".to_owned();
@@ -54,12 +54,19 @@ pub(crate) fn renamed(statement: &Statement) -> Option<Statement> {
     Some(Statement::Statement(Box::new(renamed)))
 }
 
+/// The name by which a table without an alias is known.
+fn own_name(name: &ObjectName) -> Option<&Ident> {
+    name.0.last().and_then(|part| part.as_ident())
+}
+
 /// The aliases of tables, all names, and the number of queries.
 #[derive(Default)]
 struct Seen {
     aliases: HashSet<String>,
     names: HashSet<String>,
     queries: usize,
+    /// The parts of the longest name: names of three have the domain, which an alias hides.
+    longest: usize,
 }
 
 impl Visitor for Seen {
@@ -71,8 +78,10 @@ impl Visitor for Seen {
     }
 
     fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<()> {
-        if let TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } = table {
-            self.aliases.insert(normal(&alias.name));
+        match table {
+            TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => drop(self.aliases.insert(normal(&alias.name))),
+            TableFactor::Table { name, args: None, .. } => self.aliases.extend(own_name(name).map(normal)),
+            _ => {}
         }
         ControlFlow::Continue(())
     }
@@ -80,7 +89,10 @@ impl Visitor for Seen {
     fn pre_visit_expr(&mut self, e: &Expr) -> ControlFlow<()> {
         match e {
             Expr::Identifier(name) => drop(self.names.insert(normal(name))),
-            Expr::CompoundIdentifier(parts) => self.names.extend(parts.iter().map(normal)),
+            Expr::CompoundIdentifier(parts) => {
+                self.names.extend(parts.iter().map(normal));
+                self.longest = self.longest.max(parts.len());
+            }
             _ => {}
         }
         ControlFlow::Continue(())
@@ -120,8 +132,15 @@ impl VisitorMut for Rename {
     }
 
     fn pre_visit_table_factor(&mut self, table: &mut TableFactor) -> ControlFlow<()> {
-        if let TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } = table {
-            self.name(&mut alias.name);
+        match table {
+            TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => self.name(&mut alias.name),
+            TableFactor::Table { name, alias: alias @ None, args: None, .. } => {
+                *alias = own_name(name).cloned().map(|mut ident| {
+                    self.name(&mut ident);
+                    TableAlias { explicit: true, name: ident, columns: Vec::new(), at: None }
+                });
+            }
+            _ => {}
         }
         ControlFlow::Continue(())
     }

@@ -75,6 +75,10 @@ fn chosen(call: &ScalarFunction) -> Option<Case> {
 /// Whether a part that a condition keeps away can fail, or has another value each time that it is computed.
 fn needs_guard(case: &Case, schema: &DFSchema) -> bool {
     let Case { expr: None, when_then_expr, else_expr } = case else { return false };
+    // What has no columns is decided before the query runs, and leaves a plain condition that prunes.
+    if when_then_expr.iter().all(|(when, _)| !when.any_column_refs() && !when.is_volatile()) {
+        return false;
+    }
     let results = || when_then_expr.iter().map(|(_, then)| then).chain(else_expr);
     let is_truth = || results().any(|result| matches!(result.get_type(schema), Ok(DataType::Boolean)));
     let later = || when_then_expr.iter().skip(1).map(|(when, _)| when);
@@ -136,6 +140,10 @@ fn is_safe(from: &DataType, to: &DataType) -> bool {
         (from, to) if from.is_integer() && to.is_decimal() => super::misread::holds_all(from, to),
         (from, to) if from.is_decimal() && to.is_decimal() => super::misread::holds_all(from, to),
         (from, to) if from.is_numeric() && to.is_floating() => true,
+        // Years that nanoseconds do not hold are not counted: columns of finer units are compared everywhere.
+        (from, DataType::Timestamp(..) | DataType::Date32 | DataType::Date64) => {
+            matches!(from, DataType::Timestamp(..) | DataType::Date32 | DataType::Date64)
+        }
         (DataType::Boolean, to) => to.is_numeric() || to.is_string(),
         (from, to) if to.is_string() => from.is_numeric() || from.is_string(),
         _ => false,
