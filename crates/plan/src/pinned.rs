@@ -307,8 +307,8 @@ fn at_risk(condition: &Expr, input: &LogicalPlan) -> Result<bool> {
     if let LogicalPlan::Join(join) = input
         && !volatile
     {
-        // What is about both sides belongs to the join, which may look for equal rows by it. What drops the rows that an
-        // outer join adds makes an inner one of it.
+        // What is about both sides belongs to the join, which may look for equal rows by it. What drops the rows that
+        // an outer join adds makes an inner one of it.
         return match own_side(condition, join) {
             Some(true) => at_risk(condition, &join.left),
             Some(false) => at_risk(condition, &join.right),
