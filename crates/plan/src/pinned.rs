@@ -261,10 +261,15 @@ fn with_sides(mut join: Join, conditions: Vec<Expr>) -> Result<(Join, Transforme
     Ok((join, moved))
 }
 
-/// The side of `join` to which a condition above it may move.
+/// The side of `join` to which a condition above it may move. What is about both sides of a join further down stays above
+/// all of them, whose order DataFusion has yet to choose.
 fn own_side(condition: &Expr, join: &Join) -> Option<bool> {
     let left = (!condition.is_volatile() && !has_subquery(condition)).then(|| side(condition, join)).flatten()?;
-    keeps_all(join.join_type, left).then_some(left)
+    let of_one = match if left { join.left.as_ref() } else { join.right.as_ref() } {
+        LogicalPlan::Join(below) => own_side(condition, below).is_some(),
+        _ => true,
+    };
+    (of_one && keeps_all(join.join_type, left)).then_some(left)
 }
 
 /// Whether a condition above `input` moves to a side of it, if that is a join.
