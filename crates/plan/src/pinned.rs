@@ -261,8 +261,8 @@ fn with_sides(mut join: Join, conditions: Vec<Expr>) -> Result<(Join, Transforme
     Ok((join, moved))
 }
 
-/// The side of `join` to which a condition above it may move. What is about both sides of a join further down stays above
-/// all of them, whose order DataFusion has yet to choose.
+/// The side of `join` to which a condition above it may move. What is about both sides of a join further down stays
+/// above all of them, whose order DataFusion has yet to choose.
 fn own_side(condition: &Expr, join: &Join) -> Option<bool> {
     let left = (!condition.is_volatile() && !has_subquery(condition)).then(|| side(condition, join)).flatten()?;
     let of_one = match if left { join.left.as_ref() } else { join.right.as_ref() } {
