@@ -8,26 +8,23 @@
 mod estimates;
 mod sizes;
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::compute::concat;
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::config::ConfigExtension;
 use datafusion::common::{Result, extensions_options, resources_datafusion_err};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
-use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::type_coercion::binary::BinaryTypeCoercer;
-use datafusion::logical_expr::{
-    ColumnarValue, Documentation, Expr, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-};
+use datafusion::logical_expr::{ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr as PhysicalBinary, Column};
 
 use self::sizes::{bytes, total};
+use crate::function_wrapper::{Around, is_wrapped, wrap};
 use crate::planning::largest_result;
 
 extensions_options! {
@@ -103,12 +100,12 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 /// `function` with its bound; none if it needs none or has it. DataFusion's planner makes some calls, such as `[1] ||
 /// [2]`, without a look into the registry.
 pub(crate) fn with_bound(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
-    let (name, estimate) = BOUNDED.iter().find(|(name, _)| *name == function.name())?;
-    (!is_bounded(function)).then(|| bounded(name, Arc::clone(function), *estimate))
+    let (_, estimate) = BOUNDED.iter().find(|(name, _)| *name == function.name())?;
+    (!is_bounded(function)).then(|| wrap(Arc::clone(function), Bounded(*estimate)))
 }
 
 pub(crate) fn is_bounded(function: &ScalarUDF) -> bool {
-    function.inner().downcast_ref::<Bounded>().is_some()
+    is_wrapped::<Bounded>(function)
 }
 
 /// The name of the function for `||` of texts.
@@ -117,98 +114,28 @@ const TEXT_CONCAT: &str = "||";
 /// `||` of texts, with its bound.
 pub(crate) fn text_concat() -> Arc<ScalarUDF> {
     let operator = ScalarUDF::from(Concat { signature: Signature::any(2, Volatility::Immutable) });
-    bounded(TEXT_CONCAT, Arc::new(operator), estimates::joined)
+    wrap(Arc::new(operator), Bounded(estimates::joined))
 }
-
-/// The function called `name` with its bound.
-fn bounded(name: &'static str, inner: Arc<ScalarUDF>, estimate: Estimate) -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(Bounded { name, inner, estimate: Compared(estimate) }))
-}
-
-/// An estimate is determined by the function's name, and so does not count in comparisons.
-#[derive(Clone, Copy)]
-struct Compared(Estimate);
 
 #[derive(Clone)]
-struct Bounded {
-    name: &'static str,
-    inner: Arc<ScalarUDF>,
-    estimate: Compared,
-}
+struct Bounded(Estimate);
 
-impl Debug for Bounded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Bounded").field(&self.name).finish()
-    }
-}
-
-impl PartialEq for Bounded {
-    fn eq(&self, other: &Self) -> bool {
-        self.inner == other.inner
-    }
-}
-
-impl Eq for Bounded {}
-
-impl std::hash::Hash for Bounded {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.inner.hash(state);
-    }
-}
-
-impl ScalarUDFImpl for Bounded {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn schema_name(&self, args: &[Expr]) -> Result<String> {
-        self.inner.schema_name(args)
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arg_types)
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        self.inner.return_field_from_args(args)
-    }
-
-    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(arg_types)
-    }
-
-    // What DataFusion simplifies these to are calls of its own, without a bound.
-    fn simplify(&self, args: Vec<Expr>, _: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        Ok(ExprSimplifyResult::Original(args))
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+impl Around for Bounded {
+    fn invoke(&self, inner: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let limit = largest_result(args.config_options.extensions.get::<ResultLimits>().cloned().unwrap_or_default().bytes);
-        let most = (self.estimate.0)(&args.args, args.number_rows)?;
+        let most = (self.0)(&args.args, args.number_rows)?;
         if most <= limit {
-            return self.inner.invoke_with_args(args);
+            return inner.invoke_with_args(args);
         }
         let rows = args.number_rows;
         let mut parts = Parts { limit, left: limit, results: Vec::new() };
-        if args.args.iter().any(|arg| matches!(arg, ColumnarValue::Array(_))) && self.add_parts(args, &mut parts)? {
+        if args.args.iter().any(|arg| matches!(arg, ColumnarValue::Array(_))) && self.add_parts(inner, args, &mut parts)? {
             let results: Vec<_> = parts.results.iter().map(AsRef::as_ref).collect();
             return Ok(ColumnarValue::Array(concat(&results)?));
         }
         Err(resources_datafusion_err!(
             "{}: the results of {rows} rows may take {} MB, at most {} MB fit: ask for shorter results",
-            self.name,
+            inner.name(),
             most >> 20,
             limit >> 20
         ))
@@ -225,10 +152,10 @@ struct Parts {
 
 impl Bounded {
     /// Adds the results for `args`, in parts that fit by their estimate. Returns false where the results don't fit.
-    fn add_parts(&self, args: ScalarFunctionArgs, parts: &mut Parts) -> Result<bool> {
+    fn add_parts(&self, inner: &ScalarUDF, args: ScalarFunctionArgs, parts: &mut Parts) -> Result<bool> {
         let rows = args.number_rows;
-        if (self.estimate.0)(&args.args, rows)? <= parts.limit {
-            let results = self.inner.invoke_with_args(args)?;
+        if (self.0)(&args.args, rows)? <= parts.limit {
+            let results = inner.invoke_with_args(args)?;
             let size = total(bytes(&results, rows)?);
             let fits = size <= parts.left;
             parts.left = parts.left.saturating_sub(size);
@@ -250,7 +177,7 @@ impl Bounded {
             return_field: Arc::clone(&args.return_field),
             config_options: Arc::clone(&args.config_options),
         };
-        Ok(half > 0 && self.add_parts(part(0, half), parts)? && self.add_parts(part(half, rows - half), parts)?)
+        Ok(half > 0 && self.add_parts(inner, part(0, half), parts)? && self.add_parts(inner, part(half, rows - half), parts)?)
     }
 }
 
@@ -394,7 +321,7 @@ mod tests {
         let context = context();
         let state = context.state();
         let known: HashSet<&str> = SMALL.split_whitespace().collect();
-        let mut names: Vec<&str> = state.scalar_functions().values().filter(|f| f.inner().downcast_ref::<Bounded>().is_none()).map(|f| f.name()).collect();
+        let mut names: Vec<&str> = state.scalar_functions().values().filter(|f| !is_wrapped::<Bounded>(f)).map(|f| f.name()).collect();
         names.sort_unstable();
         names.dedup();
         let unknown: Vec<&str> = names.iter().copied().filter(|name| !known.contains(name)).collect();

@@ -17,9 +17,11 @@ use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::execution::FunctionRegistry;
 use datafusion::functions::core::nullif as engines_nullif;
 use datafusion::logical_expr::{
-    ColumnarValue, Documentation, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
+    ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
 use datafusion::physical_expr_common::datum::compare_with_eq;
+
+use crate::function_wrapper::{Around, wrap};
 
 /// The function's name in plans.
 pub const FLOAT_KEY: &str = "__float_key";
@@ -39,7 +41,7 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 #[must_use]
 pub fn udfs() -> [Arc<ScalarUDF>; 2] {
     let key = FloatKey { signature: Signature::any(1, Volatility::Immutable) };
-    [Arc::new(ScalarUDF::from(key)), Arc::new(ScalarUDF::from(NullIf { inner: engines_nullif() }))]
+    [Arc::new(ScalarUDF::from(key)), wrap(engines_nullif(), NullIf)]
 }
 
 /// Whether values of type `of` are floats or intervals, or have them in them.
@@ -208,33 +210,15 @@ impl ScalarUDFImpl for FloatKey {
 }
 
 /// `nullif`, whose arguments are compared by their keys. The result is the first one as it is.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct NullIf {
-    inner: Arc<ScalarUDF>,
-}
+#[derive(Clone)]
+struct NullIf;
 
-impl ScalarUDFImpl for NullIf {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arg_types)
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [left, right] = args.args.as_slice() else { return self.inner.invoke_with_args(args) };
+impl Around for NullIf {
+    fn invoke(&self, inner: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [left, right] = args.args.as_slice() else { return inner.invoke_with_args(args) };
         let of = left.data_type();
         if !has_floats(&of) {
-            return self.inner.invoke_with_args(args);
+            return inner.invoke_with_args(args);
         }
         let (left, right) = (left.to_array(args.number_rows)?, right.to_array(args.number_rows)?);
         let equal = compare_with_eq(&plain(&left)?, &plain(&right)?, of.is_nested())?;

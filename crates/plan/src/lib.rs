@@ -25,6 +25,7 @@
 //! | [`pushdown_level`] | a sub-plan in two parts; a drive may leave the upper one to its parent |
 //! | [`combine`] | states into states, for aggregators |
 //! | [`opaque`](mod@opaque) | operators conclude nothing from what a plan computes |
+//! | `failing` | casts and divisors that can fail |
 //! | [`pinned`](mod@pinned) | conditions that can fail or are random stay where they are |
 //! | [`filter_before_project`] | rows are filtered before anything is computed from them, above and below |
 //! | [`null_equal_joins`](mod@null_equal_joins) | joins that take NULLs for equal, next to others |
@@ -34,6 +35,7 @@
 //! | [`literal_conditions`](mod@literal_conditions) | constants that meet conditions late |
 //! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`], `list_sums`, `mended_functions` | functions that replace DataFusion's |
+//! | `function_wrapper` | a function with something of ours around it |
 //! | `list_elements` | elements of aggregated lists |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
@@ -65,9 +67,11 @@ mod engine_words;
 pub mod error;
 pub mod explain_text;
 pub mod expressions;
+mod failing;
 pub mod filter_before_project;
 pub mod filters_above_aggregates;
 pub mod float_keys;
+mod function_wrapper;
 mod generated_names;
 pub mod join_types;
 pub mod kept_types;

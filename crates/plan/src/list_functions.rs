@@ -17,7 +17,9 @@ use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
-use datafusion::logical_expr::{ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+use datafusion::logical_expr::{ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
+
+use crate::function_wrapper::{Around, is_wrapped, wrap};
 
 const REPLACED: [&str; 7] = ["array_has", "array_has_all", "array_has_any", "array_length", "array_ndims", "array_position", "cardinality"];
 
@@ -37,74 +39,52 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 /// Ours in the place of `function`; none if it needs none, or is ours.
 pub(crate) fn replaced(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
     let replaces = REPLACED.contains(&function.name()) && !is_replaced(function);
-    replaces.then(|| Arc::new(ScalarUDF::from(Replaced { inner: Arc::clone(function) })))
+    replaces.then(|| wrap(Arc::clone(function), Replaced))
 }
 
 pub(crate) fn is_replaced(function: &ScalarUDF) -> bool {
-    function.inner().downcast_ref::<Replaced>().is_some()
+    is_wrapped::<Replaced>(function)
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Replaced {
-    inner: Arc<ScalarUDF>,
-}
+#[derive(Clone)]
+struct Replaced;
 
 fn signed(of: DataType) -> DataType {
     if of == DataType::UInt64 { DataType::Int64 } else { of }
 }
 
-impl ScalarUDFImpl for Replaced {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Around for Replaced {
+    fn return_type(&self, inner: &ScalarUDF, types: &[DataType]) -> Result<DataType> {
+        inner.return_type(types).map(signed)
     }
 
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types).map(signed)
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        let field = self.inner.return_field_from_args(args)?;
+    fn return_field(&self, inner: &ScalarUDF, args: ReturnFieldArgs) -> Result<FieldRef> {
+        let field = inner.return_field_from_args(args)?;
         let of = signed(field.data_type().clone());
         Ok(Arc::new(field.as_ref().clone().with_data_type(of)))
     }
 
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(types)
-    }
-
-    fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
+    fn simplify(&self, inner: &ScalarUDF, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
         match args.first() {
-            Some(Expr::Literal(list, _)) if self.name() == "array_has" && has_values_only(list) => self.inner.simplify(args, info),
+            Some(Expr::Literal(list, _)) if inner.name() == "array_has" && has_values_only(list) => inner.simplify(args, info),
             _ => Ok(ExprSimplifyResult::Original(args)),
         }
     }
 
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
-    }
-
-    fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+    fn invoke(&self, inner: &ScalarUDF, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let of = args.return_field.data_type().clone();
         if of == DataType::Int64 {
             args.return_field = Arc::new(args.return_field.as_ref().clone().with_data_type(DataType::UInt64));
         }
         let rows = args.number_rows;
-        if matches!(self.name(), "array_has_all" | "array_has_any") {
+        if matches!(inner.name(), "array_has_all" | "array_has_any") {
             let lists = args.args.clone();
-            return null_where_null(&lists, self.inner.invoke_with_args(args)?, rows);
+            return null_where_null(&lists, inner.invoke_with_args(args)?, rows);
         }
         let list = args.args.first().cloned();
-        let result = self.inner.invoke_with_args(args)?;
+        let result = inner.invoke_with_args(args)?;
         match list {
-            Some(list) if self.name() == "array_has" => false_where_empty(&list, result, rows),
+            Some(list) if inner.name() == "array_has" => false_where_empty(&list, result, rows),
             _ => result.cast_to(&of, None),
         }
     }

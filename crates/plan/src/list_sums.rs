@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int64Array};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Decimal128Type, DecimalType, FieldRef};
+use datafusion::arrow::datatypes::{DataType, Decimal128Type, DecimalType, Field, FieldRef};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err};
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::{ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
+
+use crate::function_wrapper::{Around, is_wrapped, wrap};
 
 /// Registers it. A second call does no harm.
 ///
@@ -15,17 +17,15 @@ use datafusion::logical_expr::{ColumnarValue, Documentation, ScalarFunctionArgs,
 /// Those of a registry that can't be written.
 pub(crate) fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     if let Ok(inner) = registry.udf("array_sum")
-        && inner.inner().downcast_ref::<Sum>().is_none()
+        && !is_wrapped::<Sum>(&inner)
     {
-        registry.register_udf(Arc::new(ScalarUDF::from(Sum { inner })))?;
+        registry.register_udf(wrap(inner, Sum))?;
     }
     Ok(())
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Sum {
-    inner: Arc<ScalarUDF>,
-}
+#[derive(Clone)]
+struct Sum;
 
 /// The elements of lists that are added up exactly, as what they are added up.
 fn exact(list: &DataType) -> Option<(DataType, &FieldRef)> {
@@ -40,42 +40,31 @@ fn exact(list: &DataType) -> Option<(DataType, &FieldRef)> {
     Some((of, field))
 }
 
-impl ScalarUDFImpl for Sum {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+impl Around for Sum {
+    fn return_type(&self, inner: &ScalarUDF, types: &[DataType]) -> Result<DataType> {
         match types.first().and_then(exact) {
             Some((DataType::Decimal128(_, scale), _)) => Ok(DataType::Decimal128(38, scale)),
             Some((of, _)) => Ok(of),
-            None => self.inner.return_type(types),
+            None => inner.return_type(types),
         }
     }
 
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        let [list] = types else { return self.inner.coerce_types(types) };
-        let Some((of, field)) = exact(list) else { return self.inner.coerce_types(types) };
+    fn return_field(&self, inner: &ScalarUDF, args: ReturnFieldArgs) -> Result<FieldRef> {
+        let types: Vec<DataType> = args.arg_fields.iter().map(|field| field.data_type().clone()).collect();
+        Ok(Arc::new(Field::new(inner.name(), self.return_type(inner, &types)?, true)))
+    }
+
+    fn coerce(&self, inner: &ScalarUDF, types: &[DataType]) -> Result<Vec<DataType>> {
+        let [list] = types else { return inner.coerce_types(types) };
+        let Some((of, field)) = exact(list) else { return inner.coerce_types(types) };
         let field = Arc::new(field.as_ref().clone().with_data_type(of));
         Ok(vec![if matches!(list, DataType::LargeList(_)) { DataType::LargeList(field) } else { DataType::List(field) }])
     }
 
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [list] = args.args.as_slice() else { return self.inner.invoke_with_args(args) };
+    fn invoke(&self, inner: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [list] = args.args.as_slice() else { return inner.invoke_with_args(args) };
         if exact(&list.data_type()).is_none() {
-            return self.inner.invoke_with_args(args);
+            return inner.invoke_with_args(args);
         }
         let constant = matches!(list, ColumnarValue::Scalar(_));
         let sums = sums(&list.to_array(if constant { 1 } else { args.number_rows })?, args.return_field.data_type())?;

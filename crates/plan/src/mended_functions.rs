@@ -24,17 +24,13 @@ mod numbers;
 mod texts;
 mod times;
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::Result;
-use datafusion::common::config::ConfigOptions;
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::preimage::PreimageResult;
-use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
-use datafusion::logical_expr::sort_properties::{ExprProperties, SortProperties};
-use datafusion::logical_expr::{ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
+
+use crate::function_wrapper::{Around, is_wrapped, wrap};
 
 /// What is called in the place of DataFusion's function, which it gets.
 type Call = fn(&ScalarUDF, ScalarFunctionArgs) -> Result<ColumnarValue>;
@@ -81,8 +77,8 @@ pub(crate) fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 /// without a look into the registry.
 pub(crate) fn with_mend(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
     let (_, call) = MENDED.iter().find(|(name, _)| *name == function.name())?;
-    let ours = function.inner().downcast_ref::<Mended>().is_some() || wrapped_elsewhere(function);
-    (!ours).then(|| mended(Arc::clone(function), Compared(*call)))
+    let ours = is_wrapped::<Mended>(function) || wrapped_elsewhere(function);
+    (!ours).then(|| wrap(Arc::clone(function), Mended(*call)))
 }
 
 /// Others of our wrappers go around these.
@@ -90,100 +86,15 @@ fn wrapped_elsewhere(function: &ScalarUDF) -> bool {
     crate::bounded_results::is_bounded(function) || crate::list_functions::is_replaced(function)
 }
 
-fn mended(inner: Arc<ScalarUDF>, call: Compared) -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(Mended { inner, call }))
-}
-
-/// What is called is determined by the function's name, and so does not count in comparisons.
-#[derive(Clone, Copy)]
-struct Compared(Call);
-
+/// What is called is in [`MENDED`].
 #[derive(Clone)]
-struct Mended {
-    inner: Arc<ScalarUDF>,
-    call: Compared,
-}
+struct Mended(Call);
 
-impl Debug for Mended {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Mended").field(&self.inner.name()).finish()
-    }
-}
+impl Around for Mended {
+    const IS_AS_KNOWN: bool = true;
 
-impl PartialEq for Mended {
-    fn eq(&self, other: &Self) -> bool {
-        self.inner == other.inner
-    }
-}
-
-impl Eq for Mended {}
-
-impl std::hash::Hash for Mended {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.inner.hash(state);
-    }
-}
-
-impl ScalarUDFImpl for Mended {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn schema_name(&self, args: &[Expr]) -> Result<String> {
-        self.inner.schema_name(args)
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        self.inner.return_field_from_args(args)
-    }
-
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(types)
-    }
-
-    fn with_updated_config(&self, config: &ConfigOptions) -> Option<ScalarUDF> {
-        let inner = self.inner.inner().with_updated_config(config)?;
-        Some(ScalarUDF::from(Self { inner: Arc::new(inner), call: self.call }))
-    }
-
-    fn is_strict(&self) -> bool {
-        self.inner.inner().is_strict()
-    }
-
-    fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        self.inner.simplify(args, info)
-    }
-
-    fn preimage(&self, args: &[Expr], lit_expr: &Expr, info: &SimplifyContext) -> Result<PreimageResult> {
-        self.inner.inner().preimage(args, lit_expr, info)
-    }
-
-    fn output_ordering(&self, inputs: &[ExprProperties]) -> Result<SortProperties> {
-        self.inner.output_ordering(inputs)
-    }
-
-    fn preserves_lex_ordering(&self, inputs: &[ExprProperties]) -> Result<bool> {
-        self.inner.preserves_lex_ordering(inputs)
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        (self.call.0)(&self.inner, args)
+    fn invoke(&self, inner: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        (self.0)(inner, args)
     }
 }
 

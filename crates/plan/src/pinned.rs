@@ -26,6 +26,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use crate::failing::{cast_can_fail, may_be_zero};
 use crate::wrapped_rules::Rule;
 
 /// The name of the function by which a pinned condition is known.
@@ -422,10 +423,9 @@ fn can_fail(e: &Expr, schema: &DFSchema) -> Result<bool> {
         Ok(match part {
             Expr::BinaryExpr(BinaryExpr { left, op: Operator::Divide | Operator::Modulo, right }) => {
                 let float = |side: &Expr| side.get_type(schema).is_ok_and(|of| of.is_floating());
-                let harmless = matches!(right.as_ref(), Expr::Literal(value, _) if !is_zero(value));
-                !(harmless || float(left) || float(right))
+                may_be_zero(right) && !float(left) && !float(right)
             }
-            Expr::Cast(cast) => !matches!(cast.expr.as_ref(), Expr::Literal(..)) && !holds_all(&cast.expr.get_type(schema)?, cast.field.data_type()),
+            Expr::Cast(cast) => !matches!(cast.expr.as_ref(), Expr::Literal(..)) && cast_can_fail(&cast.expr.get_type(schema)?, cast.field.data_type()),
             Expr::ScalarFunction(ScalarFunction { func, args }) => {
                 let options = || args.iter().filter(|arg| !matches!(arg, Expr::Literal(..))).count() > 1;
                 FAILING.contains(&func.name()) || func.name().starts_with("to_timestamp") || OF_OPTIONS.contains(&func.name()) && options()
@@ -433,40 +433,6 @@ fn can_fail(e: &Expr, schema: &DFSchema) -> Result<bool> {
             _ => false,
         })
     })
-}
-
-fn is_zero(value: &ScalarValue) -> bool {
-    ScalarValue::new_zero(&value.data_type()).is_ok_and(|zero| zero == *value)
-}
-
-/// Whether every value of type `from` is one of type `to`, rounded or not.
-fn holds_all(from: &DataType, to: &DataType) -> bool {
-    use DataType::*;
-    let digits = |of: &DataType| match of {
-        Int8 | UInt8 => Some(3),
-        Int16 | UInt16 => Some(5),
-        Int32 | UInt32 => Some(10),
-        Int64 => Some(19),
-        UInt64 => Some(20),
-        Decimal32(p, s) | Decimal64(p, s) | Decimal128(p, s) | Decimal256(p, s) => Some(i16::from(*p) - i16::from(*s)),
-        _ => None,
-    };
-    let width = |of: &DataType| of.primitive_width().unwrap_or(0);
-    match (from, to) {
-        (a, b) if a == b => true,
-        (Dictionary(_, of), to) => holds_all(of, to),
-        (from, Dictionary(_, of)) => holds_all(from, of),
-        (Null, _) | (_, Utf8 | LargeUtf8 | Utf8View) => true,
-        (from, Boolean) | (Boolean, from) => from.is_numeric(),
-        (from, Float32 | Float64) => from.is_numeric(),
-        (from, Decimal32(..) | Decimal64(..) | Decimal128(..) | Decimal256(..)) => digits(from).zip(digits(to)).is_some_and(|(had, has)| had <= has),
-        (from, to) if from.is_signed_integer() && to.is_signed_integer() => width(from) <= width(to),
-        (from, to) if from.is_unsigned_integer() && to.is_unsigned_integer() => width(from) <= width(to),
-        (from, to) if from.is_unsigned_integer() && to.is_signed_integer() => width(from) < width(to),
-        (Date32 | Date64 | Timestamp(..), Date32 | Date64 | Timestamp(..)) | (Timestamp(..), Time32(_) | Time64(_)) => true,
-        (Binary | LargeBinary | BinaryView, Binary | LargeBinary | BinaryView) => true,
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{BinaryExpr, Case, Cast, Expr, ExprSchemable, LogicalPlan, Operator, lit};
 
+use crate::failing::{cast_can_fail, may_be_zero};
 use crate::float_keys::FLOAT_KEY;
 use crate::masked_structs::MASKED;
 use crate::opaque_values::OPAQUE;
@@ -103,49 +104,15 @@ fn can_fail(e: &Expr, schema: &DFSchema) -> bool {
 fn fails_itself(e: &Expr, schema: &DFSchema) -> bool {
     let of = |e: &Expr| e.get_type(schema).unwrap_or(DataType::Null);
     match e {
-        Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => !of(e).is_floating() && !is_nonzero(right),
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => !of(e).is_floating() && may_be_zero(right),
         // Integers wrap around. Decimals and times do not.
         Expr::BinaryExpr(BinaryExpr { op: Operator::Plus | Operator::Minus | Operator::Multiply, .. }) => !of(e).is_floating() && !of(e).is_integer(),
         Expr::BinaryExpr(BinaryExpr {
             op: Operator::RegexMatch | Operator::RegexIMatch | Operator::RegexNotMatch | Operator::RegexNotIMatch, right, ..
         }) => right.as_literal().is_none(),
-        Expr::Cast(Cast { expr, field }) => !matches!(**expr, Expr::Literal(..)) && !is_safe(&of(expr), field.data_type()),
+        Expr::Cast(Cast { expr, field }) => !matches!(**expr, Expr::Literal(..)) && cast_can_fail(&of(expr), field.data_type()),
         Expr::ScalarFunction(call) => !SAFE.contains(&call.name()),
         Expr::HigherOrderFunction(_) | Expr::Unnest(_) => true,
-        _ => false,
-    }
-}
-
-fn is_nonzero(divisor: &Expr) -> bool {
-    match divisor {
-        Expr::Literal(value, _) => value.is_null() || value.cast_to(&DataType::Float64).is_ok_and(|value| value != 0.0.into()),
-        Expr::Cast(Cast { expr, .. }) => is_nonzero(expr),
-        _ => false,
-    }
-}
-
-/// Whether each value of type `from` has one of type `to`.
-fn is_safe(from: &DataType, to: &DataType) -> bool {
-    let bits = |of: &DataType| of.primitive_width().unwrap_or(0);
-    match (from, to) {
-        (from, to) if from == to || *from == DataType::Null => true,
-        (DataType::Dictionary(_, from), to) => is_safe(from, to),
-        (from, to) if from.is_integer() && to.is_integer() => {
-            if from.is_signed_integer() == to.is_signed_integer() {
-                bits(from) <= bits(to)
-            } else {
-                to.is_signed_integer() && bits(from) < bits(to)
-            }
-        }
-        (from, to) if from.is_integer() && to.is_decimal() => super::misread::holds_all(from, to),
-        (from, to) if from.is_decimal() && to.is_decimal() => super::misread::holds_all(from, to),
-        (from, to) if from.is_numeric() && to.is_floating() => true,
-        // Years that nanoseconds do not hold are not counted: columns of finer units are compared everywhere.
-        (from, DataType::Timestamp(..) | DataType::Date32 | DataType::Date64) => {
-            matches!(from, DataType::Timestamp(..) | DataType::Date32 | DataType::Date64)
-        }
-        (DataType::Boolean, to) => to.is_numeric() || to.is_string(),
-        (from, to) if to.is_string() => from.is_numeric() || from.is_string(),
         _ => false,
     }
 }

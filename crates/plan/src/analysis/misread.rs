@@ -20,6 +20,7 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, Operator, TryCast};
 use regex_syntax::hir::{Hir, HirKind};
 
+use crate::failing::holds_all;
 use crate::opaque_values::{opaque, unlike, within_opaque};
 use crate::rewriting::map_typed;
 
@@ -148,46 +149,6 @@ fn is_compared(of: &DataType) -> bool {
 
 fn is_date(of: &DataType) -> bool {
     matches!(of, DataType::Date32 | DataType::Date64)
-}
-
-/// Whether numbers of type `to` hold all values of `from` exactly.
-pub(super) fn holds_all(from: &DataType, to: &DataType) -> bool {
-    match (integer(from), integer(to), decimal(from), decimal(to)) {
-        (Some((signed, bits)), Some((to_signed, to_bits)), ..) => {
-            if signed == to_signed {
-                bits <= to_bits
-            } else {
-                !signed && bits < to_bits
-            }
-        }
-        (Some((_, bits)), _, _, Some((digits, scale))) => {
-            // The most digits that integers of these bits have.
-            let most = match bits {
-                8 => 3,
-                16 => 5,
-                32 => 10,
-                _ => 20,
-            };
-            scale >= 0 && digits - scale >= most
-        }
-        (_, _, Some((digits, scale)), Some((to_digits, to_scale))) => scale <= to_scale && digits - scale <= to_digits - to_scale,
-        _ => false,
-    }
-}
-
-/// Whether a type of integers has a sign, and its bits.
-fn integer(of: &DataType) -> Option<(bool, usize)> {
-    of.is_integer().then(|| (of.is_signed_integer(), of.primitive_width().unwrap_or(0) * 8))
-}
-
-/// The digits of a type of decimals, and those behind the point.
-fn decimal(of: &DataType) -> Option<(i16, i16)> {
-    match of {
-        DataType::Decimal32(digits, scale) | DataType::Decimal64(digits, scale) | DataType::Decimal128(digits, scale) | DataType::Decimal256(digits, scale) => {
-            Some((i16::from(*digits), i16::from(*scale)))
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]
