@@ -23,7 +23,7 @@ _EXAMPLES = {
 _TRANSFORM = "log1p_cp10k for raw counts (each cell scaled to 10,000, then log1p), none for values normalised already; required where genes are shown"
 _GENES = (
     "Genes are named by --genes, with commas between them, or chosen by --top: the N best marker genes of each group, as `msgx de` ranks them."
-    " A set of genes gets a bracket: --genes \"B:CD79A,MS4A1\" --genes \"T:CD3D,IL7R\"."
+    ' A set of genes gets a bracket: --genes "B:CD79A,MS4A1" --genes "T:CD3D,IL7R".'
 )
 
 
@@ -38,7 +38,14 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     )
     plots = plot.add_subparsers(title="plots", required=True, metavar="PLOT")
 
-    def one(kind: str, run: Callable[[argparse.Namespace], int], text: str, more: str = "", among: Any = plots, out: str = "-o FILE writes a picture; the ending chooses the format (.png, .svg, .pdf).") -> argparse.ArgumentParser:
+    def one(
+        kind: str,
+        run: Callable[[argparse.Namespace], int],
+        text: str,
+        more: str = "",
+        among: Any = plots,
+        out: str = "-o FILE writes a picture; the ending chooses the format (.png, .svg, .pdf).",
+    ) -> argparse.ArgumentParser:
         sub = command(kind, run, text, among=among)
         sub.set_defaults(cli=cli)
         sub.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -93,7 +100,14 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     of_plot(p)
 
     p = one("qc", _qc, "draw the quality of cells: counts and genes of each, and the share of mitochondrial counts")
-    p.add_argument("--set", action="append", type=_set, metavar="NAME=PREFIX", dest="sets", help="genes whose names begin so, whose share is drawn; may be repeated (default: mt=MT-, if there are such)")
+    p.add_argument(
+        "--set",
+        action="append",
+        type=_set,
+        metavar="NAME=PREFIX",
+        dest="sets",
+        help="genes whose names begin so, whose share is drawn; may be repeated (default: mt=MT-, if there are such)",
+    )
     of_plot(p)
 
     p = one("volcano", _volcano, "draw fold changes against p-values of one group of cells")
@@ -105,12 +119,24 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     of_plot(p)
 
     page = "-o FILE writes one HTML page that needs no network and no other file."
-    more = "The page has what the data set holds, quality of cells, embeddings, groups, their marker genes with sorting and search, volcano plots and receipts. Without --transform it has no marker genes."
+    more = (
+        "The page has what the data set holds, quality of cells, embeddings, groups, their marker genes with sorting and search, volcano plots and receipts. "
+        "Without --transform it has no marker genes."
+    )
     p = one("report", _report, "write a page about a data set: quality, groups, marker genes", more, commands, page)
     p.add_argument("--groupby", metavar="COLUMN", help="the obs column with the groups (default: cell_type, leiden and the like, or the only one that groups cells)")
     p.add_argument("--top", type=positive, default=100, metavar="N", help="how many marker genes of each group (default: %(default)s)")
-    p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="the test: Welch's (default), scanpy's variant, or Student's")
-    p.add_argument("--set", action="append", type=_set, metavar="NAME=PREFIX", dest="sets", help="genes whose names begin so, whose share is drawn (default: mt=MT-, if there are such)")
+    p.add_argument(
+        "--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="the test: Welch's (default), scanpy's variant, or Student's"
+    )
+    p.add_argument(
+        "--set",
+        action="append",
+        type=_set,
+        metavar="NAME=PREFIX",
+        dest="sets",
+        help="genes whose names begin so, whose share is drawn (default: mt=MT-, if there are such)",
+    )
     of_matrix(p)
 
 
@@ -118,7 +144,12 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
 
 
 def _dotplot(a: argparse.Namespace) -> int:
-    return _draw(a, lambda ds: _ranked(ds, a).plot_dotplot(a.top, path=a.out, **_look(a)) if a.top else ds.plot_dotplot(_sets(a.genes), a.groupby, path=a.out, **_matrix(a), **_look(a)))
+    return _draw(
+        a,
+        lambda ds: (
+            _ranked(ds, a).plot_dotplot(a.top, path=a.out, **_look(a)) if a.top else ds.plot_dotplot(_sets(a.genes), a.groupby, path=a.out, **_matrix(a), **_look(a))
+        ),
+    )
 
 
 def _heatmap(a: argparse.Namespace) -> int:
@@ -128,12 +159,20 @@ def _heatmap(a: argparse.Namespace) -> int:
 
 def _violin(a: argparse.Namespace) -> int:
     keys = [key for some in a.keys for key in some]
-    return _draw(a, lambda ds: ds.plot_violin(keys, a.groupby, log=a.log, gene_symbols=a.gene_symbols, path=a.out, **_matrix(a)), lambda ds: any(k not in ds.obs.columns for k in keys))
+    return _draw(
+        a,
+        lambda ds: ds.plot_violin(keys, a.groupby, log=a.log, gene_symbols=a.gene_symbols, path=a.out, **_matrix(a)),
+        lambda ds: any(k not in ds.obs.columns for k in keys),
+    )
 
 
 def _embedding(a: argparse.Namespace) -> int:
     colours = [key for some in a.color or [] for key in some]
-    return _draw(a, lambda ds: ds.plot_embedding(a.basis, colours or None, legend_loc=a.legend, gene_symbols=a.gene_symbols, path=a.out, **_matrix(a)), lambda ds: any(k not in ds.obs.columns for k in colours))
+    return _draw(
+        a,
+        lambda ds: ds.plot_embedding(a.basis, colours or None, legend_loc=a.legend, gene_symbols=a.gene_symbols, path=a.out, **_matrix(a)),
+        lambda ds: any(k not in ds.obs.columns for k in colours),
+    )
 
 
 def _qc(a: argparse.Namespace) -> int:
@@ -157,9 +196,21 @@ def _report(a: argparse.Namespace) -> int:
     cli._check_parent(a.out)
     with cli._open(a) as db:
         ds = db[a.name]
-        ds.report(a.out, a.groupby, n_genes=a.top, method=a.method, layer=a.layer, qc_vars=dict(a.sets) if a.sets else None, **({} if a.transform is None else {"transform": _value(a.transform)}))
+        ds.report(
+            a.out,
+            a.groupby,
+            n_genes=a.top,
+            method=a.method,
+            layer=a.layer,
+            qc_vars=dict(a.sets) if a.sets else None,
+            **({} if a.transform is None else {"transform": _value(a.transform)}),
+        )
         if a.transform is None:
-            print(f"msgx: the page has no marker genes: say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none: {ds._what_values(a.layer)}", file=sys.stderr)
+            print(
+                f"msgx: the page has no marker genes: say --transform log1p_cp10k ("
+                f"each cell scaled to 10,000, then log1p) or --transform none: {ds._what_values(a.layer)}",
+                file=sys.stderr,
+            )
     print(f"wrote {a.out}", file=sys.stderr)
     return 0
 
@@ -248,4 +299,6 @@ def _wrapped(*parts: str) -> str:
     import shutil
     import textwrap
 
-    return "\n".join(textwrap.wrap(" ".join(part for part in parts if part), max(shutil.get_terminal_size().columns - 2, 20), break_long_words=False, break_on_hyphens=False))
+    return "\n".join(
+        textwrap.wrap(" ".join(part for part in parts if part), max(shutil.get_terminal_size().columns - 2, 20), break_long_words=False, break_on_hyphens=False)
+    )

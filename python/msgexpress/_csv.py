@@ -125,7 +125,10 @@ def _divided(path: str, first: bytes, second: bytes) -> tuple[str, list[str]]:
         if len(row) > 1 and len(row) - len(head) in (0, 1):
             return delimiter, head
     counts = ", ".join(f"{len(_fields(texts[0], sign))} and {len(_fields(texts[1], sign))} by {name}" for sign, name in ((",", "commas"), ("\t", "tabs")))
-    raise InvalidError(f"{path} is no table of a matrix: its first two lines have different numbers of fields ({counts}); a line of names and a line for each gene or cell have as many, or the first has one less")
+    raise InvalidError(
+        f"{path} is no table of a matrix: its first two lines have different numbers of fields ({counts}); "
+        "a line of names and a line for each gene or cell have as many, or the first has one less"
+    )
 
 
 def _fields(line: str, delimiter: str) -> list[str]:

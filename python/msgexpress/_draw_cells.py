@@ -52,7 +52,11 @@ def violins(ax: matplotlib.axes.Axes, sets: Sequence[np.ndarray], fill: Sequence
         if points:
             some = values[np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int)]
             # Next to the middle, never at the same place twice: the golden ratio spreads them evenly.
-            aside = ((np.arange(len(some)) * 0.6180339887) % 1 - 0.5) * 2 * np.interp(some, places, half) * 0.9 if len(places) > 1 else ((np.arange(len(some)) * 0.6180339887) % 1 - 0.5) * 0.7
+            aside = (
+                ((np.arange(len(some)) * 0.6180339887) % 1 - 0.5) * 2 * np.interp(some, places, half) * 0.9
+                if len(places) > 1
+                else ((np.arange(len(some)) * 0.6180339887) % 1 - 0.5) * 0.7
+            )
             ax.scatter(at + aside, some, s=2.2, c="#1f2328", alpha=0.35, linewidths=0, zorder=3, rasterized=True)
         lower, median, upper = np.percentile(values, (25, 50, 75))
         ax.plot([at, at], [lower, upper], color=INK, lw=3, solid_capstyle="butt", zorder=4)
@@ -100,7 +104,14 @@ def violin_plot(
         else:
             panel.set_ylabel(shown(key), fontsize=10, color=INK, fontweight="bold")
     if by is not None:
-        panels[-1].set_xticks(np.arange(len(names)), list(map(shown, names)), rotation=45 if max(map(len, names), default=0) > 4 else 0, ha="right" if max(map(len, names), default=0) > 4 else "center", rotation_mode="anchor", fontsize=9)
+        panels[-1].set_xticks(
+            np.arange(len(names)),
+            list(map(shown, names)),
+            rotation=45 if max(map(len, names), default=0) > 4 else 0,
+            ha="right" if max(map(len, names), default=0) > 4 else "center",
+            rotation_mode="anchor",
+            fontsize=9,
+        )
         said = list(dict.fromkeys(label for label in labels if label))
         panels[0].set_title(shown(title) + (f"   {'; '.join(said)}" if said else ""), loc="left", fontsize=9, color=SMALL)
     return Plot(panels, table)
@@ -166,7 +177,16 @@ def _groups_of_cells(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, are
         if missing.any():
             handles.append(ax.scatter([], [], s=34, c=NONE, linewidths=0, label="(no value)"))
         ax.legend(
-            handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.01), frameon=False, fontsize=8.5 if len(names) <= 20 else 6.5, labelcolor=INK, ncols=-(-len(handles) // 20), handletextpad=0.3, columnspacing=0.9, borderpad=0.1
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1.01),
+            frameon=False,
+            fontsize=8.5 if len(names) <= 20 else 6.5,
+            labelcolor=INK,
+            ncols=-(-len(handles) // 20),
+            handletextpad=0.3,
+            columnspacing=0.9,
+            borderpad=0.1,
         )
 
 
@@ -206,6 +226,15 @@ def _values_of_cells(ax: matplotlib.axes.Axes, x: np.ndarray, y: np.ndarray, are
     # The highest on top, as in scanpy.
     order = np.argsort(values[known], kind="stable")
     dots = ax.scatter(
-        x[known][order], y[known][order], s=area, c=values[known][order], cmap=_picture.colour_map(panel["cmap"]), vmin=panel["vmin"], vmax=panel["vmax"], linewidths=0, rasterized=True, zorder=2
+        x[known][order],
+        y[known][order],
+        s=area,
+        c=values[known][order],
+        cmap=_picture.colour_map(panel["cmap"]),
+        vmin=panel["vmin"],
+        vmax=panel["vmax"],
+        linewidths=0,
+        rasterized=True,
+        zorder=2,
     )
     _picture.colour_bar(dots, ax, (0.1, 0, 0.12, min(1.8, 0.6 * _picture.inches(ax)[1])), panel["label"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 import numpy as np
 
 from . import _picture
-from ._picture import INK, SMALL, Plot, shown
+from ._picture import INK, SMALL, Look, Plot, shown
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -39,20 +38,15 @@ def dot_plot(
     *,
     title: str,
     colour_title: str,
-    swap_axes: bool,
-    cmap: Any,
-    vmin: float | None,
-    vmax: float | None,
-    ax: matplotlib.axes.Axes | None,
-    path: str | os.PathLike[str] | None,
+    look: Look,
     receipt: Receipt | None,
 ) -> DotPlot:
     """Frames of groups (rows) by genes: means, and shares of cells."""
     import pandas as pd
 
     groups, genes = size.shape
-    across, down = (groups, genes) if swap_axes else (genes, groups)
-    ax = _picture.one_axes(ax, *_size(size, sets, swap_axes, 1.9, 1.7), path)
+    swap_axes = look.swap_axes
+    ax = _picture.one_axes(look.ax, *_size(size, sets, swap_axes, 1.9, 1.7), look.path)
     mean, share = colour.to_numpy(float), size.to_numpy(float)
     largest = max(np.ceil(share.max(initial=0) * 10) / 10, 0.1)
     # The largest dot nearly fills its cell.
@@ -65,8 +59,9 @@ def dot_plot(
 
     from matplotlib.colors import Normalize
 
-    low, high = _limits(mean, vmin, vmax)
-    dots = ax.scatter(x.ravel(), y.ravel(), s=area(share).ravel(), c=mean.ravel(), cmap=_picture.colour_map(cmap), norm=Normalize(low, high), linewidths=0.4, edgecolors="#4b556388", zorder=2)
+    norm = Normalize(*_limits(mean, look))
+    colours = {"c": mean.ravel(), "cmap": _picture.colour_map(look.cmap), "norm": norm}
+    dots = ax.scatter(x.ravel(), y.ravel(), s=area(share).ravel(), **colours, linewidths=0.4, edgecolors="#4b556388", zorder=2)
     _ticks(ax, list(map(shown, size.index)), list(map(shown, size.columns)), swap_axes)
     ax.set_axisbelow(True)
     ax.grid(color="#eef0f3", lw=0.7)
@@ -104,23 +99,19 @@ def heat_of_groups(
     *,
     title: str,
     colour_title: str,
-    swap_axes: bool,
-    cmap: Any,
-    vmin: float | None,
-    vmax: float | None,
-    ax: matplotlib.axes.Axes | None,
-    path: str | os.PathLike[str] | None,
+    look: Look,
     receipt: Receipt | None,
 ) -> Plot:
     """A square per group (rows) and gene."""
     groups, genes = means.shape
+    swap_axes = look.swap_axes
     across, down = (groups, genes) if swap_axes else (genes, groups)
-    ax = _picture.one_axes(ax, *_size(means, sets, swap_axes, 0.9, 1.2), path)
+    ax = _picture.one_axes(look.ax, *_size(means, sets, swap_axes, 0.9, 1.2), look.path)
     table = means.to_numpy(float)
-    low, high = _limits(table, vmin, vmax)
-    squares = ax.pcolormesh(
-        np.arange(across + 1) - 0.5, np.arange(down + 1) - 0.5, table.T if swap_axes else table, cmap=_picture.colour_map(cmap), vmin=low, vmax=high, edgecolors="white", linewidth=0.6 if across < 120 else 0
-    )
+    low, high = _limits(table, look)
+    shade = {"cmap": _picture.colour_map(look.cmap), "vmin": low, "vmax": high}
+    edges = {"edgecolors": "white", "linewidth": 0.6 if across < 120 else 0}
+    squares = ax.pcolormesh(np.arange(across + 1) - 0.5, np.arange(down + 1) - 0.5, table.T if swap_axes else table, **shade, **edges)
     _ticks(ax, list(map(shown, means.index)), list(map(shown, means.columns)), swap_axes)
     if sets:
         _brackets(ax, sets, swap_axes)
@@ -140,12 +131,7 @@ def heat_of_cells(
     by: str,
     title: str,
     colour_title: str,
-    swap_axes: bool,
-    cmap: Any,
-    vmin: float | None,
-    vmax: float | None,
-    ax: matplotlib.axes.Axes | None,
-    path: str | os.PathLike[str] | None,
+    look: Look,
 ) -> Plot:
     """A line per cell, and a bar that has its group. `table` has cells as rows, ordered by group; `codes` are the
     numbers of their groups."""
@@ -154,10 +140,11 @@ def heat_of_cells(
 
     cells, genes = table.shape
     of_genes = max(0.16 * genes, 1.5)
-    ax = _picture.one_axes(ax, *((8.5, of_genes + 1.4) if swap_axes else (of_genes + 2.6, 6.5)), path)
+    swap_axes = look.swap_axes
+    ax = _picture.one_axes(look.ax, *((8.5, of_genes + 1.4) if swap_axes else (of_genes + 2.6, 6.5)), look.path)
     found = table.to_numpy(float)
-    low, high = _limits(found, vmin, vmax)
-    lines = ax.imshow(found.T if swap_axes else found, aspect="auto", interpolation="nearest", cmap=_picture.colour_map(cmap), vmin=low, vmax=high)
+    low, high = _limits(found, look)
+    lines = ax.imshow(found.T if swap_axes else found, aspect="auto", interpolation="nearest", cmap=_picture.colour_map(look.cmap), vmin=low, vmax=high)
     at = np.arange(genes)
     size = 8 if genes <= 60 else 5
     starts = np.flatnonzero(np.r_[True, np.diff(codes) != 0]) if cells else np.zeros(0, int)
@@ -176,7 +163,8 @@ def heat_of_cells(
     ax.spines[:].set_visible(False)
     width, height = _picture.inches(ax)
     bar = ax.inset_axes((0, 1 + 0.04 / height, 1, 0.13 / height) if swap_axes else (-0.17 / width, 0, 0.13 / width, 1))
-    bar.imshow(codes[None, :] if swap_axes else codes[:, None], aspect="auto", interpolation="nearest", cmap=ListedColormap(list(group_colours)), vmin=-0.5, vmax=len(names) - 0.5)
+    one_each = {"cmap": ListedColormap(list(group_colours)), "vmin": -0.5, "vmax": len(names) - 0.5}
+    bar.imshow(codes[None, :] if swap_axes else codes[:, None], aspect="auto", interpolation="nearest", **one_each)
     bar.spines[:].set_visible(False)
     if swap_axes:
         bar.set_yticks([])
@@ -223,10 +211,10 @@ def _apart(places: np.ndarray, gap: float, end: float) -> np.ndarray:
     return out
 
 
-def _limits(table: np.ndarray, vmin: float | None, vmax: float | None) -> tuple[float, float]:
+def _limits(table: np.ndarray, look: Look) -> tuple[float, float]:
     seen = table[np.isfinite(table)]
-    low = (min(0.0, float(seen.min(initial=0))) if vmin is None else vmin) if len(seen) else 0.0
-    high = float(seen.max(initial=low)) if vmax is None else vmax
+    low = (min(0.0, float(seen.min(initial=0))) if look.vmin is None else look.vmin) if len(seen) else 0.0
+    high = float(seen.max(initial=low)) if look.vmax is None else look.vmax
     return low, high if high > low else low + 1
 
 
@@ -257,7 +245,18 @@ def _brackets(ax: matplotlib.axes.Axes, sets: Sequence[tuple[str, int, int]], sw
             ax.text(1, middle, shown(label), fontsize=8.5, color=INK, transform=text, va="center", ha="left")
         else:
             ax.plot(ends, [1, 1], color=INK, lw=1.1, transform=line, clip_on=False)
-            ax.text(middle, 1, shown(label), fontsize=8.5, color=INK, transform=text, va="bottom", ha="left" if upright else "center", rotation=40 if upright else 0, rotation_mode="anchor")
+            ax.text(
+                middle,
+                1,
+                shown(label),
+                fontsize=8.5,
+                color=INK,
+                transform=text,
+                va="bottom",
+                ha="left" if upright else "center",
+                rotation=40 if upright else 0,
+                rotation_mode="anchor",
+            )
 
 
 def _headed(ax: matplotlib.axes.Axes, title: str, above: bool) -> None:

@@ -46,7 +46,9 @@ def source(path: str, layers: Layers = ALL_LAYERS, modality: str | None = None) 
             chosen = chosen_modality(path, modality, there)
             file = opened if chosen is None else opened["mod"][chosen]
         if not is_h5ad(file):
-            raise InvalidError(f"{path} is no h5ad file: it has no obs and var" if chosen is None else f"{path}: modality {chosen!r} is no AnnData: it has no obs and var")
+            raise InvalidError(
+                f"{path} is no h5ad file: it has no obs and var" if chosen is None else f"{path}: modality {chosen!r} is no AnnData: it has no obs and var"
+            )
         left_out = {origin for origin in _origins(file) if not layers.keep(origin)}
         found = [m for m in (_element(file, path, o) for o in _origins(file) if o not in left_out) if m is not None]
         raw_genes = next((m.shape[1] for m in found if m.origin == "raw/X"), None)

@@ -49,7 +49,9 @@ def chosen_modality(what: str, asked: str | None, there: list[str] | None) -> st
     if asked is None:
         if len(there) == 1:
             return there[0]
-        raise InvalidError(f"{what} is a MuData file of several modalities ({listed}): say with modality= which one" if there else f"{what} is a MuData file without a modality")
+        raise InvalidError(
+            f"{what} is a MuData file of several modalities ({listed}): say with modality= which one" if there else f"{what} is a MuData file without a modality"
+        )
     if asked not in there:
         raise InvalidError(f"{what} has no modality {asked!r}: it has {listed}{instead(asked, there)}")
     return asked

@@ -60,7 +60,9 @@ def source(path: str, layers: Layers = ALL_LAYERS) -> Source:
         var, varm = _attributes(file, path, "row_attrs", genes, _GENES, notes)
         parts = {"obsm": obsm, "varm": varm}
         for key, graphs, n in (("obsp", "col_graphs", cells), ("varp", "row_graphs", genes)):
-            parts[key] = {name: scipy.sparse.csr_matrix(_graph(file[graphs], path, name, n)) for name in (file[graphs] if isinstance(file.get(graphs), h5py.Group) else ())}
+            parts[key] = {
+                name: scipy.sparse.csr_matrix(_graph(file[graphs], path, name, n)) for name in (file[graphs] if isinstance(file.get(graphs), h5py.Group) else ())
+            }
         made = _memory.frames_source(path, obs, var, found, **parts)
     except BaseException:
         file.close()

@@ -74,7 +74,10 @@ def open_source(source: Any, choices: Choices | None = None) -> Source:
 def _check(made: Source, choices: Choices) -> None:
     """Refuses choices where there is nothing to choose from."""
     if choices.feature_types is not None and not made.typed:
-        raise InvalidError(f"{made.what} is no file of 10x, whose features have types: leave feature_types= out, and choose genes of an AnnData with adata[:, adata.var[\"feature_types\"] == ...]")
+        raise InvalidError(
+            f'{made.what} is no file of 10x, whose features have types: '
+            'leave feature_types= out, and choose genes of an AnnData with adata[:, adata.var["feature_types"] == ...]'
+        )
     if choices.genome is not None and not made.genomes:
         raise InvalidError(f"{made.what} has no genomes to choose from: leave genome= out (it is for 10x .h5 files)")
     if choices.modality is not None and not made.modal:
@@ -118,7 +121,9 @@ def _opened(source: Any, choices: Choices) -> Source:
         return _loom.source(path, choices.layers)
     if tenx:
         return _tenx.h5_source(path, choices.genome, choices.feature_types)
-    raise InvalidError(f"{path} is neither an h5ad file (obs, var), nor an h5mu (mod), a loom (matrix, row_attrs, col_attrs) or a 10x .h5 file (barcodes next to a matrix)")
+    raise InvalidError(
+        f"{path} is neither an h5ad file (obs, var), nor an h5mu (mod), a loom (matrix, row_attrs, col_attrs) or a 10x .h5 file (barcodes next to a matrix)"
+    )
 
 
 def _directory(path: Path, choices: Choices) -> Source:

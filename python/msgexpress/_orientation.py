@@ -14,7 +14,8 @@ GENES, CELLS = "genes_by_cells", "cells_by_genes"
 _GENE_IDS = re.compile(r"ENS[A-Z]*G\d{11}|FBGN\d{7}|WBGENE\d{8}|AT[1-5CM]G\d{5}|Y[A-P][LR]\d{3}[CW](-[A-Z])?")
 #: Genes that nearly every expression matrix of people or mice has, in capitals.
 _COMMON = frozenset(
-    "ACTB ACTG1 B2M CALM1 CD74 EEF1A1 EEF2 FTH1 FTL GAPDH HSP90AB1 LDHA MALAT1 NACA NPM1 PPIA PTMA PTPRC RPLP0 RPLP1 RPLP2 RPSA TMSB10 TMSB4X TPT1 TUBA1B TUBB UBA52 UBB UBC VIM XIST YWHAZ".split()
+    "ACTB ACTG1 B2M CALM1 CD74 EEF1A1 EEF2 FTH1 FTL GAPDH HSP90AB1 LDHA MALAT1 NACA NPM1 PPIA PTMA PTPRC RPLP0 RPLP1 RPLP2 RPSA "
+    "TMSB10 TMSB4X TPT1 TUBA1B TUBB UBA52 UBB UBC VIM XIST YWHAZ".split()
 )
 _COMMON_FAMILIES = re.compile(r"MT-[A-Z0-9]+|RP[LS]\d+[AXY]?\d*L?")
 #: Names that only cells have: a stretch of bases, or the number of a cell, a run or a sample.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
 APART: Any = type("Apart", (), {"__repr__": lambda self: "<apart>"})()
 #: Ink, small print, and what has no value.
 INK, SMALL, NONE = "#2b2f36", "#6b7280", "#d5d9e0"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a plot of values by colour looks, and where it is drawn."""
+
+    #: Genes go down, groups or cells across.
+    swap_axes: bool
+    #: A colour map's name, or the map; None for ours.
+    cmap: Any
+    #: The values of the first and the last colour; None for the least and the largest of the data.
+    vmin: float | None
+    vmax: float | None
+    #: Axes to draw on; None for a figure of its own.
+    ax: matplotlib.axes.Axes | None
+    #: The file that the figure is written to; None for none.
+    path: str | os.PathLike[str] | None
 
 
 class Plot:

@@ -12,7 +12,7 @@ from skytether import InvalidError, NotFoundError
 from . import _draw_cells, _draw_groups, _picture, _quality, _select, _values
 from ._arguments import check_transform, chosen_layer
 from ._hints import instead
-from ._picture import Plot
+from ._picture import Look, Plot
 from ._testing import _REQUIRED, Testing, _say_transform
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Plotting(Testing):
         matrix = self._shown_matrix(layer, use_raw, transform)
         chosen = _values.genes_of(self, matrix, genes, gene_symbols)
         grouped = _values.grouping(self, groupby, groups, cells)
-        return self._dots(matrix, transform, chosen, grouped, expression_cutoff, mean_only_expressed, standard_scale, swap_axes, cmap, vmin, vmax, ax, path)
+        return self._dots(matrix, transform, chosen, grouped, expression_cutoff, mean_only_expressed, standard_scale, Look(swap_axes, cmap, vmin, vmax, ax, path))
 
     def plot_heatmap(
         self,
@@ -136,7 +136,7 @@ class Plotting(Testing):
         matrix = self._shown_matrix(layer, use_raw, transform)
         chosen = _values.genes_of(self, matrix, genes, gene_symbols)
         grouped = _values.grouping(self, groupby, groups, cells)
-        return self._heat(matrix, transform, chosen, grouped, by, max_cells, standard_scale, swap_axes, cmap, vmin, vmax, ax, path)
+        return self._heat(matrix, transform, chosen, grouped, by, max_cells, standard_scale, Look(swap_axes, cmap, vmin, vmax, ax, path))
 
     def plot_violin(
         self,
@@ -247,7 +247,9 @@ class Plotting(Testing):
                 grouped = _values.grouping(self, name, groups)
                 frame[name] = self._shell.obs[name].to_numpy()
                 panels.append({"title": name, "codes": grouped.codes, "names": grouped.names, "colours": self._colours(grouped)})
-        return self._drawn(_draw_cells.embedding_plot(frame, panels or [{"title": ""}], axis_names=axis_names, size=size, legend=legend_loc, columns=ncols, ax=ax, path=path), path)
+        return self._drawn(
+            _draw_cells.embedding_plot(frame, panels or [{"title": ""}], axis_names=axis_names, size=size, legend=legend_loc, columns=ncols, ax=ax, path=path), path
+        )
 
     def plot_qc(
         self,
@@ -330,7 +332,9 @@ class Plotting(Testing):
 
         if transform is not _REQUIRED:
             check_transform(transform)
-        _report.write(self, path, groupby, transform is not _REQUIRED, None if transform is _REQUIRED else transform, n_genes, method, chosen_layer(layer, use_raw, self._origins, self.name), qc_vars, progress)
+        said, layer = transform is not _REQUIRED, chosen_layer(layer, use_raw, self._origins, self.name)
+        asked = _report.Asked(said, transform if said else None, n_genes, method, layer, qc_vars)
+        _report.write(self, path, groupby, asked, progress)
 
     # ---- inside
 
@@ -353,12 +357,7 @@ class Plotting(Testing):
         cutoff: float,
         only_expressed: bool,
         standard_scale: str | None,
-        swap_axes: bool,
-        cmap: Any,
-        vmin: float | None,
-        vmax: float | None,
-        ax: Axes,
-        path: Path,
+        look: Look,
     ) -> DotPlot:
         import pandas as pd
 
@@ -367,10 +366,8 @@ class Plotting(Testing):
         colour = pd.DataFrame(_values.scaled(found.means, standard_scale), index=index, columns=genes.names)
         size = pd.DataFrame(found.shares, index=index, columns=genes.names)
         said = _said(transform) if standard_scale is None else "mean, scaled to 0 to 1"
-        plot = _draw_groups.dot_plot(
-            colour, size, groups.sizes, genes.sets, title=groups.by, colour_title=said, swap_axes=swap_axes, cmap=cmap, vmin=vmin, vmax=vmax, ax=ax, path=path, receipt=found.receipt
-        )
-        self._drawn(plot, path)
+        plot = _draw_groups.dot_plot(colour, size, groups.sizes, genes.sets, title=groups.by, colour_title=said, look=look, receipt=found.receipt)
+        self._drawn(plot, look.path)
         return plot
 
     def _heat(
@@ -382,23 +379,17 @@ class Plotting(Testing):
         by: str,
         max_cells: int,
         standard_scale: str | None,
-        swap_axes: bool,
-        cmap: Any,
-        vmin: float | None,
-        vmax: float | None,
-        ax: Axes,
-        path: Path,
+        look: Look,
     ) -> Plot:
         import pandas as pd
 
-        look: dict[str, Any] = {"swap_axes": swap_axes, "cmap": cmap, "vmin": vmin, "vmax": vmax, "ax": ax, "path": path}
         said = _said(transform)
         if by == "groups":
             found = _values.moments(self, matrix, transform, genes.numbers, groups)
             index = pd.CategoricalIndex(groups.names, categories=groups.names, name=groups.by)
             means = pd.DataFrame(_values.scaled(found.means, standard_scale), index=index, columns=genes.names)
             said = said if standard_scale is None else "mean, scaled to 0 to 1"
-            return self._drawn(_draw_groups.heat_of_groups(means, genes.sets, title=groups.by, colour_title=said, receipt=found.receipt, **look), path)
+            return self._drawn(_draw_groups.heat_of_groups(means, genes.sets, title=groups.by, colour_title=said, receipt=found.receipt, look=look), look.path)
         if isinstance(max_cells, bool) or not isinstance(max_cells, (int, np.integer)) or max_cells < 1:
             raise InvalidError(f"max_cells is {max_cells!r}: show at least one cell, as a whole number")
         cells = _values.thinned(groups.codes, len(groups.names), int(max_cells))
@@ -409,8 +400,9 @@ class Plotting(Testing):
         whole = int(groups.sizes.sum())
         title = groups.by if len(cells) == whole else f"{groups.by}: {len(cells):,} of {whole:,} cells, evenly chosen"
         said = said.removeprefix("mean ") if standard_scale is None else "scaled to 0 to 1"
-        plot = _draw_groups.heat_of_cells(table, groups.codes[cells], groups.names, self._colours(groups), genes.sets, by=groups.by, title=title, colour_title=said, **look)
-        return self._drawn(plot, path)
+        codes, colours = groups.codes[cells], self._colours(groups)
+        plot = _draw_groups.heat_of_cells(table, codes, groups.names, colours, genes.sets, by=groups.by, title=title, colour_title=said, look=look)
+        return self._drawn(plot, look.path)
 
     def _violins(self, names: list[str], labels: list[str], table: pd.DataFrame, groups: Grouping, by: str | None, points: bool, log: bool, ax: Axes, path: Path) -> Plot:
         import pandas as pd
@@ -419,7 +411,18 @@ class Plotting(Testing):
         codes = groups.codes[shown]
         table = table[shown]
         plot = _draw_cells.violin_plot(
-            table, names, codes, groups.names, self._colours(groups) if by is not None else ["#8fb8de"], by=by, title=by or "", labels=labels, points=points, log=log, ax=ax, path=path
+            table,
+            names,
+            codes,
+            groups.names,
+            self._colours(groups) if by is not None else ["#8fb8de"],
+            by=by,
+            title=by or "",
+            labels=labels,
+            points=points,
+            log=log,
+            ax=ax,
+            path=path,
         )
         if by is not None:
             label = by if by not in table.columns else f"{by} (group)"

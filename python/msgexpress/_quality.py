@@ -81,7 +81,9 @@ def _counted(ds: Testing, masks: Mapping[str, np.ndarray]) -> tuple[pd.DataFrame
         # Numbers of cells go by in batches. To count them by name on the drives takes many times longer.
         for batch in pa.RecordBatchReader.from_stream(ds.fleet.sql(f"SELECT idx FROM {ds.table('x_rows')}")):
             genes += np.bincount(batch.column(0).flatten().to_numpy(), minlength=len(names))
-    obs = pd.DataFrame({"n_genes_by_counts": genes, "log1p_n_genes_by_counts": np.log1p(genes), "total_counts": total, "log1p_total_counts": np.log1p(total)}, index=names)
+    obs = pd.DataFrame(
+        {"n_genes_by_counts": genes, "log1p_n_genes_by_counts": np.log1p(genes), "total_counts": total, "log1p_total_counts": np.log1p(total)}, index=names
+    )
     for name, mask in masks.items():
         here = np.zeros(len(names), np.float32)
         if mask.any():
@@ -162,7 +164,17 @@ def _against_totals(ax: matplotlib.axes.Axes, obs: pd.DataFrame, column: Any, sh
     size = float(np.clip(18_000 / max(len(some), 1), 0.8, 10))
     fill = some[shade] if shade is not None else "#5b7fa6"
     high = max(float(np.nanpercentile(some[shade], 99)), 1e-9) if shade is not None and len(some) else None
-    dots = ax.scatter(some["total_counts"], some[column], s=size, c=fill, cmap=_picture.sequential() if shade is not None else None, vmin=0 if shade is not None else None, vmax=high, linewidths=0, rasterized=True)
+    dots = ax.scatter(
+        some["total_counts"],
+        some[column],
+        s=size,
+        c=fill,
+        cmap=_picture.sequential() if shade is not None else None,
+        vmin=0 if shade is not None else None,
+        vmax=high,
+        linewidths=0,
+        rasterized=True,
+    )
     ax.set_xlabel("counts per cell", fontsize=9, color=INK)
     ax.set_ylabel(shown(_NAMES.get(str(column), f"% of counts in {str(column).removeprefix('pct_counts_')}")), fontsize=9, color=INK)
     _picture.plain(ax)

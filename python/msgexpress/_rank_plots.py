@@ -9,6 +9,8 @@ import numpy as np
 
 from skytether import InvalidError
 
+from ._picture import Look
+
 if TYPE_CHECKING:
     import matplotlib.axes
 
@@ -71,7 +73,9 @@ class RankPlots:
             Cells are in both sets of the test; no gene is left to show.
         """
         ds, matrix, grouped, genes = self._best(n_genes, groups, min_logfoldchange, gene_symbols)
-        return ds._dots(matrix, self.params["transform"], genes, grouped, expression_cutoff, mean_only_expressed, standard_scale, swap_axes, cmap, vmin, vmax, ax, path)
+        return ds._dots(
+            matrix, self.params["transform"], genes, grouped, expression_cutoff, mean_only_expressed, standard_scale, Look(swap_axes, cmap, vmin, vmax, ax, path)
+        )
 
     def plot_heatmap(
         self,
@@ -95,7 +99,7 @@ class RankPlots:
         if by not in ("cells", "groups"):
             raise InvalidError(f"by is {by!r}: a heat map has a line for each of the 'cells', or one for each of the 'groups'")
         ds, matrix, grouped, genes = self._best(n_genes, groups, min_logfoldchange, gene_symbols)
-        return ds._heat(matrix, self.params["transform"], genes, grouped, by, max_cells, standard_scale, swap_axes, cmap, vmin, vmax, ax, path)
+        return ds._heat(matrix, self.params["transform"], genes, grouped, by, max_cells, standard_scale, Look(swap_axes, cmap, vmin, vmax, ax, path))
 
     def plot_violin(
         self,

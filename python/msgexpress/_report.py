@@ -6,6 +6,7 @@ import base64
 import os
 import warnings
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 #: What columns with the groups of cells are called, the most telling first; signs and capitals don't count.
 _USUAL = (
-    "celltype", "celltypes", "celltypeannotation", "annotatedcelltype", "authorcelltype", "annotation", "annotations", "leiden", "louvain", "seuratclusters", "clusters", "cluster"
+    *("celltype", "celltypes", "celltypeannotation", "annotatedcelltype", "authorcelltype", "annotation", "annotations"),
+    *("leiden", "louvain", "seuratclusters", "clusters", "cluster"),
 )
 #: Embeddings that are drawn, the most telling first, and how many at most.
 _EMBEDDINGS, _MOST_EMBEDDINGS = ("umap", "tsne", "pca"), 4
@@ -33,21 +35,26 @@ _EMBEDDINGS, _MOST_EMBEDDINGS = ("umap", "tsne", "pca"), 4
 _DOTS = 3
 
 
-def write(
-    ds: Plotting,
-    path: str | os.PathLike[str],
-    groupby: str | None,
-    normalised: bool,
-    transform: str | None,
-    n_genes: int,
-    method: str,
-    layer: str | None,
-    qc_vars: Mapping[str, Any] | None,
-    progress: Any,
-) -> None:
-    """See `Dataset.report`. `normalised`: whether the caller has said a transform."""
+@dataclass(frozen=True)
+class Asked:
+    """What a page is about, besides the data set and its groups."""
+
+    #: Whether the caller has said a transform; without one there are no marker genes.
+    normalised: bool
+    transform: str | None
+    #: Marker genes of each group.
+    n_genes: int
+    method: str
+    layer: str | None
+    qc_vars: Mapping[str, Any] | None
+
+
+def write(ds: Plotting, path: str | os.PathLike[str], groupby: str | None, asked: Asked, progress: Any) -> None:
+    """See `Dataset.report`."""
+    n_genes = asked.n_genes
     if isinstance(n_genes, bool) or not isinstance(n_genes, (int, np.integer)) or n_genes < 1:
         raise InvalidError(f"n_genes is {n_genes!r}: show at least one gene, as a whole number")
+    asked = replace(asked, n_genes=int(n_genes))
     name = os.fspath(path)
     # Before any work is done for it.
     parent = os.path.dirname(name)
@@ -57,7 +64,7 @@ def write(
         raise InvalidError(f"{name} is a directory: name a file, such as {os.path.join(name, 'page.html')}")
     groups = _values.grouping(ds, groupby) if groupby is not None else _usual_grouping(ds)
     with _progress.stepper(progress, f"report of {ds.name}") as step, _quiet():
-        text = _Report(ds, groups, normalised, transform, int(n_genes), method, layer, qc_vars, step).text()
+        text = _Report(ds, groups, asked, step).text()
     aside = f"{name}.part"
     try:
         with open(aside, "w", encoding="utf-8", newline="\n") as out:
@@ -108,26 +115,14 @@ def _usual_grouping(ds: Plotting) -> Grouping | None:
 class _Report:
     """Collects the parts of a page."""
 
-    def __init__(
-        self,
-        ds: Plotting,
-        groups: Grouping | None,
-        normalised: bool,
-        transform: str | None,
-        n_genes: int,
-        method: str,
-        layer: str | None,
-        qc_vars: Mapping[str, Any] | None,
-        step: Any,
-    ) -> None:
-        self.ds, self.groups, self.normalised, self.transform = ds, groups, normalised, transform
-        self.n_genes, self.method, self.layer, self.qc_vars, self.step = n_genes, method, layer, qc_vars, step
+    def __init__(self, ds: Plotting, groups: Grouping | None, asked: Asked, step: Any) -> None:
+        self.ds, self.groups, self.asked, self.step = ds, groups, asked, step
         self.receipts: list[tuple[str, Receipt]] = []
         self.bytes = int(ds.fleet.describe(ds.name)["bytes"])
         # Groups that a test can take: it needs a variance, and other cells.
         self.tested = [] if groups is None else [n for n, size in zip(groups.names, groups.sizes) if size >= 2 and ds.n_obs - size >= 2]
         self.colours = {} if groups is None else dict(zip(groups.names, ds._colours(groups)))
-        self.done, self.steps = 0, 5 + (len(self.tested) if normalised else 0)
+        self.done, self.steps = 0, 5 + (len(self.tested) if asked.normalised else 0)
 
     def text(self) -> str:
         sections = [
@@ -158,7 +153,13 @@ class _Report:
             cards.append((str(len(layers)), "other layer" if len(layers) == 1 else "other layers"))
         if self.groups is not None:
             cards.append((str(len(self.groups.names)), f"groups of {self.groups.by}"))
-        return tag("header", tag("div", tag("h1", ds.name), tag("p", "from ", ds._kept["source"]), tag("div", *(tag("div", tag("b", b), tag("span", s)) for b, s in cards), class_="cards")), class_="top")
+        return tag(
+            "header",
+            tag(
+                "div", tag("h1", ds.name), tag("p", "from ", ds._kept["source"]), tag("div", *(tag("div", tag("b", b), tag("span", s)) for b, s in cards), class_="cards")
+            ),
+            class_="top",
+        )
 
     def foot(self) -> Html:
         from . import __version__
@@ -177,7 +178,18 @@ class _Report:
         for kind, frame, what in (("obs", self.ds._shell.obs, "About the cells"), ("var", self.ds._genes, "About the genes")):
             rows = [(name, str(column.dtype), _details._distinct(column), _details._some(column)) for name, column in _details._columns(frame)]
             if rows:
-                frames.append(joined([tag("h3", f"{what} ({kind})"), _page.table(["column", "type", "values", "groups, or examples"], [(tag("td", n, class_="name", title=n), tag("td", t, class_="word"), "" if d is None else f"{d:,}", e) for n, t, d, e in rows], [False, False, True, False])]))
+                frames.append(
+                    joined(
+                        [
+                            tag("h3", f"{what} ({kind})"),
+                            _page.table(
+                                ["column", "type", "values", "groups, or examples"],
+                                [(tag("td", n, class_="name", title=n), tag("td", t, class_="word"), "" if d is None else f"{d:,}", e) for n, t, d, e in rows],
+                                [False, False, True, False],
+                            ),
+                        ]
+                    )
+                )
         others = [(o["in"], o["name"], " x ".join(f"{n:,}" for n in o["shape"] or []), o["type"]) for o in about["others"]]
         if others:
             frames.append(tag("details", tag("summary", f"What else there is ({len(others)})"), _page.table(["in", "name", "shape", "type"], others)))
@@ -200,20 +212,24 @@ class _Report:
                 low, first, median, third, high = np.percentile(values, (0, 25, 50, 75, 100))
                 rows.append((column, *(f"{v:,.2f}" if str(column).startswith("pct") else f"{v:,.0f}" for v in (low, first, median, third, high))))
         summary = _page.table(["", "smallest", "first quartile", "median", "third quartile", "largest"], rows, [False] + [True] * 5)
-        drawn = _page.picture(_picture.png(plot.figure), "violins and scatter plots of counts and genes per cell", "White points are medians, bars go from the first to the third quartile.")
+        drawn = _page.picture(
+            _picture.png(plot.figure), "violins and scatter plots of counts and genes per cell", "White points are medians, bars go from the first to the third quartile."
+        )
         return joined([tag("p", note, class_="note"), drawn, summary])
 
     def _quality_frames(self) -> tuple[Any, str]:
         """The frames of cells and genes, or None; and where they are from."""
         obs = self.ds._shell.obs
-        if self.qc_vars is None and {"total_counts", "n_genes_by_counts"} <= {*obs.columns}:
+        if self.asked.qc_vars is None and {"total_counts", "n_genes_by_counts"} <= {*obs.columns}:
             return (obs, None), "Counts and genes of each cell, as obs has them."
         if not self.ds._is_counts(None):
             return None, "The matrix does not hold counts, and obs has no columns total_counts and n_genes_by_counts: there is nothing to draw."
-        return _quality.frames(self.ds, self.qc_vars), "Counts and genes of each cell, over all genes."
+        return _quality.frames(self.ds, self.asked.qc_vars), "Counts and genes of each cell, over all genes."
 
     def embeddings(self) -> Html:
-        keys = [str(k) for k, v in self.ds._shell.obsm.items() if getattr(v, "ndim", 0) == 2 and v.shape[1] >= 2 and getattr(getattr(v, "dtype", None), "kind", "") in "fiu"]
+        keys = [
+            str(k) for k, v in self.ds._shell.obsm.items() if getattr(v, "ndim", 0) == 2 and v.shape[1] >= 2 and getattr(getattr(v, "dtype", None), "kind", "") in "fiu"
+        ]
         plain = {k: _plain(k.removeprefix("X_")) for k in keys}
         keys.sort(key=lambda k: (next((i for i, usual in enumerate(_EMBEDDINGS) if usual in plain[k]), len(_EMBEDDINGS)), k))
         drawn = []
@@ -245,7 +261,13 @@ class _Report:
                 return joined(parts)
             if plot.receipt is not None:
                 self.receipts.append(("dot plot", plot.receipt))
-            parts += [_page.picture(_picture.png(plot.figure, tight=True), "dot plot of the best marker genes", f"The {_DOTS} best genes of each group: colour is the mean, size the share of cells with the gene.")]
+            parts += [
+                _page.picture(
+                    _picture.png(plot.figure, tight=True),
+                    "dot plot of the best marker genes",
+                    f"The {_DOTS} best genes of each group: colour is the mean, size the share of cells with the gene.",
+                )
+            ]
         return joined(parts)
 
     ranking: RankResult | None = None
@@ -253,13 +275,13 @@ class _Report:
     def markers(self) -> Html:
         if self.groups is None:
             return Html("")
-        if not self.normalised:
+        if not self.asked.normalised:
             return tag(
                 "p",
                 "There are no marker genes here, because nothing says how to normalise the values. Of this data set, ",
-                self.ds._what_values(self.layer),
+                self.ds._what_values(self.asked.layer),
                 ". For raw counts, write the report with ",
-                tag("code", "transform=\"log1p_cp10k\""),
+                tag("code", 'transform="log1p_cp10k"'),
                 " (in the shell ",
                 tag("code", "--transform log1p_cp10k"),
                 "); for values that are normalised and logarithmic already, with ",
@@ -271,7 +293,9 @@ class _Report:
             )
         if not self.tested:
             return tag("p", "There is nothing to compare: a test needs a group of at least two cells, and two cells that are not in it.", class_="note")
-        res = self.ranking = self.ds.rank_genes_groups(self.groups.by, groups=self.tested, transform=self.transform, method=self.method, n_genes=self.n_genes, layer=self.layer)
+        asked = self.asked
+        said = {"transform": asked.transform, "method": asked.method, "n_genes": asked.n_genes, "layer": asked.layer}
+        res = self.ranking = self.ds.rank_genes_groups(self.groups.by, groups=self.tested, **said)
         self.receipts.append(("marker genes", res.receipt))
         articles = []
         for at, g in enumerate(res.groups):
@@ -279,7 +303,7 @@ class _Report:
             articles.append(self._article(at, g, res))
             self.done += 1
         left_out = [n for n in self.groups.names if n not in self.tested]
-        note = f"Each group against all other cells: {res._subtitle()}. The {self.n_genes:,} genes with the best scores of each group."
+        note = f"Each group against all other cells: {res._subtitle()}. The {asked.n_genes:,} genes with the best scores of each group."
         if left_out:
             note += f" Not tested, as a test needs two cells on each side: {', '.join(left_out)}."
         options = [tag("option", "all groups", value=""), *(tag("option", g, value=i) for i, g in enumerate(res.groups))]
@@ -301,17 +325,36 @@ class _Report:
         res.plot_volcano(group, ax=figure.add_subplot(), label=8)
         frame = res.to_df(group)
         ids = [c for c in frame.columns if c not in ("names", "scores", "logfoldchanges", "pvals", "pvals_adj", "pct_nz_group", "pct_nz_reference")]
-        heads = [("gene", "ascending"), *((c, "ascending") for c in ids), ("score", "descending"), ("log2 fold change", "descending"), ("adjusted p", "ascending"), ("in group", "descending"), ("in others", "descending")]
+        heads = [
+            ("gene", "ascending"),
+            *((c, "ascending") for c in ids),
+            ("score", "descending"),
+            ("log2 fold change", "descending"),
+            ("adjusted p", "ascending"),
+            ("in group", "descending"),
+            ("in others", "descending"),
+        ]
         rows = []
         for _, row in frame.iterrows():
             cells = [tag("td", row["names"], class_="gene", title=row["names"]), *(tag("td", row[c], class_="id") for c in ids)]
-            cells += [tag("td", _number(row[c], form), class_="n", data_v=_page.number(row[c])) for c, form in (("scores", ".2f"), ("logfoldchanges", ".2f"), ("pvals_adj", ".1e"))]
-            cells += [tag("td", f"{100 * row[c]:.0f} %", class_="n share", data_v=_page.number(row[c]), style=f"--p:{100 * row[c]:.0f}%") for c in ("pct_nz_group", "pct_nz_reference")]
+            cells += [
+                tag("td", _number(row[c], form), class_="n", data_v=_page.number(row[c]))
+                for c, form in (("scores", ".2f"), ("logfoldchanges", ".2f"), ("pvals_adj", ".1e"))
+            ]
+            cells += [
+                tag("td", f"{100 * row[c]:.0f} %", class_="n share", data_v=_page.number(row[c]), style=f"--p:{100 * row[c]:.0f}%")
+                for c in ("pct_nz_group", "pct_nz_reference")
+            ]
             rows.append(cells)
-        made = [tag("th", title, scope="col", class_=None if i <= len(ids) else "n", data_first=first, aria_sort="descending" if title == "score" else None) for i, (title, first) in enumerate(heads)]
+        made = [
+            tag("th", title, scope="col", class_=None if i <= len(ids) else "n", data_first=first, aria_sort="descending" if title == "score" else None)
+            for i, (title, first) in enumerate(heads)
+        ]
         assert self.groups is not None
         size = int(self.groups.sizes[self.groups.names.index(group)])
-        head = tag("div", tag("span", class_="swatch", style=f"--c:{self.colours[group]}"), tag("h3", group), tag("span", f"{size:,} cells", class_="soft"), class_="head")
+        head = tag(
+            "div", tag("span", class_="swatch", style=f"--c:{self.colours[group]}"), tag("h3", group), tag("span", f"{size:,} cells", class_="soft"), class_="head"
+        )
         volcano = _page.picture(_picture.png(figure, 120, settled=True), f"volcano plot of {group}")
         return tag("article", head, tag("div", volcano, _page.table(made, rows), class_="pair"), id=f"g{at}", data_group=at)
 
@@ -320,12 +363,31 @@ class _Report:
         for what, receipt in self.receipts:
             about = receipt.to_dict()
             drives = [
-                (d["name"], d["rung"], f"{d['slices']:,}", f"{d['slices_pruned']:,}", human_bytes(d["bytes_read"]), f"{d['rows_out']:,}", human_bytes(d["bytes_sent"]), f"{1000 * d['seconds']:,.1f} ms", d["reason"] or "")
+                (
+                    d["name"],
+                    d["rung"],
+                    f"{d['slices']:,}",
+                    f"{d['slices_pruned']:,}",
+                    human_bytes(d["bytes_read"]),
+                    f"{d['rows_out']:,}",
+                    human_bytes(d["bytes_sent"]),
+                    f"{1000 * d['seconds']:,.1f} ms",
+                    d["reason"] or "",
+                )
                 for d in about["drives"]
             ]
             said = f"{human_bytes(about['bytes_moved'])} of {human_bytes(about['bytes_stored'])} moved to the host, in {1000 * about['seconds']:,.0f} ms."
             heads = ["drive", "what ran there", "slices", "skipped", "read there", "rows sent", "bytes sent", "time", "why not all"]
-            parts.append(joined([tag("h3", what.capitalize()), tag("p", said, class_="note"), _page.table(heads, drives, [False, False, *[True] * 6, False]), tag("details", tag("summary", "the receipt as text"), tag("pre", str(receipt)))]))
+            parts.append(
+                joined(
+                    [
+                        tag("h3", what.capitalize()),
+                        tag("p", said, class_="note"),
+                        _page.table(heads, drives, [False, False, *[True] * 6, False]),
+                        tag("details", tag("summary", "the receipt as text"), tag("pre", str(receipt))),
+                    ]
+                )
+            )
         if not parts:
             return Html("")
         return joined([tag("p", "What the drives did for this page, and how little moved.", class_="note"), *(tag("div", p, class_="part") for p in parts)])

@@ -48,7 +48,7 @@ class Joining:
             if given is not None:
                 raise InvalidError(f"{given}= is for several sources: give a list of them, or leave it out")
         if self.join not in (None, "inner", "outer"):
-            raise InvalidError(f"join is {self.join!r}: say \"inner\" for the genes that all sources have, or \"outer\" for all genes")
+            raise InvalidError(f'join is {self.join!r}: say "inner" for the genes that all sources have, or "outer" for all genes')
         if self.fill_value is not None and not (self.fill_value == 0 or self.fill_value != self.fill_value):
             raise InvalidError(f"fill_value is {self.fill_value!r}: genes that a source lacks are 0 or NaN there")
 
@@ -65,7 +65,13 @@ def open_sources(source: Any, choices: _open.Choices, prefix: Any, joining: Join
     elif prefix is not None and not isinstance(prefix, str):
         labels = [str(one) for one in prefix]
         wanted = [(source, _with_prefix(choices, one)) for one in labels]
-    elif joining.batch is not None and prefix is None and isinstance(source, (str, os.PathLike)) and os.path.isdir(source) and len(found := _tenx.matrices(Path(source))) > 1:
+    elif (
+        joining.batch is not None
+        and prefix is None
+        and isinstance(source, (str, os.PathLike))
+        and os.path.isdir(source)
+        and len(found := _tenx.matrices(Path(source))) > 1
+    ):
         labels = [files.label for files in found]
         wanted = [(files.matrix, choices) for files in found]
     elif joining.batch is not None:
@@ -106,7 +112,11 @@ def _batches(batch: Any, sources: Sequence[Any], labels: list[str] | None) -> di
     elif batch is not None and not isinstance(batch, str):
         columns = {"batch": [str(label) for label in batch]}
     else:
-        found = labels if labels is not None else [_ENDINGS.sub("", os.path.basename(os.path.normpath(os.fspath(s)))) if isinstance(s, (str, os.PathLike)) else "" for s in sources]
+        found = (
+            labels
+            if labels is not None
+            else [_ENDINGS.sub("", os.path.basename(os.path.normpath(os.fspath(s)))) if isinstance(s, (str, os.PathLike)) else "" for s in sources]
+        )
         if labels is None and (len(set(found)) < len(found) or "" in found):
             found = [str(number) for number in range(len(sources))]
         columns = {batch if isinstance(batch, str) else "batch": found}
@@ -166,7 +176,7 @@ def joined(sources: list[Source], columns: dict[str, list[Any]], joining: Joinin
         together.obs[name] = pd.Categorical.from_codes(codes, order)
     lost = sorted({str(column) for frame in obs for column in frame.columns if column not in together.obs.columns})
     if lost:
-        notes.append(f"join=\"inner\" leaves out obs columns that not all sources have ({', '.join(lost)})")
+        notes.append(f'join="inner" leaves out obs columns that not all sources have ({", ".join(lost)})')
     if any(len(one.obsp) for one in bare):
         notes.append("obsp is of one source's cells and left out")
     together = together[:, genes.index].copy() if not together.var_names.equals(genes.index) else together
@@ -185,7 +195,16 @@ def joined(sources: list[Source], columns: dict[str, list[Any]], joining: Joinin
         matrices.append(made)
         notes += own.notes
         own.notes = []
-    whole = _memory.empty(together.obs, together.var, uns=dict(together.uns), obsm=dict(together.obsm), varm=dict(together.varm), varp=dict(together.varp), has_x="X" in origins, raw_var=None if raw is None else raw.var)
+    whole = _memory.empty(
+        together.obs,
+        together.var,
+        uns=dict(together.uns),
+        obsm=dict(together.obsm),
+        varm=dict(together.varm),
+        varp=dict(together.varp),
+        has_x="X" in origins,
+        raw_var=None if raw is None else raw.var,
+    )
     what = f"{len(sources)} sources ({', '.join(os.path.basename(w) or w for w in whats[:3])}{', ...' if len(whats) > 3 else ''})"
 
     def close() -> None:
@@ -216,7 +235,9 @@ class _Genes:
         _check_same(self.keys, whats, joining, what)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            empty = [anndata.AnnData(X=scipy.sparse.csr_matrix((0, len(keys)), dtype=np.float32), var=frame.set_axis(keys, axis=0)) for frame, keys in zip(frames, self.keys)]
+            empty = [
+                anndata.AnnData(X=scipy.sparse.csr_matrix((0, len(keys)), dtype=np.float32), var=frame.set_axis(keys, axis=0)) for frame, keys in zip(frames, self.keys)
+            ]
             whole = anndata.concat(empty, join=joining.join or "inner", merge="same")
         self.index = whole.var_names
         self.maps = [self.index.get_indexer(keys).astype(np.int32) for keys in self.keys]
@@ -234,7 +255,7 @@ class _Genes:
             self.notes.append(f"of {len(self.index):,} {what}, {said}: their values there are {'NaN' if joining.fill_value != 0 else 'zero'}")
         if any(unused):
             said = ", ".join(f"{n:,} of {where}" for where, n in zip(whats, unused) if n)
-            self.notes.append(f"join=\"inner\" leaves out {what} that not all sources have: {said}")
+            self.notes.append(f'join="inner" leaves out {what} that not all sources have: {said}')
 
 
 def _keys(frame: pd.DataFrame, on: str | None, where: str, what: str) -> pd.Index:
@@ -249,7 +270,10 @@ def _keys(frame: pd.DataFrame, on: str | None, where: str, what: str) -> pd.Inde
             raise InvalidError(f"{where}: {int(column.isna().sum()):,} {what} have no {on!r}: join by another column, or by their names")
         keys = pd.Index(column.astype(str).to_numpy(object))
     else:
-        raise InvalidError(f"{where} has no {'raw.var' if what == 'genes of raw' else 'var'} column {on!r} to join by: it has {', '.join(map(repr, frame.columns)) or 'none'}{instead(on, frame.columns)}")
+        raise InvalidError(
+            f"{where} has no {'raw.var' if what == 'genes of raw' else 'var'} column {on!r} to join by: "
+            f"it has {', '.join(map(repr, frame.columns)) or 'none'}{instead(on, frame.columns)}"
+        )
     if not keys.is_unique:
         twice = keys[keys.duplicated()]
         ids = next((c for c in ("gene_ids", "gene_id", "feature_id", "Accession") if c in frame.columns and c != on and frame[c].is_unique), None)
@@ -267,9 +291,9 @@ def _check_same(keys: list[pd.Index], whats: list[str], joining: Joining, what: 
     counts = ", ".join(f"{where} has {len(one):,} ({len(one - every):,} of them not in all)" for where, one in zip(whats, sets))
     told = f"the sources have different {what}: {counts}; {len(every):,} are in all, {len(some):,} in any"
     if joining.join is None:
-        raise InvalidError(f"{told}: say join=\"inner\" for those in all, or join=\"outer\" for all of them")
+        raise InvalidError(f'{told}: say join="inner" for those in all, or join="outer" for all of them')
     if joining.join == "outer" and joining.fill_value is None:
-        raise InvalidError(f"{told}: with join=\"outer\", say what a source has for those that it lacks: fill_value=0, as if none was found, or fill_value=float(\"nan\")")
+        raise InvalidError(f'{told}: with join="outer", say what a source has for those that it lacks: fill_value=0, as if none was found, or fill_value=float("nan")')
     if joining.join == "inner" and not every:
         raise InvalidError(f"{told}: join by another column with on=")
 
@@ -341,7 +365,7 @@ class _Part:
 
     def push_rows(self, first: int, indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> None:
         if not self._same:
-            (_, indptr, indices, data), = _features.of([(first, indptr, indices, data)], self._to, "a source", lambda _: None)
+            ((_, indptr, indices, data),) = _features.of([(first, indptr, indices, data)], self._to, "a source", lambda _: None)
             indptr = indptr.astype(np.int64, copy=False)
         self._sink.push_rows(first + self._start, indptr, np.ascontiguousarray(indices), np.ascontiguousarray(data))
 
@@ -389,5 +413,3 @@ class _Part:
         indptr = np.zeros(high - low + 2, np.int64)
         np.cumsum(np.bincount(cells - low, minlength=high - low + 1), out=indptr[1:])
         self._sink.push_rows(low + self._start, indptr, genes.astype(np.int32, copy=False), values)
-
-

@@ -92,7 +92,8 @@ def grouping(ds: Testing, groupby: str, groups: Iterable[Any] | str | None = Non
         raise InvalidError(f"there are no groups to show: no cell of {ds.name} has a value in obs column {groupby!r}")
     if len(used) > MOST_GROUPS:
         raise InvalidError(
-            f"obs column {groupby!r} of {ds.name} has {len(used):,} values, and a plot shows at most {MOST_GROUPS} groups: name some with groups=, or choose another column"
+            f"obs column {groupby!r} of {ds.name} has {len(used):,} values, and a plot shows at most {MOST_GROUPS} groups: "
+            "name some with groups=, or choose another column"
         )
     new = np.full(len(names) + 1, -1, np.int32)
     new[used] = np.arange(len(used))
@@ -238,7 +239,8 @@ def _normalised(ds: Testing, sparse: Any, total: np.ndarray, numbers: np.ndarray
         gene = numbers[int(np.searchsorted(sparse.indptr, at, side="right")) - 1]
         cell = int(sparse.indices[at]) if cells is None else int(cells[sparse.indices[at]])
         raise InvalidError(
-            f"{ds.name}: gene {str(ds._names(matrix)[gene])!r} has the value {sparse.data[at]:g} in cell {str(ds.obs_names[cell])!r}: transform=\"log1p_cp10k\" is for counts, "
+            f'{ds.name}: gene {str(ds._names(matrix)[gene])!r} has the value {sparse.data[at]:g} in cell {str(ds.obs_names[cell])!r}: '
+            'transform="log1p_cp10k" is for counts, '
             "which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
         )
     out = sparse.copy()

@@ -166,7 +166,10 @@ def _mtx(ds: Dataset, stream: Stream, obs: pd.DataFrame, var: pd.DataFrame, part
             if part.data.dtype.kind == "f" and not np.isfinite(part.data).all():
                 at = int(np.flatnonzero(~np.isfinite(part.data))[0])
                 gene = names[first + int(np.searchsorted(part.indptr, at, side="right")) - 1]
-                raise InvalidError(f"{ds.name}: gene {gene!r} has the value {part.data[at]} in cell {str(obs.index[part.indices[at]])!r}, which an mtx file can't hold: write h5ad or parquet")
+                raise InvalidError(
+                    f"{ds.name}: gene {gene!r} has the value {part.data[at]} in cell {str(obs.index[part.indices[at]])!r}, "
+                    "which an mtx file can't hold: write h5ad or parquet"
+                )
             gene = np.repeat(np.arange(first + 1, first + part.shape[1] + 1, dtype=np.int32), np.diff(part.indptr))
             values = part.data.astype(np.int64) if counts or part.data.dtype == bool else part.data
             if part.nnz:

@@ -45,7 +45,9 @@ def write(ds: Dataset, path: str, genes: np.ndarray | None, cells: np.ndarray | 
         There is no room for it.
     """
     bare, matrices = _parts(ds, genes, cells)
-    wrong = _shell.name_in_the_way(bare) or next((f"layers[{m.removeprefix('layers/')!r}]" for m in matrices if m.startswith("layers/") and _is_path(m.removeprefix("layers/"))), None)
+    wrong = _shell.name_in_the_way(bare) or next(
+        (f"layers[{m.removeprefix('layers/')!r}]" for m in matrices if m.startswith("layers/") and _is_path(m.removeprefix("layers/"))), None
+    )
     if wrong is not None:
         raise InvalidError(f"{ds.name} has a name that h5ad files can't hold: {wrong}; use to_anndata() in Python, or rename it and ingest it again")
     aside = f"{path}.part"
