@@ -1,4 +1,4 @@
-//! The common part of the two aggregates of grouped moments: all but reading their rows.
+//! The common part of the aggregates over a matrix: all but reading their rows and what they keep of them.
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -17,9 +17,8 @@ use skytether_common::{Error, Result};
 use crate::cells::CellSource;
 use crate::df_error::through;
 use crate::spec::shorten;
-use crate::store::{MomentStore, result_type, state_types};
 
-/// An aggregate of grouped moments: its name, its arguments, and the rows that these make.
+/// An aggregate over a matrix: its name, its arguments, and the rows that these make.
 pub(crate) trait Call: Send + Sync + Debug + 'static {
     /// The name in queries.
     const NAME: &'static str;
@@ -79,11 +78,12 @@ impl<C: Call> AggregateUDFImpl for Aggregate<C> {
     }
 
     fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
-        Ok(result_type())
+        Ok(Kept::<C>::result_type())
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
-        Ok(state_fields(args.name))
+        let field = |(part, of)| Arc::new(Field::new(format_state_name(args.name, part), of, true));
+        Ok(Kept::<C>::state_types().into_iter().map(field).collect())
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
@@ -104,11 +104,7 @@ pub(crate) fn is_text(t: &DataType) -> bool {
     matches!(t, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
-fn state_fields(name: &str) -> Vec<FieldRef> {
-    state_types().into_iter().map(|(part, of)| Arc::new(Field::new(format_state_name(name, part), of, true))).collect()
-}
-
-/// DISTINCT and ORDER BY inside the call mean nothing for moments; better an error than an answer to another question.
+/// DISTINCT and ORDER BY inside the call mean nothing here; better an error than an answer to another question.
 fn refuse_modifiers(name: &str, args: &AccumulatorArgs<'_>) -> Result<()> {
     if args.is_distinct || !args.order_bys.is_empty() {
         return Err(Error::invalid(format!("{name} knows neither DISTINCT nor ORDER BY inside the call")));
@@ -126,10 +122,32 @@ pub(crate) fn text_literal(expr: &Arc<dyn PhysicalExpr>) -> Result<Option<String
     }
 }
 
+/// What a call keeps of its rows.
+type Kept<C> = <<C as Call>::Input as Input>::Store;
+
+/// What an aggregate keeps of its rows, a place for each of its own rows.
+pub(crate) trait Store: Default + Debug + Send + Sync + 'static {
+    /// The type of the result.
+    fn result_type() -> DataType;
+    /// Names and types of the state's columns.
+    fn state_types() -> Vec<(&'static str, DataType)>;
+    /// The result of the rows that are emitted, of `rows` in all.
+    fn result(&mut self, emit: EmitTo, rows: usize) -> Result<ArrayRef>;
+    /// The state of the rows that are emitted, of `rows` in all.
+    fn state(&mut self, emit: EmitTo, rows: usize) -> Result<Vec<ArrayRef>>;
+    /// Merges states, each into the row that `groups` says, of `rows` in all.
+    fn merge(&mut self, states: &[ArrayRef], groups: &[usize], rows: usize) -> Result<()>;
+    /// Bytes of memory.
+    fn size(&self) -> usize;
+}
+
 /// Takes rows of an aggregate's input into a store.
 pub(crate) trait Input: Send + Sync + Debug {
+    /// What is kept of them.
+    type Store: Store;
+
     /// Adds the rows for which `filter` holds.
-    fn update(&mut self, store: &mut MomentStore, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, rows: usize) -> Result<()>;
+    fn update(&mut self, store: &mut Self::Store, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, rows: usize) -> Result<()>;
     /// Bytes of memory.
     fn size(&self) -> usize;
     /// The same without anything taken in.
@@ -141,17 +159,17 @@ pub(crate) fn passes(filter: Option<&BooleanArray>, i: usize) -> bool {
     filter.is_none_or(|f| !f.is_null(i) && f.value(i))
 }
 
-/// An aggregate over a [`MomentStore`], for many groups or one.
+/// An aggregate over a store, for many groups or one.
 #[derive(Debug)]
-struct Folding<I> {
+struct Folding<I: Input> {
     input: I,
-    store: MomentStore,
+    store: I::Store,
     rows: usize,
 }
 
 impl<I: Input> Folding<I> {
     fn new(input: I) -> Self {
-        Self { input, store: MomentStore::default(), rows: 0 }
+        Self { input, store: I::Store::default(), rows: 0 }
     }
 
     fn left(&mut self, emit: EmitTo) -> usize {
@@ -182,7 +200,7 @@ impl<I: Input + 'static> GroupsAccumulator for Folding<I> {
 
     fn merge_batch(&mut self, values: &[ArrayRef], groups: &[usize], rows: usize) -> DfResult<()> {
         self.rows = rows;
-        self.store.merge_states(values, groups, rows).map_err(through)
+        self.store.merge(values, groups, rows).map_err(through)
     }
 
     fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> DfResult<Vec<ArrayRef>> {

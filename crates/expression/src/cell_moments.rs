@@ -156,6 +156,8 @@ fn as_text(values: &ArrayRef) -> Result<ArrayRef> {
 }
 
 impl Input for DenseRows {
+    type Store = MomentStore;
+
     fn update(&mut self, store: &mut MomentStore, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, rows: usize) -> Result<()> {
         if self.ready.is_none() {
             self.ready = Some(self.prepare()?);

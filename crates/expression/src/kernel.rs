@@ -8,6 +8,7 @@
 //! The order of additions does not depend on the processor: with and without AVX2 the results have the same bits.
 
 mod block;
+mod each;
 mod two_pass;
 mod value;
 
@@ -16,6 +17,7 @@ pub use self::two_pass::{cancels, two_pass_moments};
 pub use self::value::Value;
 
 pub(crate) use self::block::Tabulated;
+pub(crate) use self::each::each_value;
 #[cfg(target_arch = "x86_64")]
 use self::value::four_u32;
 use crate::log1p::{TABULATED, Table, each, log1p_cp10k};

@@ -15,9 +15,10 @@
 //! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
 //! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
 //! | `state` | one row of that state as bytes |
-//! | `aggregate` | the common part of the two aggregates |
+//! | `aggregate` | the common part of the aggregates |
 //! | [`moments`] | the aggregate `moments(idx, val, block, spec)` over sparse rows |
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
+//! | [`midranks`], [`rank_sums`] | sums of midranks per group, and the aggregate `rank_sums(idx, val, block, spec)` |
 //! | [`rewrite`] | the plan rewrite from the second to the first |
 //! | [`ttest`], [`students`] | t-tests from moments, and Student's distribution |
 //! | `pairs` | many t-tests at once |
@@ -50,10 +51,12 @@ pub mod groups;
 pub mod kernel;
 mod lanes;
 pub mod log1p;
+pub mod midranks;
 pub mod moments;
 mod pairs;
 mod prepared;
 pub mod rank;
+pub mod rank_sums;
 pub mod rewrite;
 pub mod spec;
 mod state;
@@ -65,6 +68,7 @@ pub mod udf;
 pub use cells::CellSource;
 pub use moments::moments_udaf;
 pub use rank::{Correction, RankOptions, Reference, rank_genes};
+pub use rank_sums::rank_sums_udaf;
 pub use spec::{Groups, MomentsSpec, Transform};
 pub use ttest::{GroupMoments, Method};
 pub use udf::register;

@@ -37,10 +37,27 @@ struct Moments {
     cache: Arc<PreparedCache>,
 }
 
-fn usage() -> Error {
-    Error::invalid(
-        "moments(idx, val, block, spec) takes a list of cell numbers (List<UInt32>), a list of values (List of UInt16, UInt32, Float32 or Float64), a block (UInt32) and a spec (text)",
-    )
+/// What the arguments of `name` are.
+fn usage(name: &str) -> Error {
+    Error::invalid(format!(
+        "{name}(idx, val, block, spec) takes a list of cell numbers (List<UInt32>), a list of values (List of UInt16, UInt32, Float32 or Float64), a block (UInt32) and a spec (text)"
+    ))
+}
+
+/// The types of the arguments of `name`, an aggregate over sparse rows.
+///
+/// # Errors
+/// Invalid where there are others.
+pub(crate) fn coerced(name: &str, types: &[DataType]) -> Result<Vec<DataType>> {
+    let fits = match types {
+        [DataType::List(idx), DataType::List(val), DataType::UInt32, spec] => {
+            idx.data_type() == &DataType::UInt32
+                && matches!(val.data_type(), DataType::UInt16 | DataType::UInt32 | DataType::Float32 | DataType::Float64)
+                && is_text(spec)
+        }
+        _ => false,
+    };
+    if fits { Ok(types.to_vec()) } else { Err(usage(name)) }
 }
 
 impl Call for Moments {
@@ -52,19 +69,11 @@ impl Call for Moments {
     }
 
     fn coerce(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        let fits = match types {
-            [DataType::List(idx), DataType::List(val), DataType::UInt32, spec] => {
-                idx.data_type() == &DataType::UInt32
-                    && matches!(val.data_type(), DataType::UInt16 | DataType::UInt32 | DataType::Float32 | DataType::Float64)
-                    && is_text(spec)
-            }
-            _ => false,
-        };
-        if fits { Ok(types.to_vec()) } else { Err(usage()) }
+        coerced(MOMENTS, types)
     }
 
     fn input(&self, args: &[Arc<dyn PhysicalExpr>]) -> Result<SparseRows> {
-        let [_, _, _, spec] = args else { return Err(usage()) };
+        let [_, _, _, spec] = args else { return Err(usage(MOMENTS)) };
         let text = text_literal(spec)?.ok_or_else(|| Error::invalid("the spec of moments(idx, val, block, spec) must be a text, not NULL"))?;
         let spec = Arc::new(MomentsSpec::from_literal(&text)?);
         Ok(SparseRows { spec, source: Arc::clone(&self.source), cache: Arc::clone(&self.cache), ready: None })
@@ -131,7 +140,7 @@ impl SparseRows {
 }
 
 /// The cells of block `number`; its table is that of the last call where the block is the same.
-fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, Arc<Tabulated>)>, spec: &MomentsSpec) -> Result<Block<'a>> {
+pub(crate) fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, Arc<Tabulated>)>, spec: &MomentsSpec) -> Result<Block<'a>> {
     let start = number as usize * BLOCK as usize;
     let end = prepared.codes.len().min(start.saturating_add(BLOCK as usize));
     if start >= end {
@@ -156,7 +165,8 @@ fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, A
     Block::of(&prepared.codes, start..end, table).ok_or_else(unlike)
 }
 
-fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &Prepared) -> Error {
+/// The error that `fault` is, in row `row` of a batch.
+pub(crate) fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &Prepared) -> Error {
     let matrix = format!("{}.{}", spec.dataset, spec.matrix);
     match fault {
         Fault::Lengths => Error::corrupt(format!("row {row} (block {block}) of a batch of {matrix} has not as many values as cell numbers")),
@@ -178,31 +188,34 @@ fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &
 }
 
 /// The columns of sparse rows.
-struct Columns<'a> {
-    idx: &'a ListArray,
-    val: &'a ListArray,
-    block: &'a [u32],
+pub(crate) struct Columns<'a> {
+    pub(crate) idx: &'a ListArray,
+    pub(crate) val: &'a ListArray,
+    pub(crate) block: &'a [u32],
 }
 
 impl<'a> Columns<'a> {
-    fn open(values: &'a [ArrayRef]) -> Result<Self> {
-        let [idx, val, block, ..] = values else { return Err(usage()) };
+    /// The arguments of `name`.
+    pub(crate) fn open(name: &str, values: &'a [ArrayRef]) -> Result<Self> {
+        let [idx, val, block, ..] = values else { return Err(usage(name)) };
         let (Some(idx), Some(val), Some(block)) = (idx.as_list_opt::<i32>(), val.as_list_opt::<i32>(), block.as_primitive_opt::<UInt32Type>()) else {
-            return Err(usage());
+            return Err(usage(name));
         };
         if idx.values().data_type() != &DataType::UInt32 {
-            return Err(usage());
+            return Err(usage(name));
         }
         if idx.null_count() + val.null_count() + block.null_count() + idx.values().null_count() + val.values().null_count() > 0 {
-            return Err(Error::invalid("moments(idx, val, block, spec) takes no NULLs: sparse rows have none"));
+            return Err(Error::invalid(format!("{name}(idx, val, block, spec) takes no NULLs: sparse rows have none")));
         }
         Ok(Self { idx, val, block: block.values() })
     }
 }
 
 impl Input for SparseRows {
+    type Store = MomentStore;
+
     fn update(&mut self, store: &mut MomentStore, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, rows: usize) -> Result<()> {
-        let columns = Columns::open(values)?;
+        let columns = Columns::open(MOMENTS, values)?;
         if self.ready.is_none() {
             let prepared = self.cache.get(&self.spec, self.source.as_ref())?;
             let kernel = Kernel::new(prepared.width(), self.spec.squares);
@@ -219,7 +232,7 @@ impl Input for SparseRows {
             DataType::UInt32 => self.typed::<UInt32Type>(store, &columns, groups, filter),
             DataType::Float32 => self.typed::<Float32Type>(store, &columns, groups, filter),
             DataType::Float64 => self.typed::<Float64Type>(store, &columns, groups, filter),
-            _ => Err(usage()),
+            _ => Err(usage(MOMENTS)),
         }
     }
 

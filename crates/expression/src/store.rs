@@ -18,6 +18,7 @@ pub use datafusion::logical_expr::EmitTo;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
+use crate::aggregate::Store;
 use crate::spec::{MAX_GROUPS, check_names, shorten};
 use crate::state;
 use crate::ttest::GroupMoments;
@@ -47,6 +48,32 @@ pub fn result_type() -> DataType {
 #[must_use]
 pub fn state_types() -> [(&'static str, DataType); 2] {
     [("groups", DataType::Utf8View), ("moments", DataType::Binary)]
+}
+
+impl Store for MomentStore {
+    fn result_type() -> DataType {
+        result_type()
+    }
+
+    fn state_types() -> Vec<(&'static str, DataType)> {
+        state_types().into()
+    }
+
+    fn result(&mut self, emit: EmitTo, rows: usize) -> Result<ArrayRef> {
+        MomentStore::result(self, emit, rows)
+    }
+
+    fn state(&mut self, emit: EmitTo, rows: usize) -> Result<Vec<ArrayRef>> {
+        MomentStore::state(self, emit, rows)
+    }
+
+    fn merge(&mut self, states: &[ArrayRef], groups: &[usize], rows: usize) -> Result<()> {
+        self.merge_states(states, groups, rows)
+    }
+
+    fn size(&self) -> usize {
+        MomentStore::size(self)
+    }
 }
 
 /// The most moments of a store: 4 GiB of them. All are allocated at once, before the memory pool reserves them.

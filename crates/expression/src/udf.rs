@@ -18,6 +18,7 @@ use crate::cells::CellSource;
 use crate::df_error::through;
 use crate::moments::moments_udaf;
 use crate::rank::unknown_group;
+use crate::rank_sums::rank_sums_udaf;
 use crate::store::{Results, result_type};
 use crate::ttest::{GroupMoments, Method, check_size, log_fold_change, test_unchecked};
 
@@ -31,6 +32,7 @@ pub const REST: &str = "rest";
 pub fn register(registry: &mut dyn FunctionRegistry, source: Arc<dyn CellSource>) -> Result<()> {
     let failed = |e| Error::internal("cannot register the functions for expression data").with_source(e);
     registry.register_udaf(Arc::new(moments_udaf(Arc::clone(&source)))).map_err(failed)?;
+    registry.register_udaf(Arc::new(rank_sums_udaf(Arc::clone(&source)))).map_err(failed)?;
     registry.register_udaf(Arc::new(cell_moments_udaf(source))).map_err(failed)?;
     registry.register_udf(Arc::new(t_test_udf())).map_err(failed)?;
     Ok(())

@@ -12,6 +12,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::scalar::ScalarValue;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{DatasetName, Detail, Error, Result};
+use skytether_expression::rank_sums::{RANK_SUMS, RankSumsSpec};
 use skytether_expression::{CellSource, Groups, MomentsSpec};
 
 use crate::tables::{read_metadata, unread};
@@ -34,7 +35,7 @@ pub(crate) struct HostCells {
 
 /// The aggregates that ask a [`CellSource`] for what their spec names. Merging does not: states carry all that it
 /// needs, so that what a query moves does not grow with the number of cells.
-const ASKING: [&str; 2] = ["moments", "__moments_state"];
+const ASKING: [&str; 4] = ["moments", "__moments_state", "rank_sums", "__rank_sums_state"];
 
 /// What the aggregates that `plan` keeps on the host will ask for. Sub-plans are leaves, so what went down is not seen.
 pub(crate) fn needs(plan: &LogicalPlan) -> Result<HashSet<MomentsSpec>> {
@@ -50,7 +51,11 @@ pub(crate) fn needs(plan: &LogicalPlan) -> Result<HashSet<MomentsSpec>> {
                     if let Some(Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) | ScalarValue::LargeUtf8(Some(text)), _)) =
                         call.params.args.last()
                     {
-                        match MomentsSpec::from_literal(text) {
+                        let spec = match call.func.name().contains(RANK_SUMS) {
+                            true => RankSumsSpec::from_literal(text).map(|spec| spec.of),
+                            false => MomentsSpec::from_literal(text),
+                        };
+                        match spec {
                             Ok(spec) => drop(specs.insert(spec)),
                             Err(e) => failed = Some(e),
                         }

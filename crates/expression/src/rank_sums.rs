@@ -1,0 +1,440 @@
+//! The aggregate `rank_sums(idx, val, block, spec)` over the sparse rows of a matrix: per gene and group of cells the
+//! sum of midranks, and what ties take from its variance.
+//!
+//! The result is `List<Struct<sum Float64, ties Float64>>`, in the order of the groups that `moments` gives with the
+//! same spec, the cells in no group last. Ranks need all cells of a gene at once. Where a data set has one block of
+//! cells, a row is a gene, and its sums are made when it is read. Otherwise the nonzeros of a gene are kept as keys
+//! ([`crate::midranks`]) until the query finishes it; their bytes count against the query's memory.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryArray, BinaryBuilder, BooleanArray, Float64Array, ListArray, StructArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Fields, Float32Type, Float64Type, UInt16Type, UInt32Type};
+use datafusion::logical_expr::{AggregateUDF, EmitTo};
+use datafusion::physical_plan::PhysicalExpr;
+use serde::{Deserialize, Serialize};
+use skytether_common::{Error, Result};
+
+use crate::aggregate::{Call, Input, Store, aggregate, passes, text_literal};
+use crate::cells::CellSource;
+use crate::groups::{Prepared, PreparedCache};
+use crate::kernel::{Tabulated, Value, each_value};
+use crate::midranks::{Among, Midranks, RankSum, Ranked};
+use crate::moments::{Columns, coerced, explain, open_block};
+use crate::spec::{MAX_LITERAL, MomentsSpec, shorten};
+
+/// The name of the aggregate in queries.
+pub const RANK_SUMS: &str = "rank_sums";
+
+/// The literal argument of `rank_sums`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankSumsSpec {
+    /// Cells, groups and transform, as `moments` takes them.
+    pub of: MomentsSpec,
+    /// The group that each group's cells are ranked with; `None`: all cells together.
+    #[serde(default)]
+    pub against: Option<String>,
+}
+
+impl RankSumsSpec {
+    /// The JSON text, on one line.
+    ///
+    /// # Errors
+    /// Internal, should JSON ever fail to hold it.
+    pub fn to_literal(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|e| Error::internal("cannot write the spec of rank_sums").with_source(e))
+    }
+
+    /// Reads [`RankSumsSpec::to_literal`]'s text back.
+    ///
+    /// # Errors
+    /// Invalid where it is anything else.
+    pub fn from_literal(text: &str) -> Result<Self> {
+        if text.len() > MAX_LITERAL {
+            return Err(Error::invalid(format!("the spec of rank_sums is longer than {MAX_LITERAL} bytes")));
+        }
+        serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of rank_sums", shorten(text))).with_source(e))
+    }
+}
+
+/// The aggregate `rank_sums`, which learns about cells from `source`.
+#[must_use]
+pub fn rank_sums_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
+    let cache = source.prepared();
+    aggregate(RankSums { source, cache })
+}
+
+#[derive(Debug)]
+struct RankSums {
+    source: Arc<dyn CellSource>,
+    cache: Arc<PreparedCache>,
+}
+
+impl Call for RankSums {
+    const NAME: &'static str = RANK_SUMS;
+    type Input = SparseRows;
+
+    fn source(&self) -> &Arc<dyn CellSource> {
+        &self.source
+    }
+
+    fn coerce(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        coerced(RANK_SUMS, types)
+    }
+
+    fn input(&self, args: &[Arc<dyn PhysicalExpr>]) -> Result<SparseRows> {
+        let [_, _, _, spec] = args else { return Err(Error::invalid("rank_sums(idx, val, block, spec) takes four arguments")) };
+        let text = text_literal(spec)?.ok_or_else(|| Error::invalid("the spec of rank_sums(idx, val, block, spec) must be a text, not NULL"))?;
+        let spec = Arc::new(RankSumsSpec::from_literal(&text)?);
+        Ok(SparseRows { spec, source: Arc::clone(&self.source), cache: Arc::clone(&self.cache), ready: None })
+    }
+}
+
+/// What exists once the first rows have come.
+#[derive(Debug)]
+struct Ready {
+    prepared: Arc<Prepared>,
+    asked: Arc<Asked>,
+    midranks: Midranks,
+    table: Option<(u32, Arc<Tabulated>)>,
+}
+
+/// Sparse rows as input.
+#[derive(Debug)]
+struct SparseRows {
+    spec: Arc<RankSumsSpec>,
+    source: Arc<dyn CellSource>,
+    cache: Arc<PreparedCache>,
+    ready: Option<Ready>,
+}
+
+impl SparseRows {
+    fn open(&self) -> Result<Ready> {
+        let prepared = self.cache.get(&self.spec.of, self.source.as_ref())?;
+        let among = match &self.spec.against {
+            None => Among::All,
+            Some(name) => {
+                let unknown = || crate::rank::unknown_group(name, prepared.names.iter().map(String::as_str));
+                Among::With(prepared.names.iter().position(|n| n == name).ok_or_else(unknown)?)
+            }
+        };
+        let mut cells = vec![0u64; prepared.width()];
+        for block in &prepared.counts {
+            cells.iter_mut().zip(block).for_each(|(all, n)| *all += u64::from(*n));
+        }
+        Ok(Ready { prepared, asked: Arc::new(Asked { cells, among }), midranks: Midranks::default(), table: None })
+    }
+
+    fn typed<T, K>(&mut self, store: &mut RankStore, columns: &Columns<'_>, groups: &[usize], filter: Option<&BooleanArray>) -> Result<()>
+    where
+        T: ArrowPrimitiveType,
+        T::Native: Value,
+        K: Ranked,
+    {
+        let Some(ready) = &mut self.ready else { return Err(Error::internal("the groups are not resolved")) };
+        let prepared = Arc::clone(&ready.prepared);
+        let val = columns.val.values().as_primitive::<T>().values();
+        let idx = columns.idx.values().as_primitive::<UInt32Type>().values();
+        let whole = prepared.counts.len() == 1;
+        let mut keys: Vec<K> = Vec::new();
+        let mut block = None;
+        for (i, &gene) in groups.iter().enumerate() {
+            if !passes(filter, i) {
+                continue;
+            }
+            let number = columns.block[i];
+            if block.as_ref().is_none_or(|(n, _)| *n != number) {
+                block = Some((number, open_block(&prepared, number, &mut ready.table, &self.spec.of)?));
+            }
+            let Some((_, open)) = &block else { continue };
+            let cells = columns.idx.value_offsets()[i] as usize..columns.idx.value_offsets()[i + 1] as usize;
+            let values = columns.val.value_offsets()[i] as usize..columns.val.value_offsets()[i + 1] as usize;
+            keys.clear();
+            each_value(open, &idx[cells], &val[values], |group, value| keys.push(K::new(value, group)))
+                .map_err(|fault| explain(fault, i, number, &self.spec.of, &prepared))?;
+            if whole {
+                store.finish(gene, ready.midranks.sums(&mut keys, &ready.asked.cells, ready.asked.among))?;
+            } else {
+                store.keep(gene, &ready.asked, &keys)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Input for SparseRows {
+    type Store = RankStore;
+
+    fn update(&mut self, store: &mut RankStore, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, rows: usize) -> Result<()> {
+        let columns = Columns::open(RANK_SUMS, values)?;
+        if self.ready.is_none() {
+            self.ready = Some(self.open()?);
+        }
+        store.genes.resize_with(rows.max(store.genes.len()), Gene::default);
+        // Logarithms are float32; other values are kept as they are.
+        let logs = self.spec.of.transform.is_some();
+        match columns.val.values().data_type() {
+            DataType::UInt16 => self.typed::<UInt16Type, u64>(store, &columns, groups, filter),
+            DataType::UInt32 if logs => self.typed::<UInt32Type, u64>(store, &columns, groups, filter),
+            DataType::UInt32 => self.typed::<UInt32Type, u128>(store, &columns, groups, filter),
+            DataType::Float32 => self.typed::<Float32Type, u64>(store, &columns, groups, filter),
+            DataType::Float64 if logs => self.typed::<Float64Type, u64>(store, &columns, groups, filter),
+            DataType::Float64 => self.typed::<Float64Type, u128>(store, &columns, groups, filter),
+            other => Err(Error::invalid(format!("rank_sums(idx, val, block, spec) takes no values of type {other}"))),
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.ready.as_ref().map_or(0, |r| r.prepared.size() + r.table.as_ref().map_or(0, |(_, t)| t.size()))
+    }
+
+    fn fresh(&self) -> Self {
+        Self { spec: Arc::clone(&self.spec), source: Arc::clone(&self.source), cache: Arc::clone(&self.cache), ready: None }
+    }
+}
+
+/// What all genes of a query share.
+#[derive(Debug, PartialEq)]
+struct Asked {
+    /// Cells of each group, those in none last.
+    cells: Vec<u64>,
+    among: Among,
+}
+
+/// A gene so far.
+#[derive(Debug, Default)]
+enum Gene {
+    #[default]
+    Nothing,
+    Done(Vec<RankSum>),
+    /// Keys of some blocks, [`Ranked::BYTES`] each.
+    Kept {
+        asked: Arc<Asked>,
+        wide: bool,
+        keys: Vec<u8>,
+    },
+}
+
+/// The genes of an accumulator.
+#[derive(Debug, Default)]
+pub(crate) struct RankStore {
+    genes: Vec<Gene>,
+    bytes: usize,
+    midranks: Midranks,
+}
+
+/// The form of a state, its first byte.
+const DONE: u8 = 1;
+const NARROW: u8 = 2;
+const WIDE: u8 = 3;
+
+fn twice() -> Error {
+    Error::invalid("rank_sums needs the rows of one gene, each once: group by gene_id")
+}
+
+fn bad(what: &str) -> Error {
+    Error::corrupt(format!("a state of rank_sums {what}"))
+}
+
+impl RankStore {
+    fn finish(&mut self, gene: usize, sums: Vec<RankSum>) -> Result<()> {
+        let at = self.genes.get_mut(gene).ok_or_else(|| Error::internal("a gene has no place in its accumulator"))?;
+        if !matches!(at, Gene::Nothing) {
+            return Err(twice());
+        }
+        self.bytes += sums.len() * size_of::<RankSum>();
+        *at = Gene::Done(sums);
+        Ok(())
+    }
+
+    fn keep<K: Ranked>(&mut self, gene: usize, asked: &Arc<Asked>, more: &[K]) -> Result<()> {
+        let mut bytes = Vec::with_capacity(more.len() * K::BYTES);
+        more.iter().for_each(|key| key.put(&mut bytes));
+        self.keep_bytes(gene, asked, K::BYTES == u128::BYTES, &bytes)
+    }
+
+    fn keep_bytes(&mut self, gene: usize, of: &Arc<Asked>, as_wide: bool, more: &[u8]) -> Result<()> {
+        let at = self.genes.get_mut(gene).ok_or_else(|| Error::internal("a gene has no place in its accumulator"))?;
+        if matches!(at, Gene::Nothing) {
+            *at = Gene::Kept { asked: Arc::clone(of), wide: as_wide, keys: Vec::new() };
+        }
+        let Gene::Kept { asked, wide, keys } = at else { return Err(twice()) };
+        if *wide != as_wide || !(Arc::ptr_eq(asked, of) || asked == of) {
+            return Err(Error::internal("rows and states of different groups met in one accumulator"));
+        }
+        let before = keys.capacity();
+        keys.extend_from_slice(more);
+        self.bytes += keys.capacity() - before;
+        let most: u64 = asked.cells.iter().sum();
+        let each = if *wide { u128::BYTES } else { u64::BYTES };
+        if (keys.len() / each) as u64 > most { Err(twice()) } else { Ok(()) }
+    }
+
+    fn take(&mut self, emit: EmitTo, rows: usize) -> Vec<Gene> {
+        self.genes.resize_with(rows.max(self.genes.len()), Gene::default);
+        let taken = match emit {
+            EmitTo::All => std::mem::take(&mut self.genes),
+            EmitTo::First(n) => self.genes.drain(..n.min(self.genes.len())).collect(),
+        };
+        let freed: usize = taken.iter().map(Gene::size).sum();
+        self.bytes = self.bytes.saturating_sub(freed);
+        taken
+    }
+}
+
+impl Gene {
+    fn size(&self) -> usize {
+        match self {
+            Gene::Nothing => 0,
+            Gene::Done(sums) => sums.len() * size_of::<RankSum>(),
+            Gene::Kept { keys, .. } => keys.capacity(),
+        }
+    }
+
+    fn sums(self, midranks: &mut Midranks) -> Vec<RankSum> {
+        match self {
+            Gene::Nothing => Vec::new(),
+            Gene::Done(sums) => sums,
+            Gene::Kept { asked, wide: false, keys } => midranks.sums(&mut read::<u64>(&keys), &asked.cells, asked.among),
+            Gene::Kept { asked, wide: true, keys } => midranks.sums(&mut read::<u128>(&keys), &asked.cells, asked.among),
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Gene::Nothing => {}
+            Gene::Done(sums) => {
+                out.push(DONE);
+                sums.iter().for_each(|s| {
+                    out.extend_from_slice(&s.sum.to_le_bytes());
+                    out.extend_from_slice(&s.ties.to_le_bytes());
+                });
+            }
+            Gene::Kept { asked, wide, keys } => {
+                out.push(if *wide { WIDE } else { NARROW });
+                let among = match asked.among {
+                    Among::All => u32::MAX,
+                    Among::With(group) => group as u32,
+                };
+                out.extend_from_slice(&among.to_le_bytes());
+                out.extend_from_slice(&(asked.cells.len() as u32).to_le_bytes());
+                asked.cells.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+                out.extend_from_slice(keys);
+            }
+        }
+    }
+}
+
+fn read<K: Ranked>(keys: &[u8]) -> Vec<K> {
+    keys.chunks_exact(K::BYTES).filter_map(K::of_bytes).collect()
+}
+
+fn number<const N: usize>(from: &mut &[u8]) -> Result<[u8; N]> {
+    let (first, rest) = from.split_first_chunk::<N>().ok_or_else(|| bad("is too short"))?;
+    *from = rest;
+    Ok(*first)
+}
+
+/// The kept keys of a state: what was asked, whether they are wide, and their bytes.
+fn kept(wide: bool, mut from: &[u8]) -> Result<(Asked, &[u8])> {
+    let among = u32::from_le_bytes(number(&mut from)?);
+    let groups = u32::from_le_bytes(number(&mut from)?) as usize;
+    if groups > from.len() / 8 {
+        return Err(bad("is too short"));
+    }
+    let cells = (0..groups).map(|_| Ok(u64::from_le_bytes(number(&mut from)?))).collect::<Result<Vec<_>>>()?;
+    let among = match among {
+        u32::MAX => Among::All,
+        group if (group as usize) < groups => Among::With(group as usize),
+        _ => return Err(bad("ranks cells with those of a group that it does not have")),
+    };
+    let each = if wide { u128::BYTES } else { u64::BYTES };
+    if !from.len().is_multiple_of(each) {
+        return Err(bad("ends within a value"));
+    }
+    // The group is in the first two bytes of a key.
+    if from.chunks_exact(each).any(|key| usize::from(u16::from_le_bytes([key[0], key[1]])) >= groups) {
+        return Err(bad("has a cell of a group that it does not have"));
+    }
+    if cells.iter().try_fold(0u64, |all, n| all.checked_add(*n)).is_none_or(|all| all > u64::from(u32::MAX)) {
+        return Err(bad("has more cells than a data set"));
+    }
+    Ok((Asked { cells, among }, from))
+}
+
+fn fields() -> Fields {
+    Fields::from(vec![Field::new("sum", DataType::Float64, false), Field::new("ties", DataType::Float64, false)])
+}
+
+fn item() -> Arc<Field> {
+    Arc::new(Field::new("item", DataType::Struct(fields()), false))
+}
+
+impl Store for RankStore {
+    fn result_type() -> DataType {
+        DataType::List(item())
+    }
+
+    fn state_types() -> Vec<(&'static str, DataType)> {
+        vec![("ranks", DataType::Binary)]
+    }
+
+    fn result(&mut self, emit: EmitTo, rows: usize) -> Result<ArrayRef> {
+        let genes = self.take(emit, rows);
+        let (mut sums, mut ties, mut lengths) = (Vec::new(), Vec::new(), Vec::with_capacity(genes.len()));
+        for gene in genes {
+            let of = gene.sums(&mut self.midranks);
+            lengths.push(of.len());
+            sums.extend(of.iter().map(|s| s.sum));
+            ties.extend(of.iter().map(|s| s.ties));
+        }
+        let columns: Vec<ArrayRef> = vec![Arc::new(Float64Array::from(sums)), Arc::new(Float64Array::from(ties))];
+        let failed = |e| Error::internal("cannot build the rank sums").with_source(e);
+        let entries = StructArray::try_new(fields(), columns, None).map_err(failed)?;
+        let list = ListArray::try_new(item(), OffsetBuffer::from_lengths(lengths), Arc::new(entries), None).map_err(failed)?;
+        Ok(Arc::new(list))
+    }
+
+    fn state(&mut self, emit: EmitTo, rows: usize) -> Result<Vec<ArrayRef>> {
+        let (mut out, mut one) = (BinaryBuilder::new(), Vec::new());
+        for gene in self.take(emit, rows) {
+            one.clear();
+            gene.write(&mut one);
+            out.append_value(&one);
+        }
+        Ok(vec![Arc::new(out.finish())])
+    }
+
+    fn merge(&mut self, states: &[ArrayRef], groups: &[usize], rows: usize) -> Result<()> {
+        let states: &BinaryArray = states.first().and_then(|s| s.as_binary_opt::<i32>()).ok_or_else(|| bad("is no binary column"))?;
+        self.genes.resize_with(rows.max(self.genes.len()), Gene::default);
+        // Nearly all genes share what was asked.
+        let mut last: Option<Arc<Asked>> = None;
+        for (i, &gene) in groups.iter().enumerate().filter(|(i, _)| !states.is_null(*i)) {
+            match states.value(i).split_first() {
+                None => {}
+                Some((&DONE, sums)) => {
+                    if !sums.len().is_multiple_of(16) {
+                        return Err(bad("ends within a sum"));
+                    }
+                    let float = |at: &[u8]| at.first_chunk::<8>().map_or(0.0, |b| f64::from_le_bytes(*b));
+                    self.finish(gene, sums.chunks_exact(16).map(|s| RankSum { sum: float(s), ties: float(&s[8..]) }).collect())?;
+                }
+                Some((form @ (&NARROW | &WIDE), rest)) => {
+                    let (asked, keys) = kept(*form == WIDE, rest)?;
+                    let asked = last.filter(|known| **known == asked).unwrap_or_else(|| Arc::new(asked));
+                    self.keep_bytes(gene, &asked, *form == WIDE, keys)?;
+                    last = Some(asked);
+                }
+                Some((form, _)) => return Err(bad(&format!("has the unknown form {form}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> usize {
+        self.bytes + self.genes.capacity() * size_of::<Gene>()
+    }
+}
