@@ -19,6 +19,7 @@
 //! | [`moments`] | the aggregate `moments(idx, val, block, spec)` over sparse rows |
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
 //! | [`midranks`], [`rank_sums`] | sums of midranks per group, and the aggregate `rank_sums(idx, val, block, spec)` |
+//! | [`products`] | a sparse matrix times itself and times narrow dense ones, for principal components |
 //! | [`rewrite`] | the plan rewrite from the second to the first |
 //! | [`ttest`], [`students`] | t-tests from moments, and Student's distribution |
 //! | `pairs` | many t-tests at once |
@@ -55,6 +56,7 @@ pub mod midranks;
 pub mod moments;
 mod pairs;
 mod prepared;
+pub mod products;
 pub mod rank;
 pub mod rank_sums;
 pub mod rewrite;

@@ -29,6 +29,7 @@ mod files;
 mod fleet;
 mod incoming;
 mod plain;
+mod products;
 mod rank;
 mod result;
 mod runtime;
@@ -62,6 +63,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plain::PyPlainFile>()?;
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyMatrixWriter>()?;
+    module.add_class::<products::PyProducts>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
     module.add_function(wrap_pyfunction!(fleet::calibrate, module)?)?;

@@ -88,6 +88,18 @@ impl PyResultSet {
             query.collect().await
         })
     }
+
+    /// Gives all rows to `take`, batch by batch; they are not kept.
+    pub(crate) fn each(&self, py: Python<'_>, mut take: impl FnMut(RecordBatch) -> Result<()> + Send + 'static) -> PyResult<()> {
+        let (mut query, fleet) = self.take(py)?;
+        block(py, async move {
+            let _open = fleet;
+            while let Some(batch) = query.stream.next().await {
+                take(batch?)?;
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Drop for PyResultSet {

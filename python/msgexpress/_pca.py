@@ -1,0 +1,312 @@
+"""Principal components of a data set: the drives filter genes and cells, and one look at these gives them exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable
+
+import numpy as np
+
+from skytether import InvalidError, NotFoundError, Receipt, _internal
+
+from . import _export, _select, _values
+from ._arguments import chosen_layer
+from ._hints import instead
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ._testing import Testing
+
+#: A matrix of so many genes (or cells, where these are fewer) times itself is kept in memory: 288 MB.
+MOST = 6_000
+#: Entries that are in memory at a time: about 14 bytes each, so 230 MB. A part of the cells that has more is read twice.
+PART = 1 << 24
+#: The var column that scanpy marks highly variable genes in, and the word that asks for them.
+HIGHLY_VARIABLE = "highly_variable"
+
+
+@dataclass
+class PCA:
+    """Principal components.
+
+    Attributes
+    ----------
+    embedding
+        Cells by components: where each cell is (float32).
+    loadings
+        Genes by components: what each gene adds, with length 1 for each component (float64). The largest number of a
+        component, in absolute terms, is positive.
+    variance, variance_ratio
+        For each component its variance, and its share of the variance of all chosen genes.
+    genes, cells
+        The names of the genes and cells, in the order of the rows.
+    params
+        What was asked for.
+    receipts
+        What ran where, of each query.
+    """
+
+    embedding: np.ndarray
+    loadings: np.ndarray
+    variance: np.ndarray
+    variance_ratio: np.ndarray
+    genes: np.ndarray
+    cells: np.ndarray
+    params: dict[str, Any]
+    receipts: list[Receipt] = field(repr=False, default_factory=list)
+    #: The numbers of the genes in their matrix.
+    gene_numbers: np.ndarray = field(repr=False, default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def receipt(self) -> Receipt:
+        """What ran where, of the query that read most of the matrix."""
+        return self.receipts[-1]
+
+    def to_df(self) -> pd.DataFrame:
+        """The embedding as a frame: a row per cell, columns ``PC1``, ``PC2``, ..."""
+        import pandas as pd
+
+        return pd.DataFrame(self.embedding, index=pd.Index(self.cells), columns=self._labels())
+
+    def loadings_df(self) -> pd.DataFrame:
+        """The loadings as a frame: a row per gene, columns ``PC1``, ``PC2``, ..."""
+        import pandas as pd
+
+        return pd.DataFrame(self.loadings, index=pd.Index(self.genes), columns=self._labels())
+
+    def _labels(self) -> list[str]:
+        return [f"PC{i + 1}" for i in range(len(self.variance))]
+
+    def __repr__(self) -> str:
+        share = f"{100 * float(self.variance_ratio.sum()):.1f}% of the variance"
+        return f"<msgexpress.PCA: {len(self.embedding):,} cells x {len(self.variance)} components of {len(self.loadings):,} genes, {share}>"
+
+
+@dataclass
+class _Asked:
+    """The part of a matrix that is meant, and how its values count."""
+
+    ds: Testing
+    matrix: str
+    genes: np.ndarray
+    cells: np.ndarray
+    transform: str | None
+    #: The largest value of each gene, if there is one.
+    most: np.ndarray | None
+    progress: Callable[[int, int], None]
+    receipts: list[Receipt] = field(default_factory=list)
+
+    def products(self) -> Any:
+        totals = None if self.transform is None else np.ascontiguousarray(_values.totals(self.ds, self.matrix), np.float32)
+        return _internal.Products(self.genes.astype(np.uint32), self.cells.astype(np.uint32), self.transform, totals, self.most)
+
+    def read(self, products: Any, first: int, end: int) -> None:
+        """Reads the chosen cells `first` to `end`."""
+        where = _export._of_blocks(_export._where(self.genes), self.cells[first:end], self.ds.n_obs)
+        query = self.ds.fleet.sql(f"SELECT gene_id, idx, val FROM {self.ds.table(self.matrix + '_rows')}{where}")
+        products.read(query._inner, first, end)
+        self.receipts.append(query.receipt)
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Ranges of the chosen cells that have at most about `PART` entries each."""
+        where = _export._where(self.genes)
+        rows = self.ds.fleet.sql(f"SELECT block, sum(nnz) AS n FROM {self.ds.table(self.matrix + '_rows')}{where} GROUP BY block ORDER BY block")
+        found = rows.to_arrow()
+        self.receipts.append(rows.receipt)
+        entries = np.zeros(-(-self.ds.n_obs // _export.BLOCK), np.int64)
+        entries[found.column("block").to_numpy()] = found.column("n").to_numpy()
+        # Where cells are left out, their entries count as if they were evenly spread.
+        sizes = np.minimum(_export.BLOCK, self.ds.n_obs - np.arange(len(entries)) * _export.BLOCK)
+        each = (entries / np.maximum(sizes, 1))[self.cells // _export.BLOCK]
+        number = np.floor(np.r_[0, np.cumsum(each)[:-1]] / PART).astype(np.int64)
+        cuts = np.r_[0, np.flatnonzero(np.diff(number)) + 1, len(self.cells)]
+        return list(zip(cuts[:-1].tolist(), cuts[1:].tolist()))
+
+
+def pca(
+    ds: Testing,
+    n_comps: int | None,
+    genes: Any,
+    zero_center: bool,
+    *,
+    layer: str | None,
+    use_raw: bool | None,
+    transform: str | None,
+    scale: bool,
+    max_value: float | None,
+    cells: Any,
+    progress: Callable[[int, int], None],
+) -> PCA:
+    """`Dataset.pca` without keeping the result; the arguments are checked here."""
+    import pandas as pd
+
+    layer = chosen_layer(layer, use_raw, ds._origins, ds.name)
+    matrix = ds._matrix(layer)
+    ds._check_not_empty(matrix)
+    names = ds._names(matrix)
+    numbers = _chosen_genes(ds, matrix, genes, names)
+    part = np.arange(ds.n_obs) if cells is None else np.flatnonzero(_select.mask(_select.settled(cells), ds._shell.obs, "cells="))
+    n, m = len(part), len(numbers)
+    if n < 2 or m < 2:
+        raise InvalidError(f"principal components of {ds.name} need at least two cells and two genes, and these are {n} and {m}")
+    most_comps = min(n, m) - 1
+    k = min(50, most_comps) if n_comps is None else n_comps
+    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= most_comps:
+        raise InvalidError(f"n_comps is {n_comps!r}: a whole number from 1 to {most_comps:,}, as there are {n:,} cells and {m:,} genes")
+    if min(n, m) > MOST:
+        raise InvalidError(
+            f"principal components of {m:,} genes and {n:,} cells are too large: choose at most {MOST:,} genes (genes=), for example highly variable ones"
+        )
+    if max_value is not None and (not scale or not max_value > 0):
+        raise InvalidError("max_value= is for scale=True, and positive" if not scale else f"max_value is {max_value!r}: a positive number of standard deviations")
+    asked = _Asked(ds, matrix, numbers, part, transform, None, progress)
+    with ds._unchanged():
+        ranges = asked.parts()
+        deviations = None
+        if max_value is not None:
+            # What is clipped depends on mean and deviation before.
+            mean, deviations = _mean_and_deviation(asked, ranges)
+            asked.most = mean + max_value * deviations
+        by_genes = m <= MOST
+        found = (_by_genes if by_genes else _by_cells)(asked, ranges, int(k), zero_center, scale, deviations)
+    embedding, loadings, variance, ratio = found
+    return PCA(embedding, loadings, variance, ratio, names[numbers], ds.obs_names[part].to_numpy(object), {}, asked.receipts, numbers)
+
+
+def _chosen_genes(ds: Testing, matrix: str, genes: Any, names: np.ndarray) -> np.ndarray:
+    """The numbers of the chosen genes, ascending."""
+    import pandas as pd
+
+    if isinstance(genes, str) and genes == HIGHLY_VARIABLE:
+        found = getattr(ds, "_highly_variable", None)
+        mask = None if found is None else found(matrix)
+        if mask is None:
+            var = ds._shell.raw.var if ds._kept["matrices"][matrix]["origin"] == "raw/X" else ds._shell.var
+            if HIGHLY_VARIABLE not in var.columns:
+                raise NotFoundError(
+                    f"var of {ds.name} has no column {HIGHLY_VARIABLE!r}: call highly_variable_genes first, or choose genes with genes= (genes=None for all)"
+                )
+            mask = var[HIGHLY_VARIABLE].fillna(False).to_numpy(bool)
+        numbers = np.flatnonzero(mask)
+        if not len(numbers):
+            raise InvalidError(f"no gene of {ds.name} is marked in {HIGHLY_VARIABLE!r}: choose genes with genes=")
+        return numbers
+    if genes is None:
+        return np.arange(len(names))
+    return np.unique(_select.positions(genes, pd.Index(names), "gene", ds._genes))
+
+
+def _mean_and_deviation(asked: _Asked, ranges: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Of each chosen gene over the chosen cells; the deviation of a gene that does not vary is 1, as in scanpy."""
+    ds = asked.ds
+    codes = np.full(ds.n_obs, -1, np.int32)
+    codes[asked.cells] = 0
+    spec = _internal.moments_spec(ds.name, asked.matrix, asked.transform, None, (["chosen"], codes)).replace("'", "''")
+    where = _export._where(asked.genes)
+    query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(asked.matrix + '_rows')}{where} GROUP BY gene_id")
+    found = query.to_arrow()
+    asked.receipts.append(query.receipt)
+    place = _export._renumber(asked.genes, int(asked.genes[-1]) + 1)
+    mean, square = np.zeros(len(asked.genes)), np.zeros(len(asked.genes))
+    lists = found.column("m").combine_chunks()
+    first, fields = lists.offsets.to_numpy()[:-1], lists.values
+    at = place[found.column("gene_id").to_numpy()]
+    kept = at >= 0
+    mean[at[kept]] = fields.field("mean").to_numpy()[first[kept]]
+    square[at[kept]] = fields.field("m2").to_numpy()[first[kept]]
+    deviation = np.sqrt(square / (len(asked.cells) - 1))
+    return mean, np.where(deviation == 0, 1.0, deviation)
+
+
+def _column(table: Any) -> np.ndarray:
+    import pyarrow as pa
+
+    return pa.table(table).column(0).combine_chunks().to_numpy()
+
+
+def _largest(products: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `k` largest eigenvalues of a symmetric matrix, largest first, and their vectors as columns."""
+    import scipy.linalg
+
+    n = len(products)
+    values, vectors = scipy.linalg.eigh(products, subset_by_index=[n - k, n - 1], overwrite_a=True, check_finite=False)
+    return np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+
+
+def _signs(loadings: np.ndarray) -> np.ndarray:
+    """For each component the sign that makes its largest loading positive."""
+    largest = loadings[np.argmax(np.abs(loadings), axis=0), np.arange(loadings.shape[1])]
+    return np.where(largest < 0, -1.0, 1.0)
+
+
+def _by_genes(
+    asked: _Asked, ranges: list[tuple[int, int]], k: int, zero_center: bool, scale: bool, deviations: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """From the products of the genes: X^T X, then X times its eigenvectors."""
+    n, m = len(asked.cells), len(asked.genes)
+    products = asked.products()
+    steps = len(ranges) + 1
+    for done, (first, end) in enumerate(ranges):
+        asked.read(products, first, end)
+        products.add()
+        asked.progress(done + 1, 2 * steps if len(ranges) > 1 else steps)
+    made, sums = products.gram()
+    gram, mean = _column(made).reshape(m, m).copy(), _column(sums) / n
+    diagonal = np.maximum(np.diag(gram) - n * mean**2, 0.0)
+    by = np.ones(m)
+    if scale:
+        by = np.sqrt(diagonal / (n - 1)) if deviations is None else deviations
+        by = np.where(by == 0, 1.0, by)
+        gram /= by[:, None]
+        gram /= by
+    whole = float(np.sum(diagonal / by**2)) / (n - 1)
+    scaled = mean / by
+    if zero_center:
+        gram -= n * np.outer(scaled, scaled)
+    values, vectors = _largest(gram, k)
+    vectors = vectors * _signs(vectors)
+    back = np.ascontiguousarray(vectors / by[:, None])
+    shift = scaled @ vectors if zero_center else np.zeros(k)
+    embedding = np.empty((n, k), np.float32)
+    for done, (first, end) in enumerate(ranges):
+        if len(ranges) > 1:  # a single part is still there
+            asked.read(products, first, end)
+            products.keep()
+        embedding[first:end] = _column(products.project(back.ravel(), shift)).reshape(end - first, k)
+        asked.progress(steps + done, 2 * steps if len(ranges) > 1 else steps)
+    variance = values / (n - 1) if zero_center else embedding.var(axis=0, dtype=np.float64, ddof=1)
+    return embedding, vectors, variance, variance / whole if whole else np.zeros(k)
+
+
+def _by_cells(
+    asked: _Asked, ranges: list[tuple[int, int]], k: int, zero_center: bool, scale: bool, deviations: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """From the products of the cells: X X^T, then X^T times its eigenvectors. For few cells of many genes."""
+    n = len(asked.cells)
+    if scale:
+        raise InvalidError(f"scale=True takes at most {MOST:,} genes: choose some with genes=, for example highly variable ones")
+    products = asked.products()
+    for done, (first, end) in enumerate(ranges):
+        if len(ranges) > 1:
+            raise InvalidError(f"{asked.ds.name} has too many values for principal components of all its genes: choose at most {MOST:,} genes with genes=")
+        asked.read(products, first, end)
+        products.add_cells()
+        asked.progress(done + 1, 2)
+    made, _ = products.gram()
+    gram = _column(made).reshape(n, n).copy()
+    of_cells = gram.mean(axis=0)
+    of_all = float(of_cells.mean())
+    centred = gram - of_cells[:, None] - of_cells + of_all
+    whole = float(np.trace(centred)) / (n - 1)
+    values, vectors = _largest(centred if zero_center else gram, k)
+    lengths = np.sqrt(values)
+    embedding = vectors * lengths
+    inverse = np.divide(1.0, lengths, out=np.zeros(k), where=lengths > 0)
+    # The mean of the genes falls away: a centred component's cells add up to zero.
+    loadings = _column(products.project(np.ascontiguousarray(vectors * inverse).ravel(), np.zeros(k))).reshape(-1, k).astype(np.float64)
+    signs = _signs(loadings)
+    embedding = (embedding * signs).astype(np.float32)
+    variance = values / (n - 1) if zero_center else embedding.var(axis=0, dtype=np.float64, ddof=1)
+    asked.progress(2, 2)
+    return embedding, loadings * signs, variance, variance / whole if whole else np.zeros(k)
