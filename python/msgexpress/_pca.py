@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from ._testing import Testing
 
-#: A matrix of so many genes (or cells, where these are fewer) times itself is kept in memory: 288 MB.
+#: The most genes (or cells, where these are fewer) whose products with each other are kept in memory: 288 MB.
 MOST = 6_000
-#: Entries that are in memory at a time: about 14 bytes each, so 230 MB. A part of the cells that has more is read twice.
+#: Entries that are in memory at a time, about 14 bytes each: 230 MB. If there are more, they are read twice.
 PART = 1 << 24
 #: The var column that scanpy marks highly variable genes in, and the word that asks for them.
 HIGHLY_VARIABLE = "highly_variable"
