@@ -16,8 +16,6 @@ from ._text import table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ._db import MsgExpress
-
 #: What names data sets: a domain, a data set, several of these, or None for all of the fleet.
 Which = Any
 
@@ -54,7 +52,7 @@ class Receipts(Mapping[str, Receipt]):
 class Domain:
     """The data sets of one domain: ``db.domain("blood")``. It holds names and sizes, and reads the rest when asked."""
 
-    def __init__(self, db: MsgExpress, name: str, datasets: list[str]) -> None:
+    def __init__(self, db: Any, name: str, datasets: list[str]) -> None:
         self._db, self.name = db, name
         #: The names of its data sets, ``domain/dataset`` each.
         self.names = datasets
@@ -111,7 +109,8 @@ class Domain:
         names in SQL) and the data set's name, to be put where SQL takes a table. Without `columns`, the names of cells
         or genes.
 
-        >>> db.sql(f"SELECT cell_type, count(*) FROM ({domain.sql('obs', ['cell_type'])}) GROUP BY cell_type")  # doctest: +SKIP
+        >>> types = domain.sql("obs", ["cell_type"])                                        # doctest: +SKIP
+        >>> db.sql(f"SELECT cell_type, count(*) FROM ({types}) GROUP BY cell_type")         # doctest: +SKIP
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         chosen = ", ".join(map(quoted, names or ["gene" if of.endswith("var") or of.startswith("var_") else "cell"]))
@@ -129,7 +128,7 @@ class Domain:
         )
 
 
-def domains(db: MsgExpress) -> dict[str, list[str]]:
+def domains(db: Any) -> dict[str, list[str]]:
     """The names of a fleet's data sets by their domains."""
     found: dict[str, list[str]] = {}
     for name in expressions(db.fleet):
@@ -137,7 +136,7 @@ def domains(db: MsgExpress) -> dict[str, list[str]]:
     return found
 
 
-def domain(db: MsgExpress, name: str) -> Domain:
+def domain(db: Any, name: str) -> Domain:
     """The domain `name`.
 
     Raises
@@ -152,7 +151,7 @@ def domain(db: MsgExpress, name: str) -> Domain:
     return Domain(db, name, there[name])
 
 
-def names_of(db: MsgExpress, which: Which) -> list[str]:
+def names_of(db: Any, which: Which) -> list[str]:
     """The names of the data sets that are meant, each once: those of a domain, of a `Domain`, a data set's own, those
     of several of these in order, or all of the fleet for None.
 
@@ -182,7 +181,7 @@ def names_of(db: MsgExpress, which: Which) -> list[str]:
     return names
 
 
-def chosen(db: MsgExpress, which: Which) -> list[Dataset]:
+def chosen(db: Any, which: Which) -> list[Dataset]:
     """The data sets that are meant, as `names_of`."""
     given = {one.name: one for one in ([which] if isinstance(which, Dataset) else which if isinstance(which, (list, tuple)) else ()) if isinstance(one, Dataset)}
     return [given.get(name) or db[name] for name in names_of(db, which)]

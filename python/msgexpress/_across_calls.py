@@ -36,7 +36,7 @@ class Across:
 
         from . import _across
 
-        found = _across.domains(self)  # type: ignore[arg-type]
+        found = _across.domains(self)
         cells = [sum(self[name].n_obs for name in names) for names in found.values()]  # type: ignore[index]
         return pd.DataFrame({"domain": list(found), "datasets": [len(names) for names in found.values()], "cells": cells})
 
@@ -50,7 +50,7 @@ class Across:
         """
         from . import _across
 
-        return _across.domain(self, name)  # type: ignore[arg-type]
+        return _across.domain(self, name)
 
     def sql(self, text: str, **options: Any) -> Result:
         """A query of SQL over all data sets of the fleet; options as of `skytether.Fleet.sql`. Those of
@@ -90,15 +90,15 @@ class Across:
         """
         from . import _across, _across_obs
 
-        return _across_obs.obs(_across.chosen(self, which), columns, where, clash, label)  # type: ignore[arg-type]
+        return _across_obs.obs(_across.chosen(self, which), columns, where, clash, label)
 
     def cells(self, which: Any = None, groupby: Iterable[str] | str | None = None, *, where: Any = None, clash: Mapping[str, str] | None = None) -> pd.DataFrame:
-        """How many cells each data set has, or has in each group of one or several obs columns: columns `dataset`, those
-        of `groupby`, and `cells`. Cells without a value are a group of their own, whose value is missing. Other
+        """How many cells each data set has, or has in each group of one or several obs columns: columns `dataset`,
+        those of `groupby`, and `cells`. Cells without a value are a group of their own, whose value is missing. Other
         arguments and errors as of `obs`; the drives count."""
         from . import _across, _across_obs
 
-        return _across_obs.cells(_across.chosen(self, which), groupby, where, clash)  # type: ignore[arg-type]
+        return _across_obs.cells(_across.chosen(self, which), groupby, where, clash)
 
     def compare(
         self,
@@ -167,7 +167,7 @@ class Across:
         from . import _across_compare
 
         return _across_compare.compare(
-            self, a, b, on, method, transform, corr_method, n_genes, layer, genes, min_pct, min_logfc, id_versions, duplicates, progress  # type: ignore[arg-type]
+            self, a, b, on, method, transform, corr_method, n_genes, layer, genes, min_pct, min_logfc, id_versions, duplicates, progress
         )
 
     def centroids(
@@ -213,7 +213,7 @@ class Across:
         """
         from . import _across, _across_means
 
-        return _across_means.centroids(_across.chosen(self, which), groupby, transform, genes, on, join, layer, where, id_versions, duplicates, progress)  # type: ignore[arg-type]
+        return _across_means.centroids(_across.chosen(self, which), groupby, transform, genes, on, join, layer, where, id_versions, duplicates, progress)
 
     def similar(
         self,
@@ -282,11 +282,11 @@ class Across:
 
         mine = ds if isinstance(ds, Dataset) else self[ds]  # type: ignore[index]
         if against is None:
-            others = [one for one in _across.domain(self, mine.name.partition("/")[0]).names if one != mine.name]  # type: ignore[arg-type]
+            others = [one for one in _across.domain(self, mine.name.partition("/")[0]).names if one != mine.name]
             if not others:
                 raise InvalidError(f"domain {mine.name.partition('/')[0]} has no data set but {mine.name}: say with against= which data sets to look in")
             against = others
-        found = [mine if one.name == mine.name else one for one in _across.chosen(self, against)]  # type: ignore[arg-type]
+        found = [mine if one.name == mine.name else one for one in _across.chosen(self, against)]
         return _across_similar.similar(
             mine, found, groupby, group, top, method, transform, genes, n_genes, min_genes, center, on, layer, where, id_versions, duplicates, progress
         )

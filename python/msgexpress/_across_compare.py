@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ._across_genes import Identified
     from ._across_sql import Column
-    from ._db import MsgExpress
 
 #: Groups of an obs column up to which the drives compute all of them, so that no cell's group moves.
 _FEW_GROUPS = 64
@@ -85,7 +84,7 @@ class Side:
 
 
 def compare(
-    db: MsgExpress,
+    db: Any,
     a: Any,
     b: Any,
     on: Any,
@@ -172,7 +171,7 @@ def compare(
     res.missing_in_a, res.missing_in_b = (_missing(of_side[s], of_side[1 - s], wanted) for s in (0, 1))
     res.filtered = [matched[i] for i in np.flatnonzero(~table[1])]
     res.receipts, res.cells, res._other_names = receipts, cells, names[1]
-    res._said = {"log1p_cp10k": "log1p of counts per 10,000", None: "values as stored"}.get(said if not isinstance(said, dict) else "", "values by data set")  # type: ignore[arg-type]
+    res._said = "values by data set" if isinstance(said, dict) else "values as stored" if said is None else "log1p of counts per 10,000"
     res.genes = _all_genes(of_side, wanted)
     res.means = _means(matched, made)
     return res
@@ -186,7 +185,7 @@ def _check_filter(value: Any, what: str, kind: str, most: float) -> None:
 # ---- which cells
 
 
-def _side(db: MsgExpress, given: Any, which: str, opened: dict[str, Dataset]) -> Side:
+def _side(db: Any, given: Any, which: str, opened: dict[str, Dataset]) -> Side:
     """The parts that a side of a comparison names."""
     each = given if isinstance(given, list) else [given]
     if not each:
@@ -197,7 +196,7 @@ def _side(db: MsgExpress, given: Any, which: str, opened: dict[str, Dataset]) ->
     return Side(f"{' or '.join(labels)} of {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}", parts)
 
 
-def _parts(db: MsgExpress, one: Any, which: str, opened: dict[str, Dataset]) -> list[tuple[Dataset, Any]]:
+def _parts(db: Any, one: Any, which: str, opened: dict[str, Dataset]) -> list[tuple[Dataset, Any]]:
     if isinstance(one, tuple) and len(one) == 2:
         named, chosen = one
     elif isinstance(one, dict) and "dataset" in one:
@@ -234,7 +233,9 @@ def _moments_of(matrix: Matrix, sides: Sequence[Side], genes: np.ndarray | None)
         groups = [dict.fromkeys(_group(ds, column, columns, value) for selector in side for value in values_of(column, selector[column])) for side in chosen]
         both = [group for group in groups[0] if group in groups[1]]
         if both:
-            raise InvalidError(f"cells of {ds.name} are on both sides (those with {column} {both[0]!r}), and a t-test compares independent ones: leave them out of one side")
+            raise InvalidError(
+                f"cells of {ds.name} are on both sides (those with {column} {both[0]!r}), and a t-test compares independent ones: leave them out of one side"
+            )
         found = _across_moments.by_column(matrix, columns, column, None, genes)
         at = [[found.groups.index(group) for group in side] for side in groups]
         assert found.m2 is not None

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skytether import InvalidError, NotFoundError, SkytetherError
+from skytether import InvalidError, NotFoundError
 
 from . import _features
+from ._across import per
+from ._across_sql import quoted
 from ._hints import instead
 
 if TYPE_CHECKING:
@@ -65,8 +67,6 @@ class Identifiers:
             Genes share an identifier, and `duplicates` does not say what becomes of them; or identifiers are the same
             but for their versions, and `id_versions` does not say whether that counts.
         """
-        from ._across import per
-
         names = [ds.name for ds, _ in parts]
         read = [_read(ds, matrix, per(self.on, ds.name, "on=", names)) for ds, matrix in parts]
         plain = [np.array([None if gene is None else _VERSIONED.sub(r"\1\2", gene) if _VERSIONED.fullmatch(gene) else gene for gene in ids], object) for ids, _ in read]
@@ -106,7 +106,8 @@ class Identifiers:
             out = set(repeated)
             ids[[gene in out for gene in ids]] = None
         if without:
-            warnings.warn(f"{len(without):,} genes of {name} have no identifier ({', '.join(map(repr, without[:3]))}{', ...' if len(without) > 3 else ''}): they take no part", stacklevel=5)
+            some = ", ".join(map(repr, without[:3])) + (", ..." if len(without) > 3 else "")
+            warnings.warn(f"{len(without):,} genes of {name} have no identifier ({some}): they take no part", stacklevel=5)
         return Identified(name, ids, names, repeated, without)
 
 
@@ -121,8 +122,6 @@ def _example(kept: list[np.ndarray]) -> str:
 def _read(ds: Dataset, matrix: str, on: str | None) -> tuple[np.ndarray, np.ndarray]:
     """The identifiers and names of a matrix's genes, by number. Only these columns are read."""
     import pyarrow as pa
-
-    from ._across_sql import quoted
 
     table = _var_table(matrix)
     with ds._unchanged():
@@ -206,8 +205,3 @@ def known_ids(genes: Any, parts: Sequence[Identified]) -> set[str]:
             raise NotFoundError(f"none of {', '.join(part.dataset for part in parts)} has a gene {gene!r}{instead(gene, [*by_name, *ids])}")
         out.add(found)
     return out
-
-
-def said(error: SkytetherError, name: str) -> str:
-    """What `error` says, with the data set's name in front where it lacks it."""
-    return str(error) if name in str(error) else f"{name}: {error}"

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 class Centroids:
     """Mean expression of clusters. `to_df` has clusters as rows and genes as columns; `to_anndata` has everything."""
 
-    def __init__(self, means: pd.DataFrame, fractions: pd.DataFrame, sizes: pd.Series, var: pd.DataFrame, missing: dict[str, list[str]], receipts: Receipts, params: dict[str, Any]) -> None:
+    def __init__(
+        self, means: pd.DataFrame, fractions: pd.DataFrame, sizes: pd.Series, var: pd.DataFrame, missing: dict[str, list[str]], receipts: Receipts, params: dict[str, Any]
+    ) -> None:
         #: Rows are clusters (`dataset`, `group`), columns are genes by identifier; NaN where a data set lacks a gene.
         self.means = means
         #: The shares of cells with the gene, 0 to 1, in the same form.
@@ -64,7 +66,8 @@ class Centroids:
 
     def __repr__(self) -> str:
         count = len(self.missing)
-        return f"<msgexpress.Centroids: {len(self.means):,} clusters of {count} data set{'' if count == 1 else 's'}, {self.means.shape[1]:,} genes: .to_df(), .sizes, .to_anndata()>"
+        of = f"{count} data set{'' if count == 1 else 's'}"
+        return f"<msgexpress.Centroids: {len(self.means):,} clusters of {of}, {self.means.shape[1]:,} genes: .to_df(), .sizes, .to_anndata()>"
 
 
 @dataclass(eq=False)
@@ -117,7 +120,9 @@ def clusters_of(
         for i, (ds, known) in enumerate(zip(datasets, identified)):
             step(i, len(datasets), ds.name)
             numbers = None if wanted is None else np.array(sorted(number for gene, number in known.numbers().items() if gene in wanted), np.int64)
-            found = _across_moments.by_column(matrices[ds], columns[ds], by[ds], chosen, numbers if numbers is None or len(numbers) else np.zeros(1, np.int64), squares=False)
+            if numbers is not None and not len(numbers):
+                numbers = np.zeros(1, np.int64)  # it has none of the genes, and its clusters are looked for all the same
+            found = _across_moments.by_column(matrices[ds], columns[ds], by[ds], chosen, numbers, squares=False)
             entries += found.mean.size
             if entries > MOST_ENTRIES:
                 raise ExhaustedError(f"the clusters of {len(made) + 1} data sets have more than {MOST_ENTRIES:,} means: compare fewer data sets at a time")
@@ -131,7 +136,8 @@ def _check_columns(by: Mapping[Dataset, Any], columns: Mapping[Dataset, Mapping[
         return
     first, name = lacking[0], by[lacking[0]]
     raise InvalidError(
-        f"{', '.join(ds.name for ds in lacking)} {'has' if len(lacking) == 1 else 'have'} no obs column {name!r}: {first.name} has {', '.join(map(repr, columns[first])) or 'none'}"
+        f"{', '.join(ds.name for ds in lacking)} {'has' if len(lacking) == 1 else 'have'} no obs column {name!r}: "
+        f"{first.name} has {', '.join(map(repr, columns[first])) or 'none'}"
         f"{instead(name, columns[first])}; say which column groups each data set with groupby={{{first.name!r}: ..., ...}}, or leave these data sets out"
     )
 
@@ -142,7 +148,17 @@ def bases_differ(clusters: Sequence[Clusters]) -> bool:
 
 
 def centroids(
-    datasets: Sequence[Dataset], groupby: Any, transform: Any, genes: Any, on: Any, join: str, layer: Any, where: Any, id_versions: str | None, duplicates: str | None, progress: Any
+    datasets: Sequence[Dataset],
+    groupby: Any,
+    transform: Any,
+    genes: Any,
+    on: Any,
+    join: str,
+    layer: Any,
+    where: Any,
+    id_versions: str | None,
+    duplicates: str | None,
+    progress: Any,
 ) -> Centroids:
     """See `MsgExpress.centroids`."""
     import pandas as pd
@@ -162,9 +178,8 @@ def centroids(
     if rows * len(ids) > MOST_ENTRIES:
         raise ExhaustedError(f"{rows:,} clusters of {len(ids):,} genes are more than {MOST_ENTRIES:,} means: name genes=, or fewer data sets")
     natural = bases_differ(found)
-    index = pd.MultiIndex.from_arrays(
-        [np.repeat([one.dataset.name for one in found], [len(one.moments.groups) for one in found]), [g for one in found for g in one.moments.groups]], names=["dataset", "group"]
-    )
+    clusters = [(one.dataset.name, group) for one in found for group in one.moments.groups]
+    index = pd.MultiIndex.from_tuples(clusters, names=["dataset", "group"])
     columns = pd.Index(ids, dtype=object)
     means = pd.DataFrame(np.concatenate([one.means(ids, natural) for one in found]), index=index, columns=columns)
     fractions = pd.DataFrame(np.concatenate([one.fractions(ids) for one in found]), index=index, columns=columns)

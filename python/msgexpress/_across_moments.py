@@ -12,6 +12,7 @@ import numpy as np
 
 from skytether import ExhaustedError, InvalidError, Receipt, _internal
 
+from ._across import per
 from ._across_sql import Column, Filter, as_text
 from ._arguments import check_transform, one_name
 from ._testing import _OF_COUNTS, _REQUIRED, _in_numbers, _of_genes, _say_transform
@@ -69,8 +70,6 @@ def matrices(datasets: Sequence[Dataset], layer: Any, transform: Any, stacklevel
     InvalidError
         transform is left out: the text has what the values of each data set look like.
     """
-    from ._across import per
-
     names = [ds.name for ds in datasets]
     out = {}
     for ds in datasets:
@@ -109,7 +108,9 @@ def by_column(matrix: Matrix, columns: Mapping[str, Column], groupby: str, chose
         with ds._unchanged():
             values = ds.fleet.sql(f"SELECT count(DISTINCT {as_text(column)}) AS n FROM {ds.table('obs')}").to_arrow().column(0)[0].as_py()
         if values > MOST_GROUPS:
-            raise InvalidError(f"obs column {groupby!r} of {ds.name} has {values:,} values, and at most {MOST_GROUPS:,} groups are compared: choose a column that groups cells")
+            raise InvalidError(
+                f"obs column {groupby!r} of {ds.name} has {values:,} values, and at most {MOST_GROUPS:,} groups are compared: choose a column that groups cells"
+            )
     if chosen is None or chosen.where is None:
         found = _asked(matrix, column.sql, None, genes, squares)
     else:
@@ -147,6 +148,7 @@ def _asked(matrix: Matrix, column: str | None, codes: tuple[list[str], np.ndarra
     where = "" if genes is None else _export._where(genes)
     groups: dict[str, int] = {}
     made: list[np.ndarray] = []
+    kinds = (np.int64, np.float64, np.float64)[: 3 if squares else 2]
     n = np.zeros(0, np.int64)
     with ds._unchanged():
         try:
@@ -161,7 +163,8 @@ def _asked(matrix: Matrix, column: str | None, codes: tuple[list[str], np.ndarra
                     groups.setdefault(name, len(groups))
                 if not made or len(groups) > len(made[0]):
                     _check_size(len(groups), matrix)
-                    made = [_grown(made[i] if made else None, (len(groups), matrix.n_genes), kind) for i, kind in enumerate((np.int64, np.float64, np.float64)[: 3 if squares else 2])]
+                    shape = (len(groups), matrix.n_genes)
+                    made = [_grown(made[i] if made else None, shape, kind) for i, kind in enumerate(kinds)]
                     n = np.concatenate([n, np.zeros(len(groups) - len(n), np.int64)])
                 to = np.array([groups[name] for name in named.dictionary.to_pylist()], np.int64)
                 code = named.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -182,7 +185,9 @@ def _asked(matrix: Matrix, column: str | None, codes: tuple[list[str], np.ndarra
 
 def _check_size(groups: int, matrix: Matrix) -> None:
     if groups * matrix.n_genes > MOST_ENTRIES:
-        raise ExhaustedError(f"{matrix.dataset.name}: {groups:,} groups of {matrix.n_genes:,} genes are more than {MOST_ENTRIES:,} means: choose a column with fewer groups")
+        raise ExhaustedError(
+            f"{matrix.dataset.name}: {groups:,} groups of {matrix.n_genes:,} genes are more than {MOST_ENTRIES:,} means: choose a column with fewer groups"
+        )
 
 
 def _grown(old: np.ndarray | None, shape: tuple[int, int], kind: Any) -> np.ndarray:

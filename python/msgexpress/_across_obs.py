@@ -102,10 +102,7 @@ def _joined(parts: list[pd.Series | None], sizes: list[int]) -> Any:
         # As a union of categories: the first data set's order, then what the others add.
         categories = list(dict.fromkeys(c for part in there for c in part.cat.categories))
         ordered = all(part.cat.ordered for part in there) and len({tuple(part.cat.categories) for part in there}) == 1
-        codes = [
-            np.full(size, -1) if part is None else np.where(part.cat.codes >= 0, pd.Index(categories).get_indexer(part.cat.categories)[part.cat.codes] if len(part.cat.categories) else -1, -1)
-            for part, size in zip(parts, sizes)
-        ]
+        codes = [np.full(size, -1) if part is None else _codes(part, categories) for part, size in zip(parts, sizes)]
         return pd.Categorical.from_codes(np.concatenate(codes).astype(np.int64), categories=categories, ordered=ordered)
     if any(part is None for part in parts):
         there = [_nullable(part) for part in there]
@@ -115,6 +112,13 @@ def _joined(parts: list[pd.Series | None], sizes: list[int]) -> Any:
     if not texts:
         filled = [one if part is not None else pd.Series([pd.NA] * len(one), dtype=object).astype(_missing_type(kind)) for one, part in zip(filled, parts)]
     return pd.concat(filled, ignore_index=True).array
+
+
+def _codes(part: pd.Series, categories: list[Any]) -> np.ndarray:
+    """The numbers of a column's values among `categories`, which have all of its own; -1 where one is missing."""
+    place = {category: i for i, category in enumerate(categories)}
+    # A missing value's code is -1, the last element.
+    return np.array([*(place[c] for c in part.cat.categories), -1], np.int64)[part.cat.codes]
 
 
 def _nullable(part: pd.Series) -> pd.Series:

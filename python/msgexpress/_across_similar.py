@@ -51,7 +51,18 @@ class _Pair:
 class Similarities:
     """For each cluster of a data set, the clusters of others by how alike they are."""
 
-    def __init__(self, dataset: str, groups: list[str], sizes: np.ndarray, pairs: dict[str, _Pair], shown: list[str], top: int, method: str, receipts: Receipts, params: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        dataset: str,
+        groups: list[str],
+        sizes: np.ndarray,
+        pairs: dict[str, _Pair],
+        shown: list[str],
+        top: int,
+        method: str,
+        receipts: Receipts,
+        params: dict[str, Any],
+    ) -> None:
         #: The data set whose clusters were looked for, and those of its clusters.
         self.dataset, self.groups = dataset, shown
         self._all_groups, self._sizes, self._pairs, self._top = groups, sizes, pairs, top
@@ -215,7 +226,8 @@ def similar(
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < (1 if what == "top" else 2):
             raise InvalidError(f"{what} is {value!r}: give a whole number of at least {1 if what == 'top' else 2}")
     every = list({one.name: one for one in (ds, *others)}.values())
-    found = {one.dataset.name: one for one in clusters_of(every, groupby, transform, layer, where, Identifiers(on, id_versions, duplicates), progress, "similar clusters", genes)}
+    clusters = clusters_of(every, groupby, transform, layer, where, Identifiers(on, id_versions, duplicates), progress, "similar clusters", genes)
+    found = {one.dataset.name: one for one in clusters}
     mine = found[ds.name]
     groups = mine.moments.groups
     shown = groups if group is None else [str(g) for g in ([group] if isinstance(group, (str, int, float, bool, np.generic)) else group)]
