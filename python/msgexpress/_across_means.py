@@ -121,7 +121,8 @@ def clusters_of(
             step(i, len(datasets), ds.name)
             numbers = None if wanted is None else np.array(sorted(number for gene, number in known.numbers().items() if gene in wanted), np.int64)
             if numbers is not None and not len(numbers):
-                numbers = np.zeros(1, np.int64)  # it has none of the genes, and its clusters are looked for all the same
+                # It has none of the genes; its clusters are looked for all the same.
+                numbers = np.zeros(1, np.int64)
             found = _across_moments.by_column(matrices[ds], columns[ds], by[ds], chosen, numbers, squares=False)
             entries += found.mean.size
             if entries > MOST_ENTRIES:

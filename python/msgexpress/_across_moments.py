@@ -153,7 +153,7 @@ def _asked(matrix: Matrix, column: str | None, codes: tuple[list[str], np.ndarra
     with ds._unchanged():
         try:
             query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(matrix.table + '_rows')}{where} GROUP BY gene_id")
-            for batch in pa.RecordBatchReader.from_stream(query):
+            for batch in query.to_arrow().to_batches():
                 entries = batch.column("m")
                 lengths = entries.value_lengths().to_numpy(zero_copy_only=False)
                 of = np.repeat(batch.column("gene_id").to_numpy(), lengths)
