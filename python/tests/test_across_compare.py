@@ -38,7 +38,7 @@ def two(request, pair, tmp_path_factory):
 
 @pytest.fixture
 def tiny(db):
-    """Two data sets of 30 genes each, of which 20 are in both."""
+    """Two data sets of 30 genes each; both have 20 of them."""
     db.ingest(small(), "t/x")
     db.ingest(small(45, 2, 10), "t/y")
     return db
