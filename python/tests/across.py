@@ -35,8 +35,8 @@ def halves(genes: int = 2500) -> tuple[ad.AnnData, ad.AnnData]:
 
 
 def normalised(adata: ad.AnnData) -> pd.DataFrame:
-    """log1p of counts per 10,000, in double precision; columns are `gene_ids`. scanpy normalises; logarithms are float32 as
-    scanpy has them, rounded to the nearest whatever the machine."""
+    """log1p of counts per 10,000, in double precision; columns are `gene_ids`. scanpy normalises; logarithms are
+    float32 as scanpy has them, rounded to the nearest whatever the machine."""
     made = ad.AnnData(X=adata.X.astype(np.float32), obs=adata.obs[[]])
     sc.pp.normalize_total(made, target_sum=1e4)
     dense = made.X.toarray() if sp.issparse(made.X) else made.X
