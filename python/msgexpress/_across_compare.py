@@ -12,14 +12,13 @@ import numpy as np
 from skytether import InvalidError, NotFoundError
 
 from . import _across_moments, _progress, _select
-from ._across import Receipts
+from ._across import Receipts, names_of
 from ._across_genes import Identifiers, known_ids, require_shared
 from ._across_moments import Matrix, Moments, merged
 from ._across_sql import Filter, columns_of, values_of, where_of
 from ._arguments import check_n_genes, chosen_method
 from ._dataset import Dataset
 from ._hints import instead
-from ._names import slashed
 from ._rank import RankResult
 from ._testing import CORRECTIONS, METHODS, _check
 
@@ -209,10 +208,10 @@ def _parts(db: Any, one: Any, which: str, opened: dict[str, Dataset]) -> list[tu
         )
     names = [named] if isinstance(named, (str, Dataset)) else list(named) if isinstance(named, (list, tuple)) else None
     if not names or not all(isinstance(name, (str, Dataset)) for name in names):
-        raise InvalidError(f"{which} names the data set {named!r}: write it as \"domain/dataset\", or give a list of such names")
+        raise InvalidError(f"{which} names the data set {named!r}: write it as \"domain/dataset\", or give a domain, or a list of such names")
     found = []
-    for name in names:
-        ds = opened.setdefault(name.name, name) if isinstance(name, Dataset) else opened.get(slashed(name)) or opened.setdefault(slashed(name), db[name])
+    for name in (each for one in names for each in (names_of(db, one) if isinstance(one, str) else [one])):
+        ds = opened.setdefault(name.name, name) if isinstance(name, Dataset) else opened.get(name) or opened.setdefault(name, db[name])
         found.append((ds, _select.settled(chosen)))
     return found
 

@@ -144,7 +144,19 @@ def _read(ds: Dataset, matrix: str, on: str | None) -> tuple[np.ndarray, np.ndar
 
 def _texts(values: np.ndarray) -> np.ndarray:
     """Identifiers as texts; None where there is none."""
-    return np.array([None if gene is None or gene != gene or str(gene).strip() in ("", "nan", "NaN", "NA", "None", "<NA>") else str(gene) for gene in values], object)
+    return np.array([_text(gene) for gene in values], object)
+
+
+#: What files have where there is no identifier.
+_NONE = ("", "nan", "NaN", "NA", "None", "<NA>")
+
+
+def _text(gene: Any) -> str | None:
+    if gene is None or gene != gene:
+        return None
+    if isinstance(gene, (float, np.floating)) and float(gene).is_integer():
+        gene = int(gene)  # numbers with gaps are floats in pandas
+    return None if str(gene).strip() in _NONE else str(gene)
 
 
 def _var_table(matrix: str) -> str:

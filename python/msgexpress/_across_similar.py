@@ -13,6 +13,7 @@ from ._across import Receipts
 from ._across_genes import Identifiers, known_ids, require_shared
 from ._across_means import Clusters, bases_differ, clusters_of
 from ._hints import instead
+from ._names import slashed
 from ._picture import Look
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Similarities:
         import pandas as pd
 
         mine = self._all_groups.index(self._known(group))
+        dataset = slashed(dataset)
         if dataset not in self._pairs:
             raise NotFoundError(f"{dataset} was not compared: there are {', '.join(self._pairs)}{instead(dataset, self._pairs)}")
         pair = self._pairs[dataset]

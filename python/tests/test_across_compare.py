@@ -339,3 +339,40 @@ def test_progress_is_reported_by_data_set(tiny):
     told = []
     tiny.compare({"dataset": "t/x"}, {"dataset": "t/y"}, transform=T, progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 2), (1, 2)]
+
+
+def test_a_domain_is_a_side_of_all_its_data_sets(tiny):
+    tiny.ingest(small(50, 5), "u/z")
+    res = tiny.compare({"dataset": "t", "type": "B"}, {"dataset": "u", "type": "B"}, transform=T)
+    due = tiny.compare({"dataset": ["t/x", "t.y"], "type": "B"}, {"dataset": "u/z", "type": "B"}, transform=T)
+    pd.testing.assert_frame_equal(res.to_df(), due.to_df())
+    assert list(res.cells["a"]) == ["t/x", "t/y"] and res.missing_in_b == [f"g{i}" for i in range(30, 40)]
+
+
+@pytest.mark.parametrize("about", [None, "raw"])
+def test_raw_and_layers_have_genes_of_their_own(db, about):
+    """Raw has more genes than X, whichever of them a data set is about; the layer has those of X."""
+    for name, seed in (("t/x", 1), ("t/y", 2)):
+        whole = small(40, seed)
+        made = whole[:, 5:].copy()
+        made.raw = whole
+        made.layers["twice"] = made.X * 2
+        db.ingest(made, name, layer=about)
+    sides = {"dataset": "t/x", "type": "B"}, {"dataset": "t/y", "type": "B"}
+    values = [normalised(small(40, seed)) for seed in (1, 2)]
+    mask = (small().obs["type"] == "B").to_numpy()
+    assert_like(db.compare(*sides, on="gene_ids", transform=T, layer=None if about else "raw"), by_scipy(*(v[mask] for v in values), False))
+    main = db.compare(*sides, transform=T, layer="X" if about else None)
+    assert main.matched == [f"g{i}" for i in range(5, 30)]
+    pd.testing.assert_frame_equal(db.compare(*sides, transform=T, layer="twice").to_df(), main.to_df())
+
+
+def test_numbers_identify_genes_also_with_gaps(db):
+    for name, first in (("t/x", 0), ("t/y", 3)):
+        one = small(first=first)
+        one.var_names = [f"{name}-{i}" for i in range(30)]
+        one.var["entrez"] = [np.nan if name == "t/y" and i == 5 else 1000 + i + first for i in range(30)]
+        db.ingest(one, name)
+    with pytest.warns(UserWarning, match="1 genes of t/y have no identifier"):
+        res = db.compare({"dataset": "t/x", "type": "B"}, {"dataset": "t/y", "type": "B"}, on="entrez", transform=T)
+    assert res.matched == [str(i) for i in range(1003, 1030) if i != 1008]
