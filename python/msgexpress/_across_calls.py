@@ -128,9 +128,9 @@ class Across:
         ----------
         a, b
             The cells of each side: ``{"dataset": "blood/a", "cell_type": "B"}``, where `dataset` may be a domain or a
-            list, and all other keys are obs columns with a value or a list of values. Each data set must have them. Or a pair of a data set and cells as
-            `Dataset.ttest` takes them or a condition of SQL: ``("blood/a", "n_counts > 500")``. A list of these is
-            taken together.
+            list, and all other keys are obs columns with a value or a list of values, which each data set must have.
+            Or a pair of a data set and cells as `Dataset.ttest` takes them or a condition of SQL: ``("blood/a",
+            "n_counts > 500")``. A list of these is taken together.
         on
             The column of var that identifies genes (``"gene_ids"``), or a dict of one for each data set; None for
             their names.

@@ -2,8 +2,8 @@
 
 #' Cells and clusters of several data sets
 #'
-#' `msgx_obs()` gives the cells of several data sets as one data frame. `msgx_compare()` tests which genes differ between
-#' cells of one data set and cells of another. `msgx_similar()` finds the clusters of other data sets that are most like
+#' `msgx_obs()` gives the cells of several data sets as one data frame. `msgx_compare()` tests which genes differ
+#' between cells of one data set and cells of another. `msgx_similar()` finds the clusters of other data sets that are most like
 #' those of one. `msgx_centroids()` gives the mean expression of all clusters. The drives do the work, and no matrix
 #' moves.
 #'
@@ -42,8 +42,8 @@
 #' ingest(db, values, "two/a", obs = cells, replace = TRUE)
 #' ingest(db, values[20:1, ], "two/b", obs = cells, replace = TRUE)
 #' table(msgx_obs(db, "two", "type")[c("dataset", "type")])
-#' found <- msgx_compare(db, list(dataset = "two/a", type = "B"), list(dataset = "two/b", type = "NK"), transform = "log1p_cp10k")
-#' head(found, 3)
+#' sides <- list(list(dataset = "two/a", type = "B"), list(dataset = "two/b", type = "NK"))
+#' head(msgx_compare(db, sides[[1]], sides[[2]], transform = "log1p_cp10k"), 3)
 #' msgx_similar(db, "two/a", "type", transform = "log1p_cp10k", min_genes = 10, top = 1)
 #' close(db)
 #' @export
