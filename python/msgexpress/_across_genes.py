@@ -69,7 +69,7 @@ class Identifiers:
         """
         names = [ds.name for ds, _ in parts]
         read = [_read(ds, matrix, per(self.on, ds.name, "on=", names)) for ds, matrix in parts]
-        plain = [np.array([None if gene is None else _VERSIONED.sub(r"\1\2", gene) if _VERSIONED.fullmatch(gene) else gene for gene in ids], object) for ids, _ in read]
+        plain = [np.array([_without_version(gene) for gene in ids], object) for ids, _ in read]
         if self.id_versions == "drop":
             found = plain
         else:
@@ -109,6 +109,11 @@ class Identifiers:
             some = ", ".join(map(repr, without[:3])) + (", ..." if len(without) > 3 else "")
             warnings.warn(f"{len(without):,} genes of {name} have no identifier ({some}): they take no part", stacklevel=5)
         return Identified(name, ids, names, repeated, without)
+
+
+def _without_version(gene: str | None) -> str | None:
+    found = _VERSIONED.fullmatch(gene) if gene is not None else None
+    return gene if found is None else found[1] + (found[2] or "")
 
 
 def _there(ids: np.ndarray) -> set[str]:

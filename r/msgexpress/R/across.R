@@ -3,9 +3,9 @@
 #' Cells and clusters of several data sets
 #'
 #' `msgx_obs()` gives the cells of several data sets as one data frame. `msgx_compare()` tests which genes differ
-#' between cells of one data set and cells of another. `msgx_similar()` finds the clusters of other data sets that are most like
-#' those of one. `msgx_centroids()` gives the mean expression of all clusters. The drives do the work, and no matrix
-#' moves.
+#' between cells of one data set and cells of another. `msgx_similar()` finds the clusters of other data sets that are
+#' most like those of one. `msgx_centroids()` gives the mean expression of all clusters. The drives do the work, and no
+#' matrix moves.
 #'
 #' Genes are the same where their names are, or their identifiers in the column `on` of [var()]. A gene that a data set
 #' lacks is missing there, and never zero. Two experiments differ by more than biology: read a test of cells of two
