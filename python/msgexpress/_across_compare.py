@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from skytether import InvalidError, NotFoundError
+from skytether import InvalidError
 
 from . import _across_moments, _progress, _select
 from ._across import Receipts, names_of
 from ._across_genes import Identifiers, known_ids, require_shared
 from ._across_moments import Matrix, Moments, merged
-from ._across_sql import Filter, columns_of, values_of, where_of
+from ._across_sql import Filter, columns_of, values_of
 from ._arguments import check_n_genes, chosen_method
 from ._dataset import Dataset
-from ._hints import instead
 from ._rank import RankResult
 from ._testing import CORRECTIONS, METHODS, _check
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Groups of an obs column up to which the drives compute all of them, so that no cell's group moves.
 _FEW_GROUPS = 64
+_ON_BOTH = "cells are on both sides ({} {}), and a t-test compares independent ones: leave them out of one side"
 
 
 class CompareResult(RankResult):
@@ -229,12 +229,9 @@ def _moments_of(matrix: Matrix, sides: Sequence[Side], genes: np.ndarray | None)
     chosen = [[selector for one, selector in side.parts if one is ds] for side in sides]
     column = _one_column(columns, [selector for side in chosen for selector in side])
     if column is not None and _groups_are_cheaper(len(columns[column].categories or ()), ds.n_obs, matrix.n_genes if genes is None else len(genes)):
-        groups = [dict.fromkeys(_group(ds, column, columns, value) for selector in side for value in values_of(column, selector[column])) for side in chosen]
-        both = [group for group in groups[0] if group in groups[1]]
-        if both:
-            raise InvalidError(
-                f"cells of {ds.name} are on both sides (those with {column} {both[0]!r}), and a t-test compares independent ones: leave them out of one side"
-            )
+        groups = [_groups(ds, column, columns, side) for side in chosen]
+        if set(groups[0]) & set(groups[1]):
+            raise InvalidError(_ON_BOTH.format(f"those with {column} {min(set(groups[0]) & set(groups[1]))!r} of", ds.name))
         found = _across_moments.by_column(matrix, columns, column, None, genes)
         at = [[found.groups.index(group) for group in side] for side in groups]
         assert found.m2 is not None
@@ -245,7 +242,7 @@ def _moments_of(matrix: Matrix, sides: Sequence[Side], genes: np.ndarray | None)
             mask |= _mask(ds, columns, selector)
     both_sides = masks[0] & masks[1]
     if both_sides.any():
-        raise InvalidError(f"{int(both_sides.sum()):,} cells of {ds.name} are on both sides, and a t-test compares independent ones: leave them out of one side")
+        raise InvalidError(_ON_BOTH.format(f"{int(both_sides.sum()):,} of", ds.name))
     found = _across_moments.by_codes(matrix, ["a", "b"], np.where(masks[0], 0, np.where(masks[1], 1, -1)), genes)
     assert found.m2 is not None
     return [Moments([name], found.n[i : i + 1], found.nnz[i : i + 1], found.mean[i : i + 1], found.m2[i : i + 1], found.receipt) for i, name in enumerate("ab")]
@@ -267,21 +264,12 @@ def _groups_are_cheaper(groups: int, cells: int, genes: int) -> bool:
     return 12 * groups * genes <= 3 * cells + 24 * genes
 
 
-def _group(ds: Dataset, name: str, columns: Mapping[str, Column], value: Any) -> str:
-    """The group that a value of an obs column is. Some cell has it."""
-    group = str(value)
-    if group not in (columns[name].categories or ()):
-        raise _no_cell(ds, name, value, columns[name].categories or [])
-    with ds._unchanged():
-        some = ds.fleet.sql(f"SELECT count(*) AS n FROM {ds.table('obs')} WHERE {where_of(ds, columns, {name: value})}").to_arrow().column(0)[0].as_py()
-    if not some:
-        raise _no_cell(ds, name, value, columns[name].categories or [])
-    return group
-
-
-def _no_cell(ds: Dataset, name: str, value: Any, there: Sequence[str]) -> NotFoundError:
-    some = ", ".join(there[:12])
-    return NotFoundError(f"no cell of {ds.name} has {value!r} in obs column {name!r}: there are {some}{', ...' if len(there) > 12 else ''}{instead(value, there)}")
+def _groups(ds: Dataset, column: str, columns: Mapping[str, Column], selectors: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The groups that are the values of an obs column; an error where no cell has one of them."""
+    values = [value for selector in selectors for value in values_of(column, selector[column])]
+    if values:
+        Filter({column: values}, {ds: columns})
+    return list(dict.fromkeys(str(value) for value in values))
 
 
 def _mask(ds: Dataset, columns: Mapping[str, Column], selector: Any) -> np.ndarray:
