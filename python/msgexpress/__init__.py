@@ -12,10 +12,28 @@ from __future__ import annotations
 # One package on the index has both modules, and so one version.
 from skytether import __version__
 
+from ._across import Domain, Receipts
+from ._across_compare import CompareResult
+from ._across_means import Centroids
+from ._across_similar import Similarities
 from ._dataset import Dataset
 from ._db import MsgExpress, connect, open
 from ._draw_groups import DotPlot
 from ._picture import Plot
 from ._rank import RankResult
 
-__all__ = ["Dataset", "DotPlot", "MsgExpress", "Plot", "RankResult", "__version__", "connect", "open"]
+__all__ = [
+    "Centroids",
+    "CompareResult",
+    "Dataset",
+    "Domain",
+    "DotPlot",
+    "MsgExpress",
+    "Plot",
+    "RankResult",
+    "Receipts",
+    "Similarities",
+    "__version__",
+    "connect",
+    "open",
+]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Se
 import skytether
 from skytether import Fleet, InvalidError
 
+from ._across_calls import Across
 from ._dataset import Dataset
 from ._names import expressions, naming, slashed
 from ._source import ALL_LAYERS, Layers
@@ -32,7 +33,7 @@ def connect(url: str, *, token: str | None = None, tls_ca: str | os.PathLike[str
     return MsgExpress(skytether.connect(url, token=token, tls_ca=tls_ca))
 
 
-class MsgExpress:
+class MsgExpress(Across):
     """The expression data sets of a fleet, by name: ``db["blood/pbmc3k"]``. Usable in a ``with`` statement."""
 
     def __init__(self, fleet: Fleet) -> None:

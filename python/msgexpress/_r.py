@@ -143,6 +143,23 @@ def parts_of_pca(ds: Dataset, result: Any) -> dict[str, Any]:
     }
 
 
+def with_cells(table: pd.DataFrame) -> pd.DataFrame:
+    """Cells of several data sets with their names, which may repeat and so name no rows in R, as the second column:
+    `cell`, or where obs has a column of that name `cell_name`."""
+    label = "cell"
+    while label in table.columns:
+        label += "_name"
+    made = table.copy(deep=False)
+    made.insert(1, label, table.index.to_numpy(object))
+    return made
+
+
+def parts_of_centroids(result: Any) -> dict[str, Any]:
+    """The parts of a result of `MsgExpress.centroids`: `means` of clusters by genes, and the clusters' `cells`."""
+    names = [f"{dataset}: {group}" for dataset, group in result.means.index]
+    return {"means": dense(result.means.set_axis(names, axis=0), names), "cells": _bytes(result.sizes, np.float64)}
+
+
 # ---- to R
 
 

@@ -217,6 +217,7 @@ class Source:
             "matrices": {m.table: {"origin": m.origin, "shape": list(m.shape), **m.encoding.to_json()} for m in self.matrices},
             "log1p_base": self.log1p_base,
             "categories": _tables.category_orders(self.obs),
+            "ordered": _tables.ordered(self.obs),
             "obs_in_sql": obs_names,
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
             "gene_ids": {matrix.table: column for matrix in self.matrices if (column := self._ids(matrix)) is not None},

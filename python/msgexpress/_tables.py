@@ -47,6 +47,14 @@ def category_orders(frame: pd.DataFrame, most: int = 1000) -> dict[str, list[str
     return orders
 
 
+def ordered(frame: pd.DataFrame) -> list[str]:
+    """The categorical columns whose categories have an order."""
+    import pandas as pd
+
+    kinds = {str(label): frame.iloc[:, position].dtype for position, label in enumerate(frame.columns)}
+    return [label for label, kind in kinds.items() if isinstance(kind, pd.CategoricalDtype) and kind.ordered]
+
+
 def _free(name: str, taken: list[str]) -> str:
     number, free = 0, name
     while free in taken:

@@ -99,6 +99,12 @@ _IN_THE_SHELL = {
     "(replace=True, in the shell --replace)": "(--replace)",
     'say groups="all"': "leave --group out",
     "groups=": "--group",
+    'id_versions="drop"': "--id-versions drop",
+    'duplicates="drop"': "--duplicates drop",
+    "center=None": "--center none",
+    "against=": "--against ",
+    "min_genes=": "--min-genes ",
+    "where=": "--where ",
 }
 
 
@@ -427,7 +433,7 @@ def _file_names(groups: list[str]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import _cli_plots, _cli_steps
+    from . import _cli_across, _cli_plots, _cli_steps
 
     parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
     parser.add_argument("-V", "--version", action="version", version=f"msgx {_version()}")
@@ -496,6 +502,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _cli_plots.add(commands, command, sys.modules[__name__])
     _cli_steps.add(commands, command, sys.modules[__name__])
+    _cli_across.add(commands, command, sys.modules[__name__])
 
     p = command("export", _export, "write a data set as an h5ad file, as Parquet, or as a 10x mtx directory")
     p.add_argument("name", type=_name, metavar="DOMAIN/DATASET", help="the data set")
