@@ -298,12 +298,7 @@ class RankResult(RankPlots):
         return text
 
     def _subtitle(self) -> str:
-        values = "log1p of counts per 10,000" if self.params["transform"] == "log1p_cp10k" else "values as stored"
-        if not self._has_tests:
-            return f"{self.test}, {values}"
-        folds = ", Seurat's fold changes" if self.params.get("logfc") == "seurat" else ""
-        least = "".join(f", {name} {self.params[name]:g}" for name in ("min_pct", "min_logfc", "min_cells") if self.params.get(name) is not None)
-        return f"{self.test}, {values}, {self.params['corr_method']}{folds}{least}"
+        return subtitle(self.params)
 
     @property
     def _has_tests(self) -> bool:
@@ -383,3 +378,13 @@ class RankResult(RankPlots):
     def _tested(self) -> np.ndarray:
         """The numbers of the genes that were tested, ascending."""
         return np.sort(self._values(self.groups[0], "gene_id", True)) if self.groups else np.arange(len(self._genes))
+
+
+def subtitle(params: dict[str, Any]) -> str:
+    """What was asked for, in words."""
+    values = "log1p of counts per 10,000" if params["transform"] == "log1p_cp10k" else "values as stored"
+    if params["method"] == "logreg":
+        return f"{_TESTS['logreg']}, {values}"
+    folds = ", Seurat's fold changes" if params.get("logfc") == "seurat" else ""
+    least = "".join(f", {name} {params[name]:g}" for name in ("min_pct", "min_logfc", "min_cells") if params.get(name) is not None)
+    return f"{_TESTS[params['method']]}, {values}, {params['corr_method']}{folds}{least}"

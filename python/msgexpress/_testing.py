@@ -166,7 +166,10 @@ class Testing(Stored):
             _check(corr_method, CORRECTIONS, "corr_method")
             res = _logreg.rank(self, matrix, params, asked, self._codes(groupby, column, cells), wanted, genes, n_genes, others)
         else:
-            res = self._rank_groups(matrix, params, column, self._codes(groupby, column, cells) if cells is not None else None, wanted, n_genes, order, genes, pts)
+            try:
+                res = self._rank_groups(matrix, params, column, None if cells is None else self._codes(groupby, column, cells), wanted, n_genes, order, genes, pts)
+            except NotFoundError as e:
+                raise reworded(e, f"{e}; ds.pairwise({groupby!r}) compares every pair of groups") if reference == "pairwise" else e
             asked.apply(res, self, matrix, lambda: Cells.against(*self._codes(groupby, column, cells), None if reference == "rest" else reference, outside=True))
         if order is None and {*res.groups} <= {"true", "false"} and self._is_boolean(column):
             res._rename({"true": "True", "false": "False"})
