@@ -128,7 +128,7 @@ def _matrix(ds: Testing, matrix: str, transform: str | None, genes: np.ndarray, 
 
     asking = _Asking(ds.fleet)
     with ds._unchanged():
-        kept = {**ds._kept["matrices"][matrix], "layout": "csc", "array": False}
+        kept = {**ds._kept["matrices"][matrix], "layout": "csc", "array": False, "index": "int32", "indptr": "int32"}
         found = _export.matrix(asking, ds.table(matrix + "_rows"), kept, genes, cells)  # type: ignore[arg-type]
         total = _values.totals(ds, matrix)[cells] if transform is not None else None
     sparse = sp.csc_matrix(found)
@@ -137,7 +137,8 @@ def _matrix(ds: Testing, matrix: str, transform: str | None, genes: np.ndarray, 
     elif not np.isfinite(sparse.data).all():
         raise InvalidError(f"{ds.name}: the values of these genes are not all finite: a test needs finite numbers; leave such genes out")
     dense = ds._kept["matrices"][matrix]["layout"] == "dense"
-    return (sparse.toarray() if dense else sparse.tocsr()), asking.results[-1].receipt
+    # Rows one after the other, as in AnnData: the last bits follow the order in memory.
+    return (sparse.toarray(order="C") if dense else sparse.tocsr()), asking.results[-1].receipt
 
 
 class _Asking:
