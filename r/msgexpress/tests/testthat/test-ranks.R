@@ -45,6 +45,21 @@ test_that("its options mean what they mean in Python", {
   expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k"), "gene_ids"))
 })
 
+test_that("filters, fold changes and regressions pass through by name", {
+  ds <- test_dataset()
+  found <- rank_genes_groups(ds, "type", transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10, logfc = "seurat")
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10L, logfc = "seurat")))
+  expect_lt(nrow(found), 120L)
+  expect_identical(attr(found, "params")$logfc, "seurat")
+  two <- ttest(ds, list(type = "B"), list(type = "NK"), transform = "log1p_cp10k", logfc = "seurat", min_pct = 0.4)
+  expect_same_ranks(two, in_python(ds, "ttest", list(list(type = "B"), list(type = "NK")), list(transform = "log1p_cp10k", logfc = "seurat", min_pct = 0.4)))
+  found <- rank_genes_groups(ds, "type", method = "logreg", genes = 1:5, transform = "log1p_cp10k", max_iter = 500)
+  wanted <- in_python(ds, "rank_genes_groups", list("type"), list(method = "logreg", genes = as.list(0:4), transform = "log1p_cp10k", max_iter = 500L))
+  expect_identical(names(found), c("group", "names", "scores"))
+  expect_identical(as.character(found$names), as.character(wanted$names))
+  expect_close(found$scores, wanted$scores)
+})
+
 test_that("ttest equals Python's to 1e-12", {
   ds <- test_dataset()
   found <- ttest(ds, list(type = "B"), list(type = c("NK", "T"), ok = TRUE), transform = "log1p_cp10k")
