@@ -21,8 +21,8 @@ Sets = Callable[[str], tuple[list[int], list[int]]]
 
 @dataclass
 class Cells:
-    """The groups of a test's cells: names, for each cell the number of its group (-1: in none), and of which groups
-    (numbers; the one after the last has the cells in none) each compared set consists."""
+    """The groups of a test's cells: names, for each cell the number of its group (-1: in none), and the groups that
+    make up each compared set (numbers; the one after the last has the cells in none)."""
 
     names: list[str]
     codes: np.ndarray

@@ -1,9 +1,9 @@
 """Which genes a ranking shows: Seurat's filters of a test, and scanpy's of its result.
 
-Filters leave every number as it is: p-values are corrected for all genes that were asked for, those that a filter leaves
-out among them. So it is in scanpy, where `filter_rank_genes_groups` comes after the test, and in Seurat, where
-`FindMarkers` leaves genes out before it and corrects for all of the object's (``p.adjust(n = nrow(object))``). A filter
-by fold changes picks genes by what is tested; correcting for the rest alone would make p-values too small.
+Filters leave every number as it is: p-values are corrected for all genes that were asked for, those that a filter
+leaves out among them. scanpy does so, as its `filter_rank_genes_groups` comes after the test. Seurat does so, as its
+`FindMarkers` leaves genes out before the test, and corrects for all of the object's (``p.adjust(n = nrow(object))``).
+A filter by fold changes picks genes by what is tested: p-values corrected for the rest alone would be too small.
 """
 
 from __future__ import annotations

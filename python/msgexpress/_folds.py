@@ -57,7 +57,7 @@ class Means:
 def means(ds: Testing, matrix: str, transform: str | None, groups: tuple[list[str], np.ndarray], genes: np.ndarray | None) -> Means:
     """What Seurat's fold changes need of `genes` (numbers, ascending; None for all).
 
-    Counts per 10,000 are averaged by the drives, where they know how to; otherwise values stream by, and are added here.
+    The drives average counts per 10,000, where they know how to; otherwise values stream by, and are added here.
 
     Raises
     ------

@@ -196,8 +196,8 @@ Sample = tuple[Any, np.ndarray, np.ndarray]
 
 
 def t_test(method: str, first: Sample, second: Sample) -> tuple[np.ndarray, np.ndarray]:
-    """Statistics and two-sided p-values of `first` against `second`: Welch's test, scanpy's with overestimated variance,
-    or Student's (scipy's `ttest_ind_from_stats`, scanpy's `rank_genes_groups`).
+    """Statistics and two-sided p-values of `first` against `second`: Welch's test, scanpy's with overestimated
+    variance, or Student's (scipy's `ttest_ind_from_stats`, scanpy's `rank_genes_groups`).
 
     Equal means without variance give 0 and 1; others without variance an infinite statistic and 0.
     """

@@ -107,7 +107,7 @@ def _values(ds: Testing, obs: pd.DataFrame, column: str) -> tuple[np.ndarray, li
 
 
 def _sums(ds: Testing, matrix: str, codes: np.ndarray, rows: int, genes: np.ndarray) -> np.ndarray:
-    """Sums of the stored values of `genes` (columns) over the cells of each row: int64 and exact of integers, else
+    """Sums of the stored values of `genes` (columns) over the cells of each row: of integers int64 and exact, else
     float64."""
     import pyarrow as pa
 
@@ -140,10 +140,10 @@ _BLOCK = 1 << 16
 def _rounds_to_the_sum(mean: np.ndarray, m2: np.ndarray, n: np.ndarray, blocks: int) -> np.ndarray:
     """Where ``rint(mean * n)`` is the exact sum of values that are whole numbers and not negative.
 
-    The sum of a block is exact, as a float64 holds whole numbers up to 2^53. Its mean is rounded once, and each merge of
-    two means (Chan's update) rounds four times. No such mean is above the largest value, which is at most mean +
-    sqrt(M2). So the mean is off by less than 4 (blocks + 1) roundings of 2^-53 of that, and n times as much must be
-    below a half. Twice the bound is asked for, as mean and M2 are rounded themselves.
+    A block's sum is exact, as a float64 holds whole numbers up to 2^53. Its mean is rounded once, and each merge of two
+    means (Chan's update) rounds four times. No such mean is above the largest value, which is at most mean + sqrt(M2).
+    So the mean is off by less than 4 (blocks + 1) roundings of 2^-53 of that, and n times as much must be below a half.
+    Half of that bound is asked for, as mean and M2 are rounded themselves.
     """
     largest = (mean + np.sqrt(m2)) * n
     return largest * (8.0 * (blocks + 1)) * 2.0**-53 < 0.5

@@ -84,8 +84,8 @@ class RankResult(RankPlots):
         their names unique, the var column with their ids (`gene_ids`) is next to `names`.
 
         `gene_symbols` is a var column to have next to `names`, for example `feature_name` of CELLxGENE's files; left
-        out, it is the one that the test was asked for. It is read from the data set: `NotFoundError` if there is no such
-        column, `ConflictError` if the data set was replaced.
+        out, it is the one that the test was asked for. It is read from the data set: `NotFoundError` if there is no
+        such column, `ConflictError` if the data set was replaced.
         """
         import pandas as pd
 

@@ -213,7 +213,8 @@ class Testing(Stored):
             cell names or of numbers.
         equal_var
             True: Student's test. False: Welch's. None: the one that `method` says.
-        method, transform, corr_method, n_genes, layer, use_raw, genes, gene_symbols, min_pct, min_logfc, min_cells, logfc
+        method, transform, corr_method, n_genes, layer, use_raw, genes
+        gene_symbols, min_pct, min_logfc, min_cells, logfc
             As in `rank_genes_groups`; `transform` is required here, too.
         overlap
             Whether cells may be in both sets. The test takes the sets for independent, which they are not then:
@@ -402,8 +403,8 @@ class Testing(Stored):
         return some
 
     def _codes(self, groupby: str, column: str, cells: Any) -> tuple[list[str], np.ndarray]:
-        """Groups by number for `cells` alone (None for all): names, and for each cell the number of its group; the last group has the
-        cells that take no part, and -1 are cells without a value."""
+        """Groups by number for `cells` alone (None for all): names, and for each cell the number of its group; the last
+        group has the cells that take no part, and -1 are cells without a value."""
         from . import _select
 
         part = np.ones(self.n_obs, bool) if cells is None else _select.mask(_select.settled(cells), self._shell.obs, "cells=")
