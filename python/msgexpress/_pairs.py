@@ -57,6 +57,13 @@ class PairwiseResult:
         self._at = {name: moments.names.index(g) for name, g in zip(self.groups, groups)}
 
     @property
+    def test(self) -> str:
+        """Which test it was, in words: ``Welch's t-test``."""
+        from ._rank import TESTS
+
+        return TESTS[self.params["method"]]
+
+    @property
     def pairs(self) -> list[tuple[str, str]]:
         """The ordered pairs: a group, and the reference that it is compared with."""
         return [(a, b) for a in self.groups for b in self.groups if a != b]

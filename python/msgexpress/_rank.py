@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: The tests in words.
-_TESTS = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test", "logreg": "logistic regression"}
+TESTS = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test", "logreg": "logistic regression"}
 
 #: scanpy's columns and their types.
 _COLUMNS = {
@@ -140,7 +140,7 @@ class RankResult(RankPlots):
     @property
     def test(self) -> str:
         """Which test it was, in words: ``Welch's t-test``."""
-        return _TESTS[self.params["method"]]
+        return TESTS[self.params["method"]]
 
     def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, *, gene_symbols: str | None = None, **options: Any) -> str | None:
         """`to_df` as CSV, written to `path` or, without one, given as text. `gene_symbols` is as in `to_df`, and
@@ -384,7 +384,7 @@ def subtitle(params: dict[str, Any]) -> str:
     """What was asked for, in words."""
     values = "log1p of counts per 10,000" if params["transform"] == "log1p_cp10k" else "values as stored"
     if params["method"] == "logreg":
-        return f"{_TESTS['logreg']}, {values}"
+        return f"{TESTS['logreg']}, {values}"
     folds = ", Seurat's fold changes" if params.get("logfc") == "seurat" else ""
     least = "".join(f", {name} {params[name]:g}" for name in ("min_pct", "min_logfc", "min_cells") if params.get(name) is not None)
-    return f"{_TESTS[params['method']]}, {values}, {params['corr_method']}{folds}{least}"
+    return f"{TESTS[params['method']]}, {values}, {params['corr_method']}{folds}{least}"
