@@ -116,8 +116,9 @@ pairwise <- function(ds, groupby, groups = "all", transform, method = "t-test", 
 #' @param groupby The column that groups the cells of a sample, such as cell types; `NULL` for none.
 #' @param func `"sum"` or `"mean"`.
 #' @param min_cells Leaves out what has fewer cells.
-#' @return A list: `counts`, a matrix with genes as rows and a column per sample (and group), and `obs`, a data frame with
-#'   a row for each column: sample, group, `n_cells`, and what is the same in all of its cells. Sums of counts are exact.
+#' @return A list: `counts`, a matrix with genes as rows and a column per sample (and group), and `obs`, a data frame
+#'   with a row for each column: sample, group, `n_cells`, and what is the same in all of its cells. Sums of counts are
+#'   exact.
 #' @section Errors:
 #' `msgexpress_not_found` for a column that is not there; `msgexpress_invalid` where no cells are left.
 #' @examplesIf isTRUE(msgexpress::msgx_available())
