@@ -41,7 +41,10 @@ def refuse_others(function: str, others: dict[str, Any]) -> None:
 
 
 #: Names that are suggested for misspelt ones.
-_KNOWN = ("groupby", "method", "reference", "groups", "transform", "corr_method", "n_genes", "layer", "use_raw", "cells", "genes", "pts", "equal_var", "overlap")
+_KNOWN = (
+    *("groupby", "method", "reference", "groups", "transform", "corr_method", "n_genes", "layer", "use_raw", "cells", "genes", "pts", "equal_var", "overlap"),
+    *("gene_symbols", "min_pct", "min_logfc", "min_cells", "logfc"),
+)
 
 
 def chosen_layer(layer: str | None, use_raw: bool | None, origins: Mapping[str, str], name: str) -> str | None:

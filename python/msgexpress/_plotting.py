@@ -11,9 +11,10 @@ from skytether import InvalidError, NotFoundError
 
 from . import _draw_cells, _draw_groups, _picture, _quality, _select, _values
 from ._arguments import check_transform, chosen_layer
+from ._contrasts import Contrasts
 from ._hints import instead
 from ._picture import Look, Plot
-from ._testing import _REQUIRED, Testing, _say_transform
+from ._testing import _REQUIRED, _say_transform
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     Axes = matplotlib.axes.Axes | None
 
 
-class Plotting(Testing):
+class Plotting(Contrasts):
     """The plots of a data set.
 
     They read what they show and no more: dot plots and heat maps of groups take means and shares that the drives

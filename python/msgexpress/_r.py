@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ._dataset import Dataset
+    from ._pairs import PairwiseResult
     from ._db import MsgExpress
     from ._rank import RankResult
 
@@ -117,7 +118,7 @@ def cell_names(ds: Dataset) -> list[str]:
     return [str(name) for name in ds.obs_names]
 
 
-def told_of_ranks(result: RankResult) -> dict[str, Any]:
+def told_of_ranks(result: RankResult | PairwiseResult) -> dict[str, Any]:
     """What a result of a test says besides its numbers."""
     return {
         "dataset": result.dataset,
@@ -127,6 +128,21 @@ def told_of_ranks(result: RankResult) -> dict[str, Any]:
         "receipt": result.receipt.to_dict(),
         "tree": str(result.receipt),
     }
+
+
+def parts_of_bulk(result: anndata.AnnData) -> dict[str, Any]:
+    """The `values` (doubles, genes as rows) and the `obs` of a result of `Dataset.pseudobulk`.
+
+    Raises
+    ------
+    UnsupportedError
+        A sum is beyond what a double holds exactly.
+    """
+    import pandas as pd
+
+    if result.X.size and np.abs(result.X).max() > _EXACT:
+        raise UnsupportedError("a sum is beyond 2^53, up to which R's doubles hold whole numbers exactly: take it from Python")
+    return {"values": dense(pd.DataFrame(result.X.T, index=result.var_names, columns=result.obs_names)), "obs": result.obs}
 
 
 def parts_of_pca(ds: Dataset, result: Any) -> dict[str, Any]:

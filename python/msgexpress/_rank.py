@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from skytether import InvalidError, NotFoundError, Receipt
 
+from . import _filters
 from ._hints import instead
 from ._rank_plots import RankPlots
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: The tests in words.
-_TESTS = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test"}
+TESTS = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test", "logreg": "logistic regression"}
 
 #: scanpy's columns and their types.
 _COLUMNS = {
@@ -52,14 +54,23 @@ class RankResult(RankPlots):
         self.dataset = dataset
         #: What ran where, and how little moved.
         self.receipt = receipt
+        #: That, and what ran after it where fold changes needed more than the test.
+        self.receipts = [receipt]
         #: What was asked for, `transform` included; the keys of scanpy's
         #: ``uns["rank_genes_groups"]["params"]`` and ``transform``.
         self.params = params
         self._n_genes, self._double, self._pts = n_genes, double, pts
         # The genes' names by number; their ids and those ids' var column, where names are not enough; any var column.
         self._genes, self._ids, self._var = genes, ids, var
+        #: The var column whose names tables and plots have, unless they are asked for another one.
+        self._symbols: str | None = None
+        table = pa.table(ranked)
         # A batch per group, all of them with every gene.
-        self._ranked: dict[str, pa.RecordBatch] = {batch.column("group")[0].as_py(): batch for batch in pa.table(ranked).to_batches()}
+        self._ranked: dict[str, pa.RecordBatch] = {batch.column("group")[0].as_py(): batch for batch in table.to_batches()}
+        #: Columns of tables: a regression has scores only.
+        self._labels = [label for label in _COLUMNS if label in table.column_names]
+        #: By group where genes are left out: places in its batch, and which of them are shown.
+        self._picked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         known = {g: i for i, g in enumerate(order or [])}
         #: The groups tested, in the order of the obs column's categories.
         self.groups: list[str] = sorted(self._ranked, key=lambda g: known.get(g, len(known)))
@@ -72,9 +83,9 @@ class RankResult(RankPlots):
         float32 as in scanpy, float64 from `Dataset.ttest`. Where genes share a name, or did before an ingest made
         their names unique, the var column with their ids (`gene_ids`) is next to `names`.
 
-        `gene_symbols` is a var column to have next to `names`, for example `feature_name` of CELLxGENE's files. It is
-        read from the data set: `NotFoundError` if there is no such column, `ConflictError` if the data set was
-        replaced.
+        `gene_symbols` is a var column to have next to `names`, for example `feature_name` of CELLxGENE's files; left
+        out, it is the one that the test was asked for. It is read from the data set: `NotFoundError` if there is no
+        such column, `ConflictError` if the data set was replaced.
         """
         import pandas as pd
 
@@ -94,13 +105,15 @@ class RankResult(RankPlots):
 
         genes = np.concatenate([self._values(name, "gene_id") for name in chosen]) if chosen else np.zeros(0, np.int64)
         more = {} if self._ids is None else {self._ids[0]: self._ids[1][genes]}
+        gene_symbols = gene_symbols or self._symbols
         if gene_symbols is not None:
             if self._var is None:
                 raise InvalidError("this result has no data set to take gene_symbols from")
             more[gene_symbols] = self._var(gene_symbols)[genes]
-        columns = {"names": joined("names", object), **more, **{label: joined(label, self._kind(label)) for label in _COLUMNS if label != "names"}}
-        columns["pct_nz_group"] = joined("pct_nz_group", np.float64)
-        columns["pct_nz_reference"] = joined("pct_nz_reference", np.float64)
+        columns = {"names": joined("names", object), **more, **{label: joined(label, self._kind(label)) for label in self._labels if label != "names"}}
+        if self._has_tests:
+            columns["pct_nz_group"] = joined("pct_nz_group", np.float64)
+            columns["pct_nz_reference"] = joined("pct_nz_reference", np.float64)
         if len(chosen) > 1:
             # In the type that pandas keeps codes in, so that it need not convert and check them.
             codes = np.repeat(np.arange(len(chosen), dtype=np.min_scalar_type(-len(chosen))), lengths)
@@ -127,7 +140,7 @@ class RankResult(RankPlots):
     @property
     def test(self) -> str:
         """Which test it was, in words: ``Welch's t-test``."""
-        return _TESTS[self.params["method"]]
+        return TESTS[self.params["method"]]
 
     def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, *, gene_symbols: str | None = None, **options: Any) -> str | None:
         """`to_df` as CSV, written to `path` or, without one, given as text. `gene_symbols` is as in `to_df`, and
@@ -145,18 +158,20 @@ class RankResult(RankPlots):
 
     def to_uns(self) -> dict[str, Any]:
         """What ``scanpy.tl.rank_genes_groups(..., pts=True)`` puts into ``adata.uns["rank_genes_groups"]``, so that
-        scanpy's plots and getters work on it; without the shares of cells, if the test was asked for ``pts=False``."""
+        scanpy's plots and getters work on it; without the shares of cells, if the test was asked for ``pts=False``.
+        Genes that a filter left out have the name NaN, as ``scanpy.tl.filter_rank_genes_groups`` has it."""
         import pandas as pd
 
         out: dict[str, Any] = {"params": dict(self.params)}
-        lengths = {len(self._column(g, "names")) for g in self.groups}
-        for label, kind in _COLUMNS.items():
-            records = np.empty(max(lengths, default=0), dtype=[(g, kind) for g in self.groups])
+        columns = {label: [self._record(g, label) for g in self.groups] for label in self._labels}
+        length = max(map(len, columns["names"]), default=0)
+        for label in self._labels:
+            records = np.empty(length, dtype=[(g, _COLUMNS[label]) for g in self.groups])
             # By position: numpy has no fields without a name, but a group may have none.
-            for g, called in zip(self.groups, records.dtype.names or ()):
-                records[called] = self._column(g, label)
+            for called, values in zip(records.dtype.names or (), columns[label]):
+                records[called] = values
             out[label] = records.view(np.recarray)
-        if not self._pts:
+        if not self._pts or not self._has_tests:
             return out
         index = self._genes[self._tested()]
         out["pts"] = pd.DataFrame({g: self._in_gene_order(g, "pct_nz_group") for g in self.groups}, index=index)
@@ -170,10 +185,47 @@ class RankResult(RankPlots):
     to_adata_uns = to_uns
 
     def top(self, n: int = 10) -> pd.DataFrame:
-        """The names of the `n` best genes of each group: a column per group."""
+        """The names of the `n` best genes of each group: a column per group. They are those of `gene_symbols`, if the
+        test was asked for these."""
         import pandas as pd
 
-        return pd.DataFrame({g: pd.Series(self._column(g, "names")[:n]) for g in self.groups})
+        names = self._shown_names()
+        return pd.DataFrame({g: pd.Series(names[self._values(g, "gene_id")[:n]], dtype=object) for g in self.groups})
+
+    def filter(self, *, min_in_group_fraction: float = 0.25, max_out_group_fraction: float = 0.5, min_fold_change: float = 1, compare_abs: bool = False) -> RankResult:
+        """The result without the genes that ``scanpy.tl.filter_rank_genes_groups`` leaves out, with its defaults. All
+        numbers stay as they are, corrected p-values as well; of a result with `n_genes`, genes are left out of these.
+
+        Parameters
+        ----------
+        min_in_group_fraction
+            Genes stay that more than this share of the group's cells have (0 to 1).
+        max_out_group_fraction
+            Genes stay that fewer than this share of the reference's cells have. scanpy takes all other cells here, even
+            where the reference is one group.
+        min_fold_change
+            Genes stay with a greater log2 fold change.
+        compare_abs
+            True: with a greater absolute one.
+
+        Raises
+        ------
+        InvalidError
+            A share is not within 0 and 1; the result is of a regression, which has neither shares nor fold changes.
+        """
+        self._check_tests("filter() compares")
+        _filters.share("min_in_group_fraction", min_in_group_fraction)
+        _filters.share("max_out_group_fraction", max_out_group_fraction)
+        _filters.number("min_fold_change", min_fold_change, -np.inf)
+        out = copy.copy(self)
+        out._picked = {}
+        for g in self.groups:
+            rows, shown = self._picked.get(g) or (np.arange(len(self._values(g, "gene_id"))), True)
+            folds = self._ranked[g].column("logfoldchanges").to_numpy().astype(_COLUMNS["logfoldchanges"])[rows]
+            inside, outside = (self._ranked[g].column(f"pct_nz_{which}").to_numpy()[rows] for which in ("group", "reference"))
+            stays = (inside > min_in_group_fraction) & (outside < max_out_group_fraction)
+            out._picked[g] = rows, shown & stays & ((np.abs(folds) if compare_abs else folds) > min_fold_change)
+        return out
 
     def plot_volcano(
         self, group: str | None = None, ax: matplotlib.axes.Axes | None = None, path: str | os.PathLike[str] | None = None, *, label: int = 12, lfc: float = 1.0, p: float = 0.05
@@ -206,6 +258,7 @@ class RankResult(RankPlots):
             raise InvalidError(f"p is {p!r}: the line of significance is at a p-value above 0 and at most 1")
         if not 0 <= lfc < np.inf:
             raise InvalidError(f"lfc is {lfc!r}: the lines of the fold change are at minus and plus a number that is not negative")
+        self._check_tests("a volcano plot shows")
         if group is None:
             if len(self.groups) != 1:
                 raise InvalidError(f"say which group: {', '.join(map(repr, self.groups))}")
@@ -229,6 +282,7 @@ class RankResult(RankPlots):
     def _rename(self, names: dict[str, str]) -> None:
         """Calls groups otherwise, and the reference, too."""
         self._ranked = {names.get(g, g): batch for g, batch in self._ranked.items()}
+        self._picked = {names.get(g, g): picked for g, picked in self._picked.items()}
         self.groups = [names.get(g, g) for g in self.groups]
         self.params["reference"] = names.get(self.params["reference"], self.params["reference"])
 
@@ -244,14 +298,60 @@ class RankResult(RankPlots):
         return text
 
     def _subtitle(self) -> str:
-        values = "log1p of counts per 10,000" if self.params["transform"] == "log1p_cp10k" else "values as stored"
-        return f"{self.test}, {values}, {self.params['corr_method']}"
+        return subtitle(self.params)
+
+    @property
+    def _has_tests(self) -> bool:
+        """Whether there are p-values, fold changes and shares of cells: a regression has scores alone."""
+        return len(self._labels) == len(_COLUMNS) or not self._ranked
+
+    def _check_tests(self, does: str) -> None:
+        if not self._has_tests:
+            raise InvalidError(f"{does} p-values and fold changes, and a logistic regression has scores only: use a t-test")
+
+    def _replace_folds(self, folds: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        """Other fold changes, by group: genes (numbers, ascending) and a value for each."""
+        import pyarrow as pa
+
+        for g, (genes, values) in folds.items():
+            batch = self._ranked[g]
+            at = np.searchsorted(genes, batch.column("gene_id").to_numpy())
+            self._ranked[g] = batch.set_column(batch.schema.get_field_index("logfoldchanges"), batch.schema.field("logfoldchanges"), pa.array(values[at]))
+
+    def _shown_names(self) -> np.ndarray:
+        """What tables call the genes, by number."""
+        return self._genes if self._symbols is None or self._var is None else self._var(self._symbols)
+
+    def _keep(self, filters: _filters.Filters, cells: Callable[[str], tuple[int, int]]) -> None:
+        """Shows only what passes `filters`, before `n_genes` cuts; `cells` gives the sizes of a group and its
+        reference."""
+        found = {}
+        for g, batch in self._ranked.items():
+            columns = (batch.column(label).to_numpy() for label in ("pct_nz_group", "pct_nz_reference", "logfoldchanges"))
+            passed = filters.passed(*columns, cells=lambda g=g: cells(g))
+            found[g] = np.flatnonzero(passed)[: self._n_genes], np.flatnonzero(~passed)
+        # scanpy's records are of one length: those of groups with fewer genes end with genes that were left out.
+        length = max((len(kept) for kept, _ in found.values()), default=0)
+        self._picked = {g: (np.r_[kept, lost][:length], np.arange(min(length, len(kept) + len(lost))) < len(kept)) for g, (kept, lost) in found.items()}
+
+    def _record(self, group: str, label: str) -> np.ndarray:
+        """A column of scanpy's records, genes that are left out among them."""
+        if group not in self._picked:
+            return self._column(group, label)
+        rows, shown = self._picked[group]
+        values = self._ranked[group].column("gene_id" if label == "names" else label).to_numpy()[rows]
+        return values.astype(self._kind(label), copy=False) if label != "names" else np.where(shown, self._genes[values], np.nan)
 
     def _values(self, group: str, column: str, everything: bool = False) -> np.ndarray:
         if group not in self._ranked:
             raise NotFoundError(f"there is no group {group!r} in this result: there are {', '.join(map(repr, self.groups)) or 'none'}{instead(group, self.groups)}")
         values = self._ranked[group].column(column).to_numpy()
-        return values if everything else values[: self._n_genes]
+        if everything:
+            return values
+        if group in self._picked:
+            rows, shown = self._picked[group]
+            return values[rows[shown]]
+        return values[: self._n_genes]
 
     def _kind(self, label: str) -> Any:
         return object if label == "names" else np.float64 if self._double else _COLUMNS[label]
@@ -264,7 +364,7 @@ class RankResult(RankPlots):
     def _frame_of_all(self, group: str) -> pd.DataFrame:
         import pandas as pd
 
-        columns = {"names": self._genes[self._values(group, "gene_id", True)]}
+        columns = {"names": self._shown_names()[self._values(group, "gene_id", True)]}
         for label in _COLUMNS:
             if label != "names":
                 columns[label] = self._values(group, label, True)
@@ -278,3 +378,13 @@ class RankResult(RankPlots):
     def _tested(self) -> np.ndarray:
         """The numbers of the genes that were tested, ascending."""
         return np.sort(self._values(self.groups[0], "gene_id", True)) if self.groups else np.arange(len(self._genes))
+
+
+def subtitle(params: dict[str, Any]) -> str:
+    """What was asked for, in words."""
+    values = "log1p of counts per 10,000" if params["transform"] == "log1p_cp10k" else "values as stored"
+    if params["method"] == "logreg":
+        return f"{TESTS['logreg']}, {values}"
+    folds = ", Seurat's fold changes" if params.get("logfc") == "seurat" else ""
+    least = "".join(f", {name} {params[name]:g}" for name in ("min_pct", "min_logfc", "min_cells") if params.get(name) is not None)
+    return f"{TESTS[params['method']]}, {values}, {params['corr_method']}{folds}{least}"

@@ -30,6 +30,7 @@ class RankPlots:
     params: dict[str, Any]
     _genes: np.ndarray
     _var: Any
+    _symbols: str | None
     #: The data set, its matrix, and what groups its cells: an obs column with `cells`, or names and codes.
     _origin: tuple[Plotting, str, Any] | None = None
 
@@ -61,7 +62,7 @@ class RankPlots:
         min_logfoldchange
             Leaves out genes with a smaller log2 fold change.
         gene_symbols
-            A var column with the names to show.
+            A var column with the names to show; left out, the one that the test was asked for.
 
         The others are those of `Dataset.plot_dotplot`.
 
@@ -141,12 +142,14 @@ class RankPlots:
             raise InvalidError("cells are in both sets of this test, and a plot shows each cell once: use plot_volcano(), or plots of the data set")
         ds, matrix, how = self._origin
         chosen = self.groups if groups is None else [self._name(g) for g in ([groups] if isinstance(groups, str) else groups)]
+        gene_symbols = gene_symbols or self._symbols
         names = self._genes if gene_symbols is None else self._var(gene_symbols)
         numbers: list[np.ndarray] = []
         sets, start = [], 0
         for g in chosen:
             found = self._values(g, "gene_id")
             if least is not None:
+                self._check_tests("min_logfoldchange compares")
                 found = found[self._values(g, "logfoldchanges") >= least]
             found = np.asarray(found[:n_genes], np.int64)
             if len(found):
@@ -165,6 +168,9 @@ class RankPlots:
         return ds, matrix, grouped, _values.Genes(flat, [str(names[i]) for i in flat], sets)
 
     def _name(self, group: Any) -> str:
+        raise NotImplementedError
+
+    def _check_tests(self, does: str) -> None:
         raise NotImplementedError
 
     def _values(self, group: str, column: str, everything: bool = False) -> np.ndarray:

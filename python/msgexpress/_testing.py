@@ -15,6 +15,8 @@ from skytether.errors import reworded
 
 from . import _features, _values
 from ._arguments import check_n_genes, check_transform, chosen_layer, chosen_method, one_name, refuse_others
+from ._asked import Asked, Cells
+from ._filters import Filters
 from ._hints import instead
 from ._stored import Stored
 
@@ -54,7 +56,7 @@ class Testing(Stored):
     def rank_genes_groups(
         self,
         groupby: str,
-        method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
+        method: Literal["t-test", "t-test_overestim_var", "student", "logreg"] = "t-test",
         reference: str = "rest",
         groups: Literal["all"] | Iterable[str] = "all",
         *,
@@ -65,6 +67,11 @@ class Testing(Stored):
         use_raw: bool | None = None,
         cells: Any = None,
         genes: Any = None,
+        gene_symbols: str | None = None,
+        min_pct: float | None = None,
+        min_logfc: float | None = None,
+        min_cells: int | None = None,
+        logfc: Literal["scanpy", "seurat"] = "scanpy",
         pts: bool = True,
         **others: Any,
     ) -> RankResult:
@@ -77,7 +84,8 @@ class Testing(Stored):
             The obs column that groups the cells. Cells without a value are in no group, but count as rest.
         method
             ``"t-test"`` (Welch), ``"t-test_overestim_var"`` (scanpy's, with the group's size for both),
-            ``"student"`` (equal variances).
+            ``"student"`` (equal variances), ``"logreg"`` (scanpy's logistic regression, of chosen `genes`: their values
+            are read here, and further arguments are those of ``sklearn.linear_model.LogisticRegression``).
         reference
             ``"rest"`` (each group against all other cells), or the group to compare with.
         groups
@@ -99,6 +107,16 @@ class Testing(Stored):
         genes
             The genes to test, as in `to_anndata`; None for all. P-values are corrected for these, and cells are
             normalised with all genes, as where scanpy normalises first and gets ``mask_var=``.
+        gene_symbols
+            A var column whose names the tables have next to `names`, and plots instead of them.
+        min_pct, min_logfc, min_cells
+            Shows only genes that at least this share of the cells, and this many cells, have in the group or in the
+            reference, and whose absolute log2 fold change is at least this: Seurat's ``min.pct``, ``logfc.threshold``
+            and ``min.cells.feature``. None for all genes. Numbers are the same with and without: p-values are corrected
+            for all genes that are tested, as in Seurat and as where scanpy filters after its test.
+        logfc
+            Which fold change: ``"scanpy"``, of means of logarithms, or ``"seurat"`` (v5), of means of what these are
+            logarithms of, with 1 added to each mean.
         pts
             False: `RankResult.to_uns` leaves the shares of cells out, as scanpy does by default.
 
@@ -117,14 +135,16 @@ class Testing(Stored):
         ConflictError
             The data set was replaced.
         """
-        refuse_others("rank_genes_groups", others)
+        if method != "logreg":
+            refuse_others("rank_genes_groups", others)
+        asked = Asked(logfc, gene_symbols, Filters(min_pct, min_logfc, min_cells))
         layer = chosen_layer(layer, use_raw, self._origins, self.name)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
         check_transform(transform)
         check_n_genes(n_genes)
         one_name(groupby, "groupby", "obs column")
-        method = chosen_method(method, METHODS)
+        method = chosen_method(method, (*METHODS, "logreg"))
         matrix, column = self._matrix(layer), self._column(groupby)
         self._check_not_empty(matrix)
         order = self._kept["categories"].get(groupby)
@@ -139,24 +159,18 @@ class Testing(Stored):
             raise InvalidError("there are no groups to test: name at least one, or say groups=\"all\"")
         if wanted is not None and reference != "rest" and all(g == reference for g in wanted):
             raise InvalidError(f"group {reference!r} is the reference itself: name another group to compare with it")
-        # scanpy squares float32 values in float32; Student's test is compared with scipy, which works in doubles.
-        single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
-        options: dict[str, Any] = {"method": method, "reference": None if reference == "rest" else reference, "groups": wanted, "correction": corr_method}
-        if cells is None:
-            spec = _internal.moments_spec(self.name, matrix, transform, column, None, single)
+        params = {"groupby": groupby, "reference": reference, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform}
+        if method == "logreg":
+            from . import _logreg
+
+            _check(corr_method, CORRECTIONS, "corr_method")
+            res = _logreg.rank(self, matrix, params, asked, self._codes(groupby, column, cells), wanted, genes, n_genes, others)
         else:
-            spec = _internal.moments_spec(self.name, matrix, transform, None, self._codes(groupby, column, cells), single)
-            options["without_last"] = True
-        res = self._rank(
-            spec,
-            matrix,
-            options,
-            {"groupby": groupby, "reference": reference, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
-            n_genes,
-            order,
-            genes=genes,
-            pts=pts,
-        )
+            try:
+                res = self._rank_groups(matrix, params, column, None if cells is None else self._codes(groupby, column, cells), wanted, n_genes, order, genes, pts)
+            except NotFoundError as e:
+                raise reworded(e, f"{e}; ds.pairwise({groupby!r}) compares every pair of groups") if reference == "pairwise" else e
+            asked.apply(res, self, matrix, lambda: Cells.against(*self._codes(groupby, column, cells), None if reference == "rest" else reference, outside=True))
         if order is None and {*res.groups} <= {"true", "false"} and self._is_boolean(column):
             res._rename({"true": "True", "false": "False"})
         if not res.groups:
@@ -180,6 +194,11 @@ class Testing(Stored):
         layer: str | None = None,
         use_raw: bool | None = None,
         genes: Any = None,
+        gene_symbols: str | None = None,
+        min_pct: float | None = None,
+        min_logfc: float | None = None,
+        min_cells: int | None = None,
+        logfc: Literal["scanpy", "seurat"] = "scanpy",
         overlap: bool = False,
         **others: Any,
     ) -> RankResult:
@@ -195,6 +214,7 @@ class Testing(Stored):
         equal_var
             True: Student's test. False: Welch's. None: the one that `method` says.
         method, transform, corr_method, n_genes, layer, use_raw, genes
+        gene_symbols, min_pct, min_logfc, min_cells, logfc
             As in `rank_genes_groups`; `transform` is required here, too.
         overlap
             Whether cells may be in both sets. The test takes the sets for independent, which they are not then:
@@ -210,6 +230,7 @@ class Testing(Stored):
 
         a, b = _select.settled(a), _select.settled(b)
         refuse_others("ttest", others)
+        asked = Asked(logfc, gene_symbols, Filters(min_pct, min_logfc, min_cells))
         layer = chosen_layer(layer, use_raw, self._origins, self.name)
         method = chosen_method(method, METHODS)
         if equal_var is not None:
@@ -249,6 +270,7 @@ class Testing(Stored):
             double=True,
             genes=genes,
         )
+        asked.apply(res, self, matrix, lambda: Cells(names, codes, lambda _: ([0, 2], [1, 2]) if both.any() else ([0], [1])))
         res._origin = None if both.any() else (self, matrix, (names, codes))
         return res
 
@@ -267,6 +289,28 @@ class Testing(Stored):
             some = "" if count == 1 else f" ({first!r} is the first)"
             raise InvalidError(f"{told} in both sets{some}, and a t-test compares independent ones: leave such cells out of one of them, or say overlap=True to mean it")
         return both
+
+    def _rank_groups(
+        self,
+        matrix: str,
+        params: dict[str, Any],
+        column: str,
+        codes: tuple[list[str], np.ndarray] | None,
+        wanted: list[str] | None,
+        n_genes: int | None,
+        order: list[str] | None,
+        genes: Any,
+        pts: bool,
+    ) -> RankResult:
+        """Tests the groups of the obs column that SQL calls `column`, or of `codes`, whose last group takes no part."""
+        # scanpy squares float32 values in float32; Student's test is compared with scipy, which works in doubles.
+        single = params["method"] != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
+        reference = None if params["reference"] == "rest" else params["reference"]
+        options: dict[str, Any] = {"method": params["method"], "reference": reference, "groups": wanted, "correction": params["corr_method"]}
+        if codes is not None:
+            options["without_last"] = True
+        spec = _internal.moments_spec(self.name, matrix, params["transform"], column if codes is None else None, codes, single)
+        return self._rank(spec, matrix, options, params, n_genes, order, genes=genes, pts=pts)
 
     def _rank(
         self,
@@ -303,7 +347,6 @@ class Testing(Stored):
                 raise self._with_names(e, matrix, params["transform"]) from e
         if names is None:
             names = self._gene_names[matrix] = _names_of(ranked)
-        column = self._kept.get("gene_ids", {}).get(matrix)
         return RankResult(
             self.name,
             ranked,
@@ -314,9 +357,14 @@ class Testing(Stored):
             double,
             names,
             pts,
-            ids=None if column is None else (column, self._var_column(matrix, column)),
+            ids=self._ids(matrix),
             var=lambda column: self._var_column(matrix, column),
         )
+
+    def _ids(self, matrix: str) -> tuple[str, np.ndarray] | None:
+        """The var column with the ids of genes whose names repeat, and the ids; None where names are enough."""
+        column = self._kept.get("gene_ids", {}).get(matrix)
+        return None if column is None else (column, self._var_column(matrix, column))
 
     def _var_column(self, matrix: str, column: str) -> np.ndarray:
         """A var column of the genes of `matrix`, by number."""
@@ -355,11 +403,11 @@ class Testing(Stored):
         return some
 
     def _codes(self, groupby: str, column: str, cells: Any) -> tuple[list[str], np.ndarray]:
-        """Groups by number for `cells` alone: names, and for each cell the number of its group; the last group has the
-        cells that take no part, and -1 are cells without a value."""
+        """Groups by number for `cells` alone (None for all): names, and for each cell the number of its group; the last
+        group has the cells that take no part, and -1 are cells without a value."""
         from . import _select
 
-        part = _select.mask(_select.settled(cells), self._shell.obs, "cells=")
+        part = np.ones(self.n_obs, bool) if cells is None else _select.mask(_select.settled(cells), self._shell.obs, "cells=")
         if not part.any():
             raise InvalidError("there are no cells to test: cells= chooses none")
         named = self.fleet.sql(f"SELECT arrow_cast({_quoted(column)}, 'Utf8') AS g FROM {self.table('obs')}").to_arrow().column(0).combine_chunks().dictionary_encode()

@@ -105,6 +105,12 @@ _IN_THE_SHELL = {
     "against=": "--against ",
     "min_genes=": "--min-genes ",
     "where=": "--where ",
+    'logfc="seurat"': "--logfc seurat",
+    'logfc="scanpy"': "--logfc scanpy",
+    "leave logfc= and min_...= out": "leave --logfc and --min-... out",
+    "cells=, genes= or min_cells=": "--min-cells",
+    " genes=": " --genes",
+    'func="mean"': "--func mean",
 }
 
 
@@ -204,6 +210,7 @@ def _info(a: argparse.Namespace) -> int:
 
 
 def _de(a: argparse.Namespace) -> int:
+    from . import _cli_tests
     from ._text import write_frame
 
     if a.volcano:
@@ -225,6 +232,7 @@ def _de(a: argparse.Namespace) -> int:
             n_genes=shown,
             layer=a.layer,
             transform=None if a.transform == "none" else a.transform,
+            **_cli_tests.options(a, _listed),
         )
         if a.volcano and _is_picture(a.volcano) and len(res.groups) != 1:
             raise _InTheWay(f"{len(res.groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
@@ -235,7 +243,8 @@ def _de(a: argparse.Namespace) -> int:
         if a.top is None and shown is not None and ds.n_vars > shown:
             print(f"The {shown} best genes of each group: --top all shows all of them, --top N shows N.", file=sys.stderr)
         if a.receipt:
-            print(res.receipt, file=sys.stderr)
+            for receipt in res.receipts:
+                print(receipt, file=sys.stderr)
         if a.volcano:
             for path in _volcanoes(res, a.volcano):
                 print(f"drew {path}", file=sys.stderr)
@@ -433,7 +442,7 @@ def _file_names(groups: list[str]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import _cli_across, _cli_plots, _cli_steps
+    from . import _cli_across, _cli_plots, _cli_steps, _cli_tests
 
     parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
     parser.add_argument("-V", "--version", action="version", version=f"msgx {_version()}")
@@ -491,7 +500,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
     p.add_argument("--reference", default="rest", metavar="GROUP", help="the group to compare with (default: all other cells)")
     p.add_argument("--group", action="append", metavar="GROUP", help="test just this group; may be repeated")
-    p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="Welch's test (default), scanpy's variant, or Student's")
+    p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student", "logreg"), help="Welch's test (default), scanpy's variant, Student's, or a logistic regression of --genes")
     p.add_argument("--transform", choices=("log1p_cp10k", "none"), help="log1p_cp10k for raw counts, none for values normalised already (required)")
     p.add_argument("--correction", default="benjamini-hochberg", choices=("benjamini-hochberg", "bonferroni"), help="how p-values are corrected for the number of genes (default: %(default)s)")
     p.add_argument("--layer", metavar="NAME", help="another matrix than the main one")
@@ -500,6 +509,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
     p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf, .jpg and what else matplotlib writes) for one group, else one per group in DIR")
 
+    _cli_tests.add_options(p)
+    _cli_tests.add(command, sys.modules[__name__])
     _cli_plots.add(commands, command, sys.modules[__name__])
     _cli_steps.add(commands, command, sys.modules[__name__])
     _cli_across.add(commands, command, sys.modules[__name__])

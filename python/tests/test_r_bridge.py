@@ -204,3 +204,13 @@ def test_without_r_its_tests_say_that_they_did_not_run(asked: str, status: int, 
     done = subprocess.run([script], env={"PATH": str(tmp_path), "SKYTETHER_R": asked}, capture_output=True, text=True, timeout=60)
     assert done.returncode == status, done.stderr
     assert "DID NOT RUN: there is no R here" in done.stderr and "apt-get install --no-install-recommends r-base-core" in done.stderr
+
+
+def test_sums_that_doubles_do_not_hold_are_refused(ds: msgexpress.Dataset) -> None:
+    bulk = ds.pseudobulk("type")
+    parts = _r.parts_of_bulk(bulk)
+    assert parts["values"]["dim"] == [40, 3] and parts["values"]["columns"] == list(bulk.obs_names) and parts["obs"] is bulk.obs
+    assert numbers(parts["values"], np.float64) == bulk.X.ravel().tolist()
+    bulk.X[0, 0] = 2**53 + 1
+    with pytest.raises(UnsupportedError, match="beyond 2\\^53"):
+        _r.parts_of_bulk(bulk)

@@ -70,6 +70,73 @@ ttest <- function(ds, a, b, equal_var = NULL, method = "t-test", transform, corr
   ranks_of(ask(ds$python, "ttest", list(chosen_cells(ds, a), chosen_cells(ds, b)), kwargs), gene_symbols)
 }
 
+#' Every pair of groups
+#'
+#' Compares each group of cells with each other one. The drives look at the matrix once, however many pairs there are.
+#' The numbers of a pair are those of [rank_genes_groups()] with that group and that reference.
+#'
+#' @inheritParams rank_genes_groups
+#' @param groups Which groups to compare with each other, or `"all"`; others count nowhere.
+#' @param summary `TRUE`: a row per gene and group, with what holds against every other group.
+#' @return A data frame, best score of each pair first: `group`, `reference` (factors), and the columns of
+#'   [rank_genes_groups()]. With `summary`, `group`, `names`, `min_score` (the least score over all references),
+#'   `min_reference`, `min_logfoldchange`, `max_pval_adj`, `pct_nz_group`, `max_pct_nz_reference`.
+#' @section Errors:
+#' `msgexpress_invalid` where there are fewer than two groups, or as in [rank_genes_groups()].
+#' @examplesIf isTRUE(msgexpress::msgx_available())
+#' db <- msgx_open(file.path(tempdir(), "fleet"))
+#' values <- matrix(rpois(800, 2), 20, 40, dimnames = list(paste0("gene", 1:20), paste0("cell", 1:40)))
+#' cells <- data.frame(type = factor(rep(c("B", "NK"), 20)))
+#' ds <- ingest(db, values, "lab/first", obs = cells, replace = TRUE)
+#' head(pairwise(ds, "type", transform = "log1p_cp10k"), 3)
+#' close(db)
+#' @export
+pairwise <- function(ds, groupby, groups = "all", transform, method = "t-test", n_genes = NULL, layer = NULL, cells = NULL, genes = NULL,
+                     summary = FALSE, ...) {
+  check_dataset(ds)
+  kwargs <- c(
+    given(groups = texts(groups), method = method, n_genes = whole(n_genes), layer = layer, cells = chosen_cells(ds, cells), genes = chosen_genes(ds, genes, layer)),
+    if (!missing(transform)) list(transform = transform),
+    others(...)
+  )
+  result <- ask(ds$python, "pairwise", list(check_text(groupby, "groupby")), kwargs)
+  told <- reticulate::py_to_r(ask(NULL, "told_of_ranks", list(result)))
+  structure(frame_of(ask(result, if (isTRUE(summary)) "summary" else "to_df"), named = FALSE),
+    groups = as.character(told$groups), test = told$test, params = told$params, receipt = structure(told$receipt, tree = told$tree, class = "msgx_receipt")
+  )
+}
+
+#' Sums per sample and group
+#'
+#' Adds up the stored values of each sample's cells, or of each sample's cells of each group: what DESeq2 and edgeR
+#' take. The drives do the work.
+#'
+#' @inheritParams rank_genes_groups
+#' @param sample The column of [obs()] with the samples.
+#' @param groupby The column that groups the cells of a sample, such as cell types; `NULL` for none.
+#' @param func `"sum"` or `"mean"`.
+#' @param min_cells Leaves out what has fewer cells.
+#' @return A list: `counts`, a matrix with genes as rows and a column per sample (and group), and `obs`, a data frame
+#'   with a row for each column: sample, group, `n_cells`, and what is the same in all of its cells. Sums of counts are
+#'   exact.
+#' @section Errors:
+#' `msgexpress_not_found` for a column that is not there; `msgexpress_invalid` where no cells are left.
+#' @examplesIf isTRUE(msgexpress::msgx_available())
+#' db <- msgx_open(file.path(tempdir(), "fleet"))
+#' values <- matrix(rpois(800, 2), 20, 40, dimnames = list(paste0("gene", 1:20), paste0("cell", 1:40)))
+#' cells <- data.frame(donor = factor(rep(c("a", "b"), 20)))
+#' ds <- ingest(db, values, "lab/first", obs = cells, replace = TRUE)
+#' bulk <- pseudobulk(ds, "donor")
+#' # DESeq2::DESeqDataSetFromMatrix(bulk$counts, bulk$obs, ~ condition)
+#' close(db)
+#' @export
+pseudobulk <- function(ds, sample, groupby = NULL, layer = NULL, func = "sum", min_cells = 0, ...) {
+  check_dataset(ds)
+  kwargs <- c(given(groupby = groupby, layer = layer, func = func, min_cells = whole(min_cells)), others(...))
+  parts <- ask(NULL, "parts_of_bulk", list(ask(ds$python, "pseudobulk", list(check_text(sample, "sample")), kwargs)))
+  list(counts = dense_of(parts$get("values")), obs = frame_of(parts$get("obs")))
+}
+
 # The data frame of a result, with what it was asked for.
 ranks_of <- function(result, gene_symbols) {
   frame <- frame_of(ask(result, "to_df", kwargs = given(gene_symbols = gene_symbols)), named = FALSE)

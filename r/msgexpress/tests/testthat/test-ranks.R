@@ -45,6 +45,50 @@ test_that("its options mean what they mean in Python", {
   expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k"), "gene_ids"))
 })
 
+test_that("filters, fold changes and regressions pass through by name", {
+  ds <- test_dataset()
+  found <- rank_genes_groups(ds, "type", transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10, logfc = "seurat")
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10L, logfc = "seurat")))
+  expect_lt(nrow(found), 120L)
+  expect_identical(attr(found, "params")$logfc, "seurat")
+  two <- ttest(ds, list(type = "B"), list(type = "NK"), transform = "log1p_cp10k", logfc = "seurat", min_pct = 0.4)
+  expect_same_ranks(two, in_python(ds, "ttest", list(list(type = "B"), list(type = "NK")), list(transform = "log1p_cp10k", logfc = "seurat", min_pct = 0.4)))
+  found <- rank_genes_groups(ds, "type", method = "logreg", genes = 1:5, transform = "log1p_cp10k", max_iter = 500)
+  wanted <- in_python(ds, "rank_genes_groups", list("type"), list(method = "logreg", genes = as.list(0:4), transform = "log1p_cp10k", max_iter = 500L))
+  expect_identical(names(found), c("group", "names", "scores"))
+  expect_identical(as.character(found$names), as.character(wanted$names))
+  expect_close(found$scores, wanted$scores)
+})
+
+test_that("pairs equal rank_genes_groups with that reference", {
+  ds <- test_dataset()
+  found <- pairwise(ds, "type", transform = "log1p_cp10k")
+  expect_identical(nrow(found), 240L)
+  some <- found[found$group == "B" & found$reference == "NK", ]
+  wanted <- rank_genes_groups(ds, "type", groups = "B", reference = "NK", transform = "log1p_cp10k")
+  expect_identical(some$names, wanted$names)
+  for (name in numbers) expect_close(some[[name]], wanted[[name]])
+  expect_s3_class(receipt(found), "msgx_receipt")
+  least <- pairwise(ds, "type", c("B", "NK"), transform = "log1p_cp10k", summary = TRUE, n_genes = 4, min_pct = 0.1)
+  expect_identical(dim(least), c(8L, 8L))
+  expect_identical(least$names[least$group == "B"], some$names[1:4])
+  expect_error(pairwise(ds, "type", "B", transform = "log1p_cp10k"), class = "msgexpress_invalid")
+})
+
+test_that("pseudobulk has the sums of the counts", {
+  ds <- test_dataset()
+  bulk <- pseudobulk(ds, "type", "ok", min_cells = 2)
+  values <- as.matrix(counts(ds))
+  cells <- obs(ds)
+  expect_identical(colnames(bulk$counts), rownames(bulk$obs))
+  expect_identical(sum(bulk$obs$n_cells), 60L)
+  for (at in seq_len(nrow(bulk$obs))) {
+    mine <- as.character(cells$type) == as.character(bulk$obs$type[at]) & cells$ok == bulk$obs$ok[at]
+    expect_identical(bulk$counts[, at], rowSums(values[, mine]))
+  }
+  expect_error(pseudobulk(ds, "typ"), class = "msgexpress_not_found")
+})
+
 test_that("ttest equals Python's to 1e-12", {
   ds <- test_dataset()
   found <- ttest(ds, list(type = "B"), list(type = c("NK", "T"), ok = TRUE), transform = "log1p_cp10k")

@@ -1,0 +1,115 @@
+"""Numbers of groups of cells for every gene: moments from one look at a matrix, and sums of values that stream by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable
+
+import numpy as np
+
+from skytether import CorruptError, InvalidError, Receipt, _internal
+
+from . import _export
+
+if TYPE_CHECKING:
+    from ._testing import Testing
+
+#: Groups by the obs column that SQL knows, or names and for each cell the number of its group (-1: in none).
+Groups = str | tuple[list[str], np.ndarray]
+#: Entries (genes times groups) that one query computes; more are computed in several queries of fewer genes each.
+MOST_ENTRIES = 1 << 24
+
+
+@dataclass
+class GroupMoments:
+    """Of each gene (row) and group (column; the last one has the cells in no group), over the group's cells."""
+
+    names: list[str]
+    #: The genes' numbers, ascending.
+    genes: np.ndarray
+    #: Cells of each group.
+    n: np.ndarray
+    #: Cells with a value other than zero.
+    nnz: np.ndarray
+    mean: np.ndarray
+    #: Sums of squared differences from the mean.
+    m2: np.ndarray
+    receipt: Receipt
+
+
+def moments(ds: Testing, matrix: str, transform: str | None, groups: Groups, genes: np.ndarray | None = None, single: bool = False) -> GroupMoments:
+    """Moments of `genes` (numbers, ascending; None for all), computed by the drives in one look at the matrix.
+
+    `single`: values are squared in float32, as scanpy does.
+
+    Raises
+    ------
+    InvalidError
+        A value that the transform can't take.
+    """
+    column, codes = (groups, None) if isinstance(groups, str) else (None, groups)
+    spec = _internal.moments_spec(ds.name, matrix, transform, column, codes, single).replace("'", "''")
+    with ds._unchanged():
+        try:
+            query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(matrix + '_rows')}{_export._where(genes)} GROUP BY gene_id")
+            rows = query.to_arrow()
+        except InvalidError as e:
+            raise ds._with_names(e, matrix, transform) from e
+    numbers = rows.column("gene_id").to_numpy().astype(np.int64)
+    entries = rows.column("m").combine_chunks()
+    flat = entries.flatten()
+    width = len(flat) // max(len(numbers), 1)
+    if (np.diff(entries.offsets.to_numpy()) != width).any():
+        raise CorruptError(f"{ds.name}: genes of {matrix} have different groups")
+    order = np.argsort(numbers)
+    if genes is not None:
+        # Of many genes a query names the first and the last only.
+        order = order[np.isin(numbers[order], genes)]
+
+    def part(name: str, kind: Any) -> np.ndarray:
+        return flat.field(name).to_numpy(zero_copy_only=False).reshape(len(numbers), width)[order].astype(kind, copy=False)
+
+    n = part("n", np.int64)
+    return GroupMoments(
+        [str(name) for name in flat.field("group")[: max(width - 1, 0)].to_pylist()],
+        numbers[order],
+        n[0] if len(n) else np.zeros(width, np.int64),
+        part("nnz", np.int64),
+        part("mean", np.float64),
+        part("m2", np.float64),
+        query.receipt,
+    )
+
+
+def streamed(
+    ds: Testing, matrix: str, codes: np.ndarray, groups: int, genes: np.ndarray | None, value: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+) -> tuple[np.ndarray, Receipt]:
+    """Sums of each gene (row) over each group's cells (column; the last one has the cells whose code is -1).
+
+    The values move here, batch by batch, and only the sums are kept. `value` makes of stored values (float64) and their
+    cells what is added up, in float64; without it, integers are added as they are, and exactly.
+    """
+    import pyarrow as pa
+
+    shape = ds._kept["matrices"][matrix]["shape"][1] if genes is None else len(genes)
+    to = _export._renumber(genes, ds._kept["matrices"][matrix]["shape"][1])
+    width = groups + 1
+    # The number -1 is the last column's.
+    sums = np.zeros(shape * width, np.int64 if value is None else np.float64)
+    with ds._unchanged():
+        query = ds.fleet.sql(f"SELECT gene_id, block, idx, val FROM {ds.table(matrix + '_rows')}{_export._where(genes)}")
+        for batch in pa.RecordBatchReader.from_stream(query):
+            row, batch = _export._wanted(batch, to)
+            bounds, cells, values = _export._entries(batch.column(2), batch.column(3))
+            if not len(cells):
+                continue
+            first = int(row.min())
+            at = np.repeat((row - first) * width, np.diff(bounds)) + codes[cells] % width
+            weights = values.astype(np.float64) if value is None else value(values.astype(np.float64), cells)
+            found = np.bincount(at, weights=weights)
+            # Sums of integers are exact in a float64 up to 2^53.
+            if value is None and found.max() >= 2**53:
+                np.add.at(sums, first * width + at, values.astype(np.int64))
+                continue
+            sums[first * width : first * width + len(found)] += found.astype(sums.dtype, copy=False)
+    return sums.reshape(shape, width), query.receipt
