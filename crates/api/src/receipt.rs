@@ -62,6 +62,9 @@ pub struct DriveReceipt {
     /// Bytes of other drives that this was made from: read for it, or for the query as well.
     #[serde(default)]
     pub bytes_decoded: u64,
+    /// Whether a sub-plan was answered from a result that it had kept.
+    #[serde(default)]
+    pub cached: bool,
     /// What its parent processed in its place: the host, or an aggregator.
     #[serde(default, skip_serializing_if = "ParentWork::is_none")]
     pub above: ParentWork,
@@ -99,6 +102,7 @@ impl DriveReceipt {
         add(&mut self.slices_decoded, a.slices_decoded);
         add(&mut self.slices_within, a.slices_within);
         add(&mut self.bytes_decoded, a.bytes_decoded);
+        self.cached |= a.cached;
         self.above.add(a.above);
         for one in &a.indexes {
             match self.indexes.iter_mut().find(|own| own.name == one.name) {
@@ -315,6 +319,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
         let rung = match d.rung {
             // All of it where the drive was gone before, a part where it went in the middle.
             Some(_) if d.served_by_fallback.is_some() => "not all of it ran here",
+            _ if d.cached => "answered from kept results",
             // What the host kept is reported above.
             Some(PushdownLevel::Full) if kept => "its whole sub-plan ran here",
             Some(PushdownLevel::Full) => "everything ran here",
@@ -326,7 +331,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
         if d.slices_pruned > 0 {
             unread.push(format!("{} skipped", d.slices_pruned));
         }
-        if d.slices_told > 0 {
+        if d.slices_told > 0 && !d.cached {
             unread.push(format!("{} told by metadata", d.slices_told));
         }
         let unread = if unread.is_empty() { String::new() } else { format!(" ({})", unread.join(", ")) };

@@ -235,7 +235,13 @@ fn of_drive(a: &Annotation) -> Branch {
     if let Some(rows) = a.rows_read {
         more.push(format!("{rows} rows read"));
     }
-    let told = if a.slices_told > 0 { format!(", {} told by metadata", a.slices_told) } else { String::new() };
+    let told = if a.cached {
+        ", all others in a kept result".to_owned()
+    } else if a.slices_told > 0 {
+        format!(", {} told by metadata", a.slices_told)
+    } else {
+        String::new()
+    };
     more.push(match a.slices_total {
         Some(total) => format!("{} of {total} slices read, {} pruned{told}", a.slices, a.slices_pruned),
         None => format!("{} slices read, {} pruned{told}", a.slices, a.slices_pruned),

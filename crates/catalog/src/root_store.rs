@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use skytether_common::{Context, DatasetName, Detail, Error, Generation, Key, Kind, PartitionName, Result};
-use skytether_device::{Cse, Storage};
+use skytether_device::{Cse, Storage, kept};
 use skytether_runtime::within;
 use skytether_store::{Expect, Op};
 use strsim::levenshtein;
@@ -275,7 +275,11 @@ impl Catalog {
                 let garbage = match named.get(&partition.dataset) {
                     None => true,
                     Some(None) => false,
-                    Some(Some(keys)) => !keys.contains(&(id, partition.key()?.as_str().to_owned())),
+                    // What a drive keeps of a partition's results stays as long as the partition.
+                    Some(Some(keys)) => {
+                        let named = kept::of_partition(&partition).unwrap_or(partition);
+                        !keys.contains(&(id, named.key()?.as_str().to_owned()))
+                    }
                 };
                 if garbage {
                     batch.push(Op::Delete { key: entry.key, expect: Expect::Any });

@@ -146,6 +146,9 @@ pub struct Annotation {
     /// Bytes of other drives that this was made from: read for it, or for the query as well.
     #[serde(skip_serializing_if = "is_none")]
     pub bytes_decoded: u64,
+    /// Whether the answer is a result that the CSE had kept ([`crate::kept`]).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cached: bool,
     /// The indexes that were used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexNote>,
@@ -189,6 +192,7 @@ impl Annotation {
         self.slices_decoded = sum(self.slices_decoded, other.slices_decoded);
         self.slices_within = sum(self.slices_within, other.slices_within);
         self.bytes_decoded = sum(self.bytes_decoded, other.bytes_decoded);
+        self.cached |= other.cached;
         self.above.add(other.above);
         if self.operators.is_empty() {
             self.operators = other.operators;

@@ -8,6 +8,7 @@
 //! - [`Layer`] is a CSE that does some things differently from the one that it wraps.
 //! - [`FaultReporter`] takes reports of a caller about a CSE.
 //! - [`StorageOnly`] is the smallest CSE, over any store.
+//! - [`kept`] has names and bytes of results that a CSE keeps.
 //!
 //! Invariant: a method that is not among a CSE's capabilities answers `Unsupported`. Functions of [`negotiate`] ask
 //! first, and take another way. This crate has no transport and no query engine: `skytether-flight-drive` is the
@@ -44,6 +45,7 @@ pub mod conform;
 pub mod cse;
 pub mod delivery;
 pub mod faults;
+pub mod kept;
 pub mod layer;
 pub mod negotiate;
 pub mod program;

@@ -42,6 +42,9 @@ pub struct SubPlan {
     pub tables: BTreeMap<String, Bytes>,
     /// Rows per batch that the sender would like.
     pub batch_rows: u32,
+    /// Whether the CSE may answer from a result that it kept, and keep this one ([`crate::kept`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
 }
 
 impl SubPlan {

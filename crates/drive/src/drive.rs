@@ -25,6 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::executor::{ExecutionContext, Executor, SubstraitExecutor};
 use crate::indexes::{Builder, IndexContext};
+use crate::kept::KeptResults;
 use crate::shared_reads::SharedReads;
 use crate::throttle::{Device, SlowDisk, tag_device};
 
@@ -40,6 +41,9 @@ const MAX_LOAD: f64 = 32.0;
 
 /// The share of a disk that indexes leave free, unless said otherwise.
 const INDEX_FREE: f64 = 0.02;
+
+/// Bytes for kept results, unless said otherwise: some forty results of 20,000 genes and a dozen groups.
+const KEPT_BYTES: u64 = 64 << 20;
 
 /// The largest share (one in this many) of a drive's memory for searches of indexes: the rest is for the rows that they
 /// find.
@@ -67,13 +71,15 @@ pub struct DriveOptions {
     pub max_load: f64,
     /// The share of its disk that a drive's indexes leave free: where less is, they are dropped.
     pub index_free: f64,
+    /// Bytes of its store that results may take which the drive keeps to answer the same sub-plan again; 0: none.
+    pub kept_bytes: u64,
     /// The device that the drive emulates; `None`: none, at the machine's own speed.
     pub device: Option<Device>,
 }
 
 impl Default for DriveOptions {
     fn default() -> Self {
-        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, max_load: MAX_LOAD, index_free: INDEX_FREE, device: None }
+        Self { memory_limit: 512 << 20, threads: 1, max_concurrent: 4, max_load: MAX_LOAD, index_free: INDEX_FREE, kept_bytes: KEPT_BYTES, device: None }
     }
 }
 
@@ -104,6 +110,7 @@ pub struct Drive {
     shared: Arc<SharedReads>,
     /// By the kinds of programs that they run.
     executors: BTreeMap<ProgramKind, Arc<dyn Executor>>,
+    kept: Arc<KeptResults>,
     context: ExecutionContext,
     /// What annotations call the device.
     device: Option<String>,
@@ -163,18 +170,19 @@ impl Drive {
             leave_free: options.index_free,
         };
         let indexes = Arc::new(Builder::begin(open.as_ref(), context));
+        let kept = Arc::new(KeptResults::begin(open.as_ref(), Arc::clone(&store), options.kept_bytes));
         let epochs = EPOCHS.saturating_mul(u32::try_from(options.max_concurrent).unwrap_or(u32::MAX));
         let sessions = Sessions::new(Arc::clone(&engine), info.memory_limit, device.clone(), Bounds { epochs, load: options.max_load });
         let context = ExecutionContext { name: info.name.clone(), store: Arc::clone(&store), memory: pool, turns: Arc::clone(engine.turns()), processor };
         let mut executors: BTreeMap<ProgramKind, Arc<dyn Executor>> = BTreeMap::new();
-        let substrait: Arc<dyn Executor> = Arc::new(SubstraitExecutor { engine, sessions, profile });
+        let substrait: Arc<dyn Executor> = Arc::new(SubstraitExecutor { engine, sessions, profile, kept: Arc::clone(&kept) });
         for executor in std::iter::once(substrait).chain(more) {
             let kind = executor.kind();
             if executors.insert(kind, executor).is_some() {
                 return Err(Error::invalid(format!("{}: two executors run programs of kind {kind}; leave one out", info.name)));
             }
         }
-        Ok(Arc::new(Self { info, indexes, store, shared, executors, context, device }))
+        Ok(Arc::new(Self { info, indexes, store, shared, executors, kept, context, device }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -254,15 +262,21 @@ impl Storage for Drive {
 
     fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
         Box::pin(async move {
-            let indexes = Arc::clone(&self.indexes);
+            let (indexes, kept) = (Arc::clone(&self.indexes), Arc::clone(&self.kept));
             let apply = move |store: &dyn SliceStore| {
+                let full = |error: &Error| error.kind() == Kind::Exhausted;
+                // What can be made again goes first: kept results before indexes, which take longer.
                 let applied = match store.apply(batch.clone()) {
-                    // Indexes can be built again, so they go first.
-                    Err(error) if error.kind() == Kind::Exhausted && indexes.takes_space() && indexes.make_room(error.message()) => store.apply(batch.clone()),
+                    Err(error) if full(&error) && kept.takes_space() && kept.make_room() => store.apply(batch.clone()),
+                    applied => applied,
+                };
+                let applied = match applied {
+                    Err(error) if full(&error) && indexes.takes_space() && indexes.make_room(error.message()) => store.apply(batch.clone()),
                     applied => applied,
                 };
                 if applied.is_ok() {
                     indexes.changed(&batch);
+                    kept.changed(&batch);
                 }
                 applied
             };

@@ -11,15 +11,18 @@ use datafusion::execution::memory_pool::MemoryPool;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use skytether_common::Result;
+use skytether_device::kept::Identity;
 use skytether_device::{DeliveryStream, OpenReply, ProgramKind, SubPlan};
 use skytether_emulation::Processor;
-use skytether_engine::Engine;
 use skytether_engine::lane_pool::LanePool;
 use skytether_engine::session::Sessions;
 use skytether_engine::split_execution::Taken;
+use skytether_engine::{Engine, blocking_on};
 use skytether_scheduler::profile::Profile;
 use skytether_store::SliceStore;
 use tokio::sync::Semaphore;
+
+use crate::kept::{KeptResults, delivery};
 
 /// What a drive gives to its executors.
 #[derive(Debug, Clone)]
@@ -65,6 +68,18 @@ pub(crate) struct SubstraitExecutor {
     pub(crate) sessions: Arc<Sessions>,
     /// The emulated device, if there is one.
     pub(crate) profile: Option<Profile>,
+    pub(crate) kept: Arc<KeptResults>,
+}
+
+impl SubstraitExecutor {
+    /// The identity of the result of `plan`, if it is worth keeping; and that result, if it was kept.
+    async fn kept(&self, plan: &SubPlan, processor: Option<Arc<Processor>>) -> Result<(Option<Identity>, Option<DeliveryStream>)> {
+        let Some(of) = Identity::of(plan)? else { return Ok((None, None)) };
+        let (kept, key) = (Arc::clone(&self.kept), of.clone());
+        let found = blocking_on(processor, move || Ok(kept.find(&key))).await?;
+        let found = found.map(|(found, bytes)| delivery(self.engine.name(), plan.bytes(), found, bytes));
+        Ok((Some(of), found))
+    }
 }
 
 impl Executor for SubstraitExecutor {
@@ -72,17 +87,33 @@ impl Executor for SubstraitExecutor {
         ProgramKind::Substrait
     }
 
-    fn execute(self: Arc<Self>, plan: SubPlan, _: ExecutionContext) -> BoxFuture<'static, Result<DeliveryStream>> {
-        async move { self.engine.start(plan).await }.boxed()
+    fn execute(self: Arc<Self>, plan: SubPlan, context: ExecutionContext) -> BoxFuture<'static, Result<DeliveryStream>> {
+        async move {
+            match self.kept(&plan, context.processor).await? {
+                (_, Some(found)) => Ok(found),
+                (Some(of), None) => Ok(self.kept.of_whole(of, self.engine.start(plan).await?)),
+                (None, None) => self.engine.start(plan).await,
+            }
+        }
+        .boxed()
     }
 
-    fn open(self: Arc<Self>, plan: SubPlan, _: ExecutionContext) -> BoxFuture<'static, Result<OpenReply>> {
+    fn open(self: Arc<Self>, plan: SubPlan, context: ExecutionContext) -> BoxFuture<'static, Result<OpenReply>> {
         async move {
-            Ok(match self.engine.take(plan.clone()).await? {
-                Taken::Whole(stream) => OpenReply::Whole(stream),
-                Taken::Split(divided) => {
+            let of = match self.kept(&plan, context.processor).await? {
+                (_, Some(found)) => return Ok(OpenReply::Whole(found)),
+                (of, None) => of,
+            };
+            Ok(match (self.engine.take(plan.clone()).await?, of) {
+                (Taken::Whole(stream), None) => OpenReply::Whole(stream),
+                (Taken::Whole(stream), Some(of)) => OpenReply::Whole(self.kept.of_whole(of, stream)),
+                (Taken::Split(divided), of) => {
                     let lanes = LanePool::new(Arc::clone(&self.engine), *divided, self.profile.as_ref());
-                    OpenReply::Session(self.sessions.open(&plan, lanes))
+                    let session = self.sessions.open(&plan, lanes);
+                    OpenReply::Session(match of {
+                        Some(of) => self.kept.of_session(of, session),
+                        None => session,
+                    })
                 }
             })
         }

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 use datafusion::execution::memory_pool::MemoryPool;
 use parking_lot::{Condvar, Mutex};
-use skytether_common::{Key, PartitionName, Result};
+use skytether_common::{PartitionName, Result};
 use skytether_engine::Reader;
 use skytether_engine::indexed::Indexes;
 use skytether_index::{Definition, Phase, State, of_partition};
@@ -28,7 +28,8 @@ mod state;
 mod tests;
 
 use self::building::Shared;
-use self::state::{Entry, LEAST_MEMORY, PAGE};
+use self::state::{Entry, LEAST_MEMORY};
+use crate::heads::heads;
 
 /// Bytes of memory for a segment while it is built, and the largest share (one in this many) of the drive's memory for
 /// it: the rest is for queries.
@@ -161,30 +162,14 @@ impl Drop for Builder {
 
 /// The definitions in a store, with the partitions that they are the keys of.
 fn definitions(store: &dyn SliceStore) -> Result<Vec<(PartitionName, Definition)>> {
-    let (mut found, mut after) = (Vec::new(), None::<Key>);
-    loop {
-        let page = store.list("", after.as_ref(), PAGE)?;
-        let full = page.len() == PAGE;
-        let mut next = None;
-        for entry in page {
-            next = Some(entry.key.clone());
-            match PartitionName::parse(&entry.key) {
-                // No need to walk through its slices.
-                Some((partition, Some(_))) => {
-                    next = Some(Key::new(format!("{};~", partition.key()?))?);
-                    break;
-                }
-                Some((at, None)) if of_partition(&at).is_some() => match store.get(&entry.key).and_then(|bytes| Definition::decode(&bytes)) {
-                    Ok(definition) => found.push((at, definition)),
-                    Err(error) => tracing::warn!("{} is not built: {}", entry.key, error.report()),
-                },
-                _ => {}
+    let mut found = Vec::new();
+    heads(store, |at, entry| {
+        if of_partition(&at).is_some() {
+            match store.get(&entry.key).and_then(|bytes| Definition::decode(&bytes)) {
+                Ok(definition) => found.push((at, definition)),
+                Err(error) => tracing::warn!("{} is not built: {}", entry.key, error.report()),
             }
         }
-        let jumped = next.as_ref().is_some_and(|key| key.as_str().ends_with(";~"));
-        if next.is_none() || (!full && !jumped) {
-            return Ok(found);
-        }
-        after = next;
-    }
+    })?;
+    Ok(found)
 }

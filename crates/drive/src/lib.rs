@@ -7,7 +7,9 @@
 //! |---|---|
 //! | [`drive`] | the drive itself |
 //! | [`executor`] | what it runs: an executor for each kind of program |
+//! | `heads` | the partitions in its store |
 //! | `indexes` | the indexes that it builds over its own slices |
+//! | `kept` | the results that it keeps to answer the same sub-plan again |
 //! | `shared_reads` | slices that its sub-plans and others read at the same time |
 //! | [`throttle`] | the device that it emulates: which one, its disk, its link |
 //!
@@ -19,7 +21,9 @@
 
 pub mod drive;
 pub mod executor;
+mod heads;
 mod indexes;
+mod kept;
 mod shared_reads;
 pub mod throttle;
 

@@ -85,6 +85,7 @@ pub struct DriveScanExec {
     of_cut: Option<usize>,
     table: String,
     rung: PushdownLevel,
+    keep: bool,
     text: String,
     plan: Arc<Outgoing>,
     beside: BroadcastTables,
@@ -147,6 +148,8 @@ pub struct ScanParts {
     pub table: String,
     /// How much of the sub-plan drives run where nothing moves.
     pub rung: PushdownLevel,
+    /// Whether drives may answer from a result that they kept, and keep this one.
+    pub keep: bool,
     /// The sub-plan as text, for receipts and explanations.
     pub text: String,
     /// The sub-plan.
@@ -170,7 +173,7 @@ pub struct ScanParts {
 impl DriveScanExec {
     /// The scan; the query's receipt knows it from here on.
     pub fn new(context: QueryContext, parts: ScanParts) -> Self {
-        let ScanParts { of_cut, dataset, table, rung, text, plan, targets, unasked, schema, given, beside, order, moves } = parts;
+        let ScanParts { of_cut, dataset, table, rung, keep, text, plan, targets, unasked, schema, given, beside, order, moves } = parts;
         let number = context.collector.scan(table.clone(), rung, text.clone(), of_cut.and_then(|n| u32::try_from(n).ok()));
         for one in unasked {
             context.collector.begin(number, one);
@@ -187,6 +190,7 @@ impl DriveScanExec {
             of_cut,
             table,
             rung,
+            keep,
             text,
             plan: Arc::new(plan),
             beside,
@@ -213,6 +217,7 @@ impl DriveScanExec {
             filters: BTreeMap::new(),
             tables: BTreeMap::new(),
             batch_rows: self.context.batch_rows,
+            keep: self.keep,
         }
     }
 
@@ -320,6 +325,7 @@ impl DriveScanExec {
             of_cut: self.of_cut,
             table: self.table.clone(),
             rung: self.rung,
+            keep: self.keep,
             text: self.text.clone(),
             plan: Arc::new(plan),
             beside,

@@ -401,6 +401,7 @@ mod tests {
             filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
             tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
             batch_rows: 77,
+            keep: true,
         }
     }
 

@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_device::kept::KEPT;
 use skytether_device::size::batch_bytes;
 use skytether_erasure::{Code, Scheme};
 use skytether_index::INDEX;
@@ -361,6 +362,9 @@ impl DatasetWriter {
         }
         if table.starts_with(INDEX) {
             return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {INDEX:?} are those of indexes", self.name)));
+        }
+        if table.starts_with(KEPT) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {KEPT:?} are those of kept results", self.name)));
         }
         if let Some(prefix) = [PARITY, INNER_PARITY].iter().find(|prefix| table.starts_with(**prefix)) {
             return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {prefix:?} are those of parities", self.name)));

@@ -35,6 +35,7 @@ mod ignored_clauses;
 pub(crate) mod information_schema;
 pub mod join_key_routing;
 mod join_numbers;
+mod kept;
 mod list_quantifiers;
 pub mod mentioned_columns;
 mod merged_keys;

@@ -26,6 +26,7 @@ use skytether_scheduler::query::{Limits, Policy};
 
 use crate::host_reasons as reasons;
 use crate::host_side::{parities, prefer_host};
+use crate::kept;
 use crate::pruning::{conditions, empties, may_match};
 use crate::tables::{Named, NamedTables};
 use skytether_api::device_profile::profile_of;
@@ -105,6 +106,8 @@ impl ScanPlanner {
             dataset: named.record.name.clone(),
             table: scan.title(),
             rung: scan.rung,
+            // A query that names a policy asks for that way, and not for the fastest.
+            keep: self.asked == Pushdown::Adaptive && scan.rung == PushdownLevel::Full && kept::is_worth_it(&scan.sub_plan),
             text: explain_text::sub_plan(scan),
             plan: Outgoing::new(Arc::clone(&scan.sub_plan), Arc::clone(&self.state))?,
             targets,

@@ -7,6 +7,7 @@ mod doors;
 mod engine;
 mod flight;
 mod indexes;
+mod kept;
 mod profiles;
 mod programs;
 mod session;

@@ -65,6 +65,7 @@ impl Ends {
             filters: std::collections::BTreeMap::new(),
             tables: std::collections::BTreeMap::new(),
             batch_rows: u32::try_from(values).unwrap_or(u32::MAX),
+            keep: false,
         };
         let mut answer = self.device.execute(plan).await?;
         let (mut first, mut bytes, mut seconds) = (None, 0, 0.0);

@@ -220,6 +220,7 @@ pub async fn sub_plan(sql: &str) -> SubPlan {
         filters: std::collections::BTreeMap::new(),
         tables: std::collections::BTreeMap::new(),
         batch_rows: 8192,
+        keep: false,
     }
 }
 
