@@ -52,8 +52,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of what `plan` gives; `None` if it should not be kept: the host did not ask for it, or it depends on
-    /// data that travel with the plan.
+    /// The identity of what `plan` gives. `None` if it should not be kept: the host did not ask for it, or it depends
+    /// on data that travel with the plan.
     ///
     /// # Errors
     /// Invalid where a name makes a key too long.
