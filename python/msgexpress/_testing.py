@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ._rank import RankResult
 
 #: Tests that `rank_genes_groups` knows, by scanpy's names; `student` is what the t-test with equal variances is called.
-METHODS = ("t-test", "t-test_overestim_var", "student")
+T_TESTS = ("t-test", "t-test_overestim_var", "student")
+METHODS = (*T_TESTS, "wilcoxon")
 CORRECTIONS = ("benjamini-hochberg", "bonferroni")
 
 
@@ -54,7 +55,7 @@ class Testing(Stored):
     def rank_genes_groups(
         self,
         groupby: str,
-        method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
+        method: Literal["t-test", "t-test_overestim_var", "student", "wilcoxon"] = "t-test",
         reference: str = "rest",
         groups: Literal["all"] | Iterable[str] = "all",
         *,
@@ -66,6 +67,7 @@ class Testing(Stored):
         cells: Any = None,
         genes: Any = None,
         pts: bool = True,
+        tie_correct: bool = False,
         **others: Any,
     ) -> RankResult:
         """Ranks genes by how differently groups of cells express them, like
@@ -77,7 +79,7 @@ class Testing(Stored):
             The obs column that groups the cells. Cells without a value are in no group, but count as rest.
         method
             ``"t-test"`` (Welch), ``"t-test_overestim_var"`` (scanpy's, with the group's size for both),
-            ``"student"`` (equal variances).
+            ``"student"`` (equal variances), ``"wilcoxon"`` (rank sums; scores are z).
         reference
             ``"rest"`` (each group against all other cells), or the group to compare with.
         groups
@@ -101,6 +103,9 @@ class Testing(Stored):
             normalised with all genes, as where scanpy normalises first and gets ``mask_var=``.
         pts
             False: `RankResult.to_uns` leaves the shares of cells out, as scanpy does by default.
+        tie_correct
+            For ``"wilcoxon"``: whether ties, such as all cells without the gene, reduce the variance, as in scipy.
+            scanpy's default is that they don't.
 
         Arguments of scanpy's that can mean nothing here (`key_added`, `copy`, ...) are an error with what to write
         instead. Warns where counts are tested as they are (``transform=None``).
@@ -125,6 +130,8 @@ class Testing(Stored):
         check_n_genes(n_genes)
         one_name(groupby, "groupby", "obs column")
         method = chosen_method(method, METHODS)
+        if tie_correct and method != "wilcoxon":
+            raise InvalidError(f"tie_correct belongs to ranks, and method={method!r} has none: leave it out, or say method=\"wilcoxon\"")
         matrix, column = self._matrix(layer), self._column(groupby)
         self._check_not_empty(matrix)
         order = self._kept["categories"].get(groupby)
@@ -141,7 +148,10 @@ class Testing(Stored):
             raise InvalidError(f"group {reference!r} is the reference itself: name another group to compare with it")
         # scanpy squares float32 values in float32; Student's test is compared with scipy, which works in doubles.
         single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
-        options: dict[str, Any] = {"method": method, "reference": None if reference == "rest" else reference, "groups": wanted, "correction": corr_method}
+        options: dict[str, Any] = {
+            "method": method, "reference": None if reference == "rest" else reference, "groups": wanted, "correction": corr_method,
+            "tie_correct": bool(tie_correct),
+        }
         if cells is None:
             spec = _internal.moments_spec(self.name, matrix, transform, column, None, single)
         else:
@@ -151,7 +161,10 @@ class Testing(Stored):
             spec,
             matrix,
             options,
-            {"groupby": groupby, "reference": reference, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
+            {
+                "groupby": groupby, "reference": reference, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform,
+                **({"tie_correct": bool(tie_correct)} if method == "wilcoxon" else {}),
+            },
             n_genes,
             order,
             genes=genes,
@@ -206,16 +219,37 @@ class Testing(Stored):
             Cells are in both sets without `overlap`, or both sets are the same cells; `equal_var` and `method` say
             different tests; and as in `rank_genes_groups`.
         """
-        from . import _select
-
-        a, b = _select.settled(a), _select.settled(b)
-        refuse_others("ttest", others)
-        layer = chosen_layer(layer, use_raw, self._origins, self.name)
-        method = chosen_method(method, METHODS)
+        method = chosen_method(method, T_TESTS)
         if equal_var is not None:
             if method != "t-test" and (method == "student") != bool(equal_var):
                 raise InvalidError(f"equal_var={equal_var} and method={method!r} are different tests: give one of them")
             method = "student" if equal_var else method
+        return self._two_sets("ttest", a, b, method, False, transform, corr_method, n_genes, layer, use_raw, genes, overlap, others)
+
+    # ---- inside
+
+    def _two_sets(
+        self,
+        function: str,
+        a: Any,
+        b: Any,
+        method: str,
+        tie_correct: bool,
+        transform: Any,
+        corr_method: str,
+        n_genes: int | None,
+        layer: str | None,
+        use_raw: bool | None,
+        genes: Any,
+        overlap: bool,
+        others: dict[str, Any],
+    ) -> RankResult:
+        """Compares two sets of cells, for the method `function`."""
+        from . import _select
+
+        a, b = _select.settled(a), _select.settled(b)
+        refuse_others(function, others)
+        layer = chosen_layer(layer, use_raw, self._origins, self.name)
         matrix = self._matrix(layer)
         self._check_not_empty(matrix)
         if transform is _REQUIRED:
@@ -223,15 +257,15 @@ class Testing(Stored):
         check_transform(transform)
         check_n_genes(n_genes)
         if transform is None and self._is_counts(layer):
-            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
-        self._warn_of_logarithms(layer, transform)
+            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=3)
+        self._warn_of_logarithms(layer, transform, 4)
         label_a, label_b = _select.label(a, "first"), _select.label(b, "second")
         if label_a == label_b:
             label_a, label_b = f"{label_a} (first)", f"{label_b} (second)"
         in_a, in_b = _select.mask(a, self._shell.obs, "the first set"), _select.mask(b, self._shell.obs, "the second set")
         for label, chosen in ((label_a, in_a), (label_b, in_b)):
             if chosen.sum() < 2:
-                raise InvalidError(f"{label!r} has {chosen.sum()} cells: a t-test needs at least two on each side")
+                raise InvalidError(f"{label!r} has {chosen.sum()} cells: a test needs at least two on each side")
         both = self._in_both(in_a, in_b, overlap)
         codes = np.where(in_a, 0, np.where(in_b, 1, -1)).astype(np.int32)
         names = [label_a, label_b]
@@ -242,8 +276,14 @@ class Testing(Stored):
         res = self._rank(
             spec,
             matrix,
-            {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None},
-            {"groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
+            {
+                "method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None,
+                "tie_correct": bool(tie_correct),
+            },
+            {
+                "groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform,
+                **({"tie_correct": bool(tie_correct)} if method == "wilcoxon" else {}),
+            },
             n_genes,
             None,
             double=True,
@@ -251,8 +291,6 @@ class Testing(Stored):
         )
         res._origin = None if both.any() else (self, matrix, (names, codes))
         return res
-
-    # ---- inside
 
     def _in_both(self, a: np.ndarray, b: np.ndarray, may_overlap: bool) -> np.ndarray:
         """A mask of the cells in both sets, which are an error unless there `may_overlap`."""
@@ -265,7 +303,7 @@ class Testing(Stored):
             count, first = int(both.sum()), str(self.obs_names[int(np.argmax(both))])
             told = f"cell {first!r} of {self.name} is" if count == 1 else f"{count:,} cells of {self.name} are"
             some = "" if count == 1 else f" ({first!r} is the first)"
-            raise InvalidError(f"{told} in both sets{some}, and a t-test compares independent ones: leave such cells out of one of them, or say overlap=True to mean it")
+            raise InvalidError(f"{told} in both sets{some}, and a test compares independent ones: leave such cells out of one of them, or say overlap=True to mean it")
         return both
 
     def _rank(
@@ -280,25 +318,27 @@ class Testing(Stored):
         genes: Any = None,
         pts: bool = True,
     ) -> RankResult:
-        from . import _export
+        from . import _rank_sums
         from ._rank import RankResult
 
         _check(options["correction"], CORRECTIONS, "corr_method")
-        literal = spec.replace("'", "''")
+        by_rank = options["method"] == "wilcoxon"
+        selected = f"moments(idx, val, block, {_text(spec)}) AS moments"
+        if by_rank:
+            selected += f", rank_sums(idx, val, block, {_text(_rank_sums.literal(spec, options))}) AS ranks"
         options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
         with self._unchanged():
             names = self._gene_names.get(matrix)
-            where = ""
+            some = None
             if genes is not None:
                 names = self._names(matrix)
                 some = self._some_genes(genes, names)
                 options["genes"] = some.tolist()
-                where = _export._where(some)
             # Names that are known from an earlier call are not asked for again.
             by = "gene_id" if names is not None else "gene_id, gene"
-            query = self.fleet.sql(f"SELECT {by}, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')}{where} GROUP BY {by}")
+            queries = _rank_sums.Queries(self, matrix, selected, by, some, by_rank)
             try:
-                ranked = _internal.rank_genes(query._inner, json.dumps(options))
+                ranked = _internal.rank_genes(queries, json.dumps(options))
             except InvalidError as e:
                 raise self._with_names(e, matrix, params["transform"]) from e
         if names is None:
@@ -307,7 +347,7 @@ class Testing(Stored):
         return RankResult(
             self.name,
             ranked,
-            _of_genes(query.receipt),
+            _of_genes(queries.receipt),
             params,
             n_genes,
             order,
@@ -472,7 +512,7 @@ class Testing(Stored):
         """By matrix, whether it is stored as integers, where a test asked: it is asked once, as tests are repeated."""
         return {}
 
-    def _warn_of_logarithms(self, layer: str | None, transform: str | None) -> None:
+    def _warn_of_logarithms(self, layer: str | None, transform: str | None, stacklevel: int = 3) -> None:
         if transform is None:
             return
         matrix = self._matrix(layer)
@@ -482,7 +522,7 @@ class Testing(Stored):
             warnings.warn(
                 f"{self._what_values(layer)}, and transform=\"{transform}\" normalises them and takes their logarithm (once more, if they are logarithms): "
                 "say transform=None to compare them as they are; estimated counts, which need not be integers, are right as it is",
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
 
     def _what_values(self, layer: str | None) -> str:
@@ -522,6 +562,11 @@ def _in_numbers(name: str) -> tuple[float, str]:
         return float(name), name
     except ValueError:
         return float("inf"), name
+
+
+def _text(value: str) -> str:
+    """A text in SQL."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _quoted(name: str) -> str:
