@@ -131,7 +131,7 @@ class Testing(Stored):
         one_name(groupby, "groupby", "obs column")
         method = chosen_method(method, METHODS)
         if tie_correct and method != "wilcoxon":
-            raise InvalidError(f"tie_correct belongs to ranks, and method={method!r} has none: leave it out, or say method=\"wilcoxon\"")
+            raise InvalidError(f"tie_correct belongs to the Wilcoxon test, and method={method!r} has no ranks: leave it out, or say method=\"wilcoxon\"")
         matrix, column = self._matrix(layer), self._column(groupby)
         self._check_not_empty(matrix)
         order = self._kept["categories"].get(groupby)

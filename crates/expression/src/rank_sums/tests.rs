@@ -3,7 +3,7 @@ use skytether_common::Kind;
 
 use super::*;
 
-/// What is asked of `cells` per group, in so many blocks.
+/// What is asked of `cells` per group, in `blocks` blocks.
 fn asked(cells: &[u64], among: Among, blocks: u32) -> Arc<Asked> {
     Arc::new(Asked { cells: cells.to_vec(), among, blocks })
 }
