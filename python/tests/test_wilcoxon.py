@@ -20,9 +20,12 @@ import skytether
 
 
 def normalised(adata: ad.AnnData) -> ad.AnnData:
+    """As scanpy does, with logarithms that are rounded right: float32 ones of some C libraries are a bit off, which ties
+    or parts a few cells."""
     adata = adata.copy()
     sc.pp.normalize_total(adata, target_sum=1e4)
-    sc.pp.log1p(adata)
+    adata.X.data = np.log1p(adata.X.data.astype(np.float64)).astype(np.float32)
+    adata.uns["log1p"] = {"base": None}
     return adata
 
 
@@ -142,6 +145,8 @@ def test_any_values_equal_scipy_and_scanpy(db, kind):
 
 def mannwhitney(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """z and p of scipy; 0 and 1 where all values are equal."""
+    # scipy computes in the type of its arguments.
+    a, b = a.astype(np.float64), b.astype(np.float64)
     u = scipy.stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False)
     if np.isnan(u.pvalue) or len({*a, *b}) == 1:
         return 0.0, 1.0
@@ -273,13 +278,6 @@ def test_part_of_the_blocks_is_refused(large):
     spec = _internal.rank_sums_spec(_internal.moments_spec("t.large", "x", None, "g", None))
     with msgexpress.open(large[0]) as db, pytest.raises(skytether.InvalidError, match="1 of the 2 blocks"):
         db.fleet.sql(f"SELECT gene_id, rank_sums(idx, val, block, '{spec}') AS r FROM t.large.x_rows WHERE block = 0 GROUP BY gene_id").to_arrow()
-
-
-def test_query_without_memory_for_its_keys_is_exhausted(large, tmp_path):
-    path = tmp_path / "fleet"
-    shutil.copytree(large[0], path)
-    with msgexpress.open(path, memory_limit=1 << 20) as db, pytest.raises(skytether.ExhaustedError):
-        db["t/large"].rank_genes_groups("g", "wilcoxon", transform="log1p_cp10k")
 
 
 def test_results_say_which_test_they_are_of(unlabelled):
