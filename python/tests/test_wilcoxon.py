@@ -20,8 +20,8 @@ import skytether
 
 
 def normalised(adata: ad.AnnData) -> ad.AnnData:
-    """As scanpy does, with logarithms that are rounded right: float32 ones of some C libraries are a bit off, which ties
-    or parts a few cells."""
+    """As scanpy does, with logarithms that are rounded right: float32 ones of some C libraries are a bit off: some ties
+    differ then."""
     adata = adata.copy()
     sc.pp.normalize_total(adata, target_sum=1e4)
     adata.X.data = np.log1p(adata.X.data.astype(np.float64)).astype(np.float32)
