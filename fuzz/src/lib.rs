@@ -45,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "footer_read", run: stored::footer_read, seeds: stored::footers, rounds: 20000 },
     Target { name: "tsv_read", run: stored::tsv_read, seeds: stored::names, rounds: 20000 },
     Target { name: "moments_merge", run: stored::moments_merge, seeds: stored::moments, rounds: 20000 },
+    Target { name: "ranks_merge", run: stored::ranks_merge, seeds: stored::ranks, rounds: 20000 },
     Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 20000 },
     Target { name: "parquet_read", run: files::parquet_read, seeds: files::parquets, rounds: 3000 },
     Target { name: "arrow_read", run: files::arrow_read, seeds: files::arrows, rounds: 3000 },

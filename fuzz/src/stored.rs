@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, ListArray, RecordBatch, StringArray, StringViewArray};
 use arrow::datatypes::{DataType, Field, Float32Type, Int64Type, Schema, SchemaRef, UInt32Type};
 use bytes::Bytes;
+use skytether_expression::rank_sums::RankStore;
 use skytether_expression::spec::Squares;
 use skytether_expression::store::{EmitTo, MomentStore};
 use skytether_expression::{Groups as CellGroups, MomentsSpec};
@@ -266,6 +267,29 @@ pub(crate) fn moments_merge(data: &[u8]) -> bool {
     let Ok(result) = store.result(EmitTo::All, 2) else { return false };
     let lists = result.as_list::<i32>();
     assert!(lists.len() == 2 && lists.value(0).len() == lists.value(1).len());
+    true
+}
+
+pub(crate) fn ranks() -> Vec<Vec<u8>> {
+    let number = |n: u32| n.to_le_bytes();
+    // One of two blocks of three cells in two groups, all ranked together and with those of the second; then sums.
+    let kept = |form: u8, among: u32, key: &[u8]| {
+        [&[form][..], &number(among), &number(2), &number(1), &number(2), &2u64.to_le_bytes(), &1u64.to_le_bytes(), key].concat()
+    };
+    vec![kept(2, u32::MAX, &[1, 0, 0, 0, 0x80, 0xbf]), kept(3, 1, &[0, 0, 0, 0, 0, 0, 0, 0, 0xf0, 0xbf]), [&[1][..], &[0; 32]].concat()]
+}
+
+/// Two states of rank sums of one gene: an error, or a result of one gene.
+pub(crate) fn ranks_merge(data: &[u8]) -> bool {
+    let columns: Vec<ArrayRef> = vec![Arc::new(BinaryArray::from(vec![data, data]))];
+    let mut store = RankStore::default();
+    // Sums come once, the keys of two blocks together.
+    let rows: &[usize] = if data.first() == Some(&1) { &[0, 1] } else { &[0, 0] };
+    if store.merge_states(&columns, rows, 2).is_err() {
+        return false;
+    }
+    let Ok(result) = store.finished(2) else { return false };
+    assert_eq!(result.len(), 2);
     true
 }
 

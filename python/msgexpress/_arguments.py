@@ -17,7 +17,7 @@ _INSTEAD = {
     "inplace": "nothing is changed in place here: the result is what the call returns",
     "mask_var": "genes= chooses the genes to test: a mask, names or numbers",
     "rankby_abs": "the genes are ranked by their scores: res.to_df(group).sort_values(\"scores\", key=abs, ascending=False) ranks them by the absolute ones",
-    "tie_correct": "it belongs to the Wilcoxon test, which is not offered: leave it out",
+    "tie_correct": "it belongs to the Wilcoxon test: ds.wilcoxon(a, b, tie_correct={value!r})",
     "nan_policy": "a test refuses NaN and names its gene and cell: leave it out",
     "alternative": "p-values are two-sided here: leave it out",
     "axis": "cells are compared, gene by gene: leave it out",
@@ -43,7 +43,7 @@ def refuse_others(function: str, others: dict[str, Any]) -> None:
 #: Names that are suggested for misspelt ones.
 _KNOWN = (
     *("groupby", "method", "reference", "groups", "transform", "corr_method", "n_genes", "layer", "use_raw", "cells", "genes", "pts", "equal_var", "overlap"),
-    *("gene_symbols", "min_pct", "min_logfc", "min_cells", "logfc"),
+    *("gene_symbols", "min_pct", "min_logfc", "min_cells", "logfc", "tie_correct"),
 )
 
 
@@ -138,6 +138,8 @@ def chosen_method(method: str, known: tuple[str, ...]) -> str:
     if method in known:
         return method
     offered = ", ".join(map(repr, known))
-    if method in ("wilcoxon", "logreg"):
+    if method == "wilcoxon":
+        raise InvalidError(f"method {method!r} is no t-test: ds.wilcoxon(a, b) makes it; here, use one of {offered}")
+    if method == "logreg":
         raise UnsupportedError(f"method {method!r} is not offered: use one of {offered}, or scanpy on ds.to_anndata()")
     raise InvalidError(f"method {method!r} does not exist: use one of {offered}{instead(method, known)}")

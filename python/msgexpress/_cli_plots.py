@@ -127,7 +127,10 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     p.add_argument("--groupby", metavar="COLUMN", help="the obs column with the groups (default: cell_type, leiden and the like, or the only one that groups cells)")
     p.add_argument("--top", type=positive, default=100, metavar="N", help="how many marker genes of each group (default: %(default)s)")
     p.add_argument(
-        "--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="the test: Welch's (default), scanpy's variant, or Student's"
+        "--method",
+        default="t-test",
+        choices=("t-test", "t-test_overestim_var", "student", "wilcoxon"),
+        help="the test: Welch's (default), scanpy's variant, Student's, or Wilcoxon's rank sum test",
     )
     p.add_argument(
         "--set",

@@ -11,10 +11,10 @@ from skytether import InvalidError, NotFoundError
 
 from . import _draw_cells, _draw_groups, _picture, _quality, _select, _values
 from ._arguments import check_transform, chosen_layer
-from ._contrasts import Contrasts
 from ._hints import instead
 from ._picture import Look, Plot
 from ._testing import _REQUIRED, _say_transform
+from ._wilcoxon import Wilcoxon
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Axes = matplotlib.axes.Axes | None
 
 
-class Plotting(Contrasts):
+class Plotting(Wilcoxon):
     """The plots of a data set.
 
     They read what they show and no more: dot plots and heat maps of groups take means and shares that the drives
@@ -293,7 +293,7 @@ class Plotting(Contrasts):
         *,
         transform: Literal["log1p_cp10k"] | None = _REQUIRED,
         n_genes: int = 100,
-        method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
+        method: Literal["t-test", "t-test_overestim_var", "student", "wilcoxon"] = "t-test",
         layer: str | None = None,
         use_raw: bool | None = None,
         qc_vars: Mapping[str, Any] | None = None,

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: The tests in words.
-TESTS = {"t-test": "Welch's t-test", "t-test_overestim_var": "t-test with overestimated variance", "student": "Student's t-test", "logreg": "logistic regression"}
+TESTS = {
+    "t-test": "Welch's t-test",
+    "t-test_overestim_var": "t-test with overestimated variance",
+    "student": "Student's t-test",
+    "wilcoxon": "Wilcoxon rank sum test",
+    "logreg": "logistic regression",
+}
 
 #: scanpy's columns and their types.
 _COLUMNS = {
@@ -80,8 +86,8 @@ class RankResult(RankPlots):
 
         Columns: `group` (categorical; only if there are several), `names`, `scores`, `logfoldchanges` (base 2),
         `pvals`, `pvals_adj`, `pct_nz_group` and `pct_nz_reference` (shares of cells with the gene, 0 to 1). Scores are
-        float32 as in scanpy, float64 from `Dataset.ttest`. Where genes share a name, or did before an ingest made
-        their names unique, the var column with their ids (`gene_ids`) is next to `names`.
+        float32 as in scanpy, float64 from `Dataset.ttest` and `Dataset.wilcoxon`. Where genes share a name, or did
+        before an ingest made their names unique, the var column with their ids (`gene_ids`) is next to `names`.
 
         `gene_symbols` is a var column to have next to `names`, for example `feature_name` of CELLxGENE's files; left
         out, it is the one that the test was asked for. It is read from the data set: `NotFoundError` if there is no
@@ -140,7 +146,7 @@ class RankResult(RankPlots):
     @property
     def test(self) -> str:
         """Which test it was, in words: ``Welch's t-test``."""
-        return TESTS[self.params["method"]]
+        return TESTS[self.params["method"]] + (", corrected for ties" if self.params.get("tie_correct") else "")
 
     def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, *, gene_symbols: str | None = None, **options: Any) -> str | None:
         """`to_df` as CSV, written to `path` or, without one, given as text. `gene_symbols` is as in `to_df`, and

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ._rank import RankResult
 
 #: Tests that `rank_genes_groups` knows, by scanpy's names; `student` is what the t-test with equal variances is called.
-METHODS = ("t-test", "t-test_overestim_var", "student")
+T_TESTS = ("t-test", "t-test_overestim_var", "student")
+METHODS = (*T_TESTS, "wilcoxon")
 CORRECTIONS = ("benjamini-hochberg", "bonferroni")
 
 
@@ -56,7 +57,7 @@ class Testing(Stored):
     def rank_genes_groups(
         self,
         groupby: str,
-        method: Literal["t-test", "t-test_overestim_var", "student", "logreg"] = "t-test",
+        method: Literal["t-test", "t-test_overestim_var", "student", "wilcoxon", "logreg"] = "t-test",
         reference: str = "rest",
         groups: Literal["all"] | Iterable[str] = "all",
         *,
@@ -73,6 +74,7 @@ class Testing(Stored):
         min_cells: int | None = None,
         logfc: Literal["scanpy", "seurat"] = "scanpy",
         pts: bool = True,
+        tie_correct: bool = False,
         **others: Any,
     ) -> RankResult:
         """Ranks genes by how differently groups of cells express them, like
@@ -84,8 +86,9 @@ class Testing(Stored):
             The obs column that groups the cells. Cells without a value are in no group, but count as rest.
         method
             ``"t-test"`` (Welch), ``"t-test_overestim_var"`` (scanpy's, with the group's size for both),
-            ``"student"`` (equal variances), ``"logreg"`` (scanpy's logistic regression, of chosen `genes`: their values
-            are read here, and further arguments are those of ``sklearn.linear_model.LogisticRegression``).
+            ``"student"`` (equal variances), ``"wilcoxon"`` (rank sums; scores are z), ``"logreg"`` (scanpy's
+            logistic regression, of chosen `genes`: their values are read here, and further arguments are those of
+            ``sklearn.linear_model.LogisticRegression``).
         reference
             ``"rest"`` (each group against all other cells), or the group to compare with.
         groups
@@ -119,6 +122,9 @@ class Testing(Stored):
             logarithms of, with 1 added to each mean.
         pts
             False: `RankResult.to_uns` leaves the shares of cells out, as scanpy does by default.
+        tie_correct
+            For ``"wilcoxon"``: whether ties, such as all cells without the gene, reduce the variance, as in scipy.
+            scanpy's default is that they don't.
 
         Arguments of scanpy's that can mean nothing here (`key_added`, `copy`, ...) are an error with what to write
         instead. Warns where counts are tested as they are (``transform=None``).
@@ -145,6 +151,8 @@ class Testing(Stored):
         check_n_genes(n_genes)
         one_name(groupby, "groupby", "obs column")
         method = chosen_method(method, (*METHODS, "logreg"))
+        if tie_correct and method != "wilcoxon":
+            raise InvalidError(f"tie_correct belongs to the Wilcoxon test, and method={method!r} has no ranks: leave it out, or say method=\"wilcoxon\"")
         matrix, column = self._matrix(layer), self._column(groupby)
         self._check_not_empty(matrix)
         order = self._kept["categories"].get(groupby)
@@ -160,6 +168,8 @@ class Testing(Stored):
         if wanted is not None and reference != "rest" and all(g == reference for g in wanted):
             raise InvalidError(f"group {reference!r} is the reference itself: name another group to compare with it")
         params = {"groupby": groupby, "reference": reference, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform}
+        if method == "wilcoxon":
+            params["tie_correct"] = bool(tie_correct)
         if method == "logreg":
             from . import _logreg
 
@@ -226,17 +236,39 @@ class Testing(Stored):
             Cells are in both sets without `overlap`, or both sets are the same cells; `equal_var` and `method` say
             different tests; and as in `rank_genes_groups`.
         """
-        from . import _select
-
-        a, b = _select.settled(a), _select.settled(b)
-        refuse_others("ttest", others)
-        asked = Asked(logfc, gene_symbols, Filters(min_pct, min_logfc, min_cells))
-        layer = chosen_layer(layer, use_raw, self._origins, self.name)
-        method = chosen_method(method, METHODS)
+        method = chosen_method(method, T_TESTS)
         if equal_var is not None:
             if method != "t-test" and (method == "student") != bool(equal_var):
                 raise InvalidError(f"equal_var={equal_var} and method={method!r} are different tests: give one of them")
             method = "student" if equal_var else method
+        asked = Asked(logfc, gene_symbols, Filters(min_pct, min_logfc, min_cells))
+        return self._two_sets("ttest", a, b, method, False, transform, corr_method, n_genes, layer, use_raw, genes, asked, overlap, others)
+
+    # ---- inside
+
+    def _two_sets(
+        self,
+        function: str,
+        a: Any,
+        b: Any,
+        method: str,
+        tie_correct: bool,
+        transform: Any,
+        corr_method: str,
+        n_genes: int | None,
+        layer: str | None,
+        use_raw: bool | None,
+        genes: Any,
+        asked: Asked,
+        overlap: bool,
+        others: dict[str, Any],
+    ) -> RankResult:
+        """Compares two sets of cells, for the method `function`."""
+        from . import _select
+
+        a, b = _select.settled(a), _select.settled(b)
+        refuse_others(function, others)
+        layer = chosen_layer(layer, use_raw, self._origins, self.name)
         matrix = self._matrix(layer)
         self._check_not_empty(matrix)
         if transform is _REQUIRED:
@@ -244,15 +276,15 @@ class Testing(Stored):
         check_transform(transform)
         check_n_genes(n_genes)
         if transform is None and self._is_counts(layer):
-            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
-        self._warn_of_logarithms(layer, transform)
+            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=3)
+        self._warn_of_logarithms(layer, transform, 4)
         label_a, label_b = _select.label(a, "first"), _select.label(b, "second")
         if label_a == label_b:
             label_a, label_b = f"{label_a} (first)", f"{label_b} (second)"
         in_a, in_b = _select.mask(a, self._shell.obs, "the first set"), _select.mask(b, self._shell.obs, "the second set")
         for label, chosen in ((label_a, in_a), (label_b, in_b)):
             if chosen.sum() < 2:
-                raise InvalidError(f"{label!r} has {chosen.sum()} cells: a t-test needs at least two on each side")
+                raise InvalidError(f"{label!r} has {chosen.sum()} cells: a test needs at least two on each side")
         both = self._in_both(in_a, in_b, overlap)
         codes = np.where(in_a, 0, np.where(in_b, 1, -1)).astype(np.int32)
         names = [label_a, label_b]
@@ -263,8 +295,14 @@ class Testing(Stored):
         res = self._rank(
             spec,
             matrix,
-            {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None},
-            {"groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform},
+            {
+                "method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None,
+                "tie_correct": bool(tie_correct),
+            },
+            {
+                "groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform,
+                **({"tie_correct": bool(tie_correct)} if method == "wilcoxon" else {}),
+            },
             n_genes,
             None,
             double=True,
@@ -273,8 +311,6 @@ class Testing(Stored):
         asked.apply(res, self, matrix, lambda: Cells(names, codes, lambda _: ([0, 2], [1, 2]) if both.any() else ([0], [1])))
         res._origin = None if both.any() else (self, matrix, (names, codes))
         return res
-
-    # ---- inside
 
     def _in_both(self, a: np.ndarray, b: np.ndarray, may_overlap: bool) -> np.ndarray:
         """A mask of the cells in both sets, which are an error unless there `may_overlap`."""
@@ -287,7 +323,7 @@ class Testing(Stored):
             count, first = int(both.sum()), str(self.obs_names[int(np.argmax(both))])
             told = f"cell {first!r} of {self.name} is" if count == 1 else f"{count:,} cells of {self.name} are"
             some = "" if count == 1 else f" ({first!r} is the first)"
-            raise InvalidError(f"{told} in both sets{some}, and a t-test compares independent ones: leave such cells out of one of them, or say overlap=True to mean it")
+            raise InvalidError(f"{told} in both sets{some}, and a test compares independent ones: leave such cells out of one of them, or say overlap=True to mean it")
         return both
 
     def _rank_groups(
@@ -307,6 +343,7 @@ class Testing(Stored):
         single = params["method"] != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
         reference = None if params["reference"] == "rest" else params["reference"]
         options: dict[str, Any] = {"method": params["method"], "reference": reference, "groups": wanted, "correction": params["corr_method"]}
+        options["tie_correct"] = params.get("tie_correct", False)
         if codes is not None:
             options["without_last"] = True
         spec = _internal.moments_spec(self.name, matrix, params["transform"], column if codes is None else None, codes, single)
@@ -324,25 +361,27 @@ class Testing(Stored):
         genes: Any = None,
         pts: bool = True,
     ) -> RankResult:
-        from . import _export
+        from . import _rank_sums
         from ._rank import RankResult
 
         _check(options["correction"], CORRECTIONS, "corr_method")
-        literal = spec.replace("'", "''")
+        by_rank = options["method"] == "wilcoxon"
+        selected = f"moments(idx, val, block, {_text(spec)}) AS moments"
+        if by_rank:
+            selected += f", rank_sums(idx, val, block, {_text(_rank_sums.literal(spec, options))}) AS ranks"
         options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
         with self._unchanged():
             names = self._gene_names.get(matrix)
-            where = ""
+            some = None
             if genes is not None:
                 names = self._names(matrix)
                 some = self._some_genes(genes, names)
                 options["genes"] = some.tolist()
-                where = _export._where(some)
             # Names that are known from an earlier call are not asked for again.
             by = "gene_id" if names is not None else "gene_id, gene"
-            query = self.fleet.sql(f"SELECT {by}, moments(idx, val, block, '{literal}') AS moments FROM {self.table(matrix + '_rows')}{where} GROUP BY {by}")
+            queries = _rank_sums.Queries(self, matrix, selected, by, some, by_rank)
             try:
-                ranked = _internal.rank_genes(query._inner, json.dumps(options))
+                ranked = _internal.rank_genes(queries, json.dumps(options))
             except InvalidError as e:
                 raise self._with_names(e, matrix, params["transform"]) from e
         if names is None:
@@ -350,7 +389,7 @@ class Testing(Stored):
         return RankResult(
             self.name,
             ranked,
-            _of_genes(query.receipt),
+            _of_genes(queries.receipt),
             params,
             n_genes,
             order,
@@ -520,7 +559,7 @@ class Testing(Stored):
         """By matrix, whether it is stored as integers, where a test asked: it is asked once, as tests are repeated."""
         return {}
 
-    def _warn_of_logarithms(self, layer: str | None, transform: str | None) -> None:
+    def _warn_of_logarithms(self, layer: str | None, transform: str | None, stacklevel: int = 3) -> None:
         if transform is None:
             return
         matrix = self._matrix(layer)
@@ -530,7 +569,7 @@ class Testing(Stored):
             warnings.warn(
                 f"{self._what_values(layer)}, and transform=\"{transform}\" normalises them and takes their logarithm (once more, if they are logarithms): "
                 "say transform=None to compare them as they are; estimated counts, which need not be integers, are right as it is",
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
 
     def _what_values(self, layer: str | None) -> str:
@@ -570,6 +609,11 @@ def _in_numbers(name: str) -> tuple[float, str]:
         return float(name), name
     except ValueError:
         return float("inf"), name
+
+
+def _text(value: str) -> str:
+    """A text in SQL."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _quoted(name: str) -> str:

@@ -215,6 +215,8 @@ def _de(a: argparse.Namespace) -> int:
 
     if a.volcano:
         _check_volcano(a.volcano, a.group or [])
+    if a.tie_correct and a.method != "wilcoxon":
+        raise _UsageError("--tie-correct belongs to --method wilcoxon: leave it out, or say both")
     if a.transform is None:
         _fleet_of(a)
         raise _UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none{_what_values(a)}")
@@ -232,6 +234,7 @@ def _de(a: argparse.Namespace) -> int:
             n_genes=shown,
             layer=a.layer,
             transform=None if a.transform == "none" else a.transform,
+            tie_correct=a.tie_correct,
             **_cli_tests.options(a, _listed),
         )
         if a.volcano and _is_picture(a.volcano) and len(res.groups) != 1:
@@ -500,7 +503,13 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
     p.add_argument("--reference", default="rest", metavar="GROUP", help="the group to compare with (default: all other cells)")
     p.add_argument("--group", action="append", metavar="GROUP", help="test just this group; may be repeated")
-    p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student", "logreg"), help="Welch's test (default), scanpy's variant, Student's, or a logistic regression of --genes")
+    p.add_argument(
+        "--method",
+        default="t-test",
+        choices=("t-test", "t-test_overestim_var", "student", "wilcoxon", "logreg"),
+        help="Welch's test (default), scanpy's variant, Student's, Wilcoxon's rank sum test, or a logistic regression of --genes",
+    )
+    p.add_argument("--tie-correct", action="store_true", help="for --method wilcoxon: ties reduce the variance, as in scipy (scanpy's default is that they don't)")
     p.add_argument("--transform", choices=("log1p_cp10k", "none"), help="log1p_cp10k for raw counts, none for values normalised already (required)")
     p.add_argument("--correction", default="benjamini-hochberg", choices=("benjamini-hochberg", "bonferroni"), help="how p-values are corrected for the number of genes (default: %(default)s)")
     p.add_argument("--layer", metavar="NAME", help="another matrix than the main one")

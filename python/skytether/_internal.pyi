@@ -1,6 +1,6 @@
 """The Rust side. Private: use `skytether` and `msgexpress`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ def moments_spec(
     dataset: str, matrix: str, transform: str | None, column: str | None = None, codes: tuple[list[str], np.ndarray] | None = None,
     single: bool = False,
 ) -> str: ...
-def rank_genes(query: Result, options: str) -> Any: ...
+def rank_sums_spec(moments: str, against: str | None = None, without_last: bool = False, overlap: bool = False) -> str: ...
+def rank_genes(queries: Iterable[Result], options: str) -> Any: ...
 
 class Products:
     def __init__(

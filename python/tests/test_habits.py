@@ -144,8 +144,8 @@ def test_unknown_arguments_are_type_errors(ds):
 
 
 def test_methods_that_are_not_offered_are_named(ds):
-    with pytest.raises(skytether.UnsupportedError, match="'wilcoxon' is not offered: use one of 't-test'"):
-        ds.rank_genes_groups("type", method="wilcoxon", transform=None)
+    with pytest.raises(skytether.UnsupportedError, match="'logreg' is not offered: use one of 't-test'"):
+        ds.rank_genes_groups("type", method="logreg", transform=None)
 
 
 # ---- parts of the cells and genes

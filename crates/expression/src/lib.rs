@@ -69,7 +69,7 @@ pub mod udf;
 
 pub use cells::CellSource;
 pub use moments::moments_udaf;
-pub use rank::{Correction, RankOptions, Reference, rank_genes};
+pub use rank::{Correction, RankOptions, Reference, Test, rank_genes};
 pub use rank_sums::rank_sums_udaf;
 pub use spec::{Groups, MomentsSpec, Transform};
 pub use ttest::{GroupMoments, Method};

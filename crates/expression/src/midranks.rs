@@ -106,55 +106,57 @@ pub struct RankSum {
 
 /// Ranks the cells of one gene; keeps its room.
 #[derive(Debug, Default)]
-pub struct Midranks {
-    /// Cells of each group within the tie, and below it.
-    tied: Vec<u64>,
+pub struct Midranks<K> {
+    /// Cells of each group that have no key: the zeros.
+    zeros: Vec<u64>,
+    /// Cells of each group below the tie, and within it.
     below: Vec<u64>,
-    /// The groups that the tie has cells of.
-    touched: Vec<usize>,
+    tied: Vec<u64>,
+    /// Room to sort in.
+    room: Vec<K>,
 }
 
-impl Midranks {
+impl<K: Ranked> Midranks<K> {
     /// The rank sums of each group. `keys` are the nonzeros, in any order; `cells` has the number of cells of each
-    /// group, zeros included, and more than any key's group. Keys beyond the cells of their group are an error of the
+    /// group, zeros included, and more groups than any key's. Keys beyond the cells of their group are an error of the
     /// caller, and give sums without a meaning.
-    pub fn sums<K: Ranked>(&mut self, keys: &mut [K], cells: &[u64], among: Among) -> Vec<RankSum> {
-        keys.sort_unstable();
-        let groups = cells.len();
-        self.tied.clear();
-        self.tied.resize(groups, 0);
-        self.below.clear();
-        self.below.resize(groups, 0);
-        let mut out = vec![RankSum::default(); groups];
+    pub fn sums(&mut self, keys: &mut Vec<K>, cells: &[u64], among: Among) -> Vec<RankSum> {
+        sort(keys, &mut self.room);
+        self.zeros.clear();
+        self.zeros.extend_from_slice(cells);
+        for key in keys.iter() {
+            let left = &mut self.zeros[key.group()];
+            *left = left.saturating_sub(1);
+        }
+        let mut out = vec![RankSum::default(); cells.len()];
+        // A tie does not reach over the zeros, as no key has their value.
+        let (negative, positive) = keys.split_at(keys.partition_point(|k| k.value() < zero::<K>()));
         // What ties add for groups that have no cell in them: for all, or for the reference alone.
         let mut common = 0.0;
-        let mut rank = 0u64;
-        let split = keys.partition_point(|k| k.value() < zero::<K>());
-        let mut at = 0;
-        loop {
-            if at == split {
-                // The zeros: the cells that have no key.
-                for (group, &n) in cells.iter().enumerate() {
-                    self.tied[group] = n;
-                }
-                for key in keys.iter() {
-                    self.tied[key.group()] = self.tied[key.group()].saturating_sub(1);
-                }
-                self.touched.extend((0..groups).filter(|&g| self.tied[g] > 0));
-                self.close(among, &mut rank, &mut common, &mut out);
+        match among {
+            Among::All => {
+                let mut rank = 0;
+                all(negative, &mut rank, &mut common, &mut out);
+                let zeros: u64 = self.zeros.iter().sum();
+                let mid = rank as f64 + (zeros as f64 + 1.0) / 2.0;
+                out.iter_mut().zip(&self.zeros).for_each(|(out, &n)| out.sum += n as f64 * mid);
+                common += tie(zeros);
+                rank += zeros;
+                all(positive, &mut rank, &mut common, &mut out);
             }
-            let Some(first) = keys.get(at) else { break };
-            let value = first.value();
-            // A tie does not reach over the zeros, as no key has their value.
-            while let Some(key) = keys.get(at).filter(|k| k.value() == value) {
-                let group = key.group();
-                if self.tied[group] == 0 {
-                    self.touched.push(group);
-                }
-                self.tied[group] += 1;
-                at += 1;
+            Among::With(reference) => {
+                self.below.clear();
+                self.below.resize(cells.len(), 0);
+                self.tied.clear();
+                self.tied.resize(cells.len(), 0);
+                self.with(negative, reference, &mut common, &mut out);
+                std::mem::swap(&mut self.tied, &mut self.zeros);
+                (0..cells.len()).for_each(|group| self.pair(group, reference, &mut out));
+                common += tie(self.tied[reference]);
+                self.below.iter_mut().zip(&self.tied).for_each(|(below, n)| *below += n);
+                self.tied.fill(0);
+                self.with(positive, reference, &mut common, &mut out);
             }
-            self.close(among, &mut rank, &mut common, &mut out);
         }
         for sum in &mut out {
             sum.ties += common;
@@ -162,40 +164,101 @@ impl Midranks {
         out
     }
 
-    /// Ranks the cells of a tie, and goes on above it.
-    fn close(&mut self, among: Among, rank: &mut u64, common: &mut f64, out: &mut [RankSum]) {
-        let all: u64 = self.touched.iter().map(|&g| self.tied[g]).sum();
-        match among {
-            Among::All => {
-                let mid = *rank as f64 + (all as f64 + 1.0) / 2.0;
-                for &g in &self.touched {
-                    out[g].sum += self.tied[g] as f64 * mid;
-                }
-                *common += tie(all);
+    /// Ranks sorted keys, each among those of its group and of `reference`.
+    fn with(&mut self, keys: &[K], reference: usize, common: &mut f64, out: &mut [RankSum]) {
+        for tied in ties(keys) {
+            if let [key] = tied {
+                let group = key.group();
+                let others = if group == reference { 0 } else { self.below[reference] };
+                out[group].sum += (self.below[group] + others + 1) as f64;
+                self.below[group] += 1;
+                continue;
             }
-            Among::With(reference) => {
-                let there = self.tied[reference];
-                let below = self.below[reference];
-                for &g in &self.touched {
-                    let mine = self.tied[g];
-                    if g == reference {
-                        continue;
-                    }
-                    let mid = (self.below[g] + below) as f64 + ((mine + there) as f64 + 1.0) / 2.0;
-                    out[g].sum += mine as f64 * mid;
-                    out[g].ties += tie(mine + there) - tie(there);
+            tied.iter().for_each(|key| self.tied[key.group()] += 1);
+            // The reference is in each pair, and its own ties are common.
+            *common += tie(self.tied[reference]);
+            // Each group once, the reference last, as all others need it.
+            for group in tied.iter().map(|key| key.group()).filter(|&group| group != reference).chain([reference]) {
+                if self.tied[group] > 0 {
+                    self.pair(group, reference, out);
+                    self.below[group] += std::mem::take(&mut self.tied[group]);
                 }
-                // The reference itself is ranked among its own cells.
-                out[reference].sum += there as f64 * (below as f64 + (there as f64 + 1.0) / 2.0);
-                *common += tie(there);
             }
-        }
-        *rank += all;
-        for g in self.touched.drain(..) {
-            self.below[g] += self.tied[g];
-            self.tied[g] = 0;
         }
     }
+
+    /// Ranks the cells of `group` within a tie among themselves and those of `reference`.
+    fn pair(&mut self, group: usize, reference: usize, out: &mut [RankSum]) {
+        let (mine, below) = (self.tied[group], self.below[group]);
+        let (there, other) = if group == reference { (0, 0) } else { (self.tied[reference], self.below[reference]) };
+        let mid = (below + other) as f64 + ((mine + there) as f64 + 1.0) / 2.0;
+        out[group].sum += mine as f64 * mid;
+        if group != reference {
+            out[group].ties += tie(mine + there) - tie(there);
+        }
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        (self.zeros.capacity() + self.below.capacity() + self.tied.capacity()) * size_of::<u64>() + self.room.capacity() * size_of::<K>()
+    }
+}
+
+/// Ranks sorted keys among all cells, from above `rank` on.
+fn all<K: Ranked>(keys: &[K], rank: &mut u64, common: &mut f64, out: &mut [RankSum]) {
+    for tied in ties(keys) {
+        let count = tied.len() as u64;
+        let mid = *rank as f64 + (count as f64 + 1.0) / 2.0;
+        // Midranks are multiples of a half, so that sums are exact in any order.
+        tied.iter().for_each(|key| out[key.group()].sum += mid);
+        *rank += count;
+        if count > 1 {
+            *common += tie(count);
+        }
+    }
+}
+
+/// Runs of equal values among sorted keys.
+fn ties<K: Ranked>(keys: &[K]) -> impl Iterator<Item = &[K]> {
+    keys.chunk_by(|a, b| a.value() == b.value())
+}
+
+/// Below this number of keys, comparing is faster.
+const MANY: usize = 128;
+
+/// Bits of a digit of the radix sort.
+const DIGIT: u32 = 10;
+
+/// Sorts keys by value. Many keys are sorted by the digits of their distance from the lowest one, from the
+/// lowest digit on: logarithms of counts are close to each other, so that few digits differ.
+fn sort<K: Ranked>(keys: &mut Vec<K>, room: &mut Vec<K>) {
+    let (Some(low), Some(high)) = (keys.iter().map(|k| k.value()).min(), keys.iter().map(|k| k.value()).max()) else { return };
+    if keys.len() < MANY {
+        return keys.sort_unstable();
+    }
+    room.clear();
+    room.extend_from_slice(keys);
+    for at in 0..(u64::BITS - (high - low).leading_zeros()).div_ceil(DIGIT) {
+        pass(keys, room, |k| (k.value() - low) >> (at * DIGIT));
+    }
+}
+
+/// Sorts by one digit, the lowest of what `of` gives, and keeps the order of equal ones.
+fn pass<K: Ranked>(keys: &mut Vec<K>, room: &mut Vec<K>, of: impl Fn(K) -> u64) {
+    let digit = |key: K| (of(key) & ((1 << DIGIT) - 1)) as usize;
+    let mut counts = [0u32; 1 << DIGIT];
+    keys.iter().for_each(|&key| counts[digit(key)] += 1);
+    let mut next = 0;
+    for count in &mut counts {
+        next += std::mem::replace(count, next);
+    }
+    for &key in keys.iter() {
+        let at = &mut counts[digit(key)];
+        room[*at as usize] = key;
+        *at += 1;
+    }
+    std::mem::swap(keys, room);
 }
 
 /// `t^3 - t`.
@@ -206,6 +269,8 @@ fn tie(t: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// Rank by rank, as the definition says.
@@ -231,6 +296,20 @@ mod tests {
             .collect()
     }
 
+    proptest! {
+        #[test]
+        fn many_keys_are_sorted_as_by_comparison(values in prop::collection::vec((any::<f64>(), 0u16..3000), 0..4 * MANY), few in any::<bool>()) {
+            let values = values.into_iter().map(|(v, g)| if few { ((v % 2.0 + 1.0).round(), g % 12) } else { (v, g) });
+            let mut keys: Vec<u128> = values.filter(|(v, _)| !v.is_nan()).map(|(v, g)| Ranked::new(v, g)).collect();
+            let mut wanted = keys.clone();
+            wanted.sort_unstable();
+            sort(&mut keys, &mut Vec::new());
+            prop_assert!(keys.is_sorted_by_key(|k| k.value()));
+            keys.sort_unstable();
+            prop_assert_eq!(keys, wanted);
+        }
+    }
+
     fn keys<K: Ranked>(values: &[(f64, usize)]) -> Vec<K> {
         values.iter().filter(|(v, _)| *v != 0.0).map(|&(v, g)| K::new(v, g as u16)).collect()
     }
@@ -242,17 +321,18 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
-        let mut room = Midranks::default();
+        let (mut narrow, mut wide) = (Midranks::<u64>::default(), Midranks::<u128>::default());
         for round in 0..400 {
             let groups = 1 + draw(4) as usize;
-            let values: Vec<(f64, usize)> =
-                (0..draw(30)).map(|_| (draw(7) as f64 - if round % 2 == 0 { 3.0 } else { 0.0 }, draw(groups as u64) as usize)).collect();
+            let values: Vec<(f64, usize)> = (0..draw(if round % 20 == 0 { 400 } else { 30 }))
+                .map(|_| (draw(7) as f64 - if round % 2 == 0 { 3.0 } else { 0.0 }, draw(groups as u64) as usize))
+                .collect();
             let mut cells = vec![0u64; groups];
             values.iter().for_each(|(_, g)| cells[*g] += 1);
             for among in [Among::All].into_iter().chain((0..groups).map(Among::With)) {
                 let wanted = plain(&values, groups, among);
-                assert_eq!(room.sums::<u64>(&mut keys(&values), &cells, among), wanted, "{values:?} {among:?}");
-                assert_eq!(room.sums::<u128>(&mut keys(&values), &cells, among), wanted, "{values:?} {among:?}");
+                assert_eq!(narrow.sums(&mut keys(&values), &cells, among), wanted, "{values:?} {among:?}");
+                assert_eq!(wide.sums(&mut keys(&values), &cells, among), wanted, "{values:?} {among:?}");
             }
         }
     }

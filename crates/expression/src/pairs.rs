@@ -8,7 +8,8 @@ use crate::ttest::{FOLD_RANGE, GroupMoments, Method, Share, log_fold_change, tes
 
 /// Pairs to test, and what came of it. Every column has a number per pair.
 pub(crate) struct Pairs {
-    method: Method,
+    /// The t-test; none where the caller sets `t` and `p` itself.
+    method: Option<Method>,
     /// The natural logarithm of the base of the values' logarithms.
     scale: f64,
     wide: bool,
@@ -76,7 +77,7 @@ impl Moments {
 
 impl Pairs {
     /// Room for `len` pairs, all of nothing with nothing.
-    pub(crate) fn new(method: Method, scale: f64, len: usize) -> Self {
+    pub(crate) fn new(method: Option<Method>, scale: f64, len: usize) -> Self {
         let column = || vec![0.0; len];
         let two = || [column(), column()];
         Self {
@@ -127,13 +128,14 @@ impl Pairs {
 
     #[inline(always)]
     fn test_body(&mut self) {
-        self.statistics();
-        two_sided_each(&self.t, &self.df, &mut self.p);
         self.folds();
+        let Some(method) = self.method else { return };
+        self.statistics(method);
+        two_sided_each(&self.t, &self.df, &mut self.p);
         for i in 0..self.t.len() {
             if !self.plain[i] {
                 let of = |which: usize| GroupMoments { n: self.n[which][i] as u64, nnz: 0, mean: self.mean[which][i], m2: self.m2[which][i] };
-                let one = test_unchecked(self.method, &of(0), &of(1));
+                let one = test_unchecked(method, &of(0), &of(1));
                 (self.t[i], self.p[i]) = (one.t, one.p);
             }
         }
@@ -141,13 +143,13 @@ impl Pairs {
 
     /// As `test_unchecked`.
     #[inline(always)]
-    fn statistics(&mut self) {
+    fn statistics(&mut self, method: Method) {
         let len = self.t.len();
         let [n1, n2] = self.n.each_ref().map(|column| &column[..len]);
         let [mean1, mean2] = self.mean.each_ref().map(|column| &column[..len]);
         let [first, second] = self.m2.each_ref().map(|column| &column[..len]);
         let (t, df, error, plain) = (&mut self.t[..len], &mut self.df[..len], &mut self.error[..len], &mut self.plain[..len]);
-        match self.method {
+        match method {
             Method::Student => {
                 for i in 0..len {
                     let (v1, v2) = (first[i] / (n1[i] - 1.0), second[i] / (n2[i] - 1.0));
@@ -277,7 +279,7 @@ mod tests {
         for of in [some(5003), ordinary] {
             for (method, scale) in [(Method::Student, 1.0), (Method::Welch, 1.0), (Method::Overestim, 2f64.ln())] {
                 for wide in [crate::kernel::has_avx2(), false] {
-                    let mut pairs = Pairs::new(method, scale, of.len());
+                    let mut pairs = Pairs::new(Some(method), scale, of.len());
                     pairs.wide = wide;
                     for (at, (group, reference)) in of.iter().enumerate() {
                         let one = |m: &GroupMoments| Moments { n: m.n, nnz: vec![m.nnz], mean: vec![m.mean], m2: vec![m.m2] };

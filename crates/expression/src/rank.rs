@@ -1,4 +1,4 @@
-//! Ranks genes per group of cells, as scanpy's `rank_genes_groups` does for t-tests.
+//! Ranks genes per group of cells, as scanpy's `rank_genes_groups` does for t-tests and Wilcoxon's rank sum test.
 
 use std::sync::Arc;
 
@@ -11,10 +11,14 @@ use skytether_common::{Error, Result};
 
 mod genes;
 mod order;
+mod sums;
 mod tester;
+
+pub use self::sums::Test;
 
 use self::genes::Genes;
 use self::order::{ascending, in_order};
+use self::sums::rank_sum;
 use self::tester::Tester;
 use crate::pairs::Pairs;
 use crate::spec::shorten;
@@ -65,7 +69,7 @@ pub struct RankOptions {
     /// What each is compared to.
     pub reference: Reference,
     /// The test.
-    pub method: Method,
+    pub test: Test,
     /// The correction, over all genes given.
     pub correction: Correction,
     /// At most this many genes per group, those with the highest scores; `None`: all.
@@ -76,7 +80,7 @@ pub struct RankOptions {
 
 impl Default for RankOptions {
     fn default() -> Self {
-        Self { groups: None, reference: Reference::Rest, method: Method::Welch, correction: Correction::default(), n_genes: None, log_base: None }
+        Self { groups: None, reference: Reference::Rest, test: Test::T(Method::Welch), correction: Correction::default(), n_genes: None, log_base: None }
     }
 }
 
@@ -108,7 +112,8 @@ struct Tested {
 }
 
 /// Ranks the genes of `batches` (columns `gene_id` UInt32, `gene` text, `moments`: the result of `moments()`; a row per
-/// gene) for each group. Without the column `gene`, genes have no names.
+/// gene) for each group. [`Test::RankSum`] needs the column `ranks` as well. Without the column `gene`, genes have no
+/// names.
 ///
 /// The result is a batch per group, with the columns of [`ranking_schema`]; none where there are no genes. Its rows are
 /// ordered by score, the highest first; genes of equal score by number. Scores are never NaN (see
@@ -123,7 +128,7 @@ pub fn rank_genes(batches: &[RecordBatch], options: &RankOptions) -> Result<Vec<
 
 /// [`rank_genes`] on the threads that `threads` gives for the number of tests; the result is the same on any number.
 fn rank_on(batches: &[RecordBatch], options: &RankOptions, threads: impl FnOnce(usize) -> usize) -> Result<Vec<RecordBatch>> {
-    let genes = Genes::open(batches)?;
+    let genes = Genes::open(batches, matches!(options.test, Test::RankSum { .. }))?;
     let Some(names) = genes.group_names()? else { return Ok(Vec::new()) };
     let find = |name: &String| names.iter().position(|n| n == name).ok_or_else(|| unknown_group(name, names.iter().map(String::as_str)));
     let reference = match &options.reference {
@@ -187,13 +192,21 @@ impl Genes<'_> {
             // The number of genes per round is bounded, so that their data stays in the first-level cache.
             let together = (TOGETHER / chosen.len().max(1)).clamp(1, end - start);
             let mut tester = Tester::new(names, together);
-            let mut pairs = Pairs::new(options.method, options.log_base.map_or(1.0, f64::ln), together * chosen.len());
+            let mut pairs = Pairs::new(options.test.t(), options.log_base.map_or(1.0, f64::ln), together * chosen.len());
             for from in (start..end).step_by(together) {
                 let genes = from..end.min(from + together);
                 let mut gene = genes.start;
                 while gene < genes.end {
                     let run = tester.read(self, gene..genes.end)?;
-                    tester.pair(run, chosen, reference, |place, mine, other| pairs.set(place * together + gene - from, run, mine, other))?;
+                    tester.pair(run, chosen, reference, |place, mine, other| {
+                        let at = place * together + gene - from;
+                        pairs.set(at, run, mine, other);
+                        if let Test::RankSum { tie_correct } = options.test {
+                            for k in 0..run {
+                                (pairs.t[at + k], pairs.p[at + k]) = rank_sum(self.rank_sum(gene + k, chosen[place]), mine.n, other.n, tie_correct);
+                            }
+                        }
+                    })?;
                     gene += run;
                 }
                 pairs.test();

@@ -4,7 +4,8 @@
 //! The result is `List<Struct<sum Float64, ties Float64>>`, in the order of the groups that `moments` gives with the
 //! same spec, the cells in no group last. Ranks need all cells of a gene at once. Where a data set has one block of
 //! cells, a row is a gene, and its sums are made when it is read. Otherwise the nonzeros of a gene are kept as keys
-//! ([`crate::midranks`]) until the query finishes it; their bytes count against the query's memory.
+//! ([`crate::midranks`]) until all its blocks are there; their bytes count against the query's memory. A matrix has a
+//! row for each gene and block, so that rows tell when a gene is whole.
 
 use std::sync::Arc;
 
@@ -34,8 +35,20 @@ pub struct RankSumsSpec {
     /// Cells, groups and transform, as `moments` takes them.
     pub of: MomentsSpec,
     /// The group that each group's cells are ranked with; `None`: all cells together.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
+    /// The cells of the last group take no part: their ranks are 0, and no cell is ranked among them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub without_last: bool,
+    /// The groups are two sets that share cells: those in the first alone, in the second alone, and in both. The first
+    /// two results are those of the whole sets.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub overlap: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl RankSumsSpec {
@@ -97,9 +110,13 @@ impl Call for RankSums {
 struct Ready {
     prepared: Arc<Prepared>,
     asked: Arc<Asked>,
-    midranks: Midranks,
+    /// For each group, in which ones its cells are ranked: at most two, [`NOWHERE`] otherwise.
+    places: Vec<[u16; 2]>,
     table: Option<(u32, Arc<Tabulated>)>,
 }
+
+/// No group.
+const NOWHERE: u16 = u16::MAX;
 
 /// Sparse rows as input.
 #[derive(Debug)]
@@ -120,24 +137,39 @@ impl SparseRows {
                 Among::With(prepared.names.iter().position(|n| n == name).ok_or_else(unknown)?)
             }
         };
-        let mut cells = vec![0u64; prepared.width()];
-        for block in &prepared.counts {
-            cells.iter_mut().zip(block).for_each(|(all, n)| *all += u64::from(*n));
+        let (width, last) = (prepared.width(), prepared.width().saturating_sub(1));
+        let mut places: Vec<[u16; 2]> = (0..width).map(|group| [group as u16, NOWHERE]).collect();
+        if self.spec.without_last || self.spec.overlap {
+            let few = if self.spec.overlap { last != 3 } else { last == 0 };
+            if few || (self.spec.overlap && self.spec.without_last) {
+                return Err(Error::invalid("the groups of rank_sums are not those that without_last or overlap is about"));
+            }
+            places[last - 1] = if self.spec.overlap { [0, 1] } else { [NOWHERE; 2] };
         }
-        Ok(Ready { prepared, asked: Arc::new(Asked { cells, among }), midranks: Midranks::default(), table: None })
+        if among != Among::All {
+            // Cells in no group are in no pair.
+            places[last] = [NOWHERE; 2];
+        }
+        let mut cells = vec![0u64; width];
+        for block in &prepared.counts {
+            for (n, places) in block.iter().zip(&places) {
+                places.iter().filter(|&&to| to != NOWHERE).for_each(|&to| cells[usize::from(to)] += u64::from(*n));
+            }
+        }
+        let blocks = u32::try_from(prepared.counts.len()).map_err(|_| Error::internal("a data set has more blocks than a number holds"))?;
+        Ok(Ready { prepared, asked: Arc::new(Asked { cells, among, blocks }), places, table: None })
     }
 
     fn typed<T, K>(&mut self, store: &mut RankStore, columns: &Columns<'_>, groups: &[usize], filter: Option<&BooleanArray>) -> Result<()>
     where
         T: ArrowPrimitiveType,
         T::Native: Value,
-        K: Ranked,
+        K: Sorted,
     {
         let Some(ready) = &mut self.ready else { return Err(Error::internal("the groups are not resolved")) };
         let prepared = Arc::clone(&ready.prepared);
         let val = columns.val.values().as_primitive::<T>().values();
         let idx = columns.idx.values().as_primitive::<UInt32Type>().values();
-        let whole = prepared.counts.len() == 1;
         let mut keys: Vec<K> = Vec::new();
         let mut block = None;
         for (i, &gene) in groups.iter().enumerate() {
@@ -152,13 +184,18 @@ impl SparseRows {
             let cells = columns.idx.value_offsets()[i] as usize..columns.idx.value_offsets()[i + 1] as usize;
             let values = columns.val.value_offsets()[i] as usize..columns.val.value_offsets()[i + 1] as usize;
             keys.clear();
-            each_value(open, &idx[cells], &val[values], |group, value| keys.push(K::new(value, group)))
-                .map_err(|fault| explain(fault, i, number, &self.spec.of, &prepared))?;
-            if whole {
-                store.finish(gene, ready.midranks.sums(&mut keys, &ready.asked.cells, ready.asked.among))?;
-            } else {
-                store.keep(gene, &ready.asked, &keys)?;
-            }
+            let places = &ready.places;
+            each_value(open, &idx[cells], &val[values], |group, value| {
+                let [first, second] = places[usize::from(group)];
+                if first != NOWHERE {
+                    keys.push(K::new(value, first));
+                }
+                if second != NOWHERE {
+                    keys.push(K::new(value, second));
+                }
+            })
+            .map_err(|fault| explain(fault, i, number, &self.spec.of, &prepared))?;
+            store.add(gene, &ready.asked, &mut keys)?;
         }
         Ok(())
     }
@@ -201,6 +238,8 @@ struct Asked {
     /// Cells of each group, those in none last.
     cells: Vec<u64>,
     among: Among,
+    /// Blocks of cells, each a row of every gene.
+    blocks: u32,
 }
 
 /// A gene so far.
@@ -209,20 +248,34 @@ enum Gene {
     #[default]
     Nothing,
     Done(Vec<RankSum>),
-    /// Keys of some blocks, [`Ranked::BYTES`] each.
-    Kept {
-        asked: Arc<Asked>,
-        wide: bool,
-        keys: Vec<u8>,
-    },
+    /// Keys of some blocks, but not of all.
+    Kept(Box<Kept>),
+}
+
+/// Some blocks of a gene.
+#[derive(Debug)]
+struct Kept {
+    asked: Arc<Asked>,
+    wide: bool,
+    /// How many blocks.
+    seen: u32,
+    /// [`Ranked::BYTES`] each.
+    keys: Vec<u8>,
+}
+
+/// Ranks genes of either width.
+#[derive(Debug, Default)]
+struct Rankers {
+    narrow: Midranks<u64>,
+    wide: Midranks<u128>,
 }
 
 /// The genes of an accumulator.
 #[derive(Debug, Default)]
-pub(crate) struct RankStore {
+pub struct RankStore {
     genes: Vec<Gene>,
     bytes: usize,
-    midranks: Midranks,
+    rankers: Rankers,
 }
 
 /// The form of a state, its first byte.
@@ -234,42 +287,89 @@ fn twice() -> Error {
     Error::invalid("rank_sums needs the rows of one gene, each once: group by gene_id")
 }
 
+fn lost() -> Error {
+    Error::internal("a gene has no place in its accumulator")
+}
+
 fn bad(what: &str) -> Error {
     Error::corrupt(format!("a state of rank_sums {what}"))
 }
 
+/// Keys that [`Rankers`] has room for.
+trait Sorted: Ranked {
+    fn midranks(rankers: &mut Rankers) -> &mut Midranks<Self>;
+}
+
+impl Sorted for u64 {
+    fn midranks(rankers: &mut Rankers) -> &mut Midranks<Self> {
+        &mut rankers.narrow
+    }
+}
+
+impl Sorted for u128 {
+    fn midranks(rankers: &mut Rankers) -> &mut Midranks<Self> {
+        &mut rankers.wide
+    }
+}
+
 impl RankStore {
+    fn at(&mut self, gene: usize) -> Result<&mut Gene> {
+        self.genes.get_mut(gene).ok_or_else(lost)
+    }
+
     fn finish(&mut self, gene: usize, sums: Vec<RankSum>) -> Result<()> {
-        let at = self.genes.get_mut(gene).ok_or_else(|| Error::internal("a gene has no place in its accumulator"))?;
+        let bytes = sums.len() * size_of::<RankSum>();
+        let at = self.at(gene)?;
         if !matches!(at, Gene::Nothing) {
             return Err(twice());
         }
-        self.bytes += sums.len() * size_of::<RankSum>();
         *at = Gene::Done(sums);
+        self.bytes += bytes;
         Ok(())
     }
 
-    fn keep<K: Ranked>(&mut self, gene: usize, asked: &Arc<Asked>, more: &[K]) -> Result<()> {
-        let mut bytes = Vec::with_capacity(more.len() * K::BYTES);
-        more.iter().for_each(|key| key.put(&mut bytes));
-        self.keep_bytes(gene, asked, K::BYTES == u128::BYTES, &bytes)
+    /// Adds a block of a gene.
+    fn add<K: Sorted>(&mut self, gene: usize, asked: &Arc<Asked>, keys: &mut Vec<K>) -> Result<()> {
+        if asked.blocks == 1 {
+            let sums = K::midranks(&mut self.rankers).sums(keys, &asked.cells, asked.among);
+            return self.finish(gene, sums);
+        }
+        let mut bytes = Vec::with_capacity(keys.len() * K::BYTES);
+        keys.iter().for_each(|key| key.put(&mut bytes));
+        self.keep(gene, asked, K::BYTES == u128::BYTES, 1, &bytes)
     }
 
-    fn keep_bytes(&mut self, gene: usize, of: &Arc<Asked>, as_wide: bool, more: &[u8]) -> Result<()> {
-        let at = self.genes.get_mut(gene).ok_or_else(|| Error::internal("a gene has no place in its accumulator"))?;
+    /// Adds `seen` blocks of a gene, and ranks it if these were the last ones.
+    fn keep(&mut self, gene: usize, of: &Arc<Asked>, wide: bool, seen: u32, more: &[u8]) -> Result<()> {
+        let Self { genes, bytes, .. } = self;
+        let at = genes.get_mut(gene).ok_or_else(lost)?;
         if matches!(at, Gene::Nothing) {
-            *at = Gene::Kept { asked: Arc::clone(of), wide: as_wide, keys: Vec::new() };
+            *at = Gene::Kept(Box::new(Kept { asked: Arc::clone(of), wide, seen: 0, keys: Vec::new() }));
+            *bytes += size_of::<Kept>();
         }
-        let Gene::Kept { asked, wide, keys } = at else { return Err(twice()) };
-        if *wide != as_wide || !(Arc::ptr_eq(asked, of) || asked == of) {
+        let Gene::Kept(kept) = at else { return Err(twice()) };
+        if kept.wide != wide || !(Arc::ptr_eq(&kept.asked, of) || kept.asked == *of) {
             return Err(Error::internal("rows and states of different groups met in one accumulator"));
         }
-        let before = keys.capacity();
-        keys.extend_from_slice(more);
-        self.bytes += keys.capacity() - before;
-        let most: u64 = asked.cells.iter().sum();
-        let each = if *wide { u128::BYTES } else { u64::BYTES };
-        if (keys.len() / each) as u64 > most { Err(twice()) } else { Ok(()) }
+        let before = kept.keys.capacity();
+        kept.keys.extend_from_slice(more);
+        kept.seen = kept.seen.saturating_add(seen);
+        let most = kept.asked.cells.iter().fold(0u64, |all, n| all.saturating_add(*n));
+        let each = if wide { u128::BYTES } else { u64::BYTES };
+        if kept.seen > kept.asked.blocks || (kept.keys.len() / each) as u64 > most {
+            return Err(twice());
+        }
+        let whole = kept.seen == kept.asked.blocks;
+        *bytes += kept.keys.capacity() - before;
+        if whole {
+            let gene_so_far = std::mem::take(self.at(gene)?);
+            self.bytes = self.bytes.saturating_sub(gene_so_far.size());
+            if let Gene::Kept(kept) = gene_so_far {
+                let sums = kept.sums(&mut self.rankers);
+                self.finish(gene, sums)?;
+            }
+        }
+        Ok(())
     }
 
     fn take(&mut self, emit: EmitTo, rows: usize) -> Vec<Gene> {
@@ -282,6 +382,41 @@ impl RankStore {
         self.bytes = self.bytes.saturating_sub(freed);
         taken
     }
+
+    /// Merges the column of states, each into the row that `groups` says, of `rows` in all.
+    ///
+    /// # Errors
+    /// Corrupt where a state is none; invalid where a gene has more blocks than its data set.
+    pub fn merge_states(&mut self, states: &[ArrayRef], groups: &[usize], rows: usize) -> Result<()> {
+        self.merge(states, groups, rows)
+    }
+
+    /// The result of all `rows` rows.
+    ///
+    /// # Errors
+    /// Invalid where a gene has not all blocks of its data set.
+    pub fn finished(&mut self, rows: usize) -> Result<ArrayRef> {
+        self.result(EmitTo::All, rows)
+    }
+}
+
+impl Kept {
+    fn sums(&self, rankers: &mut Rankers) -> Vec<RankSum> {
+        let Asked { cells, among, .. } = &*self.asked;
+        if self.wide { rankers.wide.sums(&mut read(&self.keys), cells, *among) } else { rankers.narrow.sums(&mut read(&self.keys), cells, *among) }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let Asked { cells, among, blocks } = &*self.asked;
+        out.push(if self.wide { WIDE } else { NARROW });
+        let among = match among {
+            Among::All => u32::MAX,
+            Among::With(group) => *group as u32,
+        };
+        [among, *blocks, self.seen, cells.len() as u32].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        cells.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        out.extend_from_slice(&self.keys);
+    }
 }
 
 impl Gene {
@@ -289,16 +424,7 @@ impl Gene {
         match self {
             Gene::Nothing => 0,
             Gene::Done(sums) => sums.len() * size_of::<RankSum>(),
-            Gene::Kept { keys, .. } => keys.capacity(),
-        }
-    }
-
-    fn sums(self, midranks: &mut Midranks) -> Vec<RankSum> {
-        match self {
-            Gene::Nothing => Vec::new(),
-            Gene::Done(sums) => sums,
-            Gene::Kept { asked, wide: false, keys } => midranks.sums(&mut read::<u64>(&keys), &asked.cells, asked.among),
-            Gene::Kept { asked, wide: true, keys } => midranks.sums(&mut read::<u128>(&keys), &asked.cells, asked.among),
+            Gene::Kept(kept) => size_of::<Kept>() + kept.keys.capacity(),
         }
     }
 
@@ -312,17 +438,7 @@ impl Gene {
                     out.extend_from_slice(&s.ties.to_le_bytes());
                 });
             }
-            Gene::Kept { asked, wide, keys } => {
-                out.push(if *wide { WIDE } else { NARROW });
-                let among = match asked.among {
-                    Among::All => u32::MAX,
-                    Among::With(group) => group as u32,
-                };
-                out.extend_from_slice(&among.to_le_bytes());
-                out.extend_from_slice(&(asked.cells.len() as u32).to_le_bytes());
-                asked.cells.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
-                out.extend_from_slice(keys);
-            }
+            Gene::Kept(kept) => kept.write(out),
         }
     }
 }
@@ -337,9 +453,14 @@ fn number<const N: usize>(from: &mut &[u8]) -> Result<[u8; N]> {
     Ok(*first)
 }
 
-/// The kept keys of a state: what was asked, whether they are wide, and their bytes.
-fn kept(wide: bool, mut from: &[u8]) -> Result<(Asked, &[u8])> {
+/// The kept keys of a state: what was asked, how many blocks they are of, and their bytes.
+fn kept(wide: bool, mut from: &[u8]) -> Result<(Asked, u32, &[u8])> {
     let among = u32::from_le_bytes(number(&mut from)?);
+    let blocks = u32::from_le_bytes(number(&mut from)?);
+    let seen = u32::from_le_bytes(number(&mut from)?);
+    if seen == 0 || seen >= blocks {
+        return Err(bad("is not of some of its blocks"));
+    }
     let groups = u32::from_le_bytes(number(&mut from)?) as usize;
     if groups > from.len() / 8 {
         return Err(bad("is too short"));
@@ -361,7 +482,7 @@ fn kept(wide: bool, mut from: &[u8]) -> Result<(Asked, &[u8])> {
     if cells.iter().try_fold(0u64, |all, n| all.checked_add(*n)).is_none_or(|all| all > u64::from(u32::MAX)) {
         return Err(bad("has more cells than a data set"));
     }
-    Ok((Asked { cells, among }, from))
+    Ok((Asked { cells, among, blocks }, seen, from))
 }
 
 fn fields() -> Fields {
@@ -385,7 +506,17 @@ impl Store for RankStore {
         let genes = self.take(emit, rows);
         let (mut sums, mut ties, mut lengths) = (Vec::new(), Vec::new(), Vec::with_capacity(genes.len()));
         for gene in genes {
-            let of = gene.sums(&mut self.midranks);
+            let of = match gene {
+                Gene::Nothing => Vec::new(),
+                Gene::Done(sums) => sums,
+                Gene::Kept(kept) => {
+                    let text = format!(
+                        "rank_sums has {} of the {} blocks of a gene, and ranks need them all: leave conditions on block and cells out",
+                        kept.seen, kept.asked.blocks
+                    );
+                    return Err(Error::invalid(text));
+                }
+            };
             lengths.push(of.len());
             sums.extend(of.iter().map(|s| s.sum));
             ties.extend(of.iter().map(|s| s.ties));
@@ -423,9 +554,9 @@ impl Store for RankStore {
                     self.finish(gene, sums.chunks_exact(16).map(|s| RankSum { sum: float(s), ties: float(&s[8..]) }).collect())?;
                 }
                 Some((form @ (&NARROW | &WIDE), rest)) => {
-                    let (asked, keys) = kept(*form == WIDE, rest)?;
+                    let (asked, seen, keys) = kept(*form == WIDE, rest)?;
                     let asked = last.filter(|known| **known == asked).unwrap_or_else(|| Arc::new(asked));
-                    self.keep_bytes(gene, &asked, *form == WIDE, keys)?;
+                    self.keep(gene, &asked, *form == WIDE, seen, keys)?;
                     last = Some(asked);
                 }
                 Some((form, _)) => return Err(bad(&format!("has the unknown form {form}"))),
@@ -435,6 +566,9 @@ impl Store for RankStore {
     }
 
     fn size(&self) -> usize {
-        self.bytes + self.genes.capacity() * size_of::<Gene>()
+        self.bytes + self.genes.capacity() * size_of::<Gene>() + self.rankers.narrow.size() + self.rankers.wide.size()
     }
 }
+
+#[cfg(test)]
+mod tests;

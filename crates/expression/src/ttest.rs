@@ -166,7 +166,7 @@ pub fn t_test(method: Method, group: &GroupMoments, reference: &GroupMoments, gr
 /// Refuses groups without a variance.
 pub(crate) fn check_size(name: &str, n: u64) -> Result<()> {
     if n < 2 {
-        return Err(Error::invalid(format!("group {name:?} has {n} cell{}: a t-test needs at least two", if n == 1 { "" } else { "s" })));
+        return Err(Error::invalid(format!("group {name:?} has {n} cell{}: a test needs at least two", if n == 1 { "" } else { "s" })));
     }
     Ok(())
 }

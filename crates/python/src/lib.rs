@@ -73,6 +73,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(files::read_barcodes, module)?)?;
     module.add_function(wrap_pyfunction!(expression::expression_steps, module)?)?;
     module.add_function(wrap_pyfunction!(rank::moments_spec, module)?)?;
+    module.add_function(wrap_pyfunction!(rank::rank_sums_spec, module)?)?;
     module.add_function(wrap_pyfunction!(rank::rank_genes, module)?)?;
     Ok(())
 }

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{Field, Schema, UInt32Type};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, ListArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::compute::{filter, filter_record_batch};
+use arrow::datatypes::{DataType, Field, Schema, UInt32Type};
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::EmitTo;
 use pyo3::prelude::*;
@@ -13,10 +14,11 @@ use pyo3_arrow::PyTable;
 use serde::Deserialize;
 use skytether_common::{Error, Result};
 use skytether_expression::rank::ranking_schema;
+use skytether_expression::rank_sums::RankSumsSpec;
 use skytether_expression::spec::Squares;
 use skytether_expression::store::{MomentStore, Results};
 use skytether_expression::ttest::overlapping;
-use skytether_expression::{Correction, Groups, Method, MomentsSpec, RankOptions, Reference, Transform, rank_genes as rank};
+use skytether_expression::{Correction, Groups, MomentsSpec, RankOptions, Reference, Test, Transform, rank_genes as rank};
 
 use crate::buffers::Lent;
 use crate::errors::OrRaise;
@@ -45,6 +47,16 @@ pub fn moments_spec(
         .or_raise()
 }
 
+/// The literal argument of `rank_sums`, for the cells, groups and transform of a literal of `moments`. `against`: the
+/// group that each group is ranked with, none for all cells. `without_last` and `overlap` are as in the options of
+/// `rank_genes`.
+#[pyfunction]
+#[pyo3(signature = (moments, against = None, without_last = false, overlap = false))]
+pub fn rank_sums_spec(moments: &str, against: Option<String>, without_last: bool, overlap: bool) -> PyResult<String> {
+    let of = MomentsSpec::from_literal(moments).or_raise()?;
+    RankSumsSpec { of, against, without_last, overlap }.to_literal().or_raise()
+}
+
 /// The options of `rank_genes`, as JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,6 +65,8 @@ struct Asked {
     /// None: all other cells.
     reference: Option<String>,
     method: String,
+    #[serde(default)]
+    tie_correct: bool,
     correction: String,
     log_base: Option<f64>,
     /// If set, the groups of the query are three: cells in the first set alone, in the second alone, and in both. The
@@ -65,12 +79,15 @@ struct Asked {
     genes: Option<Vec<u32>>,
 }
 
-/// Runs `query` (columns `gene_id`, `moments`, and `gene` for names) and ranks its genes; the columns are those of
-/// `ranking_schema`, each group's rows are a batch.
+/// Runs `queries` one after the other (columns `gene_id`, `moments`, `ranks` for Wilcoxon's test, and `gene` for names)
+/// and ranks all their genes together; the columns are those of `ranking_schema`, each group's rows are a batch.
 #[pyfunction]
-pub fn rank_genes(py: Python<'_>, query: &PyResultSet, options: &str) -> PyResult<PyTable> {
+pub fn rank_genes(py: Python<'_>, queries: &Bound<'_, PyAny>, options: &str) -> PyResult<PyTable> {
     let asked: Asked = serde_json::from_str(options).map_err(|e| Error::invalid("these are no options of a ranking").with_source(e)).or_raise()?;
-    let batches = query.batches(py)?;
+    let mut batches = Vec::new();
+    for query in queries.try_iter()? {
+        batches.extend(query?.cast::<PyResultSet>()?.get().batches(py)?);
+    }
     let ranked = py.detach(|| ranked(batches, asked)).or_raise()?;
     PyTable::try_new(ranked, ranking_schema())
 }
@@ -86,7 +103,7 @@ fn ranked(mut batches: Vec<RecordBatch>, asked: Asked) -> Result<Vec<RecordBatch
     let options = RankOptions {
         groups: asked.groups,
         reference: asked.reference.map_or(Reference::Rest, Reference::Group),
-        method: Method::parse(&asked.method)?,
+        test: Test::parse(&asked.method, asked.tie_correct)?,
         correction: Correction::parse(&asked.correction)?,
         n_genes: None,
         log_base: asked.log_base,
@@ -156,5 +173,26 @@ fn rebuilt(genes: &RecordBatch, two: Option<&Arc<[String]>>) -> Result<RecordBat
     let mut fields: Vec<_> = genes.schema().fields().iter().cloned().collect();
     fields[at] = Arc::new(Field::new("moments", rebuilt.data_type().clone(), true));
     columns[at] = rebuilt;
+    if let Ok(at) = genes.schema().index_of("ranks") {
+        columns[at] = without_second_to_last(&columns[at], width)?;
+    }
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(failed)
+}
+
+/// Lists of `width` rank sums without the second to last entry: that of the cells that count nowhere, or of those in
+/// both sets, which the sums of the two sets include.
+fn without_second_to_last(ranks: &ArrayRef, width: usize) -> Result<ArrayRef> {
+    if width == 0 {
+        return Ok(Arc::clone(ranks));
+    }
+    let failed = |e| Error::internal("cannot rebuild the rank sums").with_source(e);
+    let wrong = || Error::invalid("ranks and moments must have the same groups: give rank_sums() and moments() the same spec");
+    let lists = ranks.as_list_opt::<i32>().filter(|lists| (0..lists.len()).all(|row| lists.value_length(row) as usize == width)).ok_or_else(wrong)?;
+    let DataType::List(item) = lists.data_type() else { return Err(wrong()) };
+    let start = lists.value_offsets()[0] as usize;
+    let kept: BooleanArray =
+        (0..lists.values().len()).map(|at| Some(at >= start && at < start + width * lists.len() && (at - start) % width + 2 != width)).collect();
+    let values = filter(lists.values(), &kept).map_err(failed)?;
+    let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(width - 1, lists.len()));
+    Ok(Arc::new(ListArray::try_new(Arc::clone(item), offsets, values, None).map_err(failed)?))
 }

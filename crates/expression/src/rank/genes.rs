@@ -7,6 +7,8 @@ use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, UInt32Type};
 use skytether_common::{Error, Result};
 
+use super::sums::RankSums;
+use crate::midranks::RankSum;
 use crate::store::Results;
 
 /// The genes to rank, ordered by number.
@@ -14,13 +16,16 @@ pub(super) struct Genes<'a> {
     pub(super) ids: Vec<u32>,
     pub(super) names: StringViewArray,
     results: Vec<Results<'a>>,
+    /// Rank sums of each batch, if the test is of ranks.
+    ranks: Vec<RankSums<'a>>,
     /// Batch and row of each gene.
     pub(super) place: Vec<(u32, u32)>,
 }
 
 impl<'a> Genes<'a> {
-    pub(super) fn open(batches: &'a [RecordBatch]) -> Result<Self> {
-        let mut genes = Self { ids: Vec::new(), names: StringViewBuilder::new().finish(), results: Vec::new(), place: Vec::new() };
+    /// The genes of `batches`, with the rank sums if the test is of `ranks`.
+    pub(super) fn open(batches: &'a [RecordBatch], ranks: bool) -> Result<Self> {
+        let mut genes = Self { ids: Vec::new(), names: StringViewBuilder::new().finish(), results: Vec::new(), ranks: Vec::new(), place: Vec::new() };
         let mut names: Vec<ArrayRef> = Vec::new();
         for (b, batch) in batches.iter().enumerate() {
             let column = |name: &str| batch.column_by_name(name).ok_or_else(|| Error::invalid(format!("ranking genes needs a column {name:?}")));
@@ -38,7 +43,15 @@ impl<'a> Genes<'a> {
             if moments.null_count() > 0 {
                 return Err(Error::invalid("ranking genes needs moments without NULLs"));
             }
-            genes.results.push(Results::open(moments.as_ref())?);
+            let results = Results::open(moments.as_ref())?;
+            if ranks {
+                let ranks = RankSums::open(column("ranks")?)?;
+                if (0..batch.num_rows()).any(|row| ranks.width(row) != results.range(row).len()) {
+                    return Err(Error::invalid("ranks and moments must have the same groups: give rank_sums() and moments() the same spec"));
+                }
+                genes.ranks.push(ranks);
+            }
+            genes.results.push(results);
             genes.place.extend((0..batch.num_rows()).map(|row| (b as u32, row as u32)));
         }
         if !names.is_empty() {
@@ -72,6 +85,12 @@ impl<'a> Genes<'a> {
         let (batch, row) = self.place[gene];
         let results = &self.results[batch as usize];
         (results, results.range(row as usize))
+    }
+
+    /// The rank sum of `gene` in `group`; there are some if [`Self::open`] was asked for them.
+    pub(super) fn rank_sum(&self, gene: usize, group: usize) -> RankSum {
+        let (batch, row) = self.place[gene];
+        self.ranks[batch as usize].get(row as usize, group)
     }
 
     /// The groups of the first gene, which all genes must have; `None` without genes.

@@ -3,4 +3,5 @@
 mod common;
 
 mod moments_sql;
+mod rank_sums_sql;
 mod rewrite;
