@@ -105,7 +105,10 @@ class _Asked:
         """Reads the chosen cells `first` to `end`."""
         where = _export._of_blocks(_export._where(self.genes), self.cells[first:end], self.ds.n_obs)
         query = self.ds.fleet.sql(f"SELECT gene_id, idx, val FROM {self.ds.table(self.matrix + '_rows')}{where}")
-        products.read(query._inner, first, end)
+        try:
+            products.read(query._inner, first, end)
+        except InvalidError as e:
+            raise self.ds._with_names(e, self.matrix, self.transform) from e
         self.receipts.append(query.receipt)
 
     def parts(self) -> list[tuple[int, int]]:
