@@ -118,7 +118,7 @@ def of_file(file: h5py.Group, path: str, matrices: set[str], raw_genes: int | No
     """A copy in memory of a file, or of one AnnData in it, with an empty sparse matrix in the place of each of
     `matrices`, and without the layers `left_out`."""
     with h5py.File("shell.h5ad", "w", driver="core", backing_store=False) as shell:
-        _copy_attributes(file, shell)
+        copy_attributes(file, shell)
         foreign = [key for key in file if key not in PARTS]
         if foreign:
             warnings.warn(f"{path}: {', '.join(map(repr, foreign))} {'is' if len(foreign) == 1 else 'are'} no part of AnnData and left out", stacklevel=6)
@@ -130,14 +130,14 @@ def of_file(file: h5py.Group, path: str, matrices: set[str], raw_genes: int | No
                     file.copy(file[key], shell, name=key, expand_external=True)
             elif key in ("layers", "raw") and isinstance(file[key], h5py.Group):
                 inside = shell.create_group(key)
-                _copy_attributes(file[key], inside)
+                copy_attributes(file[key], inside)
                 for part in file[key]:
                     if f"{key}/{part}" not in matrices and f"{key}/{part}" not in left_out:
                         file.copy(file[key][part], inside, name=part, expand_external=True)
             else:
                 file.copy(file[key], shell, name=key, expand_external=True)
         _follow_links(file, shell)
-        _restore_references(file, shell)
+        restore_references(file, shell)
         for key in ("obs", "var", "raw/var"):
             if isinstance(shell.get(key), h5py.Group):
                 _complete(shell[key])
@@ -179,7 +179,7 @@ def _follow_links(source: h5py.Group, copy: h5py.File) -> None:
             source.copy(source[target], copy[parent or "/"], name=last, expand_external=True)
 
 
-def _restore_references(source: h5py.Group, copy: h5py.File) -> None:
+def restore_references(source: h5py.Group, copy: h5py.File) -> None:
     """Points the copy's object references to the copy's objects: HDF5 empties them when it copies to another file.
 
     anndata 0.7 and SeuratDisk refer from a column's codes to its categories so.
@@ -265,7 +265,7 @@ def _length(frame: h5py.Group | h5py.Dataset) -> int:
     return index.shape[0]
 
 
-def _copy_attributes(source: Any, target: Any) -> None:
+def copy_attributes(source: Any, target: Any) -> None:
     for key in source.attrs:
         # References are restored when there is what they refer to.
         if h5py.check_ref_dtype(source.attrs.get_id(key).dtype) is None:
@@ -291,7 +291,7 @@ def of_anndata(adata: anndata.AnnData, what: str) -> bytes:
     def empty(shape: tuple[int, int]) -> Any:
         return scipy.sparse.csr_matrix(shape, dtype=np.float32)
 
-    raw, names = adata.raw, _Names(what)
+    raw, names = adata.raw, Names(what)
     with warnings.catch_warnings():
         # Names that repeat are ours to warn of.
         warnings.simplefilter("ignore")
@@ -330,7 +330,7 @@ def of_anndata(adata: anndata.AnnData, what: str) -> bytes:
         raise InvalidError(f"{what} can't be kept: anndata writes it, and can't read it again: {e}") from e
     wrong = _same.difference(adata, back)
     if wrong is not None:
-        raise InvalidError(f"{what} can't be kept: {wrong} would come back as something else: {_advice(wrong)}")
+        raise InvalidError(f"{what} can't be kept: {wrong} would come back as something else: {advice(wrong)}")
     return written
 
 
@@ -370,10 +370,10 @@ def unwritable(error: Exception) -> str:
     elif "surrogates not allowed" in text:
         example = '.str.encode("utf-8", "replace").str.decode("utf-8")'
         return f"{where}: a text has half of a character (a lone surrogate), which is no Unicode: replace it, for example with {example}"
-    return f"{where}: {text.rstrip('.')}: {_advice(where)}"
+    return f"{where}: {text.rstrip('.')}: {advice(where)}"
 
 
-def _advice(where: str) -> str:
+def advice(where: str) -> str:
     if where.startswith(("obs[", "var[", "raw.var[")):
         return "make the column text (astype(str)), numbers or categories of text, or leave it out"
     if where.startswith("the index of "):
@@ -407,7 +407,7 @@ def _unnamed(frame: pd.DataFrame, where: str) -> str | None:
     return None
 
 
-class _Names:
+class Names:
     """Encodes what HDF5 does not take for a name, and columns that have another form in h5ad files."""
 
     def __init__(self, what: str) -> None:
@@ -451,7 +451,7 @@ class _Names:
 
 
 def _decode(adata: anndata.AnnData) -> None:
-    """Gives an AnnData the names back that `_Names` encoded."""
+    """Gives an AnnData the names back that `Names` encoded."""
     raw = adata.raw
     frames = [adata.obs, adata.var] if raw is None else [adata.obs, adata.var, raw.var]
     for frame in frames:
