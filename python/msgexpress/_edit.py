@@ -1,4 +1,4 @@
-"""Changes of a shell: the elements that change are written anew, and all others are copied as they are."""
+"""Changes of a shell: the elements that change are written again, and all others are copied as they are."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _place(at: str) -> list[str]:
 
 
 def _copy_but(old: h5py.Group, new: h5py.Group, at: str, frames: dict[str, Any], dicts: dict[str, Any], names: _Encoder) -> None:
-    """Copies a group without what is written anew."""
+    """Copies a group without what is written again."""
     _shell.copy_attributes(old, new)
     replaced = {names.name(key) for key in dicts.get(at, ())}
     for key in old:
@@ -111,7 +111,7 @@ def _copy_but(old: h5py.Group, new: h5py.Group, at: str, frames: dict[str, Any],
 
 def _write_mapping(new: h5py.File, at: str, given: dict[str, Any], edit: Edit, names: _Encoder, what: str) -> None:
     if at not in new:
-        # It is not there, or in a form of before anndata 0.7: then all of it is written anew.
+        # It is not there, or in a form of before anndata 0.7: then all of it is written.
         holder = edit.before.raw if at.startswith("raw/") else edit.before
         all_of_it = {**dict(getattr(holder, at.rpartition("/")[2])), **given}
         _write(new, at, names.mapping({key: value for key, value in all_of_it.items() if value is not None}, *_place(at)), what)

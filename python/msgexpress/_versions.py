@@ -31,7 +31,7 @@ class Versions(Stored):
     def history(self) -> pd.DataFrame:
         """The versions, a row each: `version` counts from 1, `generation` tells contents apart, `time` is in UTC,
         `action` names the method, `params` its arguments (shortened), and `changed` what it wrote. The latest 200 are
-        kept. An ingest begins anew. Moves of data to other drives are no versions."""
+        kept. An ingest begins another history. Moves of data to other drives are no versions."""
         import pandas as pd
 
         rows = _history.versions(self._kept, self._generation)
@@ -180,7 +180,7 @@ def put(
     InvalidError
         A value can't be kept, or has another length; the text has its place.
     NotFoundError
-        What is to be removed is not there.
+        What a None would remove is not there.
     ConflictError
         The data set was changed since `ds` was made. Nothing is changed.
     """

@@ -389,11 +389,14 @@ def test_commands_set_columns_and_show_history(tmp_path, whole) -> None:
         db.ingest(whole, "lab/a")
     frame = pd.DataFrame({"cluster": ["a", "b"] * 30, "score": np.arange(60.0)}, index=whole.obs_names)
     frame.to_csv(tmp_path / "clusters.csv")
-    done = command("set-obs", "lab/a", tmp_path / "clusters.csv", "--fleet", tmp_path / "f")
+    more().write_h5ad(tmp_path / "more.h5ad")
+    done = command("set-obs", "lab/a", tmp_path / "clusters.csv", "--category", "cluster", "--fleet", tmp_path / "f")
     assert done.returncode == 0, done.stderr
     shown = command("history", "lab/a", "--fleet", tmp_path / "f")
     assert shown.returncode == 0 and "set_obs" in shown.stdout and "cluster, score" in shown.stdout, shown.stdout
     with msgexpress.open(tmp_path / "f") as db:
-        assert list(db["lab/a"].obs["score"]) == list(range(60))
+        assert list(db["lab/a"].obs["score"]) == list(range(60)) and list(db["lab/a"].obs["cluster"].cat.categories) == ["a", "b"]
+    appended = command("append", "lab/a", tmp_path / "more.h5ad", "--column", "donor", "--label", "d2", "--first-label", "d1", "--fleet", tmp_path / "f")
+    assert appended.returncode == 0 and "appended 25 cells" in appended.stderr, appended.stderr
     wrong = command("set-obs", "lab/a", tmp_path / "none.csv", "--fleet", tmp_path / "f")
     assert wrong.returncode == 1 and "none.csv" in wrong.stderr

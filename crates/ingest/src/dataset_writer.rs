@@ -143,7 +143,7 @@ impl DatasetWriter {
     }
 
     /// Begins to write a version of `name`: a new generation that keeps all tables of generation `from` but those that
-    /// it writes anew ([`Self::write_table`] and the like) or leaves out ([`Self::leave_out`]). It also keeps the
+    /// it writes again ([`Self::write_table`] and the like) or leaves out ([`Self::leave_out`]). It also keeps the
     /// application's entries that it does not set, the indexes of the tables that it keeps, and the redundancy.
     /// `generation` is drawn at random by the caller.
     ///
