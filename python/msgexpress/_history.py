@@ -33,13 +33,13 @@ class Version:
     rows: list[dict[str, Any]] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
 
-    def note(self, kept: dict[str, Any], generation: int) -> None:
-        """Adds it to application metadata."""
+    def history(self, generation: int) -> list[dict[str, Any]]:
+        """The versions with this one, whose generation is `generation`."""
         text = short(json.dumps(self.params, ensure_ascii=False, default=str)) if self.params else ""
         number = self.rows[-1]["version"] + 1 if self.rows else 1
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         row = {"version": number, "generation": generation, "time": now, "action": self.action, "params": text, "changed": self.changed}
-        kept["history"] = [*self.rows, row][-MOST_VERSIONS:]
+        return [*self.rows, row][-MOST_VERSIONS:]
 
 
 def short(text: str) -> str:

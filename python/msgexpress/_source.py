@@ -207,8 +207,7 @@ class Source:
                 writer.table(table, "everywhere", rows)
             writer.table("shell", "spread", shell_rows(self.shell))
             written |= dict.fromkeys([*(matrix.table for matrix in self.matrices), "shell"])
-            kept = self._kept(n_cells, obs_names, obs_skipped, var_skipped)
-            version.note(kept, writer.generation())
+            kept = self._kept(n_cells, obs_names, obs_skipped, var_skipped, version.history(writer.generation()))
             for table in version.tables:
                 if table not in written:
                     writer.leave_out(table)
@@ -218,7 +217,7 @@ class Source:
             writer.abort()
             raise
 
-    def _kept(self, n_cells: int, obs_names: dict[str, str], obs_skipped: list[str], var_skipped: list[str]) -> dict[str, Any]:
+    def _kept(self, n_cells: int, obs_names: dict[str, str], obs_skipped: list[str], var_skipped: list[str], history: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "source": self.what,
@@ -229,6 +228,7 @@ class Source:
             "obs_in_sql": obs_names,
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
             "gene_ids": {matrix.table: column for matrix in self.matrices if (column := self._ids(matrix)) is not None},
+            "history": history,
         }
 
     def _ids(self, matrix: Matrix) -> str | None:

@@ -239,7 +239,7 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
                 _write_layers(ds, writer, change.layers, kept)
             writer.table("shell", "spread", _source.shell_rows(image))
             version = _history.Version(action, params, change.summary(), ds._generation, _history.versions(ds._kept, ds._generation))
-            version.note(kept, writer.generation())
+            kept["history"] = version.history(writer.generation())
             writer.application(_source.APPLICATION, json.dumps(kept, ensure_ascii=False))
             report: dict[str, Any] = json.loads(writer.commit())
         except BaseException:
