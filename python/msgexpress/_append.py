@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from skytether import InvalidError
 
-from . import _features, _history, _open, _progress, _several
+from . import _features, _history, _open, _progress, _several, _shell
 from ._names import naming
 from ._source import Encoding, Layers, Matrix, Source, labels, push_compressed
 from ._stream import Stream
@@ -64,7 +64,7 @@ def _own(ds: Versions) -> Source:
         stream = Stream(ds, table, None, None)
         matrices.append(Matrix(kept["origin"], tuple(kept["shape"]), encoding, int(stream.lengths.sum()), _pushes(stream), table, var))
     raw = None if shell.raw is None or "raw/X" not in ds._origins else shell.raw.var
-    made = Source(ds.name, shell.obs.copy(), shell.var.copy(), matrices, ds._shell_bytes(), raw, ds._kept.get("log1p_base"))
+    made = Source(ds.name, shell.obs.copy(), shell.var.copy(), matrices, _shell.of_anndata(shell, ds.name), raw, ds._kept.get("log1p_base"))
     made.renamed = bool(ds._kept.get("gene_ids"))
     return made
 
@@ -108,8 +108,6 @@ def _batches(ds: Versions, batch: Any) -> tuple[str | None, Any, Any]:
 def _mark(source: Source, column: str, label: str | None) -> None:
     """Gives all cells of a source a label; None leaves them as they are."""
     import pandas as pd
-
-    from . import _shell
 
     if label is None:
         return

@@ -118,7 +118,7 @@ def of_file(file: h5py.Group, path: str, matrices: set[str], raw_genes: int | No
     """A copy in memory of a file, or of one AnnData in it, with an empty sparse matrix in the place of each of
     `matrices`, and without the layers `left_out`."""
     with h5py.File("shell.h5ad", "w", driver="core", backing_store=False) as shell:
-        copy_attributes(file, shell)
+        _copy_attributes(file, shell)
         foreign = [key for key in file if key not in PARTS]
         if foreign:
             warnings.warn(f"{path}: {', '.join(map(repr, foreign))} {'is' if len(foreign) == 1 else 'are'} no part of AnnData and left out", stacklevel=6)
@@ -130,14 +130,14 @@ def of_file(file: h5py.Group, path: str, matrices: set[str], raw_genes: int | No
                     file.copy(file[key], shell, name=key, expand_external=True)
             elif key in ("layers", "raw") and isinstance(file[key], h5py.Group):
                 inside = shell.create_group(key)
-                copy_attributes(file[key], inside)
+                _copy_attributes(file[key], inside)
                 for part in file[key]:
                     if f"{key}/{part}" not in matrices and f"{key}/{part}" not in left_out:
                         file.copy(file[key][part], inside, name=part, expand_external=True)
             else:
                 file.copy(file[key], shell, name=key, expand_external=True)
         _follow_links(file, shell)
-        restore_references(file, shell)
+        _restore_references(file, shell)
         for key in ("obs", "var", "raw/var"):
             if isinstance(shell.get(key), h5py.Group):
                 _complete(shell[key])
@@ -179,7 +179,7 @@ def _follow_links(source: h5py.Group, copy: h5py.File) -> None:
             source.copy(source[target], copy[parent or "/"], name=last, expand_external=True)
 
 
-def restore_references(source: h5py.Group, copy: h5py.File) -> None:
+def _restore_references(source: h5py.Group, copy: h5py.File) -> None:
     """Points the copy's object references to the copy's objects: HDF5 empties them when it copies to another file.
 
     anndata 0.7 and SeuratDisk refer from a column's codes to its categories so.
@@ -265,7 +265,7 @@ def _length(frame: h5py.Group | h5py.Dataset) -> int:
     return index.shape[0]
 
 
-def copy_attributes(source: Any, target: Any) -> None:
+def _copy_attributes(source: Any, target: Any) -> None:
     for key in source.attrs:
         # References are restored when there is what they refer to.
         if h5py.check_ref_dtype(source.attrs.get_id(key).dtype) is None:
@@ -428,9 +428,9 @@ class Names:
         for key in values:
             if not isinstance(key, str):
                 raise InvalidError(f"{self._what} can't be kept: {_same.place(*at)} has the key {key!r}, which is no text: make it text")
-        return {self.name(key): self._value(value, *at, key) for key, value in values.items()}
+        return {self.name(key): self.value(value, *at, key) for key, value in values.items()}
 
-    def _value(self, value: Any, *at: str) -> Any:
+    def value(self, value: Any, *at: str) -> Any:
         import pandas as pd
 
         if isinstance(value, pd.DataFrame):
@@ -458,6 +458,17 @@ def _decode(adata: anndata.AnnData) -> None:
         _decode_frame(frame)
     for mapping in (adata.obsm, adata.varm, adata.obsp, adata.varp, adata.uns, *([] if raw is None else [raw.varm])):
         _decode_mapping(mapping)
+
+
+def decoded_value(value: Any) -> Any:
+    """A value with the names back that `Names` encoded."""
+    import pandas as pd
+
+    if isinstance(value, pd.DataFrame):
+        _decode_frame(value)
+    elif isinstance(value, dict):
+        _decode_mapping(value)
+    return value
 
 
 def _decoded(name: Any) -> Any:

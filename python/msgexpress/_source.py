@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from skytether import Fleet
 
-#: Version of the JSON that is kept with a data set (below `APPLICATION`).
+#: Version of the JSON that is kept with a data set (below `APPLICATION`), as an ingest writes it.
 FORMAT = 1
+#: The same where versions have put elements in the place of the shell's: an older msgexpress would not see them.
+NEWEST = 2
 #: The key of that JSON among the data set's application metadata.
 APPLICATION = "msgexpress"
 #: Bytes of the shell per row of its table.

@@ -13,7 +13,7 @@ from skytether import ConflictError, CorruptError, Fleet, InvalidError, Skytethe
 
 from . import _features
 from ._names import missing, naming
-from ._source import APPLICATION, FORMAT, labels
+from ._source import APPLICATION, NEWEST, labels
 
 if TYPE_CHECKING:
     import anndata
@@ -44,8 +44,8 @@ class Stored:
             raise CorruptError(f"{self.name}: what msgexpress keeps with it can't be read: {e}") from e
         except KeyError as e:
             raise UnsupportedError(f"{self.name} was not ingested with msgexpress: it lacks what is needed to read it as AnnData") from e
-        if written > FORMAT:
-            raise UnsupportedError(f"{self.name} was ingested with a newer msgexpress (format {written}, this one knows {FORMAT}): upgrade this one")
+        if written > NEWEST:
+            raise UnsupportedError(f"{self.name} was ingested with a newer msgexpress (format {written}, this one knows {NEWEST}): upgrade this one")
 
     # ---- what it holds
 
@@ -163,10 +163,9 @@ class Stored:
         names = order.pop("gene").to_numpy(object)
         return order.set_axis(names, axis=0)
 
-    def _shell_bytes(self) -> bytes:
-        """The shell as it is stored, an h5ad file."""
-        with self._unchanged():
-            rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table('shell')}").to_arrow()
+    def _file(self, table: str) -> bytes:
+        """A file that is stored as the rows of a table."""
+        rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table(table)}").to_arrow()
         parts = dict(zip(rows.column("part").to_pylist(), rows.column("bytes").to_pylist()))
         return b"".join(parts[i] for i in sorted(parts))
 
@@ -180,9 +179,12 @@ class Stored:
 
     @cached_property
     def _shell(self) -> anndata.AnnData:
-        from . import _shell
+        from . import _elements, _shell
 
-        shell = _shell.opened(self._shell_bytes(), self.name)
+        with self._unchanged():
+            shell = _shell.opened(self._file("shell"), self.name)
+            for at, table in self._kept.get("elements", {}).items():
+                _elements.put(shell, at, None if table is None else _elements.decode(self._file(table), at, self.name))
         if shell.n_obs != self.n_obs:
             raise CorruptError(f"{self.name}: its shell is of {shell.n_obs} cells instead of {self.n_obs}")
         return shell

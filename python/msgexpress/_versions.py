@@ -14,7 +14,7 @@ import numpy as np
 
 from skytether import InvalidError, NotFoundError
 
-from . import _edit, _history, _source, _tables
+from . import _elements, _history, _source, _tables
 from ._hints import instead
 from ._stored import Stored
 
@@ -219,7 +219,9 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
         for name, values in change.layers.items():
             if getattr(values, "shape", None) != tuple(shell.shape):
                 raise InvalidError(f"layer {name!r} is of shape {getattr(values, 'shape', None)}, but {what} has {shell.n_obs:,} cells and {shell.n_vars:,} genes")
-        image, edited = _edit.edited(ds._shell_bytes(), what, _edit.Edit(shell, obs, var, ds._swapped, change.mappings))
+        values = {_elements.mapping_at(part, key, ds._swapped): value for part, given in change.mappings.items() for key, value in given.items()}
+        values.update({at: frame for at, frame in (("obs", obs), (_elements.frame_at(ds._swapped), var)) if frame is not None})
+        encoded = {at: None if value is None else _elements.encode(at, value, what) for at, value in values.items()}
         writer = ds.fleet._inner.version(ds.name.replace("/", ".", 1), ds._generation)
         try:
             kept = json.loads(json.dumps(ds._kept))
@@ -237,7 +239,14 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
                 kept["log1p_base"] = _h5ad.log1p_base({k: v for k, v in change.mappings["uns"].items() if v is not None}, what)
             if change.layers:
                 _write_layers(ds, writer, change.layers, kept)
-            writer.table("shell", "spread", _source.shell_rows(image))
+            if values:
+                kept["elements"], gone = _elements.tables_of(kept.get("elements", {}), values)
+                kept["format"] = _source.NEWEST
+                for table in gone:
+                    writer.leave_out(table)
+                for at, file in encoded.items():
+                    if file is not None:
+                        writer.table(kept["elements"][at], "spread", _source.shell_rows(file[0]))
             version = _history.Version(action, params, change.summary(), ds._generation, _history.versions(ds._kept, ds._generation))
             kept["history"] = version.history(writer.generation())
             writer.application(_source.APPLICATION, json.dumps(kept, ensure_ascii=False))
@@ -247,7 +256,9 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
             raise
         # What belongs together is of the new generation from here on.
         ds._renew()
-        ds.__dict__["_shell"] = edited
+        for at, file in encoded.items():
+            _elements.put(shell, at, None if file is None else file[1])
+        ds.__dict__["_shell"] = shell
     return report
 
 
