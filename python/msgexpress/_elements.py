@@ -1,4 +1,4 @@
-"""Elements that versions have put in the place of the shell's: obs, var, and single entries of obsm, varm, obsp and uns.
+"""Elements that versions have put in the place of the shell's: obs, var, and entries of obsm, varm, obsp and uns.
 
 Each is an HDF5 file of one element, in the h5ad layout and at its place there. It lies in a table of its own, so that a
 version writes what it changes and nothing else.
