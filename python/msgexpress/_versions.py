@@ -128,8 +128,8 @@ class Versions(Stored):
         genome, feature_types, prefix, modality, orientation, progress
             As of `MsgExpress.ingest`.
 
-        What only the data set has of `uns` and `var` stays. What has a row or column for each cell and is of one only
-        is filled with missing values (obs) or left out (`obsp`).
+        What only the data set has of `uns` and `var` stays. What only one has of `obs` and `obsm` is filled with
+        missing values; `obsp` is left out, and a warning says so.
 
         Raises
         ------

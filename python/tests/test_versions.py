@@ -185,6 +185,48 @@ def test_logarithm_noted_in_uns_counts_for_fold_changes(ds, db) -> None:
     assert ds._kept["log1p_base"] == 2.0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_any_sequence_equals_that_of_anndata(db, whole, seed) -> None:
+    rng = np.random.default_rng(seed)
+    ds = db.ingest(whole, "lab/any")
+    names = ["one", "two", "n", "type"]
+    steps = 0
+    for _ in range(12):
+        name, what = str(rng.choice(names)), int(rng.integers(8))
+        if what == 0:
+            whole.obs[name] = rng.random(60)
+            ds.set_obs(whole.obs[name])
+        elif what == 1:
+            whole.obs[name] = pd.Categorical.from_codes(rng.integers(-1, 3, 60), ["z", "a", "m"], ordered=bool(rng.integers(2)))
+            ds.set_obs(whole.obs[[name]].sample(frac=1, random_state=seed))
+        elif what == 2 and name in whole.obs:
+            del whole.obs[name]
+            ds.drop_obs(name)
+        elif what == 3:
+            whole.var[name] = rng.integers(0, 9, 40)
+            ds.set_var(whole.var[name].to_numpy(), name)
+        elif what == 4:
+            whole.obsm[name] = rng.random((60, int(rng.integers(1, 4))))
+            ds.set_obsm(name, whole.obsm[name])
+        elif what == 5 and name in whole.obsm:
+            del whole.obsm[name]
+            ds.set_obsm(name, None)
+        elif what == 6:
+            whole.uns[name] = {"at": int(rng.integers(9)), "values": rng.random(3)}
+            ds.set_uns(name, whole.uns[name])
+        elif what == 7:
+            whole.layers[name] = counts(seed=int(rng.integers(99)))
+            ds.set_layer(name, whole.layers[name])
+        else:
+            continue
+        steps += 1
+        if rng.integers(3) == 0:
+            ds = db["lab/any"]
+    assert_same(ds.to_anndata(), whole)
+    assert_same(db["lab/any"].to_anndata(), whole)
+    assert len(ds.history) == steps + 1
+
+
 # ---- what it costs, and what is kept
 
 
@@ -400,6 +442,22 @@ def test_append_of_a_file_and_again(tmp_path, db) -> None:
     assert ds.shape == (120, 40)
     assert ds.obs["donor"].value_counts().to_dict() == {"d1": 60, "d2": 30, "d3": 30}
     np.testing.assert_array_equal(ds.to_anndata().X.toarray(), np.vstack([counts(), counts(30, seed=2), counts(30, seed=3)]))
+
+
+def test_append_fills_what_the_new_cells_lack(db) -> None:
+    whole = rich()
+    del whole.obsp["distances"], whole.obsm["frame"]
+    ds = db.ingest(whole, "lab/gaps")
+    ds.set_var(np.arange(40), name="number")
+    new = ad.AnnData(sp.csr_matrix(counts(5, seed=3)), obs=pd.DataFrame(index=[f"n{i}" for i in range(5)]), var=pd.DataFrame(index=whole.var_names[::-1]))
+    new.X[0, 0] = 77
+    ds.append(new, progress=False)
+    back = ds.to_anndata()
+    assert back.obs["type"].isna().sum() == 5 and back.obs["depth"].isna().sum() == 5
+    assert np.isnan(back.obsm["X_pca"][60:]).all() and np.isfinite(back.obsm["X_pca"][:60]).all()
+    assert list(back.var["number"]) == list(range(40)) and back.uns["title"] == "a test"
+    # Genes are joined by their names.
+    assert back["n0", "g39"].X.toarray()[0, 0] == 77
 
 
 # ---- elsewhere
