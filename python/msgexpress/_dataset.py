@@ -11,8 +11,9 @@ import numpy as np
 from skytether import InvalidError, NotFoundError
 
 from . import _features
-from ._hints import instead
 from ._analysis import Analysis
+from ._hints import instead
+from ._versions import Versions
 
 if TYPE_CHECKING:
     import anndata
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Reader = Callable[[str, np.ndarray | None, np.ndarray | None], Any]
 
 
-class Dataset(Analysis):
+class Dataset(Analysis, Versions):
     """A data set on a fleet: a matrix of cells and genes with all annotations that AnnData has.
 
     An object reads one generation of its data set: the one of its creation. After another ingest under that name, its

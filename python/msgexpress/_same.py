@@ -26,7 +26,7 @@ def place(first: str, *more: str) -> str:
 def difference(want: anndata.AnnData, got: anndata.AnnData) -> str | None:
     """The first place that does not hold the same; None where there is none. Matrices and layers are not compared."""
     for part in ("obs", "var"):
-        found = _frame(getattr(want, part), getattr(got, part), (part,))
+        found = frame(getattr(want, part), getattr(got, part), (part,))
         if found is not None:
             return found
     for part in ("obsm", "varm", "obsp", "varp"):
@@ -38,26 +38,26 @@ def difference(want: anndata.AnnData, got: anndata.AnnData) -> str | None:
         return found
     if got.raw is None:
         return "raw"
-    return _frame(want.raw.var, got.raw.var, ("raw", "var")) or _mapping(want.raw.varm, got.raw.varm, ("raw", "varm"))
+    return frame(want.raw.var, got.raw.var, ("raw", "var")) or _mapping(want.raw.varm, got.raw.varm, ("raw", "varm"))
 
 
 def _mapping(want: Mapping[Any, Any], got: Mapping[Any, Any], at: tuple[str, ...]) -> str | None:
     for key in want:
         if key not in got:
             return place(*at, key)
-        found = _nested(want[key], got[key], (*at, key))
+        found = nested(want[key], got[key], (*at, key))
         if found is not None:
             return found
     extra = [key for key in got if key not in want]
     return place(*at, extra[0]) if extra else None
 
 
-def _nested(want: Any, got: Any, at: tuple[str, ...]) -> str | None:
+def nested(want: Any, got: Any, at: tuple[str, ...]) -> str | None:
     import anndata
     import pandas as pd
 
     if isinstance(want, pd.DataFrame):
-        return _frame(want, got, at)
+        return frame(want, got, at)
     if isinstance(want, anndata.AnnData):
         found = _whole(want, got) if isinstance(got, anndata.AnnData) else ""
         return None if found is None else f"{place(*at)}.{found}".rstrip(".")
@@ -131,7 +131,7 @@ def _same_sparse(want: Any, got: Any) -> bool:
     return bool((a.row[of_a] == b.row[of_b]).all() and (a.col[of_a] == b.col[of_b]).all()) and _same_numbers(a.data[of_a], b.data[of_b])
 
 
-def _frame(want: pd.DataFrame, got: Any, at: tuple[str, ...]) -> str | None:
+def frame(want: pd.DataFrame, got: Any, at: tuple[str, ...]) -> str | None:
     import pandas as pd
 
     if not isinstance(got, pd.DataFrame) or len(got) != len(want):

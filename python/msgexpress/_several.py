@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Literal, Sequence
 
 import numpy as np
 
@@ -40,6 +40,13 @@ class Joining:
     on: str | None = None
     fill_value: float | None = None
     clash: Mapping[str, str] | None = None
+    #: Whether what only the first source has of uns and var stays; else only what all have alike.
+    first: bool = False
+
+    @property
+    def merge(self) -> Literal["same", "first"]:
+        """What anndata calls that."""
+        return "first" if self.first else "same"
 
     def check(self, several: bool) -> None:
         """Refuses values that mean nothing, and any for a single source."""
@@ -164,11 +171,11 @@ def joined(sources: list[Source], columns: dict[str, list[Any]], joining: Joinin
             parts.append(anndata.AnnData(obs=frame, var=one.var.set_axis(keys, axis=0), uns=dict(one.uns), obsm=dict(one.obsm), varm=dict(one.varm), varp=dict(one.varp)))
         _leave_out_uneven(parts, notes)
         names = pd.Index(np.concatenate([frame.index.astype(str).to_numpy(object) for frame in obs]))
-        first = [str(label) for label in next(iter(columns.values()))]
+        first = [str(label) for label in next(iter(columns.values()), ())] or [""] * len(sources)
         keys = first if len(set(first)) == len(first) else [str(number) for number in range(len(sources))]
         apart = [frame.index.is_unique for frame in obs]
         together = anndata.concat(
-            parts, join=joining.join or "outer", merge="same", uns_merge="same", keys=keys, index_unique=None if names.is_unique or not any(apart) else "-"
+            parts, join=joining.join or "outer", merge=joining.merge, uns_merge=joining.merge, keys=keys, index_unique=None if names.is_unique or not any(apart) else "-"
         )
     for name, values in columns.items():
         order = list(dict.fromkeys(values))
@@ -238,7 +245,7 @@ class _Genes:
             empty = [
                 anndata.AnnData(X=scipy.sparse.csr_matrix((0, len(keys)), dtype=np.float32), var=frame.set_axis(keys, axis=0)) for frame, keys in zip(frames, self.keys)
             ]
-            whole = anndata.concat(empty, join=joining.join or "inner", merge="same")
+            whole = anndata.concat(empty, join=joining.join or "inner", merge=joining.merge)
         self.index = whole.var_names
         self.maps = [self.index.get_indexer(keys).astype(np.int32) for keys in self.keys]
         self.var = whole.var

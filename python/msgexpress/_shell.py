@@ -291,7 +291,7 @@ def of_anndata(adata: anndata.AnnData, what: str) -> bytes:
     def empty(shape: tuple[int, int]) -> Any:
         return scipy.sparse.csr_matrix(shape, dtype=np.float32)
 
-    raw, names = adata.raw, _Names(what)
+    raw, names = adata.raw, Names(what)
     with warnings.catch_warnings():
         # Names that repeat are ours to warn of.
         warnings.simplefilter("ignore")
@@ -330,7 +330,7 @@ def of_anndata(adata: anndata.AnnData, what: str) -> bytes:
         raise InvalidError(f"{what} can't be kept: anndata writes it, and can't read it again: {e}") from e
     wrong = _same.difference(adata, back)
     if wrong is not None:
-        raise InvalidError(f"{what} can't be kept: {wrong} would come back as something else: {_advice(wrong)}")
+        raise InvalidError(f"{what} can't be kept: {wrong} would come back as something else: {advice(wrong)}")
     return written
 
 
@@ -370,10 +370,10 @@ def unwritable(error: Exception) -> str:
     elif "surrogates not allowed" in text:
         example = '.str.encode("utf-8", "replace").str.decode("utf-8")'
         return f"{where}: a text has half of a character (a lone surrogate), which is no Unicode: replace it, for example with {example}"
-    return f"{where}: {text.rstrip('.')}: {_advice(where)}"
+    return f"{where}: {text.rstrip('.')}: {advice(where)}"
 
 
-def _advice(where: str) -> str:
+def advice(where: str) -> str:
     if where.startswith(("obs[", "var[", "raw.var[")):
         return "make the column text (astype(str)), numbers or categories of text, or leave it out"
     if where.startswith("the index of "):
@@ -407,7 +407,7 @@ def _unnamed(frame: pd.DataFrame, where: str) -> str | None:
     return None
 
 
-class _Names:
+class Names:
     """Encodes what HDF5 does not take for a name, and columns that have another form in h5ad files."""
 
     def __init__(self, what: str) -> None:
@@ -428,9 +428,9 @@ class _Names:
         for key in values:
             if not isinstance(key, str):
                 raise InvalidError(f"{self._what} can't be kept: {_same.place(*at)} has the key {key!r}, which is no text: make it text")
-        return {self.name(key): self._value(value, *at, key) for key, value in values.items()}
+        return {self.name(key): self.value(value, *at, key) for key, value in values.items()}
 
-    def _value(self, value: Any, *at: str) -> Any:
+    def value(self, value: Any, *at: str) -> Any:
         import pandas as pd
 
         if isinstance(value, pd.DataFrame):
@@ -451,13 +451,24 @@ class _Names:
 
 
 def _decode(adata: anndata.AnnData) -> None:
-    """Gives an AnnData the names back that `_Names` encoded."""
+    """Gives an AnnData the names back that `Names` encoded."""
     raw = adata.raw
     frames = [adata.obs, adata.var] if raw is None else [adata.obs, adata.var, raw.var]
     for frame in frames:
         _decode_frame(frame)
     for mapping in (adata.obsm, adata.varm, adata.obsp, adata.varp, adata.uns, *([] if raw is None else [raw.varm])):
         _decode_mapping(mapping)
+
+
+def decoded_value(value: Any) -> Any:
+    """A value with the names back that `Names` encoded."""
+    import pandas as pd
+
+    if isinstance(value, pd.DataFrame):
+        _decode_frame(value)
+    elif isinstance(value, dict):
+        _decode_mapping(value)
+    return value
 
 
 def _decoded(name: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from skytether import InvalidError
 from skytether.errors import reworded
 
-from . import _features, _tables
+from . import _features, _history, _tables
 from ._arguments import names_of, one_name
 from ._hints import instead
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from skytether import Fleet
 
-#: Version of the JSON that is kept with a data set (below `APPLICATION`).
+#: Version of the JSON that is kept with a data set (below `APPLICATION`), as an ingest writes it.
 FORMAT = 1
+#: The same where versions have put elements in the place of the shell's: an older msgexpress would not see them.
+NEWEST = 2
 #: The key of that JSON among the data set's application metadata.
 APPLICATION = "msgexpress"
 #: Bytes of the shell per row of its table.
@@ -161,11 +163,14 @@ class Source:
                 names = {table.removeprefix(_features.TABLE) for table in taken}
                 matrix.table = _features.TABLE + _features.slug(matrix.origin.removeprefix(_features.ORIGIN), names)
             else:
-                matrix.table = _table(matrix.origin, wanted, taken)
+                matrix.table = table_for(matrix.origin, wanted, taken)
             taken.add(matrix.table)
 
-    def write(self, fleet: Fleet, name: str, replace: bool, progress: Callable[[int, int], None]) -> dict[str, Any]:
-        """Stores everything under `name`, all or nothing; `progress` is called with values done and values in all."""
+    def write(
+        self, fleet: Fleet, name: str, replace: bool, progress: Callable[[int, int], None], version: _history.Version | None = None
+    ) -> dict[str, Any]:
+        """Stores everything under `name`, all or nothing; `progress` is called with values done and values in all. With
+        `version` it takes the place of that version, if this is still the newest one."""
         self._warn()
         n_cells = len(self.obs)
         total, done = sum(m.values for m in self.matrices), 0
@@ -176,9 +181,11 @@ class Source:
             progress(done, total)
 
         progress(0, total)
+        version = version or _history.Version("ingest", {"source": self.what}, f"{n_cells:,} cells, {len(self.var):,} genes")
+        before = version.before
         obs, obs_names, obs_skipped = _tables.to_arrow(self.obs, "cell")
         var, _, var_skipped = _tables.to_arrow(self.var, "gene")
-        writer = fleet._inner.writer(name, "expression", replace)
+        writer = fleet._inner.writer(name, "expression", replace) if before is None else fleet._inner.version(name, before)
         try:
             totals = {}
             for matrix in sorted(self.matrices, key=lambda m: m.table != "x"):
@@ -190,26 +197,29 @@ class Source:
                     raise reworded(e, f"{self.what}: {matrix.origin}: {self._with_names(e, matrix)}") from e
             import pyarrow as pa
 
-            writer.table("obs", "everywhere", obs)
-            writer.table("var", "everywhere", var)
+            written = {"obs": obs, "var": var}
             if self.raw_var is not None:
-                raw_var, _, _ = _tables.to_arrow(self.raw_var, "gene")
-                writer.table("raw_var", "everywhere", raw_var)
+                written["raw_var"] = _tables.to_arrow(self.raw_var, "gene")[0]
             for matrix in self.matrices:
                 if matrix.table.startswith(_features.TABLE) and matrix.var is not None:
                     # The engine looks for the names of a matrix's features there.
-                    own_var, _, _ = _tables.to_arrow(matrix.var, "gene")
-                    writer.table("var_" + matrix.table.removeprefix(_features.TABLE), "everywhere", own_var)
-            cells = [pa.table(t).column(0) for t in totals.values()]
-            writer.table("cells", "everywhere", pa.table(cells, names=list(totals)))
-            writer.table("shell", "spread", _shell_rows(self.shell))
-            writer.application(APPLICATION, json.dumps(self._kept(n_cells, obs_names, obs_skipped, var_skipped), ensure_ascii=False))
+                    written["var_" + matrix.table.removeprefix(_features.TABLE)] = _tables.to_arrow(matrix.var, "gene")[0]
+            written["cells"] = pa.table([pa.table(t).column(0) for t in totals.values()], names=list(totals))
+            for table, rows in written.items():
+                writer.table(table, "everywhere", rows)
+            writer.table("shell", "spread", shell_rows(self.shell))
+            written |= dict.fromkeys([*(matrix.table for matrix in self.matrices), "shell"])
+            kept = self._kept(n_cells, obs_names, obs_skipped, var_skipped, version.history(writer.generation()))
+            for table in version.tables:
+                if table not in written:
+                    writer.leave_out(table)
+            writer.application(APPLICATION, json.dumps(kept, ensure_ascii=False))
             return json.loads(writer.commit())
         except BaseException:
             writer.abort()
             raise
 
-    def _kept(self, n_cells: int, obs_names: dict[str, str], obs_skipped: list[str], var_skipped: list[str]) -> dict[str, Any]:
+    def _kept(self, n_cells: int, obs_names: dict[str, str], obs_skipped: list[str], var_skipped: list[str], history: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "source": self.what,
@@ -221,6 +231,7 @@ class Source:
             "obs_in_sql": obs_names,
             "not_in_sql": {"obs": obs_skipped, "var": var_skipped},
             "gene_ids": {matrix.table: column for matrix in self.matrices if (column := self._ids(matrix)) is not None},
+            "history": history,
         }
 
     def _ids(self, matrix: Matrix) -> str | None:
@@ -287,7 +298,7 @@ def labels(origins: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _table(origin: str, wanted: str, taken: set[str]) -> str:
+def table_for(origin: str, wanted: str, taken: set[str]) -> str:
     """A table name for the matrix at `origin` that neither is taken nor looks like the sparse rows of
     another (``<matrix>_rows``)."""
     if origin == wanted:
@@ -309,7 +320,7 @@ def _table(origin: str, wanted: str, taken: set[str]) -> str:
     return free
 
 
-def _shell_rows(shell: bytes) -> Any:
+def shell_rows(shell: bytes) -> Any:
     import pyarrow as pa
 
     rows = [shell[i : i + SHELL_ROW] for i in range(0, len(shell), SHELL_ROW)]

@@ -13,11 +13,12 @@ from skytether import ConflictError, CorruptError, Fleet, InvalidError, Skytethe
 
 from . import _features
 from ._names import missing, naming
-from ._source import APPLICATION, FORMAT, labels
+from ._source import APPLICATION, NEWEST, labels
 
 if TYPE_CHECKING:
     import anndata
     import pandas as pd
+    import pyarrow as pa
 
 
 class Stored:
@@ -25,8 +26,11 @@ class Stored:
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet = fleet
-        with naming(name), missing(fleet, name):
-            found = fleet.describe(name)
+        self._read_record(name)
+
+    def _read_record(self, name: str) -> None:
+        with naming(name), missing(self.fleet, name):
+            found = self.fleet.describe(name)
         if found["kind"] != "expression":
             raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: use skytether's sql")
         self.name: str = found["name"].replace(".", "/", 1)
@@ -40,8 +44,8 @@ class Stored:
             raise CorruptError(f"{self.name}: what msgexpress keeps with it can't be read: {e}") from e
         except KeyError as e:
             raise UnsupportedError(f"{self.name} was not ingested with msgexpress: it lacks what is needed to read it as AnnData") from e
-        if written > FORMAT:
-            raise UnsupportedError(f"{self.name} was ingested with a newer msgexpress (format {written}, this one knows {FORMAT}): upgrade this one")
+        if written > NEWEST:
+            raise UnsupportedError(f"{self.name} was ingested with a newer msgexpress (format {written}, this one knows {NEWEST}): upgrade this one")
 
     # ---- what it holds
 
@@ -125,6 +129,13 @@ class Stored:
                 raise
             self._check_generation()
 
+    def _renew(self) -> None:
+        """Continues on the newest version. What was remembered of the one before is forgotten."""
+        for name in {*self.__dict__} - {"fleet"}:
+            if isinstance(getattr(type(self), name, None), cached_property):
+                del self.__dict__[name]
+        self._read_record(self.name)
+
     def _check_generation(self) -> None:
         if self.fleet.describe(self.name)["generation"] != self._generation:
             raise ConflictError(f"{self.name} was replaced since this object was made: take db[{self.name!r}] again")
@@ -148,18 +159,32 @@ class Stored:
     def _own_var(self, table: str) -> pd.DataFrame:
         """What is known of the features of a matrix of its own, as AnnData's var."""
         about = "var_" + table.removeprefix(_features.TABLE)
-        order = self.fleet.sql(f"SELECT * FROM {self.table(about)}").to_arrow().to_pandas()
+        order = self._ordered(about).to_pandas()
         names = order.pop("gene").to_numpy(object)
         return order.set_axis(names, axis=0)
 
+    def _file(self, table: str) -> bytes:
+        """A file that is stored as the rows of a table."""
+        rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table(table)}").to_arrow()
+        parts = dict(zip(rows.column("part").to_pylist(), rows.column("bytes").to_pylist()))
+        return b"".join(parts[i] for i in sorted(parts))
+
+    def _ordered(self, table: str) -> pa.Table:
+        """One of its tables whole, with the rows in their order."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        file = self.fleet._inner.plain_file(f"{self.name.replace('/', '.', 1)}.{table}")
+        return pq.read_table(pa.BufferReader(file.read(0, file.size())))
+
     @cached_property
     def _shell(self) -> anndata.AnnData:
-        from . import _shell
+        from . import _elements, _shell
 
         with self._unchanged():
-            rows = self.fleet.sql(f"SELECT part, bytes FROM {self.table('shell')}").to_arrow()
-        parts = dict(zip(rows.column("part").to_pylist(), rows.column("bytes").to_pylist()))
-        shell = _shell.opened(b"".join(parts[i] for i in sorted(parts)), self.name)
+            shell = _shell.opened(self._file("shell"), self.name)
+            for at, table in self._kept.get("elements", {}).items():
+                _elements.put(shell, at, None if table is None else _elements.decode(self._file(table), at, self.name))
         if shell.n_obs != self.n_obs:
             raise CorruptError(f"{self.name}: its shell is of {shell.n_obs} cells instead of {self.n_obs}")
         return shell

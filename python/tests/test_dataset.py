@@ -282,7 +282,7 @@ def test_a_newer_or_damaged_description_is_named(db, monkeypatch):
     monkeypatch.setattr(_source.Source, "_kept", lambda *_: "not an object")
     with pytest.raises(skytether.CorruptError, match="t/odd"):
         db.ingest(rich(), "t/odd")
-    assert _stored.FORMAT == 1 and set(db) == {"t/new", "t/odd"}
+    assert _stored.NEWEST == 2 and set(db) == {"t/new", "t/odd"}
 
 
 def test_an_h5ad_with_narrow_indices(db, tmp_path):

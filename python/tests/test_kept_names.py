@@ -223,8 +223,8 @@ def test_columns_of_other_types_keep_their_values(db) -> None:
 
 
 def test_encoded_names_come_back_from_any_name() -> None:
-    names = _shell._Names("x")
+    names = _shell.Names("x")
     for name in [*NAMES, "a\0b", "%00", "é/%", "%%", "..."]:
         encoded = names.name(name)
         assert _shell._decoded(encoded) == name and "/" not in encoded and "\0" not in encoded and encoded not in ("", ".", "..")
-    assert names.encoded and not _shell._Names("x").encoded
+    assert names.encoded and not _shell.Names("x").encoded

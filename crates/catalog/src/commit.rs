@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use skytether_common::checksum::crc32c;
-use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
+use skytether_common::{DatasetName, Error, Key, Kind, Result};
 use skytether_store::{Expect, Op, Version};
 use uuid::Uuid;
 
@@ -391,15 +391,15 @@ impl Catalog {
             let dropped = self.drop_record(name).await?;
             drop(turn);
             match dropped {
-                Some(generation) => self.delete_generation(name, generation).await,
+                Some(record) => self.delete_replaced(&record, None).await,
                 None => Ok(()),
             }
         })
     }
 
-    /// Removes the root record of `name`, and returns the generation that it named, if known. A data set that a resize
-    /// moved meanwhile is dropped too.
-    async fn drop_record(&self, name: &DatasetName) -> Result<Option<Generation>> {
+    /// Removes the root record of `name`, and returns it, if it could be read. A data set that a resize moved meanwhile
+    /// is dropped too.
+    async fn drop_record(&self, name: &DatasetName) -> Result<Option<RootRecord>> {
         let changed = || Error::conflict(format!("somebody else changed {name} in the meantime: nothing was dropped"));
         let (mut content, mut tries) = (None, 0);
         loop {
@@ -443,7 +443,7 @@ impl Catalog {
                 self.follow(other, name, change, None).await?;
             }
             self.repair_followers(name, change, None).await?;
-            return Ok(known.map(|record| record.generation));
+            return Ok(known);
         }
     }
 

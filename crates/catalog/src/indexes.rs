@@ -355,9 +355,15 @@ impl Catalog {
             // A home drive that was away may also lack the record of a new data set. The next opening of the fleet
             // removes what is left of a dropped one.
             None if self.health().is_redundant() => return Ok(None),
+            // A version keeps tables of this generation, with their indexes.
+            Some((now, _)) => {
+                let is_kept =
+                    |index: &IndexRecord| now.tables.contains_key(&index.table) && now.generation_of(&index.table) == known.generation_of(&index.table);
+                RootRecord { indexes: now.indexes.iter().filter(|index| is_kept(index)).cloned().collect(), ..known.clone() }
+            }
             // The data set was dropped, replaced or moved. The mover has sent the definitions of the new
             // generation, so no index of this one may remain.
-            _ => RootRecord { indexes: Vec::new(), ..known.clone() },
+            None => RootRecord { indexes: Vec::new(), ..known.clone() },
         };
         if now.indexes == known.indexes {
             return Ok(None);

@@ -3,7 +3,7 @@
 //! A data set exists when its root record does. The record lies on the data set's home drive: the drive with the
 //! highest rendezvous hash of name and drive id. So any host with the same drives finds it without a look-up.
 
-use crate::records::root::root_name;
+use crate::records::root::{RootRecord, root_name};
 use crate::rendezvous::rendezvous;
 use futures::future::BoxFuture;
 use std::collections::{BTreeSet, HashMap};
@@ -204,6 +204,52 @@ impl Catalog {
                 .try_for_each(|(drive, done)| done.or_else(|e| self.may_lose(drive, e)))
                 .context(|| format!("cannot delete old partitions of {name}"))
         })
+    }
+
+    /// Deletes what `old` names and `now` does not, on all drives. `now` is the record of the data set since, if it
+    /// has one; tables that it keeps for queries that began before stay.
+    ///
+    /// # Errors
+    /// As [`Self::delete_generation`].
+    pub fn delete_replaced<'a>(&'a self, old: &'a RootRecord, now: Option<&'a RootRecord>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let here = self.health.up();
+            let each = join_all(here.iter().map(|drive| self.delete_replaced_at(*drive, self.drives[*drive].as_ref(), old, now))).await;
+            here.into_iter()
+                .zip(each)
+                .try_for_each(|(drive, done)| done.or_else(|e| self.may_lose(drive, e)))
+                .context(|| format!("cannot delete old partitions of {}", old.name))
+        })
+    }
+
+    /// As [`Self::delete_replaced`], on one drive, through `storage`.
+    ///
+    /// # Errors
+    /// Those of the drive.
+    pub async fn delete_replaced_at(&self, drive: usize, storage: &dyn Storage, old: &RootRecord, now: Option<&RootRecord>) -> Result<()> {
+        for generation in old.generations() {
+            let prefix = format!("{}{:016x}.", old.name.prefix(), generation.0);
+            let mut after: Option<Key> = None;
+            loop {
+                let page = self.ask(drive, "list old slices", storage.list(&prefix, after.as_ref(), PAGE)).await?;
+                let Some(last) = page.last().map(|entry| entry.key.clone()) else { break };
+                let full = page.len() == PAGE;
+                let stays = |key: &Key| PartitionName::parse(key).is_some_and(|(partition, _)| now.is_some_and(|now| now.keeps_partition(&partition)));
+                // No need to walk through the slices of a partition that stays: jump behind them.
+                after = Some(match PartitionName::parse(&last) {
+                    Some((partition, _)) if stays(&last) => Key::new(format!("{};~", partition.key()?))?,
+                    _ => last,
+                });
+                let batch: Vec<Op> = page.into_iter().filter(|e| !stays(&e.key)).map(|e| Op::Delete { key: e.key, expect: Expect::Any }).collect();
+                if !batch.is_empty() {
+                    self.ask(drive, "delete old slices", storage.apply(batch)).await?;
+                }
+                if !full {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(crate) async fn delete_prefix(&self, drive: usize, prefix: &str) -> Result<()> {

@@ -42,10 +42,16 @@ pub fn choose(record: &RootRecord, shown: Option<String>) -> Result<(String, Str
     }
 }
 
+/// Whether lists of tables show a table: the parts of the shell of an expression data set are the application's own.
+#[must_use]
+pub fn is_listed(table: &str) -> bool {
+    table != "shell" && !table.starts_with("shell_")
+}
+
 /// The names of the tables that SQL knows.
 fn shown_tables(record: &RootRecord) -> String {
     let mut names = Vec::new();
-    for (table, r) in record.tables.iter().filter(|(t, _)| *t != "shell") {
+    for (table, r) in record.tables.iter().filter(|(t, _)| is_listed(t)) {
         names.push(format!("{}.{table}", record.name));
         if r.matrix.is_some() {
             names.push(format!("{}.{table}_rows", record.name));

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::error::Result as DfResult;
 use datafusion::physical_plan::metrics::BaselineMetrics;
 use futures::StreamExt;
-use skytether_common::{DatasetName, Detail, Error, Generation, Kind, Result};
+use skytether_common::{Detail, Error, Kind, PartitionName, Result};
 use skytether_device::conform::{check_schema, conform};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, Cse, DeliveryStream, ParentWork, ResultMessage, SubPlan};
@@ -30,17 +30,12 @@ pub struct Timeouts {
     pub silence: Duration,
 }
 
-/// The data set and generation whose key `error` reports as missing, among those that `plan` reads.
-fn missing_of(error: &Error, plan: &SubPlan) -> Option<(DatasetName, Generation)> {
+/// The partition whose key `error` reports as missing, if it is of a generation that `plan` reads.
+fn missing_of(error: &Error, plan: &SubPlan) -> Option<PartitionName> {
     let (Kind::NotFound, Some(Detail::MissingKey { key })) = (error.kind(), error.detail()) else { return None };
-    for (dataset, partitions) in plan.datasets() {
-        for partition in partitions.values() {
-            if key.as_str().starts_with(&format!("{}{:016x}.", dataset.prefix(), partition.generation.0)) {
-                return Some((dataset.clone(), partition.generation));
-            }
-        }
-    }
-    None
+    let (missing, _) = PartitionName::parse(key)?;
+    let reads = |partition: &PartitionName| partition.generation == missing.generation;
+    plan.datasets().any(|(dataset, partitions)| *dataset == missing.dataset && partitions.values().any(reads)).then_some(missing)
 }
 
 /// One drive's annotation in the receipt: the host's own figures until the drive sends its own.
@@ -125,7 +120,7 @@ impl DriveStream {
         // A slice of this generation is missing, or something that the query names and that does not exist, such as a
         // column.
         match missing_of(&e, plan).zip(self.catalog.as_ref()) {
-            Some(((of, generation), catalog)) => missing::explain(catalog, &of, generation, name, e).await,
+            Some((missing, catalog)) => missing::explain(catalog, &missing, name, e).await,
             None if e.mentions(name) => e,
             None => e.context(format!("{name} failed while it read {}", plan.dataset)),
         }

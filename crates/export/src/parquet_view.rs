@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
 use skytether_common::checksum::crc32c;
-use skytether_common::{DatasetName, Error, Generation, Key, Kind, Result};
+use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
 use skytether_device::Storage;
 use skytether_partitioning::Placement;
 use skytether_slice::plain::{Assembly, Footer, MAGIC};
@@ -79,7 +79,8 @@ pub struct ParquetView {
 /// The parts of a file that is being opened.
 struct Plan {
     name: DatasetName,
-    record: RootRecord,
+    /// The generation that wrote the table.
+    generation: Generation,
     parts: Vec<Part>,
     /// The stripes in the order of the file: partitions and their stripes.
     stripes: Vec<(usize, usize)>,
@@ -118,7 +119,10 @@ impl ParquetView {
     /// # Errors
     /// `NotFound` where the data set was dropped; errors of the drives.
     pub fn is_current<'a>(&'a self, file: &'a VirtualFile) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move { Ok(self.record(&file.name).await?.generation == file.generation) })
+        Box::pin(async move {
+            let now = self.record(&file.name).await?;
+            Ok(file.parts.iter().all(|part| now.names_partition(&part.name)))
+        })
     }
 
     /// Opens the table `domain.dataset`, or `domain.dataset.table` of an expression data set, as a file.
@@ -142,7 +146,7 @@ impl ParquetView {
                     add(&plan, &mut assembly, slice, &mut stripe)?;
                 }
             }
-            let generation = plan.record.generation;
+            let generation = plan.generation;
             VirtualFile::new(plan.name, generation, plan.parts, slices, tails, assembly.finish()?)
         })
     }
@@ -183,9 +187,7 @@ impl ParquetView {
         let slices = plan.slices();
         let mut assembly = plan.assembly()?;
         sink.begin(slices.iter().filter_map(|slice| slice.entry(&plan.parts)).map(|entry| entry.len).sum());
-        let mut whole = std::pin::pin!(
-            stream::iter(slices.iter().copied()).map(|slice| self.whole(&plan.name, plan.record.generation, &plan.parts, slice)).buffered(at_once(&plan.parts))
-        );
+        let mut whole = std::pin::pin!(stream::iter(slices.iter().copied()).map(|slice| self.whole(&plan.parts, slice)).buffered(at_once(&plan.parts)));
         let (mut stripe, mut written) = (Vec::new(), 0u64);
         for slice in &slices {
             let bytes = whole.try_next().await?.ok_or_else(|| Error::internal("fewer slices came than there are"))?;
@@ -230,7 +232,7 @@ impl ParquetView {
         for (slot, drives) in homes {
             let partition = record.partition(&stored, slot);
             let key = partition.key()?;
-            let bytes = self.ask_any(&name, record.generation, &drives, "read a table's metadata", |drive| {
+            let bytes = self.ask_any(&partition, &drives, "read a table's metadata", |drive| {
                 let key = key.clone();
                 async move { drive.get(&key).await }
             });
@@ -239,18 +241,18 @@ impl ParquetView {
         }
         let round_robin = table.placement == Placement::Spread && table.partitioned_by.is_none() && table.matrix.is_none();
         let stripes = order(&parts, round_robin);
-        Ok(Plan { name, record, parts, stripes })
+        Ok(Plan { name, generation: record.generation_of(&stored), parts, stripes })
     }
 
     /// Asks `drives` in turn, until one gives the value. `NotFound` only if all of them say so.
     async fn ask_any<T, F: Future<Output = Result<T>>>(
         &self,
-        name: &DatasetName,
-        generation: Generation,
+        partition: &PartitionName,
         drives: &[Uuid],
         what: &str,
         ask: impl Fn(Arc<dyn Storage>) -> F,
     ) -> Result<T> {
+        let name = &partition.dataset;
         let mut failed: Option<(String, Error)> = None;
         for id in drives {
             let (drive, error) = match self.catalog.drive(id, name) {
@@ -273,7 +275,7 @@ impl ParquetView {
             return Err(error.context(format!("{drive} could not give a part of {name}")));
         }
         Err(match self.record(name).await {
-            Ok(now) if now.generation == generation => {
+            Ok(now) if now.names_partition(partition) => {
                 Error::corrupt(format!("{name} is incomplete, {drive} lacks a part of it (drop {name} and ingest it again)")).with_source(error)
             }
             Err(e) if e.kind() != Kind::NotFound => e.context(format!("{drive} lacks a part of {name}, and nobody can tell whether that was replaced")),
@@ -282,28 +284,31 @@ impl ParquetView {
     }
 
     /// Slice `slice`, verified.
-    async fn whole(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice) -> Result<Bytes> {
+    async fn whole(&self, parts: &[Part], slice: Slice) -> Result<Bytes> {
         let part = &parts[slice.part];
         let (key, entry) = (slice.key(parts)?, slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?);
-        let bytes = self.ask_any(name, generation, &part.drives, "read a slice", |drive| get(drive, key.clone())).await?;
+        let bytes = self.ask_any(&part.name, &part.drives, "read a slice", |drive| get(drive, key.clone())).await?;
         if bytes.len() as u64 != entry.len || crc32c(&bytes) != entry.crc32c {
-            return Err(Error::corrupt(format!("slice {key} is not the one that its partition's metadata describes: drop {name} and ingest it again")));
+            return Err(Error::corrupt(format!(
+                "slice {key} is not the one that its partition's metadata describes: drop {} and ingest it again",
+                part.name.dataset
+            )));
         }
         Ok(bytes)
     }
 
     /// Verified sections of `slice` for some columns. `None` where they are damaged: then the slice is read whole.
-    async fn picked(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice, picked: &Picked) -> Result<Option<Pieces>> {
-        let read = self.ranges(name, generation, parts, slice, picked.ranges()).await?;
+    async fn picked(&self, parts: &[Part], slice: Slice, picked: &Picked) -> Result<Option<Pieces>> {
+        let read = self.ranges(parts, slice, picked.ranges()).await?;
         match picked.verify(&read) {
             Err(e) if e.kind() == Kind::Corrupt => Ok(None),
             pieces => pieces.map(Some),
         }
     }
 
-    async fn ranges(&self, name: &DatasetName, generation: Generation, parts: &[Part], slice: Slice, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    async fn ranges(&self, parts: &[Part], slice: Slice, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let key = slice.key(parts)?;
-        self.ask_any(name, generation, &parts[slice.part].drives, "read parts of a slice", |drive| {
+        self.ask_any(&parts[slice.part].name, &parts[slice.part].drives, "read parts of a slice", |drive| {
             let (key, ranges) = (key.clone(), ranges.to_vec());
             async move { drive.get_ranges_unverified(&key, &ranges).await }
         })
@@ -312,13 +317,13 @@ impl ParquetView {
 
     /// A slice's footer, and its bytes where no checksum verified them.
     async fn footer(&self, plan: &Plan, slice: Slice) -> Result<(Footer, Option<Tail>)> {
-        let (name, generation, parts) = (&plan.name, plan.record.generation, &plan.parts);
+        let parts = &plan.parts;
         let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
         let metadata = &parts[slice.part].metadata;
         if let Some(picked) = metadata.pick(slice.n, &[]) {
-            let pieces = match self.picked(name, generation, parts, slice, &picked).await? {
+            let pieces = match self.picked(parts, slice, &picked).await? {
                 Some(pieces) => pieces,
-                None => self.whole(name, generation, parts, slice).await?.into(),
+                None => self.whole(parts, slice).await?.into(),
             };
             return Ok((Footer::read(metadata, slice.n, &pieces)?, None));
         }
@@ -328,7 +333,7 @@ impl ParquetView {
         };
         match read {
             // The footer seems damaged. A whole slice is verified, and reconstructed if need be.
-            Err(e) if e.kind() == Kind::Corrupt => Ok((Footer::read(metadata, slice.n, &self.whole(name, generation, parts, slice).await?.into())?, None)),
+            Err(e) if e.kind() == Kind::Corrupt => Ok((Footer::read(metadata, slice.n, &self.whole(parts, slice).await?.into())?, None)),
             read => read,
         }
     }
@@ -336,11 +341,11 @@ impl ParquetView {
     /// The last bytes of a slice whose metadata lacks the length of its footer: the footer, not verified. `None` where
     /// they are no footer.
     async fn tail(&self, plan: &Plan, slice: Slice) -> Result<Option<(Bytes, Tail)>> {
-        let (name, generation, parts) = (&plan.name, plan.record.generation, &plan.parts);
+        let parts = &plan.parts;
         let entry = slice.entry(parts).ok_or_else(|| Error::internal("a slice that is in no metadata"))?;
         let mut from = entry.len.saturating_sub(LIKELY_TAIL);
         loop {
-            let read = self.ranges(name, generation, parts, slice, std::slice::from_ref(&(from..entry.len))).await?;
+            let read = self.ranges(parts, slice, std::slice::from_ref(&(from..entry.len))).await?;
             let bytes = read.into_iter().next().unwrap_or_default();
             let Some(start) = tail_length(&bytes).and_then(|length| entry.len.checked_sub(length)) else { return Ok(None) };
             if start >= from {
@@ -363,14 +368,14 @@ impl ParquetView {
         let missing = file.missing(at, &range);
         if let Some(picked) = missing.as_ref().and_then(|places| metadata.pick(slice.n, places))
             && picked.bytes() as f64 <= entry.len as f64 * WORTH_PICKING
-            && let Some(pieces) = self.picked(&file.name, file.generation, &file.parts, slice, &picked).await?
+            && let Some(pieces) = self.picked(&file.parts, slice, &picked).await?
         {
             file.keep_sections(at, missing.as_deref().unwrap_or_default(), &pieces)?;
             if let Some(bytes) = file.cached(at, &range) {
                 return Ok(bytes);
             }
         }
-        let bytes = self.whole(&file.name, file.generation, &file.parts, slice).await?;
+        let bytes = self.whole(&file.parts, slice).await?;
         if let Some(tail) = &file.tails[at]
             && bytes.get(tail.start as usize..).is_none_or(|end| crc32c(end) != tail.crc32c)
         {

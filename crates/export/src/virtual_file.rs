@@ -127,7 +127,7 @@ impl VirtualFile {
         self.parts.iter().map(|part| part.metadata.rows).sum()
     }
 
-    /// The generation of the data set.
+    /// The generation that wrote the table.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation

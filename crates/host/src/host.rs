@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use skytether_common::{DatasetName, Result};
+use skytether_common::{DatasetName, Generation, Result};
 use skytether_device::Cse;
 use skytether_erasure::Scheme;
 use uuid::Uuid;
@@ -204,6 +204,17 @@ impl Host {
         let options = self.options();
         Box::pin(
             async move { DatasetWriter::begin(self.catalog().clone(), options.slices.clone(), name.clone(), kind, replace, options.ids.generation()).await },
+        )
+    }
+
+    /// Begins to write a version of a data set; see [`DatasetWriter::begin_version`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn version<'a>(&'a self, name: &'a DatasetName, from: Generation) -> BoxFuture<'a, Result<DatasetWriter>> {
+        let options = self.options();
+        Box::pin(
+            async move { DatasetWriter::begin_version(self.catalog().clone(), options.slices.clone(), name.clone(), from, options.ids.generation()).await },
         )
     }
 

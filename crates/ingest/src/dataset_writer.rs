@@ -1,7 +1,7 @@
 //! [`DatasetWriter`]: writes a data set as a new generation, which one compare-and-set makes visible.
 
 use futures::future::BoxFuture;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
@@ -32,12 +32,14 @@ use skytether_catalog::commit::lost_update;
 use skytether_catalog::fencing::is_refusal;
 use skytether_catalog::records::code_map::StripeLayout;
 use skytether_catalog::records::code_map::{INNER_PARITY, PARITY};
-use skytether_catalog::records::index::IndexRecord;
-use skytether_catalog::records::root::{DatasetKind, MatrixRecord, PLAIN_FORMAT, REDUNDANT_FORMAT, ROOT_FORMAT, RootRecord, TableRecord};
+use skytether_catalog::records::root::{DatasetKind, MatrixRecord, PLAIN_FORMAT, RootRecord, TableRecord};
 use skytether_catalog::root_store::Catalog;
 
 /// Attempts of a commit that conflicts with a change of the record that did not change the content, such as a move.
 const ATTEMPTS: usize = 8;
+
+/// Versions whose replaced tables stay on the drives, for queries that began before.
+const RETAINED: usize = 2;
 
 /// What an ingest stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +50,9 @@ pub struct IngestReport {
     pub slices: u64,
     /// Bytes on all drives together.
     pub bytes_stored: u64,
+    /// Those of them that this writer wrote. The others are of tables that a version keeps.
+    #[serde(default)]
+    pub bytes_written: u64,
     /// From the writer's making to the commit.
     pub seconds: f64,
 }
@@ -63,6 +68,8 @@ pub struct DatasetWriter {
     generation: Generation,
     /// The generation in which the replaced content was written.
     replaced: Option<Generation>,
+    /// For a version: the tables of the replaced content that it does not keep.
+    left_out: Option<BTreeSet<String>>,
     /// The change number of the replaced record.
     change: u64,
     /// The drives that were up when the ingest began: only they get values.
@@ -122,6 +129,7 @@ impl DatasetWriter {
                 kind,
                 generation,
                 replaced,
+                left_out: None,
                 change,
                 drives,
                 incarnations,
@@ -135,10 +143,62 @@ impl DatasetWriter {
         })
     }
 
+    /// Begins to write a version of `name`: a new generation that keeps all tables of generation `from` but those that
+    /// it writes again ([`Self::write_table`] and the like) or leaves out ([`Self::leave_out`]). It also keeps the
+    /// application's entries that it does not set, the indexes of the tables that it keeps, and the redundancy.
+    /// `generation` is drawn at random by the caller.
+    ///
+    /// # Errors
+    /// `NotFound` for a data set that does not exist; `Conflict` where its content is not that of `from`; else as
+    /// [`Self::begin`].
+    pub fn begin_version(
+        catalog: Catalog,
+        slices: SliceOptions,
+        name: DatasetName,
+        from: Generation,
+        generation: Generation,
+    ) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let (old, _) = catalog.read(&name).await?;
+            if old.generation != from && old.written() != from {
+                return Err(lost_update(&name));
+            }
+            let mut writer = Self::begin(catalog, slices, name, old.kind, true, generation).await?;
+            // It may have been replaced since.
+            if writer.replaced != Some(old.written()) {
+                return Err(lost_update(&writer.name));
+            }
+            let scheme = |table: &TableRecord| table.redundancy.as_ref().map(|redundancy| redundancy.scheme);
+            writer.scheme = old.tables.values().find_map(scheme).unwrap_or(Scheme::None);
+            writer.application = old.application;
+            writer.left_out = Some(BTreeSet::new());
+            Ok(writer)
+        })
+    }
+
+    /// Does not keep `table` of the version before.
+    ///
+    /// # Errors
+    /// `Invalid` for a writer that is no version's, and for a table that it has written.
+    pub fn leave_out(&mut self, table: &str) -> Result<()> {
+        if self.tables.contains_key(table) {
+            return Err(Error::invalid(format!("{} has been given the table {table:?}, so it can't be left out", self.name)));
+        }
+        let left_out = self.left_out.as_mut().ok_or_else(|| Error::invalid(format!("{} is written as a whole: there is nothing to leave out", self.name)))?;
+        left_out.insert(table.to_owned());
+        Ok(())
+    }
+
     /// The data set that is being written.
     #[must_use]
     pub fn name(&self) -> &DatasetName {
         &self.name
+    }
+
+    /// The generation that it writes.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
     }
 
     /// Sets the redundancy of the data set, instead of the fleet's. Call it before the first table is written.
@@ -346,7 +406,16 @@ impl DatasetWriter {
             let rows = partitions.iter().map(|p| p.rows).sum();
             self.tables.insert(
                 table.to_owned(),
-                TableRecord { placement: Placement::Spread, rows, matrix: Some(shape), memory_bytes: None, partitioned_by: None, partitions, redundancy },
+                TableRecord {
+                    generation: None,
+                    placement: Placement::Spread,
+                    rows,
+                    matrix: Some(shape),
+                    memory_bytes: None,
+                    partitioned_by: None,
+                    partitions,
+                    redundancy,
+                },
             );
             self.state = State::Writing;
             Ok(())
@@ -385,22 +454,19 @@ impl DatasetWriter {
             if this.state != State::Writing {
                 return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", this.name)));
             }
-            if this.tables.is_empty() {
+            if this.tables.is_empty() && this.left_out.is_none() {
                 return Err(Error::invalid(format!("{} has no table: nothing to commit", this.name)));
             }
             this.catalog.raise_homes(this.scheme).await?;
             let record = RootRecord {
-                format: match this.scheme {
-                    Scheme::Levels(..) if this.tables.values().any(|table| table.redundancy.is_some()) => ROOT_FORMAT,
-                    _ if this.tables.values().any(|table| table.redundancy.is_some()) => REDUNDANT_FORMAT,
-                    _ => PLAIN_FORMAT,
-                },
+                format: PLAIN_FORMAT,
                 name: this.name.clone(),
                 kind: this.kind,
                 generation: this.generation,
                 content: None,
                 change: this.catalog.next_change(this.change),
-                tables: std::mem::take(&mut this.tables),
+                tables: BTreeMap::new(),
+                superseded: Vec::new(),
                 indexes: Vec::new(),
                 application: std::mem::take(&mut this.application),
             };
@@ -415,27 +481,26 @@ impl DatasetWriter {
         })
     }
 
-    /// What the commit expects to replace: the version, the generation and the change number of the current record, and
-    /// its indexes, which the new record keeps. The content must be that of the ingest's start. Another home drive,
-    /// with versions of its own, may decide by now, and a resize may have moved the content.
-    async fn expected_now(&self) -> Result<(Expect, Option<(Generation, u64)>, Vec<IndexRecord>)> {
+    /// What the commit expects to replace: the current record and its version. Its content must be that of the ingest's
+    /// start. Another home drive, with versions of its own, may decide by now, and a resize may have moved the content.
+    async fn expected_now(&self) -> Result<(Expect, Option<RootRecord>)> {
         self.catalog.look_around().await?;
-        let (written, now, indexes, expect) = match self.catalog.read_versioned(&self.name).await? {
-            None => (None, None, Vec::new(), Expect::Absent),
-            Some((record, version)) => (Some(record.written()), Some((record.generation, record.change)), record.indexes, Expect::Version(version)),
+        let (expect, now) = match self.catalog.read_versioned(&self.name).await? {
+            None => (Expect::Absent, None),
+            Some((record, version)) => (Expect::Version(version), Some(record)),
         };
-        if written == self.replaced { Ok((expect, now, indexes)) } else { Err(lost_update(&self.name)) }
+        if now.as_ref().map(RootRecord::written) == self.replaced { Ok((expect, now)) } else { Err(lost_update(&self.name)) }
     }
 
-    /// Commits `record` instead of the previous content, and gives the generation that it replaced. An error comes with
-    /// whether it is certain that nothing was committed.
-    async fn commit_now(&self, record: &mut RootRecord) -> std::result::Result<Option<Generation>, (Error, bool)> {
+    /// Commits `record` instead of the previous content, and gives what it replaced. An error comes with whether it is
+    /// certain that nothing was committed.
+    async fn commit_now(&self, record: &mut RootRecord) -> std::result::Result<Option<RootRecord>, (Error, bool)> {
         for attempt in 0.. {
-            let (expect, now, indexes) = self.expected_now().await.map_err(|e| (e, true))?;
+            let (expect, now) = self.expected_now().await.map_err(|e| (e, true))?;
+            self.compose(record, now.as_ref()).map_err(|e| (e, true))?;
             self.is_all_there(record).map_err(|e| (e, true))?;
-            record.change = self.catalog.next_change(now.map_or(self.change, |(_, change)| change.max(self.change)));
-            record.indexes = indexes.into_iter().filter(|index| record.tables.contains_key(&index.table)).collect();
-            match self.catalog.commit(record, expect, now.map(|(_, change)| change)).await {
+            record.change = self.catalog.next_change(now.as_ref().map_or(self.change, |now| now.change.max(self.change)));
+            match self.catalog.commit(record, expect, now.as_ref().map(|now| now.change)).await {
                 // A resize may just have moved the data set.
                 Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS && !is_refusal(&e) => {}
                 // After any other error the drive may have committed in spite of it.
@@ -443,10 +508,36 @@ impl DatasetWriter {
                     let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
                     return Err((e, certain));
                 }
-                Ok(()) => return Ok(now.map(|(generation, _)| generation)),
+                Ok(()) => return Ok(now),
             }
         }
         Err((lost_update(&self.name), true))
+    }
+
+    /// Gives `record` its tables and indexes: the written tables and, for a version, those that it keeps of `now`. They
+    /// lie where `now` says: a resize may have moved them since the version began.
+    fn compose(&self, record: &mut RootRecord, now: Option<&RootRecord>) -> Result<()> {
+        record.tables = self.tables.clone();
+        record.superseded.clear();
+        if let (Some(left_out), Some(now)) = (&self.left_out, now) {
+            let mut replaced = BTreeMap::new();
+            for (name, table) in &now.tables {
+                let generation = now.generation_of(name);
+                if self.tables.contains_key(name) || left_out.contains(name) {
+                    replaced.insert(name.clone(), generation);
+                } else {
+                    record.tables.insert(name.clone(), TableRecord { generation: Some(generation), ..table.clone() });
+                }
+            }
+            if record.tables.is_empty() {
+                return Err(Error::invalid(format!("{} would have no table", self.name)));
+            }
+            let before = now.superseded.iter().take(RETAINED.saturating_sub(1)).cloned();
+            record.superseded = std::iter::once(replaced).filter(|tables| !tables.is_empty()).chain(before).collect();
+        }
+        record.indexes = now.map_or_else(Vec::new, |now| now.indexes.iter().filter(|index| record.tables.contains_key(&index.table)).cloned().collect());
+        record.set_format();
+        Ok(())
     }
 
     /// Checks that no drive with a part of this ingest was replaced: a rebuild restores only what root records name, so
@@ -488,7 +579,7 @@ impl DatasetWriter {
             tracing::warn!("drives were not told of the indexes of {}: {e}", self.name);
         }
         if let Some(old) = replaced
-            && let Err(e) = self.catalog.delete_generation(&self.name, old).await
+            && let Err(e) = self.catalog.delete_replaced(&old, Some(&record)).await
         {
             // The commit holds. The next open of the fleet deletes what is left of the old generation.
             tracing::warn!("{e}");
@@ -497,6 +588,7 @@ impl DatasetWriter {
             rows: record.tables.values().map(|t| t.rows).sum(),
             slices: record.tables.values().flat_map(|t| &t.partitions).map(|p| u64::from(p.slices)).sum(),
             bytes_stored: record.bytes(),
+            bytes_written: record.bytes_of(record.generation),
             seconds: self.started.elapsed().as_secs_f64(),
         })
     }

@@ -90,6 +90,15 @@ impl<'a> RowRouter<'a> {
                 records.extend(partition.finish(catalog)?);
             }
         }
-        Ok(TableRecord { placement, rows, matrix: None, memory_bytes: Some(memory_bytes), partitioned_by, partitions: records, redundancy: None })
+        Ok(TableRecord {
+            generation: None,
+            placement,
+            rows,
+            matrix: None,
+            memory_bytes: Some(memory_bytes),
+            partitioned_by,
+            partitions: records,
+            redundancy: None,
+        })
     }
 }

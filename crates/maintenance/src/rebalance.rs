@@ -275,7 +275,8 @@ impl<'a> Mover<'a> {
                 }
             }
         }
-        let mut now = RootRecord { generation: next, content: Some(record.written()), tables, ..record.clone() };
+        let mut now = RootRecord { generation: next, content: Some(record.written()), tables, superseded: Vec::new(), ..record.clone() };
+        now.set_format();
         let (version, before) = match self.ready(record, &mut now).await {
             Ok(Some(found)) => found,
             Ok(None) => {
@@ -302,7 +303,7 @@ impl<'a> Mover<'a> {
             // The drives learn of the indexes when a client lists them or the fleet is opened.
             tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
         }
-        self.replaced.push(record.name.clone(), record.generation);
+        self.replaced.push(record.clone());
         Ok(MoveOutcome::Moved)
     }
 
@@ -412,7 +413,7 @@ impl<'a> Mover<'a> {
             }
             _ => None,
         };
-        Ok(TableRecord { partitions, redundancy, ..table.clone() })
+        Ok(TableRecord { generation: None, partitions, redundancy, ..table.clone() })
     }
 
     async fn put(&mut self, to: usize, key: Key, value: &Bytes) -> Result<()> {

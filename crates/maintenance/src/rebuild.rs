@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use skytether_common::{DatasetName, Error, Generation, Key, Kind, PartitionName, Result};
+use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_device::verify::Pace;
 use skytether_erasure::map::Place;
 use skytether_erasure::repair::{Drive, reads};
@@ -167,13 +167,13 @@ impl Rebuild<'_> {
         let catalog = self.cluster.catalog();
         let ids: Vec<_> = self.blank.iter().map(|at| catalog.drives()[*at].info().id).collect();
         catalog.fence(&ids).await?;
-        let mut done: BTreeMap<DatasetName, Generation> = BTreeMap::new();
+        let mut done: BTreeMap<DatasetName, Arc<RootRecord>> = BTreeMap::new();
         // Ingests write without the blank drive meanwhile. Data sets that they replace may need another pass.
         for pass in 0.. {
             let mut records = Vec::new();
             for name in catalog.names().await? {
                 match catalog.read(&name).await {
-                    Ok((record, _)) if done.get(&name) != Some(&record.generation) => records.push(Arc::new(record)),
+                    Ok((record, _)) if done.get(&name).is_none_or(|done| done.generation != record.generation) => records.push(Arc::new(record)),
                     Ok(_) => {}
                     Err(e) if e.kind() == Kind::NotFound => {}
                     Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) && pass == 0 => self.report.leave(format!("{name}: {}", e.report())),
@@ -200,14 +200,14 @@ impl Rebuild<'_> {
                     self.sending.clear();
                 }
                 self.tidy(&record).await?;
-                done.insert(record.name.clone(), record.generation);
+                done.insert(record.name.clone(), record);
             }
         }
         catalog.admit(&ids).await?;
         // A generation that was replaced after its rebuild was deleted on all other drives, and is now deleted on the
         // blank ones.
-        for (name, generation) in &done {
-            self.tidy_generation(name, *generation).await?;
+        for record in done.values() {
+            self.tidy(record).await?;
         }
         if let Some(at) = self.blank.iter().find(|at| catalog.health().is_down(**at)) {
             let why = catalog.health().down_reason(*at).unwrap_or_default();
@@ -518,35 +518,18 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Deletes a generation that was replaced meanwhile from the blank drives.
+    /// Deletes what was replaced meanwhile from the blank drives.
     async fn tidy(&self, record: &RootRecord) -> Result<()> {
-        self.tidy_generation(&record.name, record.generation).await
-    }
-
-    async fn tidy_generation(&self, name: &DatasetName, generation: Generation) -> Result<()> {
         let catalog = self.cluster.catalog();
-        match catalog.read(name).await {
-            Ok((now, _)) if now.generation == generation => return Ok(()),
-            Ok(_) => {}
-            Err(e) if e.kind() == Kind::NotFound => {}
+        let now = match catalog.read(&record.name).await {
+            Ok((now, _)) if now.generation == record.generation => return Ok(()),
+            Ok((now, _)) => Some(now),
+            Err(e) if e.kind() == Kind::NotFound => None,
             Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Unsupported) => return Ok(()),
             Err(e) => return Err(e),
-        }
+        };
         for at in &self.blank {
-            let mut after = None;
-            let prefix = format!("{}{:016x}.", name.prefix(), generation.0);
-            loop {
-                let page = self.reconstructor.ask(*at, "list old slices", self.reconstructor.drives[*at].list(&prefix, after.as_ref(), OPS)).await?;
-                let last = page.len() < OPS;
-                after = page.last().map(|entry| entry.key.clone());
-                let ops: Vec<Op> = page.into_iter().map(|entry| Op::Delete { key: entry.key, expect: Expect::Any }).collect();
-                if !ops.is_empty() {
-                    self.reconstructor.ask(*at, "delete old slices", self.reconstructor.drives[*at].apply(ops)).await?;
-                }
-                if last {
-                    break;
-                }
-            }
+            catalog.delete_replaced_at(*at, catalog.bare(*at), record, now.as_ref()).await?;
         }
         Ok(())
     }

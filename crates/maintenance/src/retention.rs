@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skytether_common::{DatasetName, Generation, Result};
+use skytether_catalog::records::root::RootRecord;
+use skytether_common::Result;
 use tokio::runtime::Handle;
 
 use skytether_cluster::cluster::Cluster;
@@ -27,8 +28,7 @@ struct Old {
     until: Instant,
     /// Held by the queries that may read the generation.
     held: Arc<()>,
-    name: DatasetName,
-    generation: Generation,
+    record: RootRecord,
 }
 
 impl Old {
@@ -36,8 +36,9 @@ impl Old {
         Arc::strong_count(&self.held) > 1 && self.until > Instant::now()
     }
 
+    /// Nothing of it is in the generation that replaced it, which is whole.
     async fn delete(&self, cluster: &Cluster) -> Result<()> {
-        cluster.catalog().delete_generation(&self.name, self.generation).await
+        cluster.catalog().delete_replaced(&self.record, None).await
     }
 }
 
@@ -46,9 +47,9 @@ impl<'a> Replaced<'a> {
         Self { cluster, old: VecDeque::new() }
     }
 
-    /// A generation was replaced just now.
-    pub(crate) fn push(&mut self, name: DatasetName, generation: Generation) {
-        self.old.push_back(Old { until: Instant::now() + GRACE, held: self.cluster.ran(), name, generation });
+    /// What `record` names was replaced just now, all of it.
+    pub(crate) fn push(&mut self, record: RootRecord) {
+        self.old.push_back(Old { until: Instant::now() + GRACE, held: self.cluster.ran(), record });
     }
 
     /// Deletes the generations that no query reads any more. With `last` it waits until all are deleted.

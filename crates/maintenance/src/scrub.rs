@@ -163,8 +163,15 @@ impl Scrub<'_> {
 
     /// Whether the root record still names the generation of `record`. If it does not, the report says so.
     pub(crate) async fn still(&mut self, record: &RootRecord) -> Result<bool> {
+        self.still_of(record, None).await
+    }
+
+    /// As [`Self::still`]. The generation of the partition of `key` is enough, where there is a key: a version keeps
+    /// tables of the version before.
+    async fn still_of(&mut self, record: &RootRecord, key: Option<&Key>) -> Result<bool> {
+        let partition = key.and_then(PartitionName::parse);
         let still = match self.cluster.catalog().read(&record.name).await {
-            Ok((now, _)) => now.generation == record.generation,
+            Ok((now, _)) => now.generation == record.generation || partition.is_some_and(|(partition, _)| now.names_partition(&partition)),
             Err(e) if e.kind() == Kind::NotFound => false,
             Err(e) => return Err(e),
         };
@@ -484,14 +491,14 @@ impl Scrub<'_> {
 
     /// Writes a repaired value if its generation still exists. Gives whether it did.
     pub(crate) async fn write(&mut self, record: &RootRecord, at: usize, key: &Key, value: Bytes) -> Result<bool> {
-        if !self.still(record).await? {
+        if !self.still_of(record, Some(key)).await? {
             return Ok(false);
         }
         let bytes = value.len() as u64;
         let version = self.reconstructor.put_back(at, key, value).await?;
         self.report.bytes_mending += bytes;
         self.reconstructor.forget(key);
-        if self.still(record).await? {
+        if self.still_of(record, Some(key)).await? {
             return Ok(true);
         }
         // The generation was replaced and deleted just before this write, so no later deletion would remove the value.

@@ -14,7 +14,7 @@ use skytether::{
     Credentials, DatasetKind, Fleet, HostOptions, IndexInfo, IngestOptions, ListIndexes, NewIndex, OldIndex, OpenOptions, Output, Profiles, Progress as Far,
     RepairOptions, ResizeOptions, ScrubOptions, Secret, TableScan, Values, files,
 };
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{DatasetName, Error, Generation, Result};
 
 use tokio::sync::Notify;
 
@@ -463,6 +463,12 @@ impl PyFleet {
             Ok(writer)
         })
         .map(PyWriter::new)
+    }
+
+    /// Begins to write a version of a data set: it keeps the tables of generation `before` that it does not write.
+    fn version(&self, py: Python<'_>, name: String, before: u64) -> PyResult<PyWriter> {
+        let fleet = self.fleet()?;
+        block(py, async move { fleet.version(&name.parse()?, Generation(before)).await }).map(PyWriter::new)
     }
 
     /// The directory or URL.

@@ -80,6 +80,18 @@ impl PyWriter {
         })
     }
 
+    /// Does not keep a table of the version before.
+    fn leave_out(&self, py: Python<'_>, table: String) -> PyResult<()> {
+        let shared = Arc::clone(&self.0);
+        block(py, async move { shared.lock().await.as_mut().ok_or_else(over)?.leave_out(&table) })
+    }
+
+    /// The number of the generation that is written.
+    fn generation(&self, py: Python<'_>) -> PyResult<u64> {
+        let shared = Arc::clone(&self.0);
+        block(py, async move { Ok(shared.lock().await.as_ref().ok_or_else(over)?.generation().0) })
+    }
+
     /// Makes everything visible at once; the report as JSON.
     fn commit(&self, py: Python<'_>) -> PyResult<String> {
         let shared = Arc::clone(&self.0);

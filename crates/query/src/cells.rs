@@ -114,7 +114,7 @@ impl HostCells {
             let key = name.slice_key(n)?;
             let bytes = match skytether_runtime::within(catalog.deadline(), &drive.info().name, "read a slice", drive.get(&key)).await {
                 Ok(bytes) => bytes,
-                Err(e) => return Err(unread(catalog, record, &drive.info().name, e).await),
+                Err(e) => return Err(unread(catalog, &name, &drive.info().name, e).await),
             };
             collector.metadata(bytes.len() as u64);
             for batch in skytether_slice::decode(bytes, &metadata.layout, &schema, &[place], 1 << 16)? {

@@ -14,7 +14,7 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use quick_cache::sync::Cache;
-use skytether_common::{DatasetName, Error, Key, Kind, Result};
+use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
 use skytether_slice::Metadata;
@@ -306,18 +306,18 @@ pub(crate) async fn read_metadata(
     let what = format!("read the metadata of {} ({table})", record.name);
     let bytes = match skytether_runtime::within(catalog.deadline(), name, &what, drive.get(key)).await {
         Ok(bytes) => bytes,
-        Err(e) => return Err(unread(catalog, record, name, e).await),
+        Err(e) => return Err(unread(catalog, &record.partition(table, 0), name, e).await),
     };
     collector.metadata(bytes.len() as u64);
     Metadata::decode(&bytes).map_err(|e| e.context(format!("{name}: the metadata slice {key} can't be read")))
 }
 
-/// Why `drive` could not give a part of the data set that its root record named a moment ago.
-pub(crate) async fn unread(catalog: &Catalog, record: &RootRecord, drive: &str, error: Error) -> Error {
+/// Why `drive` could not give a part of `partition`, which a root record named a moment ago.
+pub(crate) async fn unread(catalog: &Catalog, partition: &PartitionName, drive: &str, error: Error) -> Error {
     if error.kind() == Kind::NotFound {
-        missing::explain(catalog, &record.name, record.generation, drive, error).await
+        missing::explain(catalog, partition, drive, error).await
     } else {
-        error.context(format!("{drive} could not give what the query needs to know of {}", record.name))
+        error.context(format!("{drive} could not give what the query needs to know of {}", partition.dataset))
     }
 }
 

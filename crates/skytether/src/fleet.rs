@@ -10,7 +10,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use skytether_common::{DatasetName, Result};
+use skytether_common::{DatasetName, Generation, Result};
 use skytether_flight::RemoteHost;
 use skytether_host::{
     DatasetInfo, DatasetKind, DatasetWriter, DriveStatus, Explanation, FleetService, Host, HostOptions, IngestReport, Listing, Placement, Progress, Query,
@@ -263,6 +263,18 @@ impl Fleet {
         Box::pin(async move {
             let WriterParts { catalog, slices, generation } = self.service.writer_parts().await?;
             DatasetWriter::begin(catalog, slices, name.clone(), kind, replace, generation).await
+        })
+    }
+
+    /// Begins to write a version of a data set, which keeps the tables of generation `from` that it does not write; see
+    /// [`DatasetWriter::begin_version`].
+    ///
+    /// # Errors
+    /// `NotFound` where it does not exist; `Conflict` where its content is not that of `from`.
+    pub fn version<'a>(&'a self, name: &'a DatasetName, from: Generation) -> BoxFuture<'a, Result<DatasetWriter>> {
+        Box::pin(async move {
+            let WriterParts { catalog, slices, generation } = self.service.writer_parts().await?;
+            DatasetWriter::begin_version(catalog, slices, name.clone(), from, generation).await
         })
     }
 

@@ -6,15 +6,20 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Detail, Error, Generation, Key, PartitionName, Result};
+use skytether_index::INDEX;
 use skytether_partitioning::{self as partition, ByKey, Key as PartitionKey, Placement};
 use uuid::Uuid;
 
-use crate::records::code_map::RedundancyRecord;
+use crate::records::code_map::{INNER_PARITY, PARITY, RedundancyRecord};
 use crate::records::index::IndexRecord;
 use crate::records::partition::{PartitionRecord, PartitionedBy};
 
-/// The newest format that this version reads; it writes it for data sets with redundancy on two levels.
-pub const ROOT_FORMAT: u32 = 3;
+/// The newest format that this version reads. It writes it for data sets with tables of an earlier generation: an older
+/// version would look for these in the record's own.
+pub const ROOT_FORMAT: u32 = 4;
+
+/// The format for data sets with redundancy on two levels.
+pub const LEVELS_FORMAT: u32 = 3;
 
 /// The format for data sets with redundancy on one level.
 pub const REDUNDANT_FORMAT: u32 = 2;
@@ -57,6 +62,10 @@ pub struct MatrixRecord {
 /// One table of a data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRecord {
+    /// The generation that wrote the table, where that is an earlier one than the record's: a version of the data set
+    /// keeps tables of the version before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
     /// How the partitions relate.
     pub placement: Placement,
     /// Rows of the table (of sparse rows for a matrix).
@@ -88,7 +97,7 @@ pub struct RootRecord {
     pub name: DatasetName,
     /// Its kind.
     pub kind: DatasetKind,
-    /// The version of its content.
+    /// The version of its content: of all tables but those that name another.
     pub generation: Generation,
     /// The generation in which the content was written, where its parts were moved to other drives since, which makes a
     /// new generation of the same content.
@@ -99,6 +108,10 @@ pub struct RootRecord {
     pub change: u64,
     /// The tables by name.
     pub tables: BTreeMap<String, TableRecord>,
+    /// The tables that the latest versions have replaced, each with its generation; those of the newest version come
+    /// first. They are still on the drives, for queries that began before. A later change deletes them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub superseded: Vec<BTreeMap<String, Generation>>,
     /// The indexes that drives build of the tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexRecord>,
@@ -159,14 +172,58 @@ impl RootRecord {
     /// The name of one of the record's partitions.
     #[must_use]
     pub fn partition(&self, table: &str, slot: u32) -> PartitionName {
-        PartitionName { dataset: self.name.clone(), generation: self.generation, table: table.to_owned(), slot }
+        PartitionName { dataset: self.name.clone(), generation: self.generation_of(table), table: table.to_owned(), slot }
+    }
+
+    /// The generation that wrote a table.
+    #[must_use]
+    pub fn generation_of(&self, table: &str) -> Generation {
+        self.tables.get(table).and_then(|t| t.generation).unwrap_or(self.generation)
+    }
+
+    /// Whether a partition is one of the record's, or holds parities or an index of one.
+    #[must_use]
+    pub fn names_partition(&self, partition: &PartitionName) -> bool {
+        let table = owner(&partition.table);
+        partition.dataset == self.name && self.tables.contains_key(table) && self.generation_of(table) == partition.generation
+    }
+
+    /// As [`Self::names_partition`]; tables that a later change deletes count too.
+    pub(crate) fn keeps_partition(&self, partition: &PartitionName) -> bool {
+        let table = owner(&partition.table);
+        self.names_partition(partition) || self.superseded.iter().any(|tables| tables.get(table) == Some(&partition.generation))
+    }
+
+    /// All generations with tables of the data set, among them those that a later change deletes.
+    #[must_use]
+    pub fn generations(&self) -> BTreeSet<Generation> {
+        let kept = self.tables.values().filter_map(|t| t.generation);
+        kept.chain(self.superseded.iter().flat_map(BTreeMap::values).copied()).chain([self.generation]).collect()
+    }
+
+    /// Sets the lowest format that describes the record.
+    pub fn set_format(&mut self) {
+        self.format = if self.tables.values().any(|table| table.generation.is_some()) {
+            ROOT_FORMAT
+        } else if self.is_on_two_levels() {
+            LEVELS_FORMAT
+        } else if self.tables.values().any(|table| table.redundancy.is_some()) {
+            REDUNDANT_FORMAT
+        } else {
+            PLAIN_FORMAT
+        };
     }
 
     /// Bytes stored for the data set on all drives together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let parity = self.tables.values().filter_map(|t| t.redundancy.as_ref()).flat_map(RedundancyRecord::partitions);
-        self.tables.values().flat_map(|t| &t.partitions).chain(parity).map(|p| p.bytes).sum()
+        self.tables.values().map(TableRecord::bytes).sum()
+    }
+
+    /// Those of [`Self::bytes`] that are of tables of one generation.
+    #[must_use]
+    pub fn bytes_of(&self, generation: Generation) -> u64 {
+        self.tables.values().filter(|t| t.generation.unwrap_or(self.generation) == generation).map(TableRecord::bytes).sum()
     }
 
     /// How many drives may be lost, whichever they are, before a part of the data set is.
@@ -232,6 +289,12 @@ impl RootRecord {
 }
 
 impl TableRecord {
+    /// Bytes stored for the table on all drives together, with its parities.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.partitions.iter().chain(self.redundancy.iter().flat_map(RedundancyRecord::partitions)).map(|p| p.bytes).sum()
+    }
+
     /// How the table is partitioned by key; `None` where it is not, or in a way that this version does not know.
     #[must_use]
     pub fn by_key(&self) -> Option<ByKey> {
@@ -243,6 +306,13 @@ impl TableRecord {
         let most_rows = partitions.iter().map(|p| p.rows).max().unwrap_or(0);
         (complete && !keys.is_empty()).then(|| ByKey { keys, drives: partitions.iter().map(|p| p.drive).collect(), most_rows })
     }
+}
+
+/// The table that a partition belongs to, where it holds parities or an index of one.
+fn owner(table: &str) -> &str {
+    let of_parity = [PARITY, INNER_PARITY].iter().find_map(|prefix| table.strip_prefix(*prefix));
+    let of_index = || table.strip_prefix(INDEX).and_then(|rest| rest.split_once('/')).map(|(_, table)| table);
+    of_parity.or_else(of_index).unwrap_or(table)
 }
 
 /// The data set whose root record lives under `key`.
@@ -272,6 +342,7 @@ mod tests {
         });
         let partitioned_by = Some(PartitionedBy::new(&keys).unwrap());
         TableRecord {
+            generation: None,
             placement: Placement::Spread,
             rows: 5,
             matrix: None,

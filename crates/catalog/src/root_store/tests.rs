@@ -11,8 +11,16 @@ use crate::records::root::TableRecord;
 
 fn record() -> RootRecord {
     let part = PartitionRecord { drive: Uuid::from_u128(7), slot: 0, rows: 3, slices: 1, bytes: 100, bounds: Bounds::default() };
-    let table =
-        TableRecord { placement: Placement::Spread, rows: 3, matrix: None, memory_bytes: None, partitioned_by: None, partitions: vec![part], redundancy: None };
+    let table = TableRecord {
+        generation: None,
+        placement: Placement::Spread,
+        rows: 3,
+        matrix: None,
+        memory_bytes: None,
+        partitioned_by: None,
+        partitions: vec![part],
+        redundancy: None,
+    };
     RootRecord {
         format: ROOT_FORMAT,
         name: "a.b".parse().unwrap(),

@@ -63,7 +63,7 @@ const STEPS: usize = 6;
 const FLEETS: [(&str, usize, usize, u64); 5] = [("none", 3, 0, 0), ("replicas:2", 3, 0, 1), ("ec:2+1", 4, 0, 1), ("ec:2+2", 4, 0, 2), ("ec:2+1/2+1", 9, 3, 3)];
 
 /// The kinds of work that faults hit.
-const WORK: [&str; 9] = ["ingest", "replacement", "drop", "two writers", "two hosts", "scrub", "repair", "growth", "retirement"];
+const WORK: [&str; 10] = ["ingest", "replacement", "drop", "two writers", "two hosts", "scrub", "repair", "growth", "retirement", "version"];
 
 /// How often each fault hit each kind of work.
 type Tally = BTreeMap<(&'static str, &'static str), u64>;
@@ -96,7 +96,20 @@ impl Drop for Living {
     }
 }
 
-/// The content of a data set: rows with numbers, all with the value `version`.
+/// What a data set holds: the number of its rows, and that of the table `note`, which a version has added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Content {
+    data: usize,
+    note: Option<usize>,
+}
+
+impl From<usize> for Content {
+    fn from(data: usize) -> Self {
+        Self { data, note: None }
+    }
+}
+
+/// The content of a table: rows with numbers, all with the value `version`.
 fn rows(version: usize) -> RecordBatch {
     let n = 150 + version % 7 * 40;
     let random = &mut Random(version as u64);
@@ -108,12 +121,13 @@ fn rows(version: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// The result of [`Simulation::holds`] for this version.
-fn told(version: usize) -> String {
+/// The result of [`Simulation::holds`] for this content.
+fn told(content: Content) -> String {
+    let Content { data: version, note } = content;
     let rows = rows(version);
     let noise: i64 = rows.column(2).as_any().downcast_ref::<Int64Array>().unwrap().values().iter().sum();
     let n = rows.num_rows() as i64;
-    format!("{n} | {version} | {version} | {} | {noise}", n * (n - 1) / 2)
+    format!("{n} | {version} | {version} | {} | {noise}, {note:?}", n * (n - 1) / 2)
 }
 
 struct Simulation {
@@ -134,11 +148,11 @@ struct Simulation {
     faults: Arc<FaultPlan>,
     /// The number of hosts that have begun; each draws ids of its own.
     begun: AtomicU64,
-    /// The version of each data set that exists.
-    known: BTreeMap<&'static str, usize>,
+    /// The content of each data set that exists.
+    known: BTreeMap<&'static str, Content>,
     /// Other contents that a data set may have once all drives are back. A drive that is down may have the record of a
     /// change with an unknown outcome.
-    pending: BTreeMap<&'static str, Vec<Option<usize>>>,
+    pending: BTreeMap<&'static str, Vec<Option<Content>>>,
     versions: usize,
     log: Vec<String>,
 }
@@ -302,10 +316,24 @@ impl Simulation {
         let sql = format!("SELECT count(*), min(version), max(version), sum(id), sum(noise) FROM {name}");
         let asked = async { host.sql(&sql, &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?.collect().await };
         match asked.await {
-            Ok(rows) => Ok(Some(lines(&rows).remove(0))),
+            Ok(rows) => Ok(Some(format!("{}, {:?}", lines(&rows).remove(0), Self::noted(host, &name.parse()?).await?))),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// The number of the table `note`, if there is one; it can be read then.
+    async fn noted(host: &Host, name: &DatasetName) -> Result<Option<usize>> {
+        let (record, _) = host.catalog().read(name).await?;
+        let Some(number) = record.application.get("note") else { return Ok(None) };
+        for p in &record.table("note")?.partitions {
+            let (drive, partition) = (host.catalog().drive(&p.drive, name)?, record.partition("note", p.slot));
+            host.catalog().drives()[drive].get(&partition.key()?).await?;
+            for n in 0..p.slices {
+                host.catalog().drives()[drive].get(&partition.slice_key(n)?).await?;
+            }
+        }
+        Ok(Some(number.parse().unwrap()))
     }
 
     async fn store(host: &Living, name: &str, version: usize) -> Result<()> {
@@ -318,6 +346,20 @@ impl Simulation {
         host.while_alive(work).await
     }
 
+    /// A version that keeps the data. An entry of the application names the number of a table of its own.
+    async fn add_note(host: &Living, name: &str, number: usize) -> Result<()> {
+        let work = async {
+            let name: DatasetName = name.parse()?;
+            let from = host.host.catalog().read(&name).await?.0.generation;
+            let mut writer = host.host.version(&name, from).await?;
+            let rows = rows(number);
+            writer.write_table("note", Placement::Spread, rows.schema(), [Ok(rows)].into_iter()).await?;
+            writer.application("note", number.to_string());
+            writer.commit().await.map(drop)
+        };
+        host.while_alive(work).await
+    }
+
     async fn remove(host: &Living, name: &str) -> Result<()> {
         let name: DatasetName = name.parse()?;
         let work = async { host.host.catalog().drop_dataset(&name).await };
@@ -325,7 +367,7 @@ impl Simulation {
     }
 
     /// Checks that `name` has one of the contents `may`, which is its known content from now on.
-    async fn settle(&mut self, host: &Host, name: &'static str, may: &[Option<usize>]) {
+    async fn settle(&mut self, host: &Host, name: &'static str, may: &[Option<Content>]) {
         let holds = Self::holds(host, name).await.unwrap_or_else(|e| panic!("{}\n{name}: {}", self.log.join("\n"), e.report()));
         if may.len() == 1 && may[0] != self.known.get(name).copied() {
             // The change was acknowledged; drives that are away have missed it.
@@ -333,11 +375,11 @@ impl Simulation {
         }
         let mut all = may.to_vec();
         all.extend(self.pending.get(name).into_iter().flatten());
-        let is = all.iter().copied().find(|version| version.map(told) == holds);
+        let is = all.iter().copied().find(|content| content.map(told) == holds);
         let Some(is) = is else { panic!("{}\n{name} holds {holds:?}, but may be {all:?}", self.log.join("\n")) };
         self.log.push(format!("  {name} is {is:?}"));
         match is {
-            Some(version) => drop(self.known.insert(name, version)),
+            Some(content) => drop(self.known.insert(name, content)),
             None => drop(self.known.remove(name)),
         }
         if self.away().is_empty() {
@@ -349,16 +391,16 @@ impl Simulation {
 
     /// Checks that every stored value is named by a root record.
     async fn nothing_leaks(&self, host: &Host) {
-        let mut generations = BTreeMap::new();
+        let mut records = BTreeMap::new();
         for name in host.catalog().names().await.unwrap() {
-            generations.insert(name.clone(), host.catalog().read(&name).await.unwrap().0.generation);
+            records.insert(name.clone(), host.catalog().read(&name).await.unwrap().0);
         }
         let members = self.members();
         for (_, store) in self.stores.iter().enumerate().filter(|(at, _)| members.contains(at)) {
             for entry in store.memory.list("", None, usize::MAX).unwrap() {
                 let named = match PartitionName::parse(&entry.key) {
-                    Some((partition, _)) => generations.get(&partition.dataset) == Some(&partition.generation),
-                    None => !entry.key.as_str().contains('/') || generations.keys().any(|name| name.root_key() == entry.key),
+                    Some((partition, _)) => records.get(&partition.dataset).is_some_and(|record| record.names_partition(&partition)),
+                    None => !entry.key.as_str().contains('/') || records.keys().any(|name| name.root_key() == entry.key),
                 };
                 assert!(named, "{}\n{} still has {}", self.log.join("\n"), store.name, entry.key);
             }
@@ -370,7 +412,7 @@ impl Simulation {
             self.versions += 1;
             let host = self.started().await.unwrap();
             Self::store(&host, name, self.versions).await.unwrap();
-            self.known.insert(name, self.versions);
+            self.known.insert(name, self.versions.into());
         }
         for step in 0..STEPS {
             // Each step has a generator of its own, so that outcomes of earlier steps do not change its draws.

@@ -41,6 +41,8 @@ pub(crate) const ROWS: usize = 200;
 pub(crate) enum Job {
     /// Writes [`VICTIM`], in the place of one that is there.
     Ingest,
+    /// Makes a version of it, with another table `note`.
+    Version,
     /// Drops it.
     Drop,
     /// Repairs damage.
@@ -54,7 +56,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    const ALL: [Self; 6] = [Self::Ingest, Self::Drop, Self::Scrub, Self::Repair, Self::Grow, Self::Retire];
+    const ALL: [Self; 7] = [Self::Ingest, Self::Version, Self::Drop, Self::Scrub, Self::Repair, Self::Grow, Self::Retire];
 }
 
 /// A drive that never carries out change number `stop` of all drives, and says aloud what that would have been.
@@ -143,6 +145,13 @@ async fn child() {
         Job::Ingest => {
             let mut writer = host.writer(&name(VICTIM), DatasetKind::Table, true).await.unwrap();
             writer.write_table("data", Placement::Spread, batch(0, 1).schema(), (0..BATCHES).map(|at| Ok(batch(at, ROWS)))).await.unwrap();
+            writer.commit().await.unwrap();
+        }
+        Job::Version => {
+            let from = host.catalog().read(&name(VICTIM)).await.unwrap().0.generation;
+            let mut writer = host.version(&name(VICTIM), from).await.unwrap();
+            writer.write_table("note", Placement::Spread, batch(0, 1).schema(), (0..2).map(|at| Ok(batch(at, ROWS)))).await.unwrap();
+            writer.application("note", "new");
             writer.commit().await.unwrap();
         }
         Job::Drop => host.catalog().drop_dataset(&name(VICTIM)).await.unwrap(),

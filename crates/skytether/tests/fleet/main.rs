@@ -45,4 +45,5 @@ mod two_level;
 mod two_level_model;
 mod two_level_rebalance;
 mod util;
+mod versions;
 mod wide;

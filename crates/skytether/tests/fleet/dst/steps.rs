@@ -6,7 +6,7 @@ use skytether::{RepairOptions, RepairReport, ResizeOptions, ResizeReport, ScrubO
 use skytether_common::{Error, Kind, Result};
 use skytether_store::SliceStore;
 
-use super::{FLEET, Living, NAMES, Simulation, WORK};
+use super::{Content, FLEET, Living, NAMES, Simulation, WORK};
 
 impl Simulation {
     /// One work under faults; then the content of the fleet is checked.
@@ -28,6 +28,11 @@ impl Simulation {
         let early = self.random.below(3) == 0;
         self.versions += 2;
         let (one, other) = (self.versions, self.versions + 1);
+        // The numbers alone decide, so that what is drawn stays what it was.
+        let kept = before.filter(|_| what <= 4 && one / 2 % 3 == 0 && !self.pending.contains_key(name));
+        if kept.is_some() {
+            work = WORK[9];
+        }
         if early {
             self.draw_faults(faults);
         }
@@ -44,15 +49,25 @@ impl Simulation {
                 if !early {
                     self.draw_faults(faults);
                 }
-                match what {
-                    0..=4 => match Self::store(&host, name, one).await {
-                        Ok(()) => may = vec![Some(one)],
+                match (what, kept) {
+                    (_, Some(kept)) => {
+                        let noted = Content { note: Some(one), ..kept };
+                        match Self::add_note(&host, name, one).await {
+                            Ok(()) => may = vec![Some(noted)],
+                            Err(e) => {
+                                self.note(e.report());
+                                may.push(Some(noted));
+                            }
+                        }
+                    }
+                    (0..=4, _) => match Self::store(&host, name, one).await {
+                        Ok(()) => may = vec![Some(one.into())],
                         Err(e) => {
                             self.note(e.report());
-                            may.push(Some(one));
+                            may.push(Some(one.into()));
                         }
                     },
-                    5 => match Self::remove(&host, name).await {
+                    (5, _) => match Self::remove(&host, name).await {
                         Ok(()) => may = vec![None],
                         Err(e) => {
                             self.note(e.report());
@@ -60,12 +75,12 @@ impl Simulation {
                         }
                     },
                     // Two writers of one host: one wins, or one after the other.
-                    6 | 7 => {
+                    (6 | 7, _) => {
                         let done = tokio::join!(Self::store(&host, name, one), Self::store(&host, name, other));
                         self.won(&done, (one, other), &mut may);
                     }
                     // A second host takes the fleet over in the middle.
-                    8 => {
+                    (8, _) => {
                         let (first, second) = tokio::join!(Self::store(&host, name, one), async {
                             let newer = self.host().await?;
                             let done = Self::store(&newer, name, other).await;
@@ -74,7 +89,7 @@ impl Simulation {
                         let second = second.and_then(|(done, _)| done);
                         self.won(&(first, second), (one, other), &mut may);
                     }
-                    9 => {
+                    (9, _) => {
                         let scrubbed = async { host.host.scrub(&ScrubOptions::default(), &|_| ()).await };
                         let report = host.while_alive(scrubbed).await;
                         match report {
@@ -198,7 +213,7 @@ impl Simulation {
     }
 
     /// What may be there after two writers: what the one that won wrote, or, where neither knows, anything of it.
-    fn won(&mut self, done: &(Result<()>, Result<()>), (one, other): (usize, usize), may: &mut Vec<Option<usize>>) {
+    fn won(&mut self, done: &(Result<()>, Result<()>), (one, other): (usize, usize), may: &mut Vec<Option<Content>>) {
         for result in [&done.0, &done.1] {
             if let Err(e) = result {
                 self.note(e.report());
@@ -206,11 +221,11 @@ impl Simulation {
         }
         let unknown = |result: &Result<()>| matches!(result, Err(e) if e.kind() != Kind::Conflict);
         match (done.0.is_ok(), done.1.is_ok()) {
-            (false, false) => may.extend([Some(one), Some(other)]),
+            (false, false) => may.extend([Some(one.into()), Some(other.into())]),
             _ => {
                 may.clear();
-                may.extend((done.0.is_ok() || unknown(&done.0)).then_some(Some(one)));
-                may.extend((done.1.is_ok() || unknown(&done.1)).then_some(Some(other)));
+                may.extend((done.0.is_ok() || unknown(&done.0)).then_some(Some(one.into())));
+                may.extend((done.1.is_ok() || unknown(&done.1)).then_some(Some(other.into())));
             }
         }
     }
