@@ -17,5 +17,7 @@ from ._db import MsgExpress, connect, open
 from ._draw_groups import DotPlot
 from ._picture import Plot
 from ._rank import RankResult
+from ._transforms import Normalize
+from ._view import View
 
-__all__ = ["Dataset", "DotPlot", "MsgExpress", "Plot", "RankResult", "__version__", "connect", "open"]
+__all__ = ["Dataset", "DotPlot", "MsgExpress", "Normalize", "Plot", "RankResult", "View", "__version__", "connect", "open"]

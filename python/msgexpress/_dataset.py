@@ -13,6 +13,8 @@ from skytether import InvalidError, NotFoundError
 from . import _features
 from ._hints import instead
 from ._plotting import Plotting
+from ._prepare import Preparing
+from ._sums import WHOLE, Part
 
 if TYPE_CHECKING:
     import anndata
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     Reader = Callable[[str, np.ndarray | None, np.ndarray | None], Any]
 
 
-class Dataset(Plotting):
+class Dataset(Preparing, Plotting):
     """A data set on a fleet: a matrix of cells and genes with all annotations that AnnData has.
 
     An object reads one generation of its data set: the one of its creation. After another ingest under that name, its
@@ -136,6 +138,12 @@ class Dataset(Plotting):
         from . import _write
 
         return _write.export(self, os.fspath(path), format, genes, cells, layer, replace)[0]
+
+    def _part_of(self) -> tuple[Any, Part]:
+        return self, WHOLE
+
+    def _settled(self, transform: Any, layer: str | None) -> Any:
+        return self._remembered(transform, layer)
 
     def _part(self, genes: np.ndarray | None, cells: np.ndarray | None, read: Reader) -> anndata.AnnData:
         """Everything of the given genes and cells, and `raw` whole."""

@@ -10,16 +10,18 @@ import numpy as np
 from skytether import InvalidError, NotFoundError
 
 from . import _draw_cells, _draw_groups, _picture, _quality, _select, _values
-from ._arguments import check_transform, chosen_layer
+from ._arguments import chosen_layer
 from ._hints import instead
 from ._picture import Look, Plot
 from ._testing import _REQUIRED, Testing, _say_transform
+from ._transforms import check_transform, values_said
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import pandas as pd
 
     from ._draw_groups import DotPlot
+    from ._transforms import Transform
     from ._values import Genes, Grouping
 
     Path = str | os.PathLike[str] | None
@@ -43,7 +45,7 @@ class Plotting(Testing):
         genes: str | Iterable[Any] | Mapping[str, Iterable[Any]],
         groupby: str,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         groups: Iterable[str] | None = None,
         expression_cutoff: float = 0.0,
         mean_only_expressed: bool = False,
@@ -87,6 +89,7 @@ class Plotting(Testing):
         InvalidError
             `transform` is left out; there are too many groups or genes to show; a value that the transform can't take.
         """
+        transform = self._remembered(transform, layer, use_raw)
         matrix = self._shown_matrix(layer, use_raw, transform)
         chosen = _values.genes_of(self, matrix, genes, gene_symbols)
         grouped = _values.grouping(self, groupby, groups, cells)
@@ -98,7 +101,7 @@ class Plotting(Testing):
         groupby: str,
         *,
         by: Literal["cells", "groups"] = "cells",
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         groups: Iterable[str] | None = None,
         max_cells: int = 4000,
         standard_scale: Literal["var", "group"] | None = None,
@@ -133,6 +136,7 @@ class Plotting(Testing):
         """
         if by not in ("cells", "groups"):
             raise InvalidError(f"by is {by!r}: a heat map has a line for each of the 'cells', or one for each of the 'groups'")
+        transform = self._remembered(transform, layer, use_raw)
         matrix = self._shown_matrix(layer, use_raw, transform)
         chosen = _values.genes_of(self, matrix, genes, gene_symbols)
         grouped = _values.grouping(self, groupby, groups, cells)
@@ -143,7 +147,7 @@ class Plotting(Testing):
         keys: str | Sequence[str],
         groupby: str | None = None,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         groups: Iterable[str] | None = None,
         points: bool = True,
         log: bool = False,
@@ -189,7 +193,7 @@ class Plotting(Testing):
         basis: str = "umap",
         color: str | Sequence[str] | None = None,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         components: tuple[int, int] = (1, 2),
         groups: Iterable[str] | None = None,
         size: float | None = None,
@@ -290,7 +294,7 @@ class Plotting(Testing):
         path: str | os.PathLike[str],
         groupby: str | None = None,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         n_genes: int = 100,
         method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
         layer: str | None = None,
@@ -330,8 +334,7 @@ class Plotting(Testing):
         """
         from . import _report
 
-        if transform is not _REQUIRED:
-            check_transform(transform)
+        transform = self._remembered(transform, layer, use_raw)
         said, layer = transform is not _REQUIRED, chosen_layer(layer, use_raw, self._origins, self.name)
         asked = _report.Asked(said, transform if said else None, n_genes, method, layer, qc_vars)
         _report.write(self, path, groupby, asked, progress)
@@ -451,6 +454,7 @@ class Plotting(Testing):
                 known = self._names(self._matrix(layer)) if gene_symbols is None else self._var_column(self._matrix(layer), gene_symbols)
                 first = next((n for n in genes if n not in set(known)), genes[0])
                 raise NotFoundError(f"{e}; obs has no column {first!r} either{instead(first, obs.columns)}") from e
+            transform = self._remembered(transform, layer)
             matrix = self._shown_matrix(layer, None, transform)
             table = _values.values(self, matrix, transform, chosen.numbers)
             values = {n: table[:, i] for i, n in enumerate(genes)}
@@ -514,6 +518,6 @@ def _among(names: Sequence[str], colours: Sequence[str], some: Sequence[str]) ->
     return [by_name[n] for n in some] if all(n in by_name for n in some) else _picture.colours(some)
 
 
-def _said(transform: str | None) -> str:
+def _said(transform: Transform) -> str:
     """What colours and axes show, in words."""
-    return "mean log1p(CP10k)" if transform == "log1p_cp10k" else "mean value as stored"
+    return f"mean {values_said(transform)}"

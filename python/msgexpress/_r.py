@@ -123,7 +123,7 @@ def told_of_ranks(result: RankResult) -> dict[str, Any]:
         "dataset": result.dataset,
         "groups": list(result.groups),
         "test": result.test,
-        "params": dict(result.params),
+        "params": {**result.params, "transform": said(result.params["transform"])},
         "receipt": result.receipt.to_dict(),
         "tree": str(result.receipt),
     }

@@ -11,6 +11,7 @@ from skytether import InvalidError, NotFoundError, Receipt
 
 from ._hints import instead
 from ._rank_plots import RankPlots
+from ._transforms import said, values_said
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -148,7 +149,7 @@ class RankResult(RankPlots):
         scanpy's plots and getters work on it; without the shares of cells, if the test was asked for ``pts=False``."""
         import pandas as pd
 
-        out: dict[str, Any] = {"params": dict(self.params)}
+        out: dict[str, Any] = {"params": {**self.params, "transform": said(self.params["transform"])}}
         lengths = {len(self._column(g, "names")) for g in self.groups}
         for label, kind in _COLUMNS.items():
             records = np.empty(max(lengths, default=0), dtype=[(g, kind) for g in self.groups])
@@ -244,7 +245,8 @@ class RankResult(RankPlots):
         return text
 
     def _subtitle(self) -> str:
-        values = "log1p of counts per 10,000" if self.params["transform"] == "log1p_cp10k" else "values as stored"
+        transform = self.params["transform"]
+        values = "log1p of counts per 10,000" if transform == "log1p_cp10k" else "values as stored" if transform is None else values_said(transform)
         return f"{self.test}, {values}, {self.params['corr_method']}"
 
     def _values(self, group: str, column: str, everything: bool = False) -> np.ndarray:

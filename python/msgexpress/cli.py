@@ -427,7 +427,7 @@ def _file_names(groups: list[str]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import _cli_plots
+    from . import _cli_counts, _cli_plots
 
     parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
     parser.add_argument("-V", "--version", action="version", version=f"msgx {_version()}")
@@ -494,6 +494,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
     p.add_argument("--volcano", metavar="DIR|FILE", help="draw volcano plots: FILE (.png, .svg, .pdf, .jpg and what else matplotlib writes) for one group, else one per group in DIR")
 
+    _cli_counts.add(commands, command, sys.modules[__name__])
     _cli_plots.add(commands, command, sys.modules[__name__])
 
     p = command("export", _export, "write a data set as an h5ad file, as Parquet, or as a 10x mtx directory")
