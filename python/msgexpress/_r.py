@@ -17,6 +17,7 @@ import numpy as np
 from skytether import InvalidError, NotFoundError, SkytetherError, UnsupportedError
 
 from ._hints import instead
+from ._transforms import said
 
 if TYPE_CHECKING:
     import anndata
