@@ -5,6 +5,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | `cells` | sums per cell: states and literals |
 //! | `codes` | code maps and digests of redundant data sets |
 //! | `files` | table files that are ingested |
 //! | `indexes` | heads, pages and definitions of indexes |
@@ -14,6 +15,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
+mod cells;
 mod codes;
 mod files;
 mod indexes;
@@ -47,6 +49,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "moments_merge", run: stored::moments_merge, seeds: stored::moments, rounds: 20000 },
     Target { name: "ranks_merge", run: stored::ranks_merge, seeds: stored::ranks, rounds: 20000 },
     Target { name: "spec_read", run: stored::spec_read, seeds: stored::specs, rounds: 20000 },
+    Target { name: "cell_sums_merge", run: cells::sums_merge, seeds: cells::sums, rounds: 20000 },
+    Target { name: "cell_specs_read", run: cells::spec_read, seeds: cells::specs, rounds: 20000 },
     Target { name: "parquet_read", run: files::parquet_read, seeds: files::parquets, rounds: 3000 },
     Target { name: "arrow_read", run: files::arrow_read, seeds: files::arrows, rounds: 3000 },
     Target { name: "csv_read", run: files::csv_read, seeds: files::separated, rounds: 3000 },

@@ -296,7 +296,7 @@ pub(crate) fn ranks_merge(data: &[u8]) -> bool {
 pub(crate) fn specs() -> Vec<Vec<u8>> {
     let mut seeds = vec![br#"{"dataset":"lab.t","matrix":"x","groups":{"obs":"cell_type"},"transform":"log1p_cp10k"}"#.to_vec()];
     if let (Ok(dataset), Ok(groups)) = ("lab.t".parse(), CellGroups::codes(vec!["a".into(), "b".into()], &[0, 1, -1, 1])) {
-        let spec = MomentsSpec { dataset, matrix: "x".into(), groups, transform: None, squares: Squares::default() };
+        let spec = MomentsSpec { dataset, matrix: "x".into(), groups, transform: None, squares: Squares::default(), totals: None };
         seeds.extend(spec.to_literal().ok().map(String::into_bytes));
     }
     seeds

@@ -21,6 +21,8 @@ from ._db import MsgExpress, connect, open
 from ._draw_groups import DotPlot
 from ._picture import Plot
 from ._rank import RankResult
+from ._transforms import Normalize
+from ._view import View
 
 __all__ = [
     "Centroids",
@@ -29,10 +31,12 @@ __all__ = [
     "Domain",
     "DotPlot",
     "MsgExpress",
+    "Normalize",
     "Plot",
     "RankResult",
     "Receipts",
     "Similarities",
+    "View",
     "__version__",
     "connect",
     "open",

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skytether import ExhaustedError, InvalidError, Receipt, _internal
+from skytether import ExhaustedError, InvalidError, Receipt
 
 from ._across import per
 from ._across_sql import Column, Filter, as_text
-from ._arguments import check_transform, one_name
+from ._arguments import one_name
+from ._normalize import moments_spec
 from ._testing import _OF_COUNTS, _REQUIRED, _in_numbers, _of_genes, _say_transform
+from ._transforms import check_transform
 
 if TYPE_CHECKING:
     from ._dataset import Dataset
@@ -144,7 +146,7 @@ def _asked(matrix: Matrix, column: str | None, codes: tuple[list[str], np.ndarra
     from . import _export
 
     ds = matrix.dataset
-    spec = _internal.moments_spec(ds.name, matrix.table, matrix.transform, column, codes, False).replace("'", "''")
+    spec = moments_spec(ds, matrix.table, matrix.transform, column, codes).replace("'", "''")
     where = "" if genes is None else _export._where(genes)
     groups: dict[str, int] = {}
     made: list[np.ndarray] = []

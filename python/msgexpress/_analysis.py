@@ -8,9 +8,9 @@ import numpy as np
 
 from skytether import InvalidError, NotFoundError
 
-from ._arguments import check_transform
 from ._plotting import Plotting
 from ._testing import _REQUIRED, _say_transform
+from ._transforms import check_transform, said
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,6 +188,7 @@ class Analysis(Plotting):
     # ---- inside
 
     def _which_transform(self, transform: Any, layer: str | None) -> Any:
+        transform = self._remembered(transform, layer)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
         check_transform(transform)

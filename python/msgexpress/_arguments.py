@@ -10,6 +10,19 @@ from skytether import InvalidError, UnsupportedError
 
 from ._hints import instead
 
+
+class Missing:
+    """A default that is told apart from all that callers may give; `text` is what help() shows of it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+REQUIRED: Any = Missing("<required>")
+
 #: Arguments of ``scanpy.tl.rank_genes_groups`` and ``scipy.stats.ttest_ind`` that have no meaning here, and what has.
 _INSTEAD = {
     "key_added": "nothing is written into an AnnData here: adata.uns[{value!r}] = res.to_uns() puts the result there",
@@ -111,18 +124,6 @@ def check_n_genes(n_genes: Any) -> None:
     """
     if n_genes is not None and (isinstance(n_genes, bool) or not isinstance(n_genes, (int, np.integer)) or n_genes < 1):
         raise InvalidError(f"n_genes is {n_genes!r}: show at least one gene, as a whole number, or None for all")
-
-
-def check_transform(transform: Any) -> None:
-    """Refuses what is no transform.
-
-    Raises
-    ------
-    InvalidError
-        It is neither ``"log1p_cp10k"`` nor None.
-    """
-    if transform is not None and (not isinstance(transform, str) or transform != "log1p_cp10k"):
-        raise InvalidError(f"there is no transform {transform!r}: use \"log1p_cp10k\" for raw counts, or None for values that are normalised and logarithmic already")
 
 
 def chosen_method(method: str, known: tuple[str, ...]) -> str:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Iterable, Literal
 from skytether import ExhaustedError, InvalidError, NotFoundError
 
 from . import _filters, _folds, _group_moments, _pairs, _pseudobulk
-from ._arguments import check_n_genes, check_transform, chosen_layer, chosen_method, one_name, refuse_others
+from ._arguments import check_n_genes, chosen_layer, chosen_method, one_name, refuse_others
 from ._asked import Asked
 from ._hints import instead
-from ._testing import _OF_COUNTS, _REQUIRED, CORRECTIONS, METHODS, Testing, _check, _group, _say_transform
+from ._testing import _OF_COUNTS, _REQUIRED, CORRECTIONS, T_TESTS, Testing, _check, _group, _say_transform
+from ._transforms import check_transform
 
 if TYPE_CHECKING:
     import anndata
@@ -57,12 +58,13 @@ class Contrasts(Testing):
         refuse_others("pairwise", others)
         asked = Asked(logfc, gene_symbols, _filters.Filters(min_pct, min_logfc, min_cells))
         layer = chosen_layer(layer, use_raw, self._origins, self.name)
+        transform = self._remembered(transform, layer)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
         check_transform(transform)
         check_n_genes(n_genes)
         one_name(groupby, "groupby", "obs column")
-        method = chosen_method(method, METHODS)
+        method = chosen_method(method, T_TESTS)
         _check(corr_method, CORRECTIONS, "corr_method")
         matrix, column = self._matrix(layer), self._column(groupby)
         self._check_not_empty(matrix)

@@ -13,6 +13,8 @@ from skytether import InvalidError, NotFoundError
 from . import _features
 from ._analysis import Analysis
 from ._hints import instead
+from ._prepare import Preparing
+from ._sums import WHOLE, Part
 from ._versions import Versions
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     Reader = Callable[[str, np.ndarray | None, np.ndarray | None], Any]
 
 
-class Dataset(Analysis, Versions):
+class Dataset(Preparing, Analysis, Versions):
     """A data set on a fleet: a matrix of cells and genes with all annotations that AnnData has.
 
     An object reads one generation of its data set: the one of its creation. After another ingest under that name, its
@@ -137,6 +139,12 @@ class Dataset(Analysis, Versions):
         from . import _write
 
         return _write.export(self, os.fspath(path), format, genes, cells, layer, replace)[0]
+
+    def _part_of(self) -> tuple[Any, Part]:
+        return self, WHOLE
+
+    def _settled(self, transform: Any, layer: str | None) -> Any:
+        return self._remembered(transform, layer)
 
     def _part(self, genes: np.ndarray | None, cells: np.ndarray | None, read: Reader) -> anndata.AnnData:
         """Everything of the given genes and cells, and `raw` whole."""

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skytether import InvalidError, Receipt, _internal
+from skytether import InvalidError, Receipt
+from skytether.errors import reworded
 
-from . import _group_moments, _values
+from . import _group_moments
 from ._hints import instead
+from ._transforms import Transform, takes_logs
 
 if TYPE_CHECKING:
     from ._testing import Testing
@@ -54,50 +56,21 @@ class Means:
         return level(first) - level(second)
 
 
-def means(ds: Testing, matrix: str, transform: str | None, groups: tuple[list[str], np.ndarray], genes: np.ndarray | None) -> Means:
-    """What Seurat's fold changes need of `genes` (numbers, ascending; None for all).
-
-    The drives average counts per 10,000, where they know how to; otherwise values stream by, and are added here.
+def means(ds: Testing, matrix: str, transform: Transform, groups: tuple[list[str], np.ndarray], genes: np.ndarray | None) -> Means:
+    """What Seurat's fold changes need of `genes` (numbers, ascending; None for all): the drives take logarithms back.
 
     Raises
     ------
     InvalidError
         A value is too large for the logarithm of anything, or no count where counts are asked for.
     """
-    names, codes = groups
-    if transform is not None and _drives_scale():
-        found = _group_moments.moments(ds, matrix, _SCALED, groups, genes)
-        return Means(found.names, found.genes, found.n, found.mean * found.n, found.receipt)
-    if transform is not None:
-        total = _values.totals(ds, matrix).astype(np.float64)
-
-        def value(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
-            # expm1(log1p(x / (total / 10000))): what normalisation gives before it takes the logarithm.
-            return values / (total[cells] / 1e4)
-    else:
-        base = ds._kept["log1p_base"]
-        factor = 1.0 if base is None else float(np.log(base))
-
-        def value(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
-            with np.errstate(over="ignore"):
-                return np.expm1(values * factor)
-
-    sums, receipt = _group_moments.streamed(ds, matrix, codes, len(names), genes, value)
-    if not np.isfinite(sums).all():
-        gene = np.arange(len(sums)) if genes is None else genes
-        name = str(ds._names(matrix)[gene[int(np.argmin(np.isfinite(sums).all(axis=1)))]])
-        raise InvalidError(f"{ds.name}: values of gene {name!r} are too large to be logarithms: logfc=\"seurat\" takes exp of them; use transform=\"log1p_cp10k\" for counts, or logfc=\"scanpy\"")
-    number = ds._kept["matrices"][matrix]["shape"][1]
-    return Means(names, np.arange(number) if genes is None else genes, np.bincount(codes % (len(names) + 1), minlength=len(names) + 1), sums, receipt)
-
-
-#: The transform that scales without a logarithm, where drives know it.
-_SCALED = "cp10k"
-
-
-def _drives_scale() -> bool:
+    logs = transform is None or takes_logs(transform)
     try:
-        _internal.moments_spec("a/b", "x", _SCALED, "c", None)
-    except InvalidError:
-        return False
-    return True
+        found = _group_moments.moments(ds, matrix, transform, groups, genes, back=logs)
+    except InvalidError as e:
+        if transform is not None or e.detail is None or e.detail["type"] != "unfit_value":
+            raise
+        raise reworded(
+            e, f"{e}: such values are too large to be logarithms, and logfc=\"seurat\" takes exp of them; use transform=\"log1p_cp10k\" for counts, or logfc=\"scanpy\""
+        ) from e
+    return Means(found.names, found.genes, found.n, found.mean * found.n, found.receipt)

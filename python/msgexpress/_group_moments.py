@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
-from skytether import CorruptError, InvalidError, Receipt, _internal
+from skytether import CorruptError, InvalidError, Receipt
 
 from . import _export
+from ._normalize import moments_spec
+from ._transforms import Transform
 
 if TYPE_CHECKING:
     from ._testing import Testing
@@ -37,10 +39,13 @@ class GroupMoments:
     receipt: Receipt
 
 
-def moments(ds: Testing, matrix: str, transform: str | None, groups: Groups, genes: np.ndarray | None = None, single: bool = False) -> GroupMoments:
+def moments(
+    ds: Testing, matrix: str, transform: Transform, groups: Groups, genes: np.ndarray | None = None, single: bool = False, back: bool = False
+) -> GroupMoments:
     """Moments of `genes` (numbers, ascending; None for all), computed by the drives in one look at the matrix.
 
-    `single`: values are squared in float32, as scanpy does.
+    `single`: values are squared in float32, as scanpy does. `back`: of what the transform's logarithms, or those that
+    are stored, are logarithms of.
 
     Raises
     ------
@@ -48,7 +53,7 @@ def moments(ds: Testing, matrix: str, transform: str | None, groups: Groups, gen
         A value that the transform can't take.
     """
     column, codes = (groups, None) if isinstance(groups, str) else (None, groups)
-    spec = _internal.moments_spec(ds.name, matrix, transform, column, codes, single).replace("'", "''")
+    spec = moments_spec(ds, matrix, transform, column, codes, single, back).replace("'", "''")
     with ds._unchanged():
         try:
             query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(matrix + '_rows')}{_export._where(genes)} GROUP BY gene_id")

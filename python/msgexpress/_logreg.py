@@ -11,6 +11,7 @@ from skytether import ExhaustedError, InvalidError, NotFoundError, UnsupportedEr
 
 from . import _export, _values
 from ._hints import instead
+from ._transforms import Settled
 
 if TYPE_CHECKING:
     from skytether import Fleet
@@ -130,10 +131,11 @@ def _matrix(ds: Testing, matrix: str, transform: str | None, genes: np.ndarray, 
     with ds._unchanged():
         kept = {**ds._kept["matrices"][matrix], "layout": "csc", "array": False, "index": "int32", "indptr": "int32"}
         found = _export.matrix(asking, ds.table(matrix + "_rows"), kept, genes, cells)  # type: ignore[arg-type]
-        total = _values.totals(ds, matrix)[cells] if transform is not None else None
+        totals = None if transform is None else transform.totals if isinstance(transform, Settled) else _values.totals(ds, matrix)
+        total = None if totals is None else totals[cells]
     sparse = sp.csc_matrix(found)
     if total is not None:
-        sparse = _values._normalised(ds, sparse, total, genes, matrix, cells)
+        sparse = _values._normalised(ds, transform, sparse, total, genes, matrix, cells)
     elif not np.isfinite(sparse.data).all():
         raise InvalidError(f"{ds.name}: the values of these genes are not all finite: a test needs finite numbers; leave such genes out")
     dense = ds._kept["matrices"][matrix]["layout"] == "dense"

@@ -12,6 +12,7 @@ from skytether import InvalidError, NotFoundError, Receipt, _internal
 from . import _export, _select, _values
 from ._arguments import chosen_layer
 from ._hints import instead
+from ._normalize import moments_spec, resolved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,8 +99,10 @@ class _Asked:
     receipts: list[Receipt] = field(default_factory=list)
 
     def products(self) -> Any:
-        totals = None if self.transform is None else np.ascontiguousarray(_values.totals(self.ds, self.matrix), np.float32)
-        return _internal.Products(self.genes.astype(np.uint32), self.cells.astype(np.uint32), self.transform, totals, self.most)
+        literal, totals = resolved(self.ds, self.matrix, self.transform)
+        if literal is not None and totals is None:
+            totals = np.ascontiguousarray(_values.totals(self.ds, self.matrix), np.float32)
+        return _internal.Products(self.genes.astype(np.uint32), self.cells.astype(np.uint32), literal, totals, self.most)
 
     def read(self, products: Any, first: int, end: int) -> None:
         """Reads the chosen cells `first` to `end`."""
@@ -205,7 +208,7 @@ def _mean_and_deviation(asked: _Asked, ranges: list[tuple[int, int]]) -> tuple[n
     ds = asked.ds
     codes = np.full(ds.n_obs, -1, np.int32)
     codes[asked.cells] = 0
-    spec = _internal.moments_spec(ds.name, asked.matrix, asked.transform, None, (["chosen"], codes)).replace("'", "''")
+    spec = moments_spec(ds, asked.matrix, asked.transform, None, (["chosen"], codes)).replace("'", "''")
     where = _export._where(asked.genes)
     query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(asked.matrix + '_rows')}{where} GROUP BY gene_id")
     found = query.to_arrow()

@@ -10,10 +10,11 @@ import numpy as np
 from skytether import InvalidError, NotFoundError
 
 from . import _draw_cells, _draw_groups, _picture, _quality, _select, _values
-from ._arguments import check_transform, chosen_layer
+from ._arguments import chosen_layer
 from ._hints import instead
 from ._picture import Look, Plot
 from ._testing import _REQUIRED, _say_transform
+from ._transforms import check_transform, values_said
 from ._wilcoxon import Wilcoxon
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ._draw_groups import DotPlot
+    from ._transforms import Transform
     from ._values import Genes, Grouping
 
     Path = str | os.PathLike[str] | None
@@ -44,7 +46,7 @@ class Plotting(Wilcoxon):
         genes: str | Iterable[Any] | Mapping[str, Iterable[Any]],
         groupby: str,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         groups: Iterable[str] | None = None,
         expression_cutoff: float = 0.0,
         mean_only_expressed: bool = False,
@@ -88,6 +90,7 @@ class Plotting(Wilcoxon):
         InvalidError
             `transform` is left out; there are too many groups or genes to show; a value that the transform can't take.
         """
+        transform = self._remembered(transform, layer, use_raw)
         matrix = self._shown_matrix(layer, use_raw, transform)
         chosen = _values.genes_of(self, matrix, genes, gene_symbols)
         grouped = _values.grouping(self, groupby, groups, cells)
@@ -99,7 +102,7 @@ class Plotting(Wilcoxon):
         groupby: str,
         *,
         by: Literal["cells", "groups"] = "cells",
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         groups: Iterable[str] | None = None,
         max_cells: int = 4000,
         standard_scale: Literal["var", "group"] | None = None,
@@ -134,6 +137,7 @@ class Plotting(Wilcoxon):
         """
         if by not in ("cells", "groups"):
             raise InvalidError(f"by is {by!r}: a heat map has a line for each of the 'cells', or one for each of the 'groups'")
+        transform = self._remembered(transform, layer, use_raw)
         matrix = self._shown_matrix(layer, use_raw, transform)
         chosen = _values.genes_of(self, matrix, genes, gene_symbols)
         grouped = _values.grouping(self, groupby, groups, cells)
@@ -144,7 +148,7 @@ class Plotting(Wilcoxon):
         keys: str | Sequence[str],
         groupby: str | None = None,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         groups: Iterable[str] | None = None,
         points: bool = True,
         log: bool = False,
@@ -190,7 +194,7 @@ class Plotting(Wilcoxon):
         basis: str = "umap",
         color: str | Sequence[str] | None = None,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         components: tuple[int, int] = (1, 2),
         groups: Iterable[str] | None = None,
         size: float | None = None,
@@ -291,7 +295,7 @@ class Plotting(Wilcoxon):
         path: str | os.PathLike[str],
         groupby: str | None = None,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         n_genes: int = 100,
         method: Literal["t-test", "t-test_overestim_var", "student", "wilcoxon"] = "t-test",
         layer: str | None = None,
@@ -331,8 +335,7 @@ class Plotting(Wilcoxon):
         """
         from . import _report
 
-        if transform is not _REQUIRED:
-            check_transform(transform)
+        transform = self._remembered(transform, layer, use_raw)
         said, layer = transform is not _REQUIRED, chosen_layer(layer, use_raw, self._origins, self.name)
         asked = _report.Asked(said, transform if said else None, n_genes, method, layer, qc_vars)
         _report.write(self, path, groupby, asked, progress)
@@ -452,6 +455,7 @@ class Plotting(Wilcoxon):
                 known = self._names(self._matrix(layer)) if gene_symbols is None else self._var_column(self._matrix(layer), gene_symbols)
                 first = next((n for n in genes if n not in set(known)), genes[0])
                 raise NotFoundError(f"{e}; obs has no column {first!r} either{instead(first, obs.columns)}") from e
+            transform = self._remembered(transform, layer)
             matrix = self._shown_matrix(layer, None, transform)
             table = _values.values(self, matrix, transform, chosen.numbers)
             values = {n: table[:, i] for i, n in enumerate(genes)}
@@ -515,6 +519,6 @@ def _among(names: Sequence[str], colours: Sequence[str], some: Sequence[str]) ->
     return [by_name[n] for n in some] if all(n in by_name for n in some) else _picture.colours(some)
 
 
-def _said(transform: str | None) -> str:
+def _said(transform: Transform) -> str:
     """What colours and axes show, in words."""
-    return "mean log1p(CP10k)" if transform == "log1p_cp10k" else "mean value as stored"
+    return f"mean {values_said(transform)}"

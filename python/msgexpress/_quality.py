@@ -9,15 +9,15 @@ import numpy as np
 
 from skytether import InvalidError
 
-from . import _picture, _select, _values
+from . import _picture, _qc
 from ._draw_cells import violins
-from ._hints import instead
 from ._picture import INK, SMALL, Plot, shown
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import pandas as pd
 
+    from ._prepare import Preparing
     from ._testing import Testing
 
 #: Columns that may have genes' symbols where the genes' names are identifiers.
@@ -40,73 +40,15 @@ def mitochondrial(ds: Testing, matrix: str = "x") -> np.ndarray:
     return np.zeros(len(candidates[0]), bool)
 
 
-def frames(ds: Testing, qc_vars: Mapping[str, Any] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The frames of cells and genes with scanpy's columns: from `ds.qc_metrics` where the data set has it, else from
-    a few queries. `qc_vars` names sets of genes, each a prefix of names, a mask, names or numbers; None for ``mt``,
-    if there are mitochondrial genes."""
+def frames(of: Preparing, qc_vars: Mapping[str, Any] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The frames of cells and genes of `qc_metrics`. `qc_vars` names sets of genes, each a prefix of names, a mask,
+    names or numbers; None for ``mt``, if there are mitochondrial genes."""
+    ds, _ = of._part_of()
     if qc_vars is None:
         found = mitochondrial(ds)
         qc_vars = {"mt": found} if found.any() else {}
-    masks = {str(name): _set(ds, chosen) for name, chosen in qc_vars.items()}
-    counted = getattr(ds, "qc_metrics", None)
-    if counted is not None:
-        return counted(qc_vars=masks)
-    return _counted(ds, masks)
-
-
-def _set(ds: Testing, chosen: Any) -> np.ndarray:
-    import pandas as pd
-
-    names = ds._names("x")
-    if isinstance(chosen, str):
-        found = np.fromiter((str(n).upper().startswith(chosen.upper()) for n in names), bool, len(names))
-        if not found.any():
-            raise InvalidError(f"no gene of {ds.name} has a name that begins with {chosen!r}{instead(chosen, names)}")
-        return found
-    mask = np.zeros(len(names), bool)
-    mask[_select.positions(chosen, pd.Index(names), "gene", ds._genes)] = True
-    return mask
-
-
-def _counted(ds: Testing, masks: Mapping[str, np.ndarray]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    import pandas as pd
-
-    import pyarrow as pa
-
-    names = ds.obs_names
-    genes = np.zeros(len(names), np.int64)
-    with ds._unchanged():
-        total = _values.totals(ds, "x")
-        by_gene = ds.fleet.sql(f"SELECT gene_id, sum(nnz) AS n, sum(sum) AS s FROM {ds.table('x_rows')} GROUP BY gene_id").to_arrow()
-        # Numbers of cells go by in batches. To count them by name on the drives takes many times longer.
-        for batch in pa.RecordBatchReader.from_stream(ds.fleet.sql(f"SELECT idx FROM {ds.table('x_rows')}")):
-            genes += np.bincount(batch.column(0).flatten().to_numpy(), minlength=len(names))
-    obs = pd.DataFrame(
-        {"n_genes_by_counts": genes, "log1p_n_genes_by_counts": np.log1p(genes), "total_counts": total, "log1p_total_counts": np.log1p(total)}, index=names
-    )
-    for name, mask in masks.items():
-        here = np.zeros(len(names), np.float32)
-        if mask.any():
-            with ds._unchanged():
-                here = np.asarray(ds._matrix_part("x", np.flatnonzero(mask), None).sum(axis=1), np.float32).ravel()
-        obs[f"total_counts_{name}"], obs[f"log1p_total_counts_{name}"] = here, np.log1p(here)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            obs[f"pct_counts_{name}"] = here / total * 100
-    cells, sums = np.zeros(ds.n_vars, np.int64), np.zeros(ds.n_vars)
-    at = by_gene.column("gene_id").to_numpy()
-    cells[at], sums[at] = by_gene.column("n").to_numpy(), by_gene.column("s").to_numpy()
-    var = pd.DataFrame(
-        {
-            "n_cells_by_counts": cells,
-            "mean_counts": sums / max(ds.n_obs, 1),
-            "log1p_mean_counts": np.log1p(sums / max(ds.n_obs, 1)),
-            "pct_dropout_by_counts": 100 * (1 - cells / max(ds.n_obs, 1)),
-            "total_counts": sums,
-            "log1p_total_counts": np.log1p(sums),
-        },
-        index=pd.Index(ds._names("x")),
-    )
-    return obs, var
+    masks = {str(name): _qc.gene_set(ds, "x", chosen) for name, chosen in qc_vars.items()}
+    return of.qc_metrics(qc_vars=masks, percent_top=None)
 
 
 def quality_plot(obs: pd.DataFrame, var: pd.DataFrame | None, *, title: str, path: str | os.PathLike[str] | None) -> Plot:

@@ -17,6 +17,7 @@ import numpy as np
 from skytether import InvalidError, NotFoundError, SkytetherError, UnsupportedError
 
 from ._hints import instead
+from ._transforms import said
 
 if TYPE_CHECKING:
     import anndata
@@ -124,7 +125,7 @@ def told_of_ranks(result: RankResult | PairwiseResult) -> dict[str, Any]:
         "dataset": result.dataset,
         "groups": list(result.groups),
         "test": result.test,
-        "params": dict(result.params),
+        "params": {**result.params, "transform": said(result.params["transform"])},
         "receipt": result.receipt.to_dict(),
         "tree": str(result.receipt),
     }

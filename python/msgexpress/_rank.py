@@ -13,6 +13,7 @@ from skytether import InvalidError, NotFoundError, Receipt
 from . import _filters
 from ._hints import instead
 from ._rank_plots import RankPlots
+from ._transforms import said, values_said
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -168,7 +169,7 @@ class RankResult(RankPlots):
         Genes that a filter left out have the name NaN, as ``scanpy.tl.filter_rank_genes_groups`` has it."""
         import pandas as pd
 
-        out: dict[str, Any] = {"params": dict(self.params)}
+        out: dict[str, Any] = {"params": {**self.params, "transform": said(self.params["transform"])}}
         columns = {label: [self._record(g, label) for g in self.groups] for label in self._labels}
         length = max(map(len, columns["names"]), default=0)
         for label in self._labels:
@@ -388,7 +389,8 @@ class RankResult(RankPlots):
 
 def subtitle(params: dict[str, Any]) -> str:
     """What was asked for, in words."""
-    values = "log1p of counts per 10,000" if params["transform"] == "log1p_cp10k" else "values as stored"
+    transform = params["transform"]
+    values = "log1p of counts per 10,000" if transform == "log1p_cp10k" else "values as stored" if transform is None else values_said(transform)
     if params["method"] == "logreg":
         return f"{TESTS['logreg']}, {values}"
     folds = ", Seurat's fold changes" if params.get("logfc") == "seurat" else ""

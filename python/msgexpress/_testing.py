@@ -14,14 +14,16 @@ from skytether import InvalidError, NotFoundError, Receipt, SkytetherError, Unsu
 from skytether.errors import reworded
 
 from . import _features, _values
-from ._arguments import check_n_genes, check_transform, chosen_layer, chosen_method, one_name, refuse_others
+from ._arguments import REQUIRED, check_n_genes, chosen_layer, chosen_method, one_name, refuse_others
 from ._asked import Asked, Cells
 from ._filters import Filters
 from ._hints import instead
-from ._stored import Stored
+from ._normalize import Transforming, moments_spec
+from ._transforms import check_transform, parts, takes_logs, written
 
 if TYPE_CHECKING:
     from ._rank import RankResult
+    from ._transforms import Transform
 
 #: Tests that `rank_genes_groups` knows, by scanpy's names; `student` is what the t-test with equal variances is called.
 T_TESTS = ("t-test", "t-test_overestim_var", "student")
@@ -29,17 +31,7 @@ METHODS = (*T_TESTS, "wilcoxon")
 CORRECTIONS = ("benjamini-hochberg", "bonferroni")
 
 
-class _Missing:
-    """A default that is told apart from all that callers may give; `text` is what help() shows of it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-_REQUIRED: Any = _Missing("<required>")
+_REQUIRED = REQUIRED
 #: The warning where counts are tested as they are.
 _OF_COUNTS = "{} holds counts, and they are compared as they are: their fold changes and scores mean little; use transform=\"log1p_cp10k\" to normalise them"
 
@@ -51,7 +43,7 @@ def _say_transform(values: str) -> str:
     )
 
 
-class Testing(Stored):
+class Testing(Transforming):
     """The tests of a data set."""
 
     def rank_genes_groups(
@@ -61,7 +53,7 @@ class Testing(Stored):
         reference: str = "rest",
         groups: Literal["all"] | Iterable[str] = "all",
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         n_genes: int | None = None,
         layer: str | None = None,
@@ -94,8 +86,9 @@ class Testing(Stored):
         groups
             Which groups to test; all others still count as rest.
         transform
-            Required, so that the caller decides: ``"log1p_cp10k"`` for raw counts (each cell scaled to 10,000, then
-            ``log1p``, done by the drives); None where the matrix is normalised and logarithmic already.
+            Required, so that the caller decides, unless `normalize` has chosen one: ``"log1p_cp10k"`` for raw counts
+            (each cell scaled to 10,000, then ``log1p``, done by the drives); a `Normalize` for other sums and bases;
+            None where the matrix is normalised and logarithmic already.
         corr_method
             How p-values are corrected for the number of genes: ``"benjamini-hochberg"`` or ``"bonferroni"``.
         n_genes
@@ -145,6 +138,7 @@ class Testing(Stored):
             refuse_others("rank_genes_groups", others)
         asked = Asked(logfc, gene_symbols, Filters(min_pct, min_logfc, min_cells))
         layer = chosen_layer(layer, use_raw, self._origins, self.name)
+        transform = self._remembered(transform, layer)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
         check_transform(transform)
@@ -185,8 +179,7 @@ class Testing(Stored):
             res._rename({"true": "True", "false": "False"})
         if not res.groups:
             raise InvalidError(f"there are no groups to test: no cell of {self.name} has a value in obs column {groupby!r}" + ("" if reference == "rest" else f" other than the reference {reference!r}"))
-        if transform is None and self._is_counts(layer):
-            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
+        self._warn_without_logarithms(layer, transform)
         self._warn_of_logarithms(layer, transform)
         res._origin = self, matrix, partial(_values.grouping, self, groupby, None, cells)
         return res
@@ -198,7 +191,7 @@ class Testing(Stored):
         equal_var: bool | None = None,
         *,
         method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         n_genes: int | None = None,
         layer: str | None = None,
@@ -271,12 +264,12 @@ class Testing(Stored):
         layer = chosen_layer(layer, use_raw, self._origins, self.name)
         matrix = self._matrix(layer)
         self._check_not_empty(matrix)
+        transform = self._remembered(transform, layer)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
         check_transform(transform)
         check_n_genes(n_genes)
-        if transform is None and self._is_counts(layer):
-            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=3)
+        self._warn_without_logarithms(layer, transform, 4)
         self._warn_of_logarithms(layer, transform, 4)
         label_a, label_b = _select.label(a, "first"), _select.label(b, "second")
         if label_a == label_b:
@@ -291,7 +284,7 @@ class Testing(Stored):
         if both.any():  # a cell is in one group only: those in both sets get one of their own
             codes[both] = 2
             names = ["first alone", "second alone", "both"]
-        spec = _internal.moments_spec(self.name, matrix, transform, None, (names, codes))
+        spec = moments_spec(self, matrix, transform, None, (names, codes))
         res = self._rank(
             spec,
             matrix,
@@ -346,7 +339,7 @@ class Testing(Stored):
         options["tie_correct"] = params.get("tie_correct", False)
         if codes is not None:
             options["without_last"] = True
-        spec = _internal.moments_spec(self.name, matrix, params["transform"], column if codes is None else None, codes, single)
+        spec = moments_spec(self, matrix, params["transform"], column if codes is None else None, codes, single)
         return self._rank(spec, matrix, options, params, n_genes, order, genes=genes, pts=pts)
 
     def _rank(
@@ -369,7 +362,8 @@ class Testing(Stored):
         selected = f"moments(idx, val, block, {_text(spec)}) AS moments"
         if by_rank:
             selected += f", rank_sums(idx, val, block, {_text(_rank_sums.literal(spec, options))}) AS ranks"
-        options["log_base"] = self._kept["log1p_base"] if params["transform"] is None else None
+        of = parts(params["transform"])
+        options["log_base"] = self._kept["log1p_base"] if of is None else of.base
         with self._unchanged():
             names = self._gene_names.get(matrix)
             some = None
@@ -466,7 +460,7 @@ class Testing(Stored):
             outside += "."
         return [*(names[i] for i in ranks), outside], numbers
 
-    def _with_names(self, error: InvalidError, matrix: str, transform: str | None) -> InvalidError:
+    def _with_names(self, error: InvalidError, matrix: str, transform: Any) -> InvalidError:
         """`error`, with the gene's and the cell's names where it is about one value."""
         about = error.detail
         if about is None or about["type"] != "unfit_value":
@@ -479,10 +473,10 @@ class Testing(Stored):
             # Without names it says no less.
             return error
 
-    def _named(self, cell: int, value: float, total: float | None, matrix: str, transform: str | None) -> str:
+    def _named(self, cell: int, value: float, total: float | None, matrix: str, transform: Any) -> str:
         """What is wrong with `value` in `cell`, whose values add up to `total`."""
         name = repr(str(self.obs_names[cell])) if cell < self.n_obs else str(cell)
-        counts = f"transform=\"{transform}\" is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
+        counts = f"{written(transform)} is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
         # The drives know the value by cell and place, and not by gene: one look for it, which they do themselves.
         at = f"CAST(val[CAST(array_position(idx, CAST({cell} AS INT UNSIGNED)) AS BIGINT)] AS DOUBLE)"
         infinite = "CAST('Infinity' AS DOUBLE)"
@@ -559,7 +553,13 @@ class Testing(Stored):
         """By matrix, whether it is stored as integers, where a test asked: it is asked once, as tests are repeated."""
         return {}
 
-    def _warn_of_logarithms(self, layer: str | None, transform: str | None, stacklevel: int = 3) -> None:
+    def _warn_without_logarithms(self, layer: str | None, transform: Any, stacklevel: int = 3) -> None:
+        if transform is None and self._is_counts(layer):
+            warnings.warn(_OF_COUNTS.format(self.name), stacklevel=stacklevel)
+        elif transform is not None and not takes_logs(transform):
+            warnings.warn(f"{written(transform)} takes no logarithm, and fold changes are those of logarithms: they mean little here", stacklevel=stacklevel)
+
+    def _warn_of_logarithms(self, layer: str | None, transform: Any, stacklevel: int = 3) -> None:
         if transform is None:
             return
         matrix = self._matrix(layer)
@@ -567,7 +567,7 @@ class Testing(Stored):
             self._known_as_counts[matrix] = self._is_counts(layer)
         if not self._known_as_counts[matrix]:
             warnings.warn(
-                f"{self._what_values(layer)}, and transform=\"{transform}\" normalises them and takes their logarithm (once more, if they are logarithms): "
+                f"{self._what_values(layer)}, and {written(transform)} normalises them{' and takes their logarithm (once more, if they are logarithms)' if takes_logs(transform) else ''}: "
                 "say transform=None to compare them as they are; estimated counts, which need not be integers, are right as it is",
                 stacklevel=stacklevel,
             )

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from skytether import InvalidError, NotFoundError, Receipt, _internal
+from skytether import InvalidError, NotFoundError, Receipt
 
 from . import _select
-from ._arguments import check_transform, one_name
+from ._arguments import one_name
+from ._normalize import applied, moments_spec
+from ._transforms import Settled, check_transform, written
 from ._hints import instead
 
 if TYPE_CHECKING:
     from ._testing import Testing
+    from ._transforms import Transform
 
 #: A plot with more groups or genes than these shows none of them.
 MOST_GROUPS, MOST_GENES = 200, 1000
@@ -143,7 +146,7 @@ class Moments:
     receipt: Receipt | None
 
 
-def moments(ds: Testing, matrix: str, transform: str | None, numbers: np.ndarray, groups: Grouping, cutoff: float = 0.0, only_expressed: bool = False) -> Moments:
+def moments(ds: Testing, matrix: str, transform: Transform, numbers: np.ndarray, groups: Grouping, cutoff: float = 0.0, only_expressed: bool = False) -> Moments:
     """Means and shares as scanpy's dot plot has them. The drives compute them, unless values below zero or a cutoff
     ask for the values themselves.
 
@@ -168,14 +171,14 @@ def _sums(table: np.ndarray, codes: np.ndarray, groups: int) -> np.ndarray:
     return np.stack([np.bincount(codes, weights=column, minlength=groups) for column in table.T], axis=1)
 
 
-def _by_the_drives(ds: Testing, matrix: str, transform: str | None, numbers: np.ndarray, groups: Grouping, only_expressed: bool) -> Moments | None:
+def _by_the_drives(ds: Testing, matrix: str, transform: Transform, numbers: np.ndarray, groups: Grouping, only_expressed: bool) -> Moments | None:
     """Moments from the drives; None where values are below zero, as shares count those above."""
     from . import _export
 
     check_transform(transform)
     some = np.unique(numbers)
     chosen = None if groups.column is not None else (groups.names, groups.codes.astype(np.int32))
-    spec = _internal.moments_spec(ds.name, matrix, transform, groups.column, chosen, False).replace("'", "''")
+    spec = moments_spec(ds, matrix, transform, groups.column, chosen, False).replace("'", "''")
     low = "" if transform is not None else ", min(array_min(val)) AS low"
     table = f"{ds.table(matrix + '_rows')}{_export._where(some)}"
     with ds._unchanged():
@@ -201,11 +204,11 @@ def _by_the_drives(ds: Testing, matrix: str, transform: str | None, numbers: np.
     return Moments(mean[:, back], share[:, back], query.receipt)
 
 
-def values(ds: Testing, matrix: str, transform: str | None, numbers: np.ndarray, cells: np.ndarray | None = None) -> np.ndarray:
+def values(ds: Testing, matrix: str, transform: Transform, numbers: np.ndarray, cells: np.ndarray | None = None) -> np.ndarray:
     """Values of some genes (columns, in the order of `numbers`) in all cells, or in `cells` (numbers, ascending), as
     dense rows. Only these genes are read.
 
-    ``log1p_cp10k`` is scanpy's, in float32: ``log1p(x / (total / 1e4))``, with the cell's total over all genes.
+    Transforms are scanpy's, in float32, with the cell's total over all genes.
 
     Raises
     ------
@@ -218,10 +221,10 @@ def values(ds: Testing, matrix: str, transform: str | None, numbers: np.ndarray,
     some = np.unique(numbers)
     with ds._unchanged():
         found = ds._matrix_part(matrix, some, cells)
-        total = totals(ds, matrix) if transform is not None else None
+        total = None if transform is None else transform.totals if isinstance(transform, Settled) else totals(ds, matrix)
     sparse = sp.csc_matrix(found)
     if total is not None:
-        sparse = _normalised(ds, sparse, total if cells is None else total[cells], some, matrix, cells)
+        sparse = _normalised(ds, transform, sparse, total if cells is None else total[cells], some, matrix, cells)
     return sparse.toarray()[:, np.searchsorted(some, numbers)]
 
 
@@ -231,7 +234,7 @@ def totals(ds: Testing, matrix: str) -> np.ndarray:
     return rows.column(0).combine_chunks().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
 
 
-def _normalised(ds: Testing, sparse: Any, total: np.ndarray, numbers: np.ndarray, matrix: str, cells: np.ndarray | None) -> Any:
+def _normalised(ds: Testing, transform: Transform, sparse: Any, total: np.ndarray, numbers: np.ndarray, matrix: str, cells: np.ndarray | None) -> Any:
     data, of = sparse.data.astype(np.float32), total[sparse.indices]
     wrong = ~((data >= 0) & np.isfinite(data) & (of > 0) & np.isfinite(of))
     if wrong.any():
@@ -240,11 +243,10 @@ def _normalised(ds: Testing, sparse: Any, total: np.ndarray, numbers: np.ndarray
         cell = int(sparse.indices[at]) if cells is None else int(cells[sparse.indices[at]])
         raise InvalidError(
             f'{ds.name}: gene {str(ds._names(matrix)[gene])!r} has the value {sparse.data[at]:g} in cell {str(ds.obs_names[cell])!r}: '
-            'transform="log1p_cp10k" is for counts, '
-            "which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
+            f"{written(transform)} is for counts, which are not negative, of cells with a positive total; use transform=None for values that are normalised already"
         )
     out = sparse.copy()
-    out.data = np.log1p(data / (of / np.float32(1e4)))
+    out.data = applied(ds, matrix, transform, data, of)
     return out
 
 

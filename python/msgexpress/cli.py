@@ -445,7 +445,7 @@ def _file_names(groups: list[str]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import _cli_across, _cli_plots, _cli_steps, _cli_tests, _cli_versions
+    from . import _cli_across, _cli_counts, _cli_plots, _cli_steps, _cli_tests, _cli_versions
 
     parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
     parser.add_argument("-V", "--version", action="version", version=f"msgx {_version()}")
@@ -520,6 +520,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _cli_tests.add_options(p)
     _cli_tests.add(command, sys.modules[__name__])
+    _cli_counts.add(commands, command, sys.modules[__name__])
     _cli_plots.add(commands, command, sys.modules[__name__])
     _cli_steps.add(commands, command, sys.modules[__name__])
     _cli_across.add(commands, command, sys.modules[__name__])

@@ -205,7 +205,7 @@ def test_filters_go_by_the_fold_changes_that_are_shown(ds):
 def test_seurats_fold_changes_refuse_what_is_no_logarithm(db):
     adata = rich()
     adata.X = adata.X.copy() * 100
-    with pytest.raises(skytether.InvalidError, match="values of gene 'g0' are too large to be logarithms.*log1p_cp10k"):
+    with pytest.raises(skytether.InvalidError, match="too large to be logarithms.*log1p_cp10k"):
         db.ingest(adata, "t/x").rank_genes_groups("type", transform=None, logfc="seurat")
 
 

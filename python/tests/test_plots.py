@@ -270,7 +270,7 @@ def test_qc_takes_what_the_data_set_itself_counts(ds, monkeypatch):
     said = {}
     frame = pd.DataFrame({"total_counts": np.arange(90.0), "n_genes_by_counts": np.arange(90)}, index=ds.obs_names)
 
-    def qc_metrics(self, qc_vars):
+    def qc_metrics(self, qc_vars, percent_top):
         said.update(qc_vars)
         return frame, None
 

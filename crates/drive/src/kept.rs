@@ -18,7 +18,7 @@ use skytether_device::kept::{Header, Identity, Kept, of_partition};
 use skytether_device::session::{Message, Session};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, DeliveryStream, PushdownLevel, ResultMessage};
-use skytether_scheduler::message::{Completed, EpochId, Up};
+use skytether_scheduler::message::{Completed, EpochId, SliceId, Up};
 use skytether_store::{Expect, Op, SliceStore};
 
 use crate::heads::heads;
@@ -348,7 +348,7 @@ impl OfEpochs {
         // Each stripe counts once: the host may order one again that it did not hear of.
         let whole = done.rung == PushdownLevel::Full && batches.len() == done.batches as usize;
         if whole && done.slices.iter().all(|slice| self.missing.contains(&slice.0)) {
-            done.slices.iter().for_each(|slice| drop(self.missing.remove(&slice.0)));
+            self.missing.retain(|stripe| !done.slices.contains(&SliceId(*stripe)));
             self.recorder.batches.extend(batches);
         }
     }

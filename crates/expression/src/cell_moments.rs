@@ -5,7 +5,7 @@
 //! cells, and `groups` must be a whole spec, because nothing else names the data set.
 //!
 //! `groups` is the name of an obs column, or the JSON of [`Groups`] or of a [`MomentsSpec`]; `transform` is
-//! `'log1p_cp10k'` or NULL.
+//! `'log1p_cp10k'`, another transform ([`crate::transform`]), or NULL.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ use skytether_common::{DatasetName, Error, Result};
 use crate::aggregate::{Call, Input, aggregate, is_text, passes, text_literal};
 use crate::cells::CellSource;
 use crate::groups::Prepared;
-use crate::log1p::log1p_cp10k;
 use crate::spec::{Groups, MomentsSpec, Transform, shorten};
 use crate::store::MomentStore;
 
@@ -79,7 +78,7 @@ pub fn spec_of(of: Option<(&DatasetName, &str)>, groups: &str, transform: Option
     } else {
         Groups::Obs { column: groups.to_owned() }
     };
-    Ok(MomentsSpec { dataset: dataset.clone(), matrix: matrix.to_owned(), groups, transform, squares: crate::spec::Squares::default() })
+    Ok(MomentsSpec { dataset: dataset.clone(), matrix: matrix.to_owned(), groups, transform, squares: crate::spec::Squares::default(), totals: None })
 }
 
 #[derive(Debug)]
@@ -180,16 +179,16 @@ impl Input for DenseRows {
                 None => return Err(Error::not_found(format!("{} has no cell {name:?}", self.spec.dataset))),
             };
             let value = numbers.value(i);
-            let y = match &ready.prepared.totals {
-                None => value,
-                Some(totals) => f64::from(log1p_cp10k(value as f32, totals.value(cell))),
+            let y = match (&ready.prepared.totals, ready.prepared.formula) {
+                (Some(totals), Some(formula)) => f64::from(formula.value(value as f32, totals.value(cell))),
+                _ => value,
             };
             // Its square must be finite as well, because M2 is computed from squares.
             if !(y * y).is_finite() {
                 return Err(Error::invalid(format!(
                     "the value {value} of cell {name:?} of {} has no {}",
                     self.spec.dataset,
-                    self.spec.transform.map_or("finite moments", Transform::as_str)
+                    self.spec.transform.map_or("finite moments".to_owned(), |t| t.to_string())
                 )));
             }
             store.add(row, usize::from(ready.prepared.codes.as_slice()[cell]), y);

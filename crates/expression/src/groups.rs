@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, UInt32Array};
 use arrow::compute::{SortOptions, cast, sort_to_indices, take};
 use arrow::datatypes::DataType;
 use skytether_common::{Error, Result};
 
 use crate::cells::CellSource;
 use crate::kernel::Codes;
-use crate::spec::{Groups, MAX_GROUPS, MomentsSpec};
+use crate::spec::{Groups, MAX_GROUPS, MomentsSpec, Transform, unpack};
 
 pub use crate::prepared::{Prepared, PreparedCache};
 
@@ -35,9 +35,21 @@ impl Prepared {
             }
             Groups::Codes { names, codes } => (names.clone(), Groups::decode_codes(names, codes, n_cells)?, None),
         };
-        let totals = match spec.transform {
-            None => None,
-            Some(_) => {
+        let totals = match (spec.transform, &spec.totals) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(Error::invalid("totals mean nothing without a transform: leave them out")),
+            (Some(transform), Some(_)) if !transform.needs_totals() => {
+                return Err(Error::invalid(format!("the transform {transform} scales no cell: leave the totals out")));
+            }
+            (Some(_), Some(text)) => {
+                let totals = unpack(text, n_cells as usize, "the totals of a spec")?;
+                if totals.len() != n_cells as usize {
+                    return Err(Error::invalid(format!("a spec has {} totals for the {n_cells} cells of {}", totals.len(), spec.dataset)));
+                }
+                Some(Arc::new(Float32Array::from(totals)))
+            }
+            (Some(transform), None) if !transform.needs_totals() => Some(Arc::new(Float32Array::from(vec![1.0; n_cells as usize]))),
+            (Some(_), None) => {
                 let totals = source.totals(&spec.dataset, &spec.matrix)?;
                 if totals.len() != n_cells as usize || totals.null_count() > 0 {
                     return Err(Error::corrupt(format!("matrix {} of {} has {} totals for {n_cells} cells", spec.matrix, spec.dataset, totals.len())));
@@ -55,7 +67,7 @@ impl Prepared {
                 counts
             })
             .collect();
-        Ok(Self { names: names.into(), codes: Codes::new(codes), counts, totals, column })
+        Ok(Self { names: names.into(), codes: Codes::new(codes), counts, totals, formula: spec.transform.map(Transform::formula), column })
     }
 
     fn still_holds(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<bool> {
@@ -64,8 +76,8 @@ impl Prepared {
             _ => source.n_cells(&spec.dataset)? == self.n_cells(),
         };
         let totals = match &self.totals {
-            Some(old) => Arc::ptr_eq(&source.totals(&spec.dataset, &spec.matrix)?, old),
-            None => true,
+            Some(old) if spec.asks_for_totals() => Arc::ptr_eq(&source.totals(&spec.dataset, &spec.matrix)?, old),
+            _ => true,
         };
         Ok(column && totals)
     }
@@ -179,7 +191,6 @@ mod tests {
     use arrow::datatypes::Int32Type;
     use skytether_common::{DatasetName, Kind};
 
-    use arrow::array::Float32Array;
     use parking_lot::Mutex;
 
     use super::*;
@@ -218,7 +229,14 @@ mod tests {
     fn resolved_groups_hold_for_the_identical_column_only() {
         let column = || Arc::new(StringArray::from(vec!["a", "b", "a"])) as ArrayRef;
         let cells = Cells(Mutex::new(Some(column())), Arc::default());
-        let of = |groups: Groups| MomentsSpec { dataset: "a.b".parse().unwrap(), matrix: "x".into(), groups, transform: None, squares: Default::default() };
+        let of = |groups: Groups| MomentsSpec {
+            dataset: "a.b".parse().unwrap(),
+            matrix: "x".into(),
+            groups,
+            transform: None,
+            squares: Default::default(),
+            totals: None,
+        };
         let spec = of(Groups::Obs { column: "c".into() });
         let first = cells.prepared().get(&spec, &cells).unwrap();
         assert!(Arc::ptr_eq(&first, &cells.prepared().get(&spec, &cells).unwrap()));

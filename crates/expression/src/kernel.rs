@@ -17,10 +17,10 @@ pub use self::two_pass::{cancels, two_pass_moments};
 pub use self::value::Value;
 
 pub(crate) use self::block::Tabulated;
-pub(crate) use self::each::each_value;
+pub(crate) use self::each::{each_cell, each_value};
 #[cfg(target_arch = "x86_64")]
 use self::value::four_u32;
-use crate::log1p::{TABULATED, Table, each, log1p_cp10k};
+use crate::log1p::{TABULATED, Table, each};
 use crate::spec::Squares;
 
 /// Sums of one group: sum, sum of squares, number of nonzeros, nothing.
@@ -204,16 +204,16 @@ impl Kernel {
                 (cells[n], xs[n], ts[n]) = (i, v.as_f32(), totals[(i - block.first) as usize]);
                 n += usize::from(v.count() > TABULATED);
                 if n == CHUNK {
-                    self.large_chunk(block, &cells, &xs, &ts, &mut ys);
+                    self.large_chunk(table, block, &cells, &xs, &ts, &mut ys);
                     n = 0;
                 }
             }
         }
-        self.large_chunk(block, &cells[..n], &xs[..n], &ts[..n], &mut ys[..n]);
+        self.large_chunk(table, block, &cells[..n], &xs[..n], &ts[..n], &mut ys[..n]);
     }
 
-    fn large_chunk(&mut self, block: &Block<'_>, cells: &[u32], xs: &[f32], ts: &[f32], ys: &mut [f32]) {
-        each(xs, ts, ys, self.wide);
+    fn large_chunk(&mut self, table: &Table, block: &Block<'_>, cells: &[u32], xs: &[f32], ts: &[f32], ys: &mut [f32]) {
+        each(table.formula(), xs, ts, ys, self.wide);
         self.direct::<f32, false>(block, cells, ys);
     }
 
@@ -225,7 +225,7 @@ impl Kernel {
             for ((x, t), (&i, &v)) in xs.iter_mut().zip(&mut ts).zip(idx.iter().zip(val)) {
                 (*x, *t) = (v.as_f32(), totals[(i - block.first) as usize]);
             }
-            each(&xs[..n], &ts[..n], &mut ys[..n], self.wide);
+            each(table.formula(), &xs[..n], &ts[..n], &mut ys[..n], self.wide);
             self.direct::<f32, true>(block, idx, &ys[..n]);
         }
     }
@@ -254,7 +254,7 @@ impl Kernel {
         let culprit = idx.iter().zip(val).find(|(i, v)| match (&block.table, self.squares) {
             (None, Squares::Float64) => !(v.as_f64() * v.as_f64()).is_finite(),
             (None, Squares::Float32) => !(v.as_f32() * v.as_f32()).is_finite(),
-            (Some(table), _) => !log1p_cp10k(v.as_f32(), table.totals()[(**i - block.first) as usize]).is_finite(),
+            (Some(table), _) => !table.value(v.as_f32(), (**i - block.first) as usize).is_finite(),
         });
         // Finite squares can still overflow together; then any will do to name the row.
         culprit.or_else(|| idx.iter().zip(val).next()).map_or(Fault::Lengths, |(&cell, v)| Fault::Value { cell, value: v.as_f64() })

@@ -11,6 +11,7 @@
 //! | `prepared` | [`groups::Prepared`], a spec's groups as one small number per cell, and their cache |
 //! | [`groups`] | resolves a spec's groups against the cells of a data set |
 //! | `lanes` | exponentials, logarithms and erfc that become vector instructions |
+//! | [`transform`] | what is done to a value before it counts |
 //! | [`log1p`] | `log1p(x / (total / 1e4))`, the same bits on every machine |
 //! | [`kernel`] | n, sum and sum of squares per group over one sparse row |
 //! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
@@ -20,6 +21,8 @@
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
 //! | [`midranks`], [`rank_sums`] | sums of midranks per group, and the aggregate `rank_sums(idx, val, block, spec)` |
 //! | [`products`] | a sparse matrix times itself and times narrow dense ones, for principal components |
+//! | [`cell_sums`] | the aggregate `cell_sums(idx, val, block, gene_id, spec)`: weighted sums over genes per cell |
+//! | [`clipped_moments`] | the aggregate `clipped_moments(idx, val, block, gene_id, spec)` |
 //! | [`rewrite`] | the plan rewrite from the second to the first |
 //! | [`ttest`], [`students`] | t-tests from moments, and Student's distribution |
 //! | `pairs` | many t-tests at once |
@@ -46,7 +49,9 @@
 
 mod aggregate;
 pub mod cell_moments;
+pub mod cell_sums;
 pub mod cells;
+pub mod clipped_moments;
 mod df_error;
 pub mod groups;
 pub mod kernel;
@@ -64,6 +69,7 @@ pub mod spec;
 mod state;
 pub mod store;
 pub mod students;
+pub mod transform;
 pub mod ttest;
 pub mod udf;
 
@@ -71,6 +77,7 @@ pub use cells::CellSource;
 pub use moments::moments_udaf;
 pub use rank::{Correction, RankOptions, Reference, Test, rank_genes};
 pub use rank_sums::rank_sums_udaf;
-pub use spec::{Groups, MomentsSpec, Transform};
+pub use spec::{Groups, MomentsSpec};
+pub use transform::Transform;
 pub use ttest::{GroupMoments, Method};
 pub use udf::register;

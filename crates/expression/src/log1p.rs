@@ -12,6 +12,7 @@ use arrow::array::Float32Array;
 use parking_lot::Mutex;
 
 use crate::lanes;
+use crate::transform::Formula;
 
 /// The largest count whose logarithms are tabulated.
 pub(crate) const TABULATED: usize = 32;
@@ -60,8 +61,11 @@ fn fill_avx2(x: f32, totals: &[f32], out: &mut [f32]) {
     fill_body(x, totals, out);
 }
 
-/// `out[c] = log1p_cp10k(x, totals[c])`.
-pub(crate) fn fill(x: f32, totals: &[f32], out: &mut [f32], wide: bool) {
+/// `out[c]` is the transform of `x` in a cell of total `totals[c]`.
+pub(crate) fn fill(formula: Formula, x: f32, totals: &[f32], out: &mut [f32], wide: bool) {
+    if formula != Formula::Log1pCp10k {
+        return out.iter_mut().zip(totals).for_each(|(y, &total)| *y = formula.value(x, total));
+    }
     #[cfg(target_arch = "x86_64")]
     if wide {
         // SAFETY: `wide` is only ever true where the processor has AVX2 (`kernel::has_avx2`).
@@ -84,8 +88,11 @@ fn gather_avx2(x: &[f32], totals: &[f32], out: &mut [f32]) {
     gather_body(x, totals, out);
 }
 
-/// `out[i] = log1p_cp10k(x[i], totals[i])`.
-pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
+/// `out[i]` is the transform of `x[i]` in a cell of total `totals[i]`.
+pub(crate) fn each(formula: Formula, x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
+    if formula != Formula::Log1pCp10k {
+        return out.iter_mut().zip(x).zip(totals).for_each(|((y, &x), &total)| *y = formula.value(x, total));
+    }
     #[cfg(target_arch = "x86_64")]
     if wide {
         // SAFETY: as in `fill`.
@@ -95,7 +102,7 @@ pub(crate) fn each(x: &[f32], totals: &[f32], out: &mut [f32], wide: bool) {
     gather_body(x, totals, out);
 }
 
-/// `log1p_cp10k(count, total of the cell)` for the counts up to [`TABULATED`] and the cells of one block; each count's
+/// The transforms of counts, for the counts up to [`TABULATED`] and the cells of one block; each count's
 /// row is computed at its first use.
 ///
 /// Many cells have the same total, so a row has one value per total and not per cell: few enough for all rows to stay
@@ -111,13 +118,14 @@ pub(crate) struct Table {
     slots: Box<[u16]>,
     /// Which array they were copied from, and where they begin in it: as long as that lives, they need not be compared.
     origin: (Weak<Float32Array>, usize),
+    formula: Formula,
     wide: bool,
     levels: [OnceLock<Box<[f32]>>; TABULATED + 1],
 }
 
 impl Table {
     /// A table for `len` cells from `start` on, which must be within `totals`. Nothing is computed yet.
-    fn new(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
+    fn new(formula: Formula, totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Self {
         let origin = (Arc::downgrade(totals), start);
         let totals: Box<[f32]> = totals.values()[start..start + len].into();
         debug_assert!(len <= 1 << 16, "more cells than a block has");
@@ -129,7 +137,12 @@ impl Table {
             })
         };
         let slots = totals.iter().map(slot).collect();
-        Self { totals, distinct: distinct.into(), slots, origin, wide, levels: [const { OnceLock::new() }; TABULATED + 1] }
+        Self { totals, distinct: distinct.into(), slots, origin, formula, wide, levels: [const { OnceLock::new() }; TABULATED + 1] }
+    }
+
+    /// What it is of.
+    pub(crate) fn formula(&self) -> Formula {
+        self.formula
     }
 
     /// The totals of the block's cells.
@@ -137,34 +150,34 @@ impl Table {
         &self.totals
     }
 
-    /// For each cell of the block, where its logarithms are in every [`Self::level`].
+    /// For each cell of the block, where its values are in every [`Self::level`].
     pub(crate) fn slots(&self) -> &[u16] {
         &self.slots
     }
 
-    /// The logarithms for `count` (at most [`TABULATED`]), one per slot.
+    /// The transforms of `count` (at most [`TABULATED`]), one per slot.
     pub(crate) fn level(&self, count: usize) -> &[f32] {
         self.levels[count].get_or_init(|| {
             let mut out = vec![0f32; self.distinct.len()];
-            fill(count as f32, &self.distinct, &mut out, self.wide);
+            fill(self.formula, count as f32, &self.distinct, &mut out, self.wide);
             out.into_boxed_slice()
         })
     }
 }
 
-/// The tables last used in this process. They depend on nothing but the totals, so that drives in one process that hold
-/// copies of the same totals share them: an entry is found by content, not by name or generation.
+/// The tables last used in this process. They depend on nothing but formula and totals, so that drives in one process
+/// that hold copies of the same totals share them: an entry is found by content, not by name or generation.
 static TABLES: LazyLock<Mutex<Vec<Arc<Table>>>> = LazyLock::new(Mutex::default);
 
 /// At most this many tables stay (9 MB each where every count is in use and no two cells have the same total).
 const KEEP: usize = 4;
 
 /// The table for `len` cells from `start` on. Callers with the same totals share it.
-pub(crate) fn shared_table(totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Arc<Table> {
+pub(crate) fn shared_table(formula: Formula, totals: &Arc<Float32Array>, start: usize, len: usize, wide: bool) -> Arc<Table> {
     let content = &totals.values()[start..start + len];
     // While a `Weak` is there, no other array can have its address.
     let copied = |t: &Arc<Table>| t.totals.len() == len && t.origin.1 == start && std::ptr::eq(t.origin.0.as_ptr(), Arc::as_ptr(totals));
-    let same = |t: &Arc<Table>| t.wide == wide && (copied(t) || same_bits(t.totals(), content));
+    let same = |t: &Arc<Table>| t.wide == wide && t.formula == formula && (copied(t) || same_bits(t.totals(), content));
     let mut tables = TABLES.lock();
     let table = match tables.iter().position(same) {
         Some(at) => tables.remove(at),
@@ -172,7 +185,7 @@ pub(crate) fn shared_table(totals: &Arc<Float32Array>, start: usize, len: usize,
             if tables.len() >= KEEP {
                 tables.remove(0);
             }
-            Arc::new(Table::new(totals, start, len, wide))
+            Arc::new(Table::new(formula, totals, start, len, wide))
         }
     };
     tables.push(Arc::clone(&table));
@@ -186,6 +199,8 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const USUAL: Formula = Formula::Log1pCp10k;
 
     fn ulps(a: f32, b: f32) -> u32 {
         a.to_bits().abs_diff(b.to_bits())
@@ -222,11 +237,11 @@ mod tests {
         let totals: Vec<f32> = (0..1003).map(|i| (i * 37 % 5000) as f32).collect();
         let (mut a, mut b) = (vec![0f32; totals.len()], vec![0f32; totals.len()]);
         for x in [0.0, 1.0, 17.0, 1e6] {
-            fill(x, &totals, &mut a, crate::kernel::has_avx2());
-            fill(x, &totals, &mut b, false);
+            fill(USUAL, x, &totals, &mut a, crate::kernel::has_avx2());
+            fill(USUAL, x, &totals, &mut b, false);
             assert!(same_bits(&a, &b));
             let xs = vec![x; totals.len()];
-            each(&xs, &totals, &mut b, crate::kernel::has_avx2());
+            each(USUAL, &xs, &totals, &mut b, crate::kernel::has_avx2());
             assert!(same_bits(&a, &b));
         }
     }
@@ -243,7 +258,7 @@ mod tests {
                 (i * 37 % 400) as f32
             }
         }));
-        let table = Table::new(&Arc::new(all), 10, 4900, crate::kernel::has_avx2());
+        let table = Table::new(USUAL, &Arc::new(all), 10, 4900, crate::kernel::has_avx2());
         assert!(table.distinct.len() <= 402);
         for count in [1, 2, TABULATED] {
             for (&slot, &total) in table.slots().iter().zip(table.totals()) {
@@ -251,22 +266,34 @@ mod tests {
             }
         }
         let differing = Arc::new(Float32Array::from_iter_values((1..=65_536).rev().map(|i| i as f32)));
-        assert!(Table::new(&differing, 0, 65_536, false).slots().iter().enumerate().all(|(cell, &slot)| cell == usize::from(slot)));
+        assert!(Table::new(USUAL, &differing, 0, 65_536, false).slots().iter().enumerate().all(|(cell, &slot)| cell == usize::from(slot)));
     }
 
     #[test]
     fn equal_totals_share_a_table() {
         let a = Arc::new(Float32Array::from(vec![3.25f32, 99.5, 1.0]));
         let b = Arc::new(Float32Array::from(vec![7.0f32, 3.25, 99.5, 1.0]));
-        assert!(Arc::ptr_eq(&shared_table(&a, 0, 3, false), &shared_table(&b, 1, 3, false)));
-        assert!(!Arc::ptr_eq(&shared_table(&a, 0, 3, false), &shared_table(&b, 0, 3, false)));
+        assert!(Arc::ptr_eq(&shared_table(USUAL, &a, 0, 3, false), &shared_table(USUAL, &b, 1, 3, false)));
+        assert!(!Arc::ptr_eq(&shared_table(USUAL, &a, 0, 3, false), &shared_table(USUAL, &b, 0, 3, false)));
     }
 
     #[test]
     fn a_table_does_not_hold_on_to_the_totals_of_all_cells() {
         let all = Arc::new(Float32Array::from_iter_values((0..1000).map(|i| i as f32 + 0.125)));
-        let table = shared_table(&all, 990, 10, false);
+        let table = shared_table(USUAL, &all, 990, 10, false);
         assert_eq!((Arc::strong_count(&all), table.totals()), (1, &all.values()[990..]));
-        assert!(Arc::ptr_eq(&table, &shared_table(&all, 990, 10, false)));
+        assert!(Arc::ptr_eq(&table, &shared_table(USUAL, &all, 990, 10, false)));
+    }
+
+    #[test]
+    fn other_formulas_have_tables_of_their_own() {
+        let totals = Arc::new(Float32Array::from(vec![3.25f32, 99.5, 1.0]));
+        let scaled = Formula::Parts { target: Some(50.0), log: None, exp: None };
+        let (usual, other) = (shared_table(USUAL, &totals, 0, 3, false), shared_table(scaled, &totals, 0, 3, false));
+        assert!(!Arc::ptr_eq(&usual, &other) && other.formula() == scaled);
+        assert_eq!(other.level(2)[usize::from(other.slots()[1])], 2.0 / (99.5 / 50.0));
+        let mut out = [0.0; 3];
+        each(scaled, &[1.0, 2.0, 4.0], totals.values(), &mut out, false);
+        assert_eq!(out, [1.0 / (3.25 / 50.0), 2.0 / (99.5 / 50.0), 200.0]);
     }
 }

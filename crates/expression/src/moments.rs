@@ -17,7 +17,7 @@ use crate::cells::CellSource;
 use crate::groups::{BLOCK, Prepared, PreparedCache};
 use crate::kernel::{Block, Fault, Kernel, Tabulated, Value, cancels, has_avx2, two_pass_moments};
 use crate::log1p::shared_table;
-use crate::spec::{MomentsSpec, Squares};
+use crate::spec::{MomentsSpec, Squares, Transform};
 use crate::store::MomentStore;
 use crate::ttest::GroupMoments;
 
@@ -156,7 +156,8 @@ pub(crate) fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Opt
         (None, _) => None,
         (Some(_), Some((of, table))) if *of == number => Some(Arc::clone(table)),
         (Some(totals), last) => {
-            let table = shared_table(totals, start, end - start, has_avx2());
+            let formula = prepared.formula.ok_or_else(unlike)?;
+            let table = shared_table(formula, totals, start, end - start, has_avx2());
             let table = Arc::new(Tabulated::new(&prepared.codes, start..end, table).ok_or_else(unlike)?);
             *last = Some((number, Arc::clone(&table)));
             Some(table)
@@ -174,14 +175,18 @@ pub(crate) fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, 
         Fault::Group(group) => Error::internal(format!("cells of {matrix} are in group {group}, but there are {} groups", prepared.width())),
         Fault::Value { cell, value } => {
             let total = prepared.totals.as_ref().map(|totals| totals.values().get(cell as usize).copied().unwrap_or(f32::NAN));
-            let text = match total {
-                None => format!(
+            let text = match (total, spec.transform) {
+                (None, _) | (_, None) => format!(
                     "cell {cell} (counted from 0) of {matrix} has the value {value}, which has no finite moments: it or its square is beyond the largest number; remove or scale it"
                 ),
-                Some(total) => format!(
-                    "log1p_cp10k needs values that are not negative, in cells with a positive total: cell {cell} (counted from 0) of {matrix} has the value {value} and the total {total}; use transform NULL if the values are already normalised"
+                (Some(total), Some(transform)) if transform.needs_totals() => format!(
+                    "{transform} needs values that are not negative, in cells with a positive total: cell {cell} (counted from 0) of {matrix} has the value {value} and the total {total}; use transform NULL if the values are already normalised"
+                ),
+                (Some(_), Some(transform)) => format!(
+                    "{transform} has no finite value for {value}, which cell {cell} (counted from 0) of {matrix} has; use transform NULL for values as they are"
                 ),
             };
+            let total = total.filter(|_| spec.transform.is_some_and(Transform::needs_totals));
             Error::invalid(text).with_detail(Detail::UnfitValue { cell, value, total: total.map(f64::from) })
         }
     }

@@ -8,6 +8,7 @@ use skytether_common::Result;
 
 use crate::kernel::Codes;
 use crate::spec::MomentsSpec;
+use crate::transform::Formula;
 
 /// The groups of a spec and the totals of the cells, in the kernel's form.
 #[derive(Debug)]
@@ -18,8 +19,10 @@ pub struct Prepared {
     pub codes: Codes,
     /// The number of cells per block and group (the last entry: cells in no group).
     pub counts: Vec<Vec<u32>>,
-    /// The cells' totals, where the transform needs them.
+    /// The cells' totals, where there is a transform; all 1 where it needs none.
     pub totals: Option<Arc<Float32Array>>,
+    /// The arithmetic of the transform; there are totals exactly where there is one.
+    pub(crate) formula: Option<Formula>,
     /// The obs column of the groups, to recognise whether the source still returns the same array. While this reference
     /// exists, no other array can have its address. It does not keep the array's values.
     pub(crate) column: Option<Weak<dyn Array>>,

@@ -6,10 +6,14 @@
 //! {"dataset": "blood.pbmc3k", "matrix": "x", "groups": {"names": ["a", "b"], "codes": "KLUv..."}, "transform": null}
 //! ```
 
+use std::io::Read;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
+
+pub use crate::transform::Transform;
 
 /// The most groups that one query can have.
 pub const MAX_GROUPS: usize = 65_534;
@@ -36,6 +40,10 @@ pub struct MomentsSpec {
     /// In which precision values are squared.
     #[serde(default, skip_serializing_if = "Squares::is_exact")]
     pub squares: Squares,
+    /// The cells' totals for the transform, where they are others than those of the matrix: those of some genes. Make
+    /// the text with [`pack`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub totals: Option<String>,
 }
 
 /// In which precision a value is squared before it is added up (in doubles, always).
@@ -71,7 +79,7 @@ pub enum Groups {
         /// The groups' names; they differ from each other.
         names: Vec<String>,
         /// Base64 of the ZSTD-compressed group numbers, u16 little-endian, one per cell,
-        /// [`NO_GROUP`] for cells in none.
+        /// [`NO_GROUP`] for cells in none. Empty where there are no names: no cell is in a group.
         codes: String,
     },
 }
@@ -98,36 +106,13 @@ impl TryFrom<GroupsText> for Groups {
     }
 }
 
-/// What is done to a value before it counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Transform {
-    /// `log1p(x / (total of the cell / 10000))`, in float32, as scanpy's `normalize_total(target_sum=1e4)` and `log1p`.
-    #[serde(rename = "log1p_cp10k")]
-    Log1pCp10k,
-}
-
-impl Transform {
-    /// Its name in queries and results.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Transform::Log1pCp10k => "log1p_cp10k",
-        }
-    }
-
-    /// The transform that a query names.
-    ///
-    /// # Errors
-    /// Invalid, listing those that there are.
-    pub fn parse(name: &str) -> Result<Self> {
-        match name {
-            "log1p_cp10k" => Ok(Transform::Log1pCp10k),
-            _ => Err(Error::invalid(format!("there is no transform {:?}: use 'log1p_cp10k' or NULL for none", shorten(name)))),
-        }
-    }
-}
-
 impl Groups {
+    /// No groups, for aggregates that need none.
+    #[must_use]
+    pub fn none() -> Self {
+        Groups::Codes { names: Vec::new(), codes: String::new() }
+    }
+
     /// Groups given cell by cell: `codes[i]` is the position in `names` of cell i's group, -1 where it is in none.
     ///
     /// # Errors
@@ -159,6 +144,9 @@ impl Groups {
     /// Invalid where the text is no such encoding, is not for `n_cells` cells, or names a group that does not exist.
     pub(crate) fn decode_codes(names: &[String], codes: &str, n_cells: u32) -> Result<Vec<u16>> {
         check_names(names)?;
+        if names.is_empty() && codes.is_empty() {
+            return Ok(vec![0; n_cells as usize]);
+        }
         let bad = |what: &str| Error::invalid(format!("the groups' codes {what}"));
         let len = n_cells as usize * 2;
         let packed = BASE64.decode(codes).map_err(|e| bad("are not base64").with_source(e))?;
@@ -182,6 +170,12 @@ impl Groups {
 }
 
 impl MomentsSpec {
+    /// Whether it needs the totals that the data set keeps of its cells.
+    #[must_use]
+    pub fn asks_for_totals(&self) -> bool {
+        self.totals.is_none() && self.transform.is_some_and(Transform::needs_totals)
+    }
+
     /// The JSON text, on one line.
     ///
     /// # Errors
@@ -200,6 +194,57 @@ impl MomentsSpec {
         }
         serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of moments", shorten(text))).with_source(e))
     }
+}
+
+/// Numbers as a text: Base64 of ZSTD-compressed float32, little-endian.
+///
+/// # Errors
+/// Internal, should compression ever fail.
+pub fn pack(numbers: &[f32]) -> Result<String> {
+    pack_bytes(&numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+/// Reads [`pack`]'s text back, of at most `most` numbers; errors call it `what`.
+///
+/// # Errors
+/// Invalid where it is no such text, or has more numbers.
+pub(crate) fn unpack(text: &str, most: usize, what: &str) -> Result<Vec<f32>> {
+    Ok(unpack_chunks::<4>(text, most, what)?.into_iter().map(f32::from_le_bytes).collect())
+}
+
+/// Doubles as a text: Base64 of ZSTD-compressed float64, little-endian.
+///
+/// # Errors
+/// Internal, should compression ever fail.
+pub fn pack_doubles(numbers: &[f64]) -> Result<String> {
+    pack_bytes(&numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+/// Reads [`pack_doubles`]' text back, of at most `most` numbers; errors call it `what`.
+///
+/// # Errors
+/// Invalid where it is no such text, or has more numbers.
+pub(crate) fn unpack_doubles(text: &str, most: usize, what: &str) -> Result<Vec<f64>> {
+    Ok(unpack_chunks::<8>(text, most, what)?.into_iter().map(f64::from_le_bytes).collect())
+}
+
+fn pack_bytes(bytes: &[u8]) -> Result<String> {
+    let packed = zstd::bulk::compress(bytes, 3).map_err(|e| Error::internal("cannot compress numbers").with_source(e))?;
+    Ok(BASE64.encode(packed))
+}
+
+fn unpack_chunks<const N: usize>(text: &str, most: usize, what: &str) -> Result<Vec<[u8; N]>> {
+    let bad = |says: &str| Error::invalid(format!("{what} {says}"));
+    let packed = BASE64.decode(text).map_err(|e| bad("are not base64").with_source(e))?;
+    let mut bytes = Vec::new();
+    let reader = zstd::stream::read::Decoder::new(packed.as_slice()).map_err(|e| bad("do not unpack").with_source(e))?;
+    // Never more memory than that many numbers take, whatever the text claims.
+    reader.take((most * N) as u64 + 1).read_to_end(&mut bytes).map_err(|e| bad("do not unpack").with_source(e))?;
+    if bytes.len() > most * N {
+        return Err(bad(&format!("are more than {most}")));
+    }
+    let (numbers, rest) = bytes.as_chunks::<N>();
+    if rest.is_empty() { Ok(numbers.to_vec()) } else { Err(bad("end within a number")) }
 }
 
 /// Refuses too many names and names that repeat.
@@ -231,8 +276,9 @@ mod tests {
             dataset: "blood.pbmc3k".parse().unwrap(),
             matrix: "x".into(),
             groups,
-            transform: Some(Transform::Log1pCp10k),
+            transform: Some(Transform::LOG1P_CP10K),
             squares: Squares::default(),
+            totals: None,
         }
     }
 

@@ -14,7 +14,9 @@ use skytether_common::{Error, Result};
 
 use crate::aggregate::is_text;
 use crate::cell_moments::cell_moments_udaf;
+use crate::cell_sums::cell_sums_udaf;
 use crate::cells::CellSource;
+use crate::clipped_moments::clipped_moments_udaf;
 use crate::df_error::through;
 use crate::moments::moments_udaf;
 use crate::rank::unknown_group;
@@ -25,7 +27,7 @@ use crate::ttest::{GroupMoments, Method, check_size, log_fold_change, test_unche
 /// The reference that means all other cells.
 pub const REST: &str = "rest";
 
-/// Registers `moments`, `cell_moments` and `t_test`.
+/// Registers the aggregates over matrices and `t_test`.
 ///
 /// # Errors
 /// What the registry answers.
@@ -33,6 +35,8 @@ pub fn register(registry: &mut dyn FunctionRegistry, source: Arc<dyn CellSource>
     let failed = |e| Error::internal("cannot register the functions for expression data").with_source(e);
     registry.register_udaf(Arc::new(moments_udaf(Arc::clone(&source)))).map_err(failed)?;
     registry.register_udaf(Arc::new(rank_sums_udaf(Arc::clone(&source)))).map_err(failed)?;
+    registry.register_udaf(Arc::new(cell_sums_udaf(Arc::clone(&source)))).map_err(failed)?;
+    registry.register_udaf(Arc::new(clipped_moments_udaf(Arc::clone(&source)))).map_err(failed)?;
     registry.register_udaf(Arc::new(cell_moments_udaf(source))).map_err(failed)?;
     registry.register_udf(Arc::new(t_test_udf())).map_err(failed)?;
     Ok(())

@@ -15,6 +15,7 @@
 //! | [`buffers`] | numpy arrays as Rust slices |
 //! | [`files`] | Matrix Market files and the lists that come with them |
 //! | [`expression`] | the parts of a pyarrow expression |
+//! | [`specs`] | specs of sums per cell and of clipped moments |
 //! | [`rank`] | specs of grouped moments, and genes ranked from them |
 //!
 //! See also `docs/biologists.md` and `docs/arrow.md`, which show the packages from outside.
@@ -34,6 +35,7 @@ mod rank;
 mod result;
 mod runtime;
 mod slot;
+mod specs;
 mod writer;
 
 use pyo3::prelude::*;
@@ -75,5 +77,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rank::moments_spec, module)?)?;
     module.add_function(wrap_pyfunction!(rank::rank_sums_spec, module)?)?;
     module.add_function(wrap_pyfunction!(rank::rank_genes, module)?)?;
+    module.add_function(wrap_pyfunction!(specs::cell_sums_spec, module)?)?;
+    module.add_function(wrap_pyfunction!(specs::clipped_spec, module)?)?;
     Ok(())
 }

@@ -11,7 +11,6 @@ use pyo3_arrow::PyTable;
 use skytether_common::{Detail, Error, Result};
 use skytether_expression::Transform;
 use skytether_expression::kernel::Value;
-use skytether_expression::log1p::log1p_cp10k;
 use skytether_expression::products::{Chunk, Gram, Rows, project};
 
 use crate::buffers::Lent;
@@ -99,6 +98,7 @@ impl Products {
             if cells.len() != values.len() {
                 return Err(wrong());
             }
+            let of = self.transform.map(Transform::function);
             let most = self.most.get(to as usize).copied().unwrap_or(f64::INFINITY);
             for (&cell, &value) in cells.iter().zip(values) {
                 let row = self.cell_to.get(cell as usize).copied().unwrap_or(LEFT_OUT);
@@ -106,10 +106,7 @@ impl Products {
                     continue;
                 }
                 let total = self.totals.get(cell as usize).copied();
-                let y = match (self.transform, total) {
-                    (Some(Transform::Log1pCp10k), Some(total)) => log1p_cp10k(value.as_f32(), total),
-                    _ => value.as_f32(),
-                };
+                let y = of.as_ref().map_or(value.as_f32(), |of| of(value.as_f32(), total.unwrap_or(f32::NAN)));
                 if !y.is_finite() {
                     let detail = Detail::UnfitValue { cell, value: value.as_f64(), total: total.map(f64::from) };
                     return Err(Error::invalid(format!("cell {cell} has the value {}, which can't be a part of principal components", value.as_f64()))

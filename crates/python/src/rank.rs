@@ -23,11 +23,13 @@ use skytether_expression::{Correction, Groups, MomentsSpec, RankOptions, Referen
 use crate::buffers::Lent;
 use crate::errors::OrRaise;
 use crate::result::PyResultSet;
+use crate::specs::packed;
 
 /// The literal argument of `moments`: groups are those of obs column `column`, or `codes`: names, and for each cell the
-/// number of its group (int32, -1 for none). `single`: values are squared in float32, as scanpy does.
+/// number of its group (int32, -1 for none). `single`: values are squared in float32, as scanpy does. `totals` (one
+/// float32 per cell) replace those of the matrix in the transform.
 #[pyfunction]
-#[pyo3(signature = (dataset, matrix, transform, column = None, codes = None, single = false))]
+#[pyo3(signature = (dataset, matrix, transform, column = None, codes = None, single = false, totals = None))]
 pub fn moments_spec(
     dataset: &str,
     matrix: String,
@@ -35,6 +37,7 @@ pub fn moments_spec(
     column: Option<String>,
     codes: Option<(Vec<String>, Bound<'_, PyAny>)>,
     single: bool,
+    totals: Option<Bound<'_, PyAny>>,
 ) -> PyResult<String> {
     let groups = match (column, codes) {
         (Some(column), None) => Groups::Obs { column },
@@ -42,9 +45,8 @@ pub fn moments_spec(
         _ => return Err(Error::invalid("give an obs column or codes for the groups")).or_raise(),
     };
     let transform = transform.map(Transform::parse).transpose().or_raise()?;
-    MomentsSpec { dataset: dataset.parse().or_raise()?, matrix, groups, transform, squares: if single { Squares::Float32 } else { Squares::Float64 } }
-        .to_literal()
-        .or_raise()
+    let (squares, totals) = (if single { Squares::Float32 } else { Squares::Float64 }, packed(totals, "totals")?);
+    MomentsSpec { dataset: dataset.parse().or_raise()?, matrix, groups, transform, squares, totals }.to_literal().or_raise()
 }
 
 /// The literal argument of `rank_sums`, for the cells, groups and transform of a literal of `moments`. `against`: the

@@ -12,6 +12,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::scalar::ScalarValue;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{DatasetName, Detail, Error, Result};
+use skytether_expression::cell_sums::{CELL_SUMS, CellSumsSpec};
+use skytether_expression::clipped_moments::{CLIPPED_MOMENTS, ClippedSpec};
 use skytether_expression::rank_sums::{RANK_SUMS, RankSumsSpec};
 use skytether_expression::{CellSource, Groups, MomentsSpec};
 
@@ -35,7 +37,8 @@ pub(crate) struct HostCells {
 
 /// The aggregates that ask a [`CellSource`] for what their spec names. Merging does not: states carry all that it
 /// needs, so that what a query moves does not grow with the number of cells.
-const ASKING: [&str; 4] = ["moments", "__moments_state", "rank_sums", "__rank_sums_state"];
+const ASKING: [&str; 8] =
+    ["moments", "__moments_state", "rank_sums", "__rank_sums_state", CELL_SUMS, "__cell_sums_state", CLIPPED_MOMENTS, "__clipped_moments_state"];
 
 /// What the aggregates that `plan` keeps on the host will ask for. Sub-plans are leaves, so what went down is not seen.
 pub(crate) fn needs(plan: &LogicalPlan) -> Result<HashSet<MomentsSpec>> {
@@ -51,9 +54,11 @@ pub(crate) fn needs(plan: &LogicalPlan) -> Result<HashSet<MomentsSpec>> {
                     if let Some(Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)) | ScalarValue::LargeUtf8(Some(text)), _)) =
                         call.params.args.last()
                     {
-                        let spec = match call.func.name().contains(RANK_SUMS) {
-                            true => RankSumsSpec::from_literal(text).map(|spec| spec.of),
-                            false => MomentsSpec::from_literal(text),
+                        let spec = match call.func.name() {
+                            name if name.contains(RANK_SUMS) => RankSumsSpec::from_literal(text).map(|spec| spec.of),
+                            name if name.contains(CELL_SUMS) => CellSumsSpec::from_literal(text).map(|spec| spec.of),
+                            name if name.contains(CLIPPED_MOMENTS) => ClippedSpec::from_literal(text).map(|spec| spec.of),
+                            _ => MomentsSpec::from_literal(text),
                         };
                         match spec {
                             Ok(spec) => drop(specs.insert(spec)),
@@ -78,7 +83,7 @@ impl HostCells {
         if let Groups::Obs { column } = &spec.groups {
             self.fetch_column("obs", column, record, catalog, collector).await?;
         }
-        if spec.transform.is_some() {
+        if spec.asks_for_totals() {
             self.fetch_column("cells", &format!("total_{}", spec.matrix), record, catalog, collector).await?;
         }
         let cells = record.table(&spec.matrix)?.matrix.map(|m| m.cells);

@@ -2,10 +2,14 @@
 //! asked again for each contrast between the same groups.
 
 use datafusion::logical_expr::{Expr, LogicalPlan};
+use skytether_expression::cell_sums::CELL_SUMS;
+use skytether_expression::clipped_moments::CLIPPED_MOMENTS;
+use skytether_expression::moments::MOMENTS;
+use skytether_expression::rank_sums::RANK_SUMS;
 use skytether_plan::partial::state_name;
 
 /// The aggregates of matrices.
-const OF_MATRICES: [&str; 2] = [skytether_expression::moments::MOMENTS, skytether_expression::rank_sums::RANK_SUMS];
+const OF_MATRICES: [&str; 4] = [MOMENTS, RANK_SUMS, CELL_SUMS, CLIPPED_MOMENTS];
 
 /// Whether what `sub_plan` gives is worth a place on the drives.
 pub(crate) fn is_worth_it(sub_plan: &LogicalPlan) -> bool {

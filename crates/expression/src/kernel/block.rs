@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::array::Float32Array;
 
 use crate::log1p::{Table, shared_table};
+use crate::transform::Formula;
 
 /// Whether this processor has AVX2.
 #[must_use]
@@ -65,11 +66,11 @@ pub struct Block<'a> {
     /// The group number of each cell; all are below `below`.
     pub(super) codes: &'a [u16],
     pub(super) below: usize,
-    /// For the transform log1p CP10k: the block's table, which covers the same cells.
+    /// For a transform: the block's table, which covers the same cells.
     pub(super) table: Option<Arc<Tabulated>>,
 }
 
-/// The table of a block's logarithms, with slot and group of each cell packed so that one load gets both.
+/// The table of a block's transformed counts, with slot and group of each cell packed so that one load gets both.
 #[derive(Debug)]
 pub(crate) struct Tabulated {
     pub(super) table: Arc<Table>,
@@ -94,9 +95,10 @@ impl Tabulated {
         Some(Self { table, places, below })
     }
 
-    /// The totals of the block's cells.
-    pub(super) fn totals(&self) -> &[f32] {
-        self.table.totals()
+    /// The transform of `x` in the cell at place `at` of the block, which must be one.
+    #[inline]
+    pub(super) fn value(&self, x: f32, at: usize) -> f32 {
+        self.table.formula().value(x, self.table.totals()[at])
     }
 
     /// Bytes of memory without the table, which the process shares and bounds.
@@ -111,7 +113,8 @@ impl<'a> Block<'a> {
     #[must_use]
     pub fn new(first: u32, codes: &'a [u16], totals: Option<&Arc<Float32Array>>) -> Self {
         let below = bound(codes);
-        let table = totals.and_then(|t| Tabulated::of(codes, below, shared_table(t, first as usize, codes.len(), has_avx2())).map(Arc::new));
+        let table =
+            totals.and_then(|t| Tabulated::of(codes, below, shared_table(Formula::Log1pCp10k, t, first as usize, codes.len(), has_avx2())).map(Arc::new));
         Self { first, codes, below, table }
     }
 

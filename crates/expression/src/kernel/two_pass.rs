@@ -7,7 +7,6 @@
 
 use super::block::Block;
 use super::value::Value;
-use crate::log1p::log1p_cp10k;
 use crate::ttest::GroupMoments;
 
 /// M2 has lost too many digits if it is below the sum of squares divided by this: three of sixteen digits.
@@ -33,7 +32,7 @@ pub fn two_pass_moments<T: Value>(block: &Block<'_>, idx: &[u32], val: &[T], n: 
             let group = usize::from(*block.codes.get(at)?);
             let y = match &block.table {
                 None => value.as_f64(),
-                Some(table) => f64::from(log1p_cp10k(value.as_f32(), *table.totals().get(at)?)),
+                Some(table) => f64::from(table.value(value.as_f32(), at)),
             };
             (group < n.len()).then_some((group, y))
         })

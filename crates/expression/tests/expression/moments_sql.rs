@@ -15,9 +15,16 @@ use skytether_expression::{Groups, MomentsSpec, Transform};
 const GROUPS: [Option<&str>; 4] = [Some("B"), Some("NK"), Some("a group with a long name"), None];
 
 fn spec(groups: Groups, log: bool) -> String {
-    MomentsSpec { dataset: "d.s".parse().unwrap(), matrix: "x".into(), groups, transform: log.then_some(Transform::Log1pCp10k), squares: Default::default() }
-        .to_literal()
-        .unwrap()
+    MomentsSpec {
+        dataset: "d.s".parse().unwrap(),
+        matrix: "x".into(),
+        groups,
+        transform: log.then_some(Transform::LOG1P_CP10K),
+        squares: Default::default(),
+        totals: None,
+    }
+    .to_literal()
+    .unwrap()
 }
 
 fn by_obs(log: bool) -> String {

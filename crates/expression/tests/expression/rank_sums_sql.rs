@@ -17,8 +17,9 @@ fn literal(log: bool, against: Option<&str>) -> String {
         dataset: "d.s".parse().unwrap(),
         matrix: "x".into(),
         groups: Groups::Obs { column: "cell_type".into() },
-        transform: log.then_some(Transform::Log1pCp10k),
+        transform: log.then_some(Transform::LOG1P_CP10K),
         squares: Default::default(),
+        totals: None,
     };
     RankSumsSpec { of, against: against.map(str::to_owned), without_last: false, overlap: false }.to_literal().unwrap()
 }
