@@ -93,8 +93,8 @@ class _Asked:
     genes: np.ndarray
     cells: np.ndarray
     transform: str | None
-    #: The largest value of each gene, if there is one.
-    most: np.ndarray | None
+    #: The least and the largest value of each gene, if they are clipped.
+    bounds: np.ndarray | None
     progress: Callable[[int, int], None]
     receipts: list[Receipt] = field(default_factory=list)
 
@@ -102,7 +102,7 @@ class _Asked:
         literal, totals = resolved(self.ds, self.matrix, self.transform)
         if literal is not None and totals is None:
             totals = np.ascontiguousarray(_values.totals(self.ds, self.matrix), np.float32)
-        return _internal.Products(self.genes.astype(np.uint32), self.cells.astype(np.uint32), literal, totals, self.most)
+        return _internal.Products(self.genes.astype(np.uint32), self.cells.astype(np.uint32), literal, totals, self.bounds)
 
     def read(self, products: Any, first: int, end: int) -> None:
         """Reads the chosen cells `first` to `end`."""
@@ -173,7 +173,9 @@ def pca(
         if max_value is not None:
             # What is clipped depends on mean and deviation before.
             mean, deviations = _mean_and_deviation(asked, ranges)
-            asked.most = mean + max_value * deviations
+            centre = mean if zero_center else np.zeros(m)
+            least = centre - max_value * deviations if zero_center else np.full(m, -np.inf)
+            asked.bounds = np.ascontiguousarray(np.column_stack([least, centre + max_value * deviations])).ravel()
         by_genes = m <= MOST
         found = (_by_genes if by_genes else _by_cells)(asked, ranges, int(k), zero_center, scale, deviations)
     embedding, loadings, variance, ratio = found
@@ -252,11 +254,12 @@ def _by_genes(
     """From the products of the genes: X^T X, then X times its eigenvectors."""
     n, m = len(asked.cells), len(asked.genes)
     products = asked.products()
-    steps = len(ranges) + 1
+    twice = len(ranges) > 1  # a single part is still there when it is projected
+    steps = 2 * len(ranges) if twice else 2
     for done, (first, end) in enumerate(ranges):
         asked.read(products, first, end)
         products.add()
-        asked.progress(done + 1, 2 * steps if len(ranges) > 1 else steps)
+        asked.progress(done + 1, steps)
     made, sums = products.gram()
     gram, mean = _column(made).reshape(m, m).copy(), _column(sums) / n
     diagonal = np.maximum(np.diag(gram) - n * mean**2, 0.0)
@@ -276,12 +279,16 @@ def _by_genes(
     shift = scaled @ vectors if zero_center else np.zeros(k)
     embedding = np.empty((n, k), np.float32)
     for done, (first, end) in enumerate(ranges):
-        if len(ranges) > 1:  # a single part is still there
+        if twice:
             asked.read(products, first, end)
             products.keep()
         embedding[first:end] = _column(products.project(back.ravel(), shift)).reshape(end - first, k)
-        asked.progress(steps + done, 2 * steps if len(ranges) > 1 else steps)
-    variance = values / (n - 1) if zero_center else embedding.var(axis=0, dtype=np.float64, ddof=1)
+        asked.progress(len(ranges) + done + 1, steps)
+    # scikit-learn's variances divide by n - 1 (PCA), or by n (TruncatedSVD).
+    if zero_center:
+        variance = values / (n - 1)
+    else:
+        variance, whole = embedding.var(axis=0, dtype=np.float64), whole * (n - 1) / n
     return embedding, vectors, variance, variance / whole if whole else np.zeros(k)
 
 
@@ -313,6 +320,9 @@ def _by_cells(
     loadings = _column(products.project(np.ascontiguousarray(vectors * inverse).ravel(), np.zeros(k))).reshape(-1, k).astype(np.float64)
     signs = _signs(loadings)
     embedding = (embedding * signs).astype(np.float32)
-    variance = values / (n - 1) if zero_center else embedding.var(axis=0, dtype=np.float64, ddof=1)
+    if zero_center:
+        variance = values / (n - 1)
+    else:
+        variance, whole = embedding.var(axis=0, dtype=np.float64), whole * (n - 1) / n
     asked.progress(2, 2)
     return embedding, loadings * signs, variance, variance / whole if whole else np.zeros(k)

@@ -132,7 +132,7 @@ def test_repaired_drive_answers_right_and_keeps_again(tmp_path: Path) -> None:
     lost.rmdir()
     with msgexpress.open(place) as db:
         pd.testing.assert_frame_equal(ranked(db["t/x"]).to_df(), before)
-        db.fleet.repair([lost.name])
+        db.fleet.repair([f"drive-{lost.name}"])
         pd.testing.assert_frame_equal(kept_soon(db["t/x"]).to_df(), before)
 
 

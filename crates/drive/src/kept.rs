@@ -91,7 +91,7 @@ impl KeptResults {
             if of_partition(&at).is_none() {
                 return;
             }
-            let head = open.get_ranges_unverified(&entry.key, &[0..entry.len.min(HEAD)]);
+            let head = open.get_ranges_unverified(&entry.key, std::slice::from_ref(&(0..entry.len.min(HEAD))));
             match head.and_then(|head| Header::decode(head.first().map_or(&[][..], |head| head))) {
                 Ok((Header { id, made_from, .. }, _)) => state.insert(id, Entry { key: entry.key, made_from, bytes: entry.len, used: 0 }),
                 // Of an older format, or damaged: it can be made again.

@@ -34,8 +34,9 @@ struct Products {
     height: usize,
     transform: Option<Transform>,
     totals: Vec<f32>,
-    /// The largest value of each chosen gene; larger ones count as this.
-    most: Vec<f64>,
+    /// The least and the largest value of each chosen gene, to which others are clipped. Where the least is positive,
+    /// all values count less it, so that cells without an entry are still zero.
+    bounds: Vec<(f64, f64)>,
     /// The range of chosen cells that was read last.
     range: std::ops::Range<u32>,
     read: Entries,
@@ -99,7 +100,7 @@ impl Products {
                 return Err(wrong());
             }
             let of = self.transform.map(Transform::function);
-            let most = self.most.get(to as usize).copied().unwrap_or(f64::INFINITY);
+            let bounds = self.bounds.get(to as usize).copied();
             for (&cell, &value) in cells.iter().zip(values) {
                 let row = self.cell_to.get(cell as usize).copied().unwrap_or(LEFT_OUT);
                 if !self.range.contains(&row) {
@@ -112,9 +113,10 @@ impl Products {
                     return Err(Error::invalid(format!("cell {cell} has the value {}, which can't be a part of principal components", value.as_f64()))
                         .with_detail(detail));
                 }
+                let y = bounds.map_or(y, |(least, most)| (f64::from(y).max(least).min(most) - least.max(0.0)) as f32);
                 if y != 0.0 {
                     self.read.rows.push(row - self.range.start);
-                    self.read.values.push(if f64::from(y) > most { most as f32 } else { y });
+                    self.read.values.push(y);
                 }
             }
             self.read.genes.push((to, self.read.rows.len()));
@@ -152,20 +154,25 @@ fn table(values: ArrayRef) -> PyResult<PyTable> {
 #[pymethods]
 impl PyProducts {
     /// `genes` and `cells` are the chosen ones (uint32, in the order of the result). `totals` has one for each cell of
-    /// the matrix (float32), where the transform needs them; `most` the largest value of each chosen gene (float64).
+    /// the matrix (float32), where the transform needs them; `bounds` the least and the largest value of each chosen gene
+    /// (float64, row by row).
     #[new]
-    #[pyo3(signature = (genes, cells, transform = None, totals = None, most = None))]
+    #[pyo3(signature = (genes, cells, transform = None, totals = None, bounds = None))]
     fn new(
         genes: &Bound<'_, PyAny>,
         cells: &Bound<'_, PyAny>,
         transform: Option<&str>,
         totals: Option<Bound<'_, PyAny>>,
-        most: Option<Bound<'_, PyAny>>,
+        bounds: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let (genes, cells) = (Lent::<u32>::new(genes, "genes").or_raise()?, Lent::<u32>::new(cells, "cells").or_raise()?);
         let end = |of: &[u32]| of.iter().max().map_or(0, |&last| last as usize + 1);
         let totals = totals.map(|totals| Ok::<_, Error>(Lent::<f32>::new(&totals, "totals")?.slice().to_vec())).transpose().or_raise()?;
-        let most = most.map(|most| Ok::<_, Error>(Lent::<f64>::new(&most, "most")?.slice().to_vec())).transpose().or_raise()?;
+        let pairs = |bounds: Bound<'_, PyAny>| {
+            let lent = Lent::<f64>::new(&bounds, "bounds")?;
+            Ok::<_, Error>(lent.slice().chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+        };
+        let bounds: Vec<(f64, f64)> = bounds.map(pairs).transpose().or_raise()?.unwrap_or_default();
         let transform = transform.map(Transform::parse).transpose().or_raise()?;
         Ok(Self(Arc::new(Mutex::new(Products {
             gene_to: renumbered(genes.slice(), end(genes.slice())),
@@ -174,7 +181,7 @@ impl PyProducts {
             height: cells.slice().len(),
             transform,
             totals: totals.unwrap_or_default(),
-            most: most.unwrap_or_default(),
+            bounds,
             range: 0..0,
             read: Entries::default(),
             rows: Rows::default(),
