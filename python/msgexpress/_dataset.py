@@ -13,8 +13,8 @@ from skytether import InvalidError, NotFoundError
 from . import _features
 from ._hints import instead
 from ._plotting import Plotting
-from ._prepare import Preparing
 from ._sums import WHOLE, Part
+from ._view import Filtering
 
 if TYPE_CHECKING:
     import anndata
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Reader = Callable[[str, np.ndarray | None, np.ndarray | None], Any]
 
 
-class Dataset(Preparing, Plotting):
+class Dataset(Filtering, Plotting):
     """A data set on a fleet: a matrix of cells and genes with all annotations that AnnData has.
 
     An object reads one generation of its data set: the one of its creation. After another ingest under that name, its
