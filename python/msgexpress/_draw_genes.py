@@ -9,19 +9,19 @@ import numpy as np
 
 from skytether import InvalidError
 
-from . import _picture
-from ._picture import INK, SMALL, Plot, shown
+from . import _labels, _picture
+from ._picture import INK, SMALL, Plot
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: How many of the genes have their names in the picture.
-_NAMED = 12
+_NAMED = 30
 
 
 def variable(frame: pd.DataFrame, *, title: str, path: str | os.PathLike[str] | None) -> Plot:
-    """Each gene by its mean and its normalised dispersion or variance; those that are selected in colour, the highest
-    with their names.
+    """Each gene by its mean and its normalised dispersion or variance; those that are selected in colour, those of
+    the highest with their names that have room.
 
     Raises
     ------
@@ -42,11 +42,12 @@ def variable(frame: pd.DataFrame, *, title: str, path: str | os.PathLike[str] | 
         ax.set_xscale("log")
         if (y > 0).any():
             ax.set_yscale("log")
-    for at in np.argsort(np.where(chosen & np.isfinite(y), -y, np.inf))[: min(_NAMED, int(chosen.sum()))]:
-        ax.annotate(shown(frame.index[at]), (x[at], y[at]), xytext=(3, 2), textcoords="offset points", fontsize=7.5, color=INK)
     ax.set_xlabel("mean of counts" if of_counts else "mean", fontsize=9, color=INK)
     ax.set_ylabel("normalised variance" if of_counts else "normalised dispersion", fontsize=9, color=INK)
-    ax.legend(frameon=False, fontsize=8.5, labelcolor=SMALL, loc="upper right", markerscale=2.5)
+    legend = ax.legend(frameon=False, fontsize=8.5, labelcolor=SMALL, loc="upper right", markerscale=2.5)
     _picture.plain(ax)
     _picture.titled(ax, title)
+    there = chosen & np.isfinite(x) & np.isfinite(y) & ((x > 0) & (y > 0) if of_counts else True)
+    best = np.argsort(np.where(there, -y, np.inf), kind="stable")[: min(_NAMED, int(there.sum()))]
+    _labels.name_points(ax, np.where(np.isfinite(x), x, 0), np.where(np.isfinite(y), y, 0), list(frame.index), [int(i) for i in best], INK, [legend])
     return Plot([ax], frame)

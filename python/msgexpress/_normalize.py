@@ -44,12 +44,10 @@ def resolved(ds: Stored, matrix: str, transform: Any) -> tuple[str | None, np.nd
     if isinstance(transform, Settled):
         target, totals = transform.target, np.ascontiguousarray(transform.totals, np.float32)
     else:
-        from . import _values
-
         target, totals = of.target_sum, None  # type: ignore[assignment]
         if target == "median":
             layout = ds._kept["matrices"][matrix]["layout"]
-            target = median(_values.totals(ds, matrix), layout, ds.name)  # type: ignore[arg-type]
+            target = median(ds._totals(matrix), layout, ds.name)  # type: ignore[arg-type]
     return json.dumps({"target": float(target), "log": None if not of.log1p else "e" if of.base is None else of.base}), totals
 
 

@@ -1,4 +1,4 @@
-"""From counts on: quality, filters, highly variable genes."""
+"""From counts on: quality and highly variable genes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
     from ._picture import Plot
     from ._transforms import Transform
-    from ._view import View
 
 
 class Preparing:
-    """What precedes clusters: quality, filters, highly variable genes."""
+    """What precedes clusters: quality and highly variable genes."""
 
     def _part_of(self) -> tuple[Any, Part]:
         """The data set with the matrices, and the cells and genes of it that this is."""
@@ -139,69 +138,3 @@ class Preparing:
     def _settled(self, transform: Any, layer: str | None) -> Any:
         """`transform` for the cells and genes of this; `REQUIRED` where it is left out and none was chosen."""
         raise NotImplementedError
-
-    def filter_cells(
-        self, min_genes: int | None = None, max_genes: int | None = None, min_counts: float | None = None, max_counts: float | None = None, *, mask: Any = None
-    ) -> View:
-        """A view of the cells within limits, as ``scanpy.pp.filter_cells``, and of `mask`: a boolean mask, names,
-        numbers, or a dict of obs columns and values. It copies nothing; filters may follow each other.
-
-        Parameters
-        ----------
-        min_genes, max_genes
-            Limits of the number of genes that a cell has a value of, themselves included.
-        min_counts, max_counts
-            Limits of the sum of a cell's stored values.
-
-        Raises
-        ------
-        InvalidError
-            No limit is given, or no cell is left.
-        """
-        from . import _view
-
-        return _view.filtered_cells(self, min_genes, max_genes, min_counts, max_counts, mask)
-
-    def filter_genes(
-        self, min_cells: int | None = None, max_cells: int | None = None, min_counts: float | None = None, max_counts: float | None = None, *, mask: Any = None
-    ) -> View:
-        """A view of the genes within limits, as ``scanpy.pp.filter_genes``, and of `mask`: a boolean mask, names or
-        numbers. It copies nothing; filters may follow each other.
-
-        A transform that is said, or chosen by `normalize`, after this scales cells by the sums of the genes that are
-        left, as ``scanpy.pp.normalize_total`` after ``filter_genes``. One that was chosen before keeps its sums.
-
-        Parameters
-        ----------
-        min_cells, max_cells
-            Limits of the number of cells that have a value of a gene, themselves included.
-        min_counts, max_counts
-            Limits of the sum of a gene's stored values.
-
-        Raises
-        ------
-        InvalidError
-            No limit is given, or no gene is left.
-        """
-        from . import _view
-
-        return _view.filtered_genes(self, min_cells, max_cells, min_counts, max_counts, mask)
-
-    def view(self, name: str) -> View:
-        """The view that was saved under `name`.
-
-        Raises
-        ------
-        NotFoundError
-            There is none.
-        """
-        from . import _view
-
-        return _view.saved(self, name)
-
-    @property
-    def views(self) -> list[str]:
-        """The names of the views that were saved."""
-        from . import _view
-
-        return _view.names(self)

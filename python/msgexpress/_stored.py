@@ -156,6 +156,11 @@ class Stored:
         found.update((label, there[origin]) for label, origin in labels(there).items() if there[origin] != "x")
         return found
 
+    def _totals(self, matrix: str) -> np.ndarray:
+        """The sum over all genes of each cell (float32), as the drives keep it since the ingest."""
+        rows = self.fleet.sql(f'SELECT "total_{matrix}" FROM {self.table("cells")}').to_arrow()
+        return rows.column(0).combine_chunks().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+
     def _own_var(self, table: str) -> pd.DataFrame:
         """What is known of the features of a matrix of its own, as AnnData's var."""
         about = "var_" + table.removeprefix(_features.TABLE)

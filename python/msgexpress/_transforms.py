@@ -14,6 +14,8 @@ from ._arguments import REQUIRED
 
 #: The sum of the named transforms.
 CP10K = 1e4
+#: Sums that float32 holds.
+_LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 #: Transforms that have a name.
 NAMED = ("log1p_cp10k", "cp10k")
 
@@ -50,7 +52,7 @@ class Normalize:
         elif isinstance(target, str):
             if target != "median":
                 raise InvalidError(f"target_sum is {target!r}: give a number, or \"median\" for the median of the cells' sums")
-        elif isinstance(target, bool) or not isinstance(target, (int, float, np.integer, np.floating)) or not 0 < float(np.float32(target)) < math.inf:
+        elif isinstance(target, bool) or not isinstance(target, (int, float, np.integer, np.floating)) or not _LEAST <= float(target) <= _MOST:
             raise InvalidError(f"target_sum is {target!r}: cells can be scaled to a positive number, or to \"median\"")
         else:
             object.__setattr__(self, "target_sum", float(target))

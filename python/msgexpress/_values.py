@@ -230,8 +230,7 @@ def values(ds: Testing, matrix: str, transform: Transform, numbers: np.ndarray, 
 
 def totals(ds: Testing, matrix: str) -> np.ndarray:
     """The sum over all genes of each cell (float32), as the drives keep it since the ingest."""
-    rows = ds.fleet.sql(f'SELECT "total_{matrix}" FROM {ds.table("cells")}').to_arrow()
-    return rows.column(0).combine_chunks().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return ds._totals(matrix)
 
 
 def _normalised(ds: Testing, transform: Transform, sparse: Any, total: np.ndarray, numbers: np.ndarray, matrix: str, cells: np.ndarray | None) -> Any:

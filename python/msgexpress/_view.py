@@ -12,7 +12,7 @@ import numpy as np
 
 from skytether import ConflictError, Fleet, InvalidError, NotFoundError
 
-from . import _select, _sums, _values
+from . import _select, _sums
 from ._arguments import REQUIRED, chosen_layer, one_name
 from ._hints import instead
 from ._normalize import median
@@ -32,7 +32,69 @@ if TYPE_CHECKING:
 Chosen = dict[str, tuple[Any, Part]]
 
 
-class View(Preparing):
+class Filtering(Preparing):
+    """Filters of cells and genes."""
+
+    def filter_cells(
+        self, min_genes: int | None = None, max_genes: int | None = None, min_counts: float | None = None, max_counts: float | None = None, *, mask: Any = None
+    ) -> View:
+        """A view of the cells within limits, as ``scanpy.pp.filter_cells``, and of `mask`: a boolean mask, names,
+        numbers, or a dict of obs columns and values. It copies nothing; filters may follow each other.
+
+        Parameters
+        ----------
+        min_genes, max_genes
+            Limits of the number of genes that a cell has a value of, themselves included.
+        min_counts, max_counts
+            Limits of the sum of a cell's stored values.
+
+        Raises
+        ------
+        InvalidError
+            No limit is given, or no cell is left.
+        """
+        return filtered_cells(self, min_genes, max_genes, min_counts, max_counts, mask)
+
+    def filter_genes(
+        self, min_cells: int | None = None, max_cells: int | None = None, min_counts: float | None = None, max_counts: float | None = None, *, mask: Any = None
+    ) -> View:
+        """A view of the genes within limits, as ``scanpy.pp.filter_genes``, and of `mask`: a boolean mask, names or
+        numbers. It copies nothing; filters may follow each other.
+
+        A transform that is said, or chosen by `normalize`, after this scales cells by the sums of the genes that are
+        left, as ``scanpy.pp.normalize_total`` after ``filter_genes``. One that was chosen before keeps its sums.
+
+        Parameters
+        ----------
+        min_cells, max_cells
+            Limits of the number of cells that have a value of a gene, themselves included.
+        min_counts, max_counts
+            Limits of the sum of a gene's stored values.
+
+        Raises
+        ------
+        InvalidError
+            No limit is given, or no gene is left.
+        """
+        return filtered_genes(self, min_cells, max_cells, min_counts, max_counts, mask)
+
+    def view(self, name: str) -> View:
+        """The view that was saved under `name`.
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
+        return saved(self, name)
+
+    @property
+    def views(self) -> list[str]:
+        """The names of the views that were saved."""
+        return names(self)
+
+
+class View(Filtering):
     """Some cells and genes of a data set. It is made by `filter_cells` and `filter_genes`, which may follow each other;
     it holds masks, and copies nothing. Tests, quality, highly variable genes and exports are those of its cells and
     genes alone, as those of an AnnData that was filtered."""
@@ -117,9 +179,7 @@ class View(Preparing):
         return f"<msgexpress.View of {self.name}, {cells:,} of {self._ds.n_obs:,} cells x {genes:,} of {self._ds.n_vars:,} genes{by}>"
 
     def __getattr__(self, name: str) -> Any:
-        from ._dataset import Dataset
-
-        if not name.startswith("_") and hasattr(Dataset, name):
+        if not name.startswith("_") and hasattr(type(self._ds), name):
             raise AttributeError(f"{name} is not offered of a view: use it on view.dataset, with cells=view.cells where it takes cells, or on view.to_anndata()")
         raise AttributeError(f"a view has no attribute {name!r}{instead(name, dir(type(self)))}")
 
@@ -283,7 +343,7 @@ def _settle(ds: Dataset, matrix: str, transform: Any, part: Part) -> Any:
     if key not in known:
         _sums.check_part(ds, matrix, part)
         if part.genes is None:
-            totals = _values.totals(ds, matrix)
+            totals = ds._totals(matrix)
         else:
             totals = _sums.per_cell(ds, matrix, [("values", None)], genes=part.genes)[0].astype(np.float32)
         target = of.target_sum
@@ -304,7 +364,7 @@ _MOST_SETTLED = 8
 
 
 def filtered_cells(of: Any, min_genes: Any, max_genes: Any, min_counts: Any, max_counts: Any, mask: Any) -> View:
-    """See `Preparing.filter_cells`."""
+    """See `Filtering.filter_cells`."""
     limits = _limits({"min_genes": min_genes, "max_genes": max_genes, "min_counts": min_counts, "max_counts": max_counts}, mask)
     ds, part = of._part_of()
     view = _view_of(of)
@@ -320,7 +380,7 @@ def filtered_cells(of: Any, min_genes: Any, max_genes: Any, min_counts: Any, max
 
 
 def filtered_genes(of: Any, min_cells: Any, max_cells: Any, min_counts: Any, max_counts: Any, mask: Any) -> View:
-    """See `Preparing.filter_genes`."""
+    """See `Filtering.filter_genes`."""
     limits = _limits({"min_cells": min_cells, "max_cells": max_cells, "min_counts": min_counts, "max_counts": max_counts}, mask)
     ds, part = of._part_of()
     view = _view_of(of)
@@ -412,7 +472,7 @@ def _plain(transform: Any) -> Any:
 
 
 def saved(of: Any, name: str) -> View:
-    """See `Preparing.view`."""
+    """See `Filtering.view`."""
     ds, _ = of._part_of()
     kept = _kept(ds)
     if name not in kept:
@@ -427,5 +487,5 @@ def saved(of: Any, name: str) -> View:
 
 
 def names(of: Any) -> list[str]:
-    """See `Preparing.views`."""
+    """See `Filtering.views`."""
     return list(_kept(of._part_of()[0]))

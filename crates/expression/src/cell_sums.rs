@@ -10,6 +10,7 @@
 //! Sums are doubles. Those of integers are exact up to 2^53. Others depend on the order in which genes come, in their
 //! last digits. Merging and finishing never ask the [`CellSource`].
 
+mod bytes;
 mod spec;
 mod store;
 mod tops;

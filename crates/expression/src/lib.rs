@@ -28,6 +28,7 @@
 //! | `pairs` | many t-tests at once |
 //! | [`rank`] | genes ranked per group, as scanpy's `rank_genes_groups` |
 //! | [`udf`] | the scalar function `t_test` and [`register`] |
+//! | `shorten` | texts of callers in messages |
 //! | `df_error` | our errors as DataFusion's |
 //!
 //! Invariants: moments merge in any order to the same ranking, and results equal scanpy's within the bounds that its
@@ -65,6 +66,7 @@ pub mod products;
 pub mod rank;
 pub mod rank_sums;
 pub mod rewrite;
+mod shorten;
 pub mod spec;
 mod state;
 pub mod store;

@@ -1,4 +1,5 @@
-//! `log1p(x / (total / 1e4))` in float32, the same bits on every machine, and tables of it for small counts.
+//! `log1p(x / (total / 1e4))` in float32 and the arithmetic of other transforms, the same bits on every machine, and
+//! tables of them for small counts.
 //!
 //! scanpy's `normalize_total(target_sum=1e4)` and `log1p` work in float32: the quotient `total / 1e4`, then `x /
 //! quotient`, then the logarithm, each rounded. The logarithm itself is computed here in float64 (branch-free, so that
@@ -12,7 +13,6 @@ use arrow::array::Float32Array;
 use parking_lot::Mutex;
 
 use crate::lanes;
-use crate::transform::Formula;
 
 /// The largest count whose logarithms are tabulated.
 pub(crate) const TABULATED: usize = 32;
@@ -45,6 +45,50 @@ pub fn log1p_cp10k(x: f32, total: f32) -> f32 {
         0.0
     } else {
         f32::NAN
+    }
+}
+
+/// The arithmetic of a transform.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Formula {
+    /// The usual one, whose loops become vector instructions.
+    Log1pCp10k,
+    /// Any: the target sum, and the natural logarithms of the bases.
+    Parts { target: Option<f32>, log: Option<f64>, exp: Option<f64> },
+}
+
+impl Formula {
+    /// Its value for `x` in a cell of this total; not finite where there is none.
+    #[inline]
+    pub(crate) fn value(self, x: f32, total: f32) -> f32 {
+        let (target, log, exp) = match self {
+            Formula::Log1pCp10k => return log1p_cp10k(x, total),
+            Formula::Parts { target, log, exp } => (target, log, exp),
+        };
+        if x == 0.0 {
+            return 0.0;
+        }
+        let mut y = x;
+        if let Some(target) = target {
+            let z = x / (total / target);
+            y = if (x >= 0.0) & (total > 0.0) & (z < f32::INFINITY) { z } else { f32::NAN };
+        }
+        if let Some(ln) = log {
+            y = if y >= 0.0 { log1p(y) } else { f32::NAN };
+            // scanpy divides by a double.
+            y = if ln == 1.0 { y } else { (f64::from(y) / ln) as f32 };
+        }
+        if let Some(ln) = exp {
+            y = if ln == 1.0 { y } else { (f64::from(y) * ln) as f32 };
+            // Beyond these, float32 has no other values.
+            y = match y {
+                _ if y > 89.0 => f32::INFINITY,
+                _ if y < -89.0 => -1.0,
+                _ if y.is_nan() => y,
+                _ => lanes::exp_m1(f64::from(y)) as f32,
+            };
+        }
+        y
     }
 }
 

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use skytether_common::Result;
 
 use crate::kernel::Codes;
+use crate::log1p::Formula;
 use crate::spec::MomentsSpec;
-use crate::transform::Formula;
 
 /// The groups of a spec and the totals of the cells, in the kernel's form.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
 
+pub(crate) use crate::shorten::shorten;
 pub use crate::transform::Transform;
 
 /// The most groups that one query can have.
@@ -257,12 +258,6 @@ pub(crate) fn check_names(names: &[String]) -> Result<()> {
         Some(twice) => Err(Error::invalid(format!("two groups are named {:?}: give each its own name", shorten(twice)))),
         None => Ok(()),
     }
-}
-
-/// Enough of a text to recognise it in a message.
-pub(crate) fn shorten(text: &str) -> String {
-    const ENOUGH: usize = 120;
-    if text.chars().count() <= ENOUGH { text.to_owned() } else { text.chars().take(ENOUGH).chain("...".chars()).collect() }
 }
 
 #[cfg(test)]

@@ -16,9 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skytether_common::{Error, Result};
 
-use crate::lanes;
-use crate::log1p::{log1p, log1p_cp10k};
-use crate::spec::shorten;
+use crate::log1p::Formula;
+use crate::shorten::shorten;
 
 /// The most significant digits of a base, so that its text reads back as the same number everywhere.
 const DIGITS: usize = 15;
@@ -189,50 +188,6 @@ impl fmt::Display for Transform {
     }
 }
 
-/// The arithmetic of a transform.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Formula {
-    /// The usual one, whose loops become vector instructions.
-    Log1pCp10k,
-    /// Any: the target sum, and the natural logarithms of the bases.
-    Parts { target: Option<f32>, log: Option<f64>, exp: Option<f64> },
-}
-
-impl Formula {
-    /// Its value for `x` in a cell of this total; not finite where there is none.
-    #[inline]
-    pub(crate) fn value(self, x: f32, total: f32) -> f32 {
-        let (target, log, exp) = match self {
-            Formula::Log1pCp10k => return log1p_cp10k(x, total),
-            Formula::Parts { target, log, exp } => (target, log, exp),
-        };
-        if x == 0.0 {
-            return 0.0;
-        }
-        let mut y = x;
-        if let Some(target) = target {
-            let z = x / (total / target);
-            y = if (x >= 0.0) & (total > 0.0) & (z < f32::INFINITY) { z } else { f32::NAN };
-        }
-        if let Some(ln) = log {
-            y = if y >= 0.0 { log1p(y) } else { f32::NAN };
-            // scanpy divides by a double.
-            y = if ln == 1.0 { y } else { (f64::from(y) / ln) as f32 };
-        }
-        if let Some(ln) = exp {
-            y = if ln == 1.0 { y } else { (f64::from(y) * ln) as f32 };
-            // Beyond these, float32 has no other values.
-            y = match y {
-                _ if y > 89.0 => f32::INFINITY,
-                _ if y < -89.0 => -1.0,
-                _ if y.is_nan() => y,
-                _ => lanes::exp_m1(f64::from(y)) as f32,
-            };
-        }
-        y
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,7 +208,9 @@ mod tests {
         ] {
             let transform = read(text);
             let written = serde_json::to_string(&transform).unwrap();
-            assert_eq!(written, canonical, "{text}");
+            // The order of keys depends on the features that serde_json is built with.
+            let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+            assert_eq!(value(&written), value(canonical), "{text}");
             assert_eq!((read(&written), Transform::parse(&transform.to_string()).unwrap()), (transform, transform));
         }
     }

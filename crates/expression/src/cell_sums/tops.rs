@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use skytether_common::Result;
 
-use super::store::{Reader, bad, put};
+use super::bytes::{Reader, bad, put};
 
 /// Counts up to this one have an array over the cells each; larger ones are rare and listed.
 const SMALL: usize = 16;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::Float32Array;
 
-use crate::log1p::{Table, shared_table};
-use crate::transform::Formula;
+use crate::log1p::{Formula, Table, shared_table};
 
 /// Whether this processor has AVX2.
 #[must_use]

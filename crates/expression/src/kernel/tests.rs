@@ -128,7 +128,7 @@ fn groups_that_the_kernel_does_not_have_are_refused() {
     assert_eq!(Kernel::new(4, Squares::Float64).row(&Block::of(&all, 1..4, None).unwrap(), &[1], &[1u16]).unwrap_err(), Fault::Group(9));
     assert!(Block::of(&all, 1..5, None).is_none());
     let totals = Arc::new(Float32Array::from(vec![1.0; 4]));
-    let table = crate::log1p::shared_table(crate::transform::Formula::Log1pCp10k, &totals, 0, 2, false);
+    let table = crate::log1p::shared_table(crate::log1p::Formula::Log1pCp10k, &totals, 0, 2, false);
     assert!(Tabulated::new(&all, 0..3, Arc::clone(&table)).is_none() && Tabulated::new(&all, 3..5, Arc::clone(&table)).is_none());
     let of = |codes: &Codes| Tabulated::new(codes, 0..2, Arc::clone(&table)).map(Arc::new);
     assert!(Block::of(&all, 0..3, of(&all)).is_none() && Block::of(&all, 0..2, of(&all)).is_some());
