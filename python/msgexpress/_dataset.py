@@ -13,15 +13,9 @@ from skytether import InvalidError, NotFoundError
 from . import _features
 from ._analysis import Analysis
 from ._hints import instead
-<<<<<<< HEAD
-from ._prepare import Preparing
 from ._sums import WHOLE, Part
 from ._versions import Versions
-=======
-from ._plotting import Plotting
-from ._sums import WHOLE, Part
 from ._view import Filtering
->>>>>>> counts
 
 if TYPE_CHECKING:
     import anndata
@@ -31,11 +25,7 @@ if TYPE_CHECKING:
     Reader = Callable[[str, np.ndarray | None, np.ndarray | None], Any]
 
 
-<<<<<<< HEAD
-class Dataset(Preparing, Analysis, Versions):
-=======
-class Dataset(Filtering, Plotting):
->>>>>>> counts
+class Dataset(Filtering, Analysis, Versions):
     """A data set on a fleet: a matrix of cells and genes with all annotations that AnnData has.
 
     An object reads one generation of its data set: the one of its creation. After another ingest under that name, its
