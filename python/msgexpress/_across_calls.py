@@ -166,9 +166,7 @@ class Across:
         """
         from . import _across_compare
 
-        return _across_compare.compare(
-            self, a, b, on, method, transform, corr_method, n_genes, layer, genes, min_pct, min_logfc, id_versions, duplicates, progress
-        )
+        return _across_compare.compare(self, a, b, on, method, transform, corr_method, n_genes, layer, genes, min_pct, min_logfc, id_versions, duplicates, progress)
 
     def centroids(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Literal
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ._pca import PCA
+    from ._transforms import Transform
 
 Progress = Callable[[int, int], None]
 
@@ -30,7 +31,7 @@ class Analysis(Plotting):
         zero_center: bool = True,
         seed: int = 0,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         layer: str | None = None,
         use_raw: bool | None = None,
         scale: bool = False,
@@ -63,7 +64,8 @@ class Analysis(Plotting):
             True: each gene is scaled to unit variance first, and clipped to `max_value` deviations above its mean, as
             ``scanpy.pp.scale`` does.
         cells
-            The cells that take part, as in `rank_genes_groups`; None for all. With some, nothing is kept.
+            The cells that take part, as in `rank_genes_groups`; None for all. Others have missing values in what is
+            kept, and no part in the steps that follow.
         key_added
             Another name than ``X_pca`` in obsm, and ``PCs`` in varm and ``pca`` in uns.
         keep
@@ -81,7 +83,7 @@ class Analysis(Plotting):
         from . import _pca, _progress
 
         transform = self._which_transform(transform, layer)
-        params = {"n_comps": n_comps, "zero_center": bool(zero_center), "transform": transform, "layer": layer, "scale": bool(scale), "max_value": max_value}
+        params = {"n_comps": n_comps, "zero_center": bool(zero_center), "transform": said(transform), "layer": layer, "scale": bool(scale), "max_value": max_value}
         with _progress.reporter(progress, f"components of {self.name}") as report:
             found = _pca.pca(
                 self,
@@ -97,11 +99,13 @@ class Analysis(Plotting):
                 progress=report,
             )
         found.params = params
-        if keep and cells is None:
+        if keep:
             self._keep_pca(found, key_added, layer, use_raw)
         return found
 
-    def neighbors(self, n_neighbors: int = 15, n_pcs: int | None = None, *, use_rep: str = "X_pca", metric: str = "euclidean", seed: int = 0, key_added: str | None = None) -> Any:
+    def neighbors(
+        self, n_neighbors: int = 15, n_pcs: int | None = None, *, use_rep: str = "X_pca", metric: str = "euclidean", seed: int = 0, key_added: str | None = None
+    ) -> Any:
         """The graph of nearest neighbours among cells, like ``scanpy.pp.neighbors`` (method ``umap``).
 
         Up to 4,096 cells neighbours are exact (scikit-learn), beyond approximate (pynndescent). Kept as
@@ -126,15 +130,17 @@ class Analysis(Plotting):
         """
         from . import _clusters
 
-        x = self._representation(use_rep, n_pcs)
-        distances, graph = _clusters.neighbors(x, n_neighbors, metric, seed)
+        x, cells = self._representation(use_rep, n_pcs)
+        distances, graph = (_spread(made, cells, self.n_obs) for made in _clusters.neighbors(x, n_neighbors, metric, seed))
         prefix, name = ("", "neighbors") if key_added is None else (f"{key_added}_", key_added)
         params = {"n_neighbors": n_neighbors, "method": "umap", "random_state": seed, "metric": metric, "use_rep": use_rep, **({} if n_pcs is None else {"n_pcs": n_pcs})}
         about = {"connectivities_key": f"{prefix}connectivities", "distances_key": f"{prefix}distances", "params": params}
         self._keep("neighbors", params, obsp={f"{prefix}distances": distances, f"{prefix}connectivities": graph}, uns={name: about})
         return graph
 
-    def umap(self, n_components: int = 2, *, min_dist: float = 0.5, spread: float = 1.0, seed: int = 0, neighbors_key: str = "neighbors", key_added: str | None = None) -> np.ndarray:
+    def umap(
+        self, n_components: int = 2, *, min_dist: float = 0.5, spread: float = 1.0, seed: int = 0, neighbors_key: str = "neighbors", key_added: str | None = None
+    ) -> np.ndarray:
         """A layout of the graph of neighbours, like ``scanpy.tl.umap``; kept as ``obsm["X_umap"]``.
 
         Returns
@@ -145,8 +151,9 @@ class Analysis(Plotting):
 
         about, graph = self._graph(neighbors_key)
         params = about["params"]
-        x = self._representation(str(params.get("use_rep", "X_pca")), params.get("n_pcs"))
-        layout, curve = _clusters.umap(x, graph, n_components, min_dist, spread, seed, str(params.get("metric", "euclidean")))
+        x, cells = self._representation(str(params.get("use_rep", "X_pca")), params.get("n_pcs"))
+        layout, curve = _clusters.umap(x, graph[cells][:, cells], n_components, min_dist, spread, seed, str(params.get("metric", "euclidean")))
+        layout = _whole(layout, cells, self.n_obs)
         name = "X_umap" if key_added is None else key_added
         self._keep(
             "umap",
@@ -179,8 +186,14 @@ class Analysis(Plotting):
         if not resolution > 0:
             raise InvalidError(f"resolution is {resolution!r}: a positive number; larger ones give more clusters")
         _, graph = self._graph(neighbors_key)
-        found = _clusters.leiden(graph, float(resolution), seed, n_iterations)
-        series = pd.Series(found, index=self.obs_names, name=key_added)
+        # Cells without neighbours had no part in the components.
+        cells = np.flatnonzero(np.diff(graph.indptr))
+        if not len(cells):
+            raise InvalidError(f"no cell of {self.name} has a neighbour in {neighbors_key!r}: there are no clusters to find")
+        found = _clusters.leiden(graph[cells][:, cells], float(resolution), seed, n_iterations)
+        codes = np.full(self.n_obs, -1)
+        codes[cells] = found.codes
+        series = pd.Series(pd.Categorical.from_codes(codes, found.categories), index=self.obs_names, name=key_added)
         params = {"resolution": resolution, "random_state": seed, "n_iterations": n_iterations}
         self._keep("leiden", params, obs=series.to_frame(), uns={key_added: {"params": params}})
         return series
@@ -205,7 +218,8 @@ class Analysis(Plotting):
 
         obsm, varm, uns = ("X_pca", "PCs", "pca") if key_added is None else (key_added, key_added, key_added)
         about = {"variance": found.variance, "variance_ratio": found.variance_ratio, "params": {k: v for k, v in found.params.items() if v is not None}}
-        parts: dict[str, Any] = {"obsm": {obsm: found.embedding}, "uns": {uns: about}}
+        embedding = _whole(found.embedding, found.cell_numbers, self.n_obs)
+        parts: dict[str, Any] = {"obsm": {obsm: embedding}, "uns": {uns: about}}
         matrix = self._matrix(chosen_layer(layer, use_raw, self._origins, self.name))
         if len(self._names(matrix)) == self._shell.n_vars and self._kept["matrices"][matrix]["origin"] != "raw/X":
             loadings = np.zeros((self._shell.n_vars, found.loadings.shape[1]))
@@ -213,7 +227,8 @@ class Analysis(Plotting):
             parts["varm"] = {varm: loadings}
         self._keep("pca", found.params, **parts)
 
-    def _representation(self, use_rep: str, n_pcs: int | None) -> np.ndarray:
+    def _representation(self, use_rep: str, n_pcs: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """An array of obsm: the rows without missing values, and the numbers of their cells."""
         found = self._shell.obsm
         if use_rep not in found:
             more = ": call pca first" if use_rep == "X_pca" else f": it has {', '.join(map(repr, found)) or 'none'}"
@@ -223,7 +238,8 @@ class Analysis(Plotting):
             if not 1 <= n_pcs <= x.shape[1]:
                 raise InvalidError(f"n_pcs is {n_pcs!r}: {use_rep!r} of {self.name} has {x.shape[1]} components")
             x = x[:, :n_pcs]
-        return np.ascontiguousarray(x)
+        cells = np.flatnonzero(np.isfinite(x).all(axis=1))
+        return np.ascontiguousarray(x[cells]), cells
 
     def _graph(self, key: str) -> tuple[Any, Any]:
         """What `neighbors` kept under this name: its notes, and the weights."""
@@ -231,3 +247,22 @@ class Analysis(Plotting):
         if key not in uns or uns[key].get("connectivities_key") not in self._shell.obsp:
             raise NotFoundError(f"{self.name} has no graph {key!r} of neighbours: call neighbors first")
         return uns[key], self._shell.obsp[uns[key]["connectivities_key"]].tocsr()
+
+
+def _whole(rows: np.ndarray, cells: np.ndarray, n: int) -> np.ndarray:
+    """Rows of some cells among those of all `n`; others are missing."""
+    if len(cells) == n:
+        return rows
+    whole = np.full((n, rows.shape[1]), np.nan, rows.dtype)
+    whole[cells] = rows
+    return whole
+
+
+def _spread(graph: Any, cells: np.ndarray, n: int) -> Any:
+    """A graph of some cells as one of all `n`, where others have no neighbours."""
+    import scipy.sparse
+
+    if len(cells) == n:
+        return graph
+    made = graph.tocoo()
+    return scipy.sparse.csr_matrix((made.data, (cells[made.row], cells[made.col])), shape=(n, n))

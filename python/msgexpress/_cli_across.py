@@ -56,10 +56,21 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
         sub.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
 
     def of_clusters(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--groupby", required=True, action="append", metavar="[DATASET=]COLUMN", help="the obs column that groups the cells; may be repeated for data sets that differ")
+        sub.add_argument(
+            "--groupby",
+            required=True,
+            action="append",
+            metavar="[DATASET=]COLUMN",
+            help="the obs column that groups the cells; may be repeated for data sets that differ",
+        )
         sub.add_argument("--where", metavar="SQL", help="the cells that take part: a condition over obs, such as \"donor = 'd1'\"")
 
-    p = one("domains", _domains, "list the domains of a fleet, or the obs columns of one", "With a domain: a line for each obs column and data set, its type and number of values.")
+    p = one(
+        "domains",
+        _domains,
+        "list the domains of a fleet, or the obs columns of one",
+        "With a domain: a line for each obs column and data set, its type and number of values.",
+    )
     p.add_argument("domain", nargs="?", metavar="DOMAIN", help="the domain whose columns to list")
     printed(p)
 
@@ -80,19 +91,34 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     p.add_argument("which", nargs="+", metavar="WHICH", help="a domain, or data sets")
     of_clusters(p)
     of_matrices(p)
-    p.add_argument("--join", default="inner", choices=("inner", "outer"), help="genes that all data sets have, or all, with no value where one is missing (default: %(default)s)")
+    p.add_argument(
+        "--join", default="inner", choices=("inner", "outer"), help="genes that all data sets have, or all, with no value where one is missing (default: %(default)s)"
+    )
     p.add_argument("-o", "--out", metavar="FILE", help="write .h5ad (clusters as observations) or .csv; without it, --genes says what to print")
     printed(p)
 
-    p = one("similar", _similar, "find the clusters of other data sets that are most like mine, with the genes that say so", _BY, "Other clusters are those of the domain, unless --against says otherwise.")
+    p = one(
+        "similar",
+        _similar,
+        "find the clusters of other data sets that are most like mine, with the genes that say so",
+        _BY,
+        "Other clusters are those of the domain, unless --against says otherwise.",
+    )
     p.add_argument("name", type=cli._name, metavar="DOMAIN/DATASET", help="my data set")
     of_clusters(p)
     p.add_argument("--group", action="append", metavar="GROUP", help="this cluster of mine alone; may be repeated")
     p.add_argument("--against", action="append", metavar="WHICH", help="a domain or a data set to look in; may be repeated (default: the others of my domain)")
     p.add_argument("--top", type=cli._positive, default=3, metavar="N", help="how many matches of each cluster (default: %(default)s)")
     p.add_argument("--method", default="pearson", choices=("pearson", "spearman", "cosine"), help="what similarity is (default: %(default)s)")
-    p.add_argument("--center", default="mine", choices=("mine", "each", "none"), help="take a gene's mean over my clusters away, over those of each data set, or nothing (default: %(default)s)")
-    p.add_argument("--n-genes", type=cli._positive, default=2000, metavar="N", help="how many genes to compare: those that vary most between my clusters (default: %(default)s)")
+    p.add_argument(
+        "--center",
+        default="mine",
+        choices=("mine", "each", "none"),
+        help="take a gene's mean over my clusters away, over those of each data set, or nothing (default: %(default)s)",
+    )
+    p.add_argument(
+        "--n-genes", type=cli._positive, default=2000, metavar="N", help="how many genes to compare: those that vary most between my clusters (default: %(default)s)"
+    )
     p.add_argument("--min-genes", type=cli._positive, default=50, metavar="N", help="refuse to compare over fewer genes (default: %(default)s)")
     of_matrices(p)
     p.add_argument("--plot", metavar="FILE", help="draw a heat map of all similarities (.png, .svg, .pdf)")
@@ -306,5 +332,3 @@ def _wrapped(*paragraphs: str) -> str:
 
     width = max(shutil.get_terminal_size().columns - 2, 40)
     return "\n\n".join(textwrap.fill(text, width) for text in paragraphs if text)
-
-

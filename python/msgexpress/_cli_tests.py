@@ -16,10 +16,22 @@ def add_options(p: argparse.ArgumentParser) -> None:
     """What `de` and `pairs` take besides groups, method and transform."""
     which = p.add_argument_group("which genes, and which numbers")
     which.add_argument("--genes", metavar="NAME,...|@FILE", help="test just these genes; @FILE has one a line. P-values are corrected for these")
-    which.add_argument("--min-pct", type=float, metavar="SHARE", help="show genes that at least this share of cells has (0 to 1), in the group or in what it is compared with")
+    which.add_argument(
+        "--min-pct", type=float, metavar="SHARE", help="show genes that at least this share of cells has (0 to 1), in the group or in what it is compared with"
+    )
     which.add_argument("--min-cells", type=int, metavar="N", help="show genes that at least N cells have, in the group or in what it is compared with")
-    which.add_argument("--min-logfc", type=float, metavar="X", help="show genes whose log2 fold change is at least X, up or down. These three leave p-values as they are: corrected for all genes")
-    which.add_argument("--logfc", choices=("scanpy", "seurat"), default="scanpy", help="fold changes of means of logarithms (scanpy), or of means of normalised counts plus 1 (seurat) (default: %(default)s)")
+    which.add_argument(
+        "--min-logfc",
+        type=float,
+        metavar="X",
+        help="show genes whose log2 fold change is at least X, up or down. These three leave p-values as they are: corrected for all genes",
+    )
+    which.add_argument(
+        "--logfc",
+        choices=("scanpy", "seurat"),
+        default="scanpy",
+        help="fold changes of means of logarithms (scanpy), or of means of normalised counts plus 1 (seurat) (default: %(default)s)",
+    )
     which.add_argument("--gene-symbols", metavar="COLUMN", help="show this var column next to the genes' names")
 
 
@@ -45,7 +57,12 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     p.add_argument("--summary", action="store_true", help="a row per gene and group: what holds against every other group")
     p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="Welch's test (default), scanpy's variant, or Student's")
     p.add_argument("--transform", choices=("log1p_cp10k", "none"), help=_TRANSFORM)
-    p.add_argument("--correction", default="benjamini-hochberg", choices=("benjamini-hochberg", "bonferroni"), help="how p-values are corrected for the number of genes (default: %(default)s)")
+    p.add_argument(
+        "--correction",
+        default="benjamini-hochberg",
+        choices=("benjamini-hochberg", "bonferroni"),
+        help="how p-values are corrected for the number of genes (default: %(default)s)",
+    )
     p.add_argument("--layer", metavar="NAME", help="another matrix than the main one")
     p.add_argument("--top", type=cli._top, metavar="N", help="the N best genes of each pair (or group), or all (default: 10 where a table goes to a terminal, else all)")
     p.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table", help="how to print it (default: %(default)s)")

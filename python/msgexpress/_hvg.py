@@ -82,13 +82,11 @@ def _transform(ds: Testing, layer: str | None, transform: Any, flavor: str) -> A
     """The transform of a call, else the one that was chosen once, else the one that fits the values, which is said."""
     if transform is REQUIRED:
         transform = "log1p_cp10k" if ds._is_counts(layer) else None
-        warnings.warn(
-            f"{ds.name}: {ds._what_values(layer)}, so genes are selected with {written(transform)}: say transform= or ds.normalize() to choose", stacklevel=5
-        )
+        warnings.warn(f"{ds.name}: {ds._what_values(layer)}, so genes are selected with {written(transform)}: say transform= or ds.normalize() to choose", stacklevel=5)
     check_transform(transform)
     if transform is None and ds._is_counts(layer):
         values = ds._what_values(layer)
-        raise InvalidError(f"flavor {flavor!r} takes logarithms, and {values}: say transform=\"log1p_cp10k\", or flavor=\"seurat_v3\" for counts as they are")
+        raise InvalidError(f'flavor {flavor!r} takes logarithms, and {values}: say transform="log1p_cp10k", or flavor="seurat_v3" for counts as they are')
     if transform is not None and not takes_logs(transform):
         raise InvalidError(f"flavor {flavor!r} takes logarithms, and {written(transform)} gives none: leave log1p=False out")
     return transform
@@ -134,7 +132,7 @@ def _of_batch(found: GeneMoments, at: int, asked: Asked, names: np.ndarray, expr
     try:
         frame["mean_bin"] = pd.cut(frame["means"], bins=bins)
     except ValueError as e:
-        raise InvalidError(f"the means of the genes can't be put into bins, as many are equal ({e}): use flavor=\"seurat\", or leave genes without values out") from e
+        raise InvalidError(f'the means of the genes can\'t be put into bins, as many are equal ({e}): use flavor="seurat", or leave genes without values out') from e
     by_bin = frame.groupby("mean_bin", observed=True)["dispersions"]
     if asked.flavor == "seurat":
         stats = by_bin.agg(avg="mean", dev="std")
@@ -239,7 +237,7 @@ def _trend(mean: np.ndarray, variance: np.ndarray, span: float) -> np.ndarray:
     try:
         from skmisc.loess import loess
     except ImportError as e:
-        raise UnsupportedError("flavor \"seurat_v3\" needs the package scikit-misc: pip install scikit-misc, or use flavor=\"seurat\"") from e
+        raise UnsupportedError('flavor "seurat_v3" needs the package scikit-misc: pip install scikit-misc, or use flavor="seurat"') from e
     fitted = np.zeros(len(mean))
     varies = variance > 0
     if varies.any():

@@ -11,7 +11,6 @@ from skytether import InvalidError, NotFoundError, Receipt, _internal
 
 from . import _export, _select, _values
 from ._arguments import chosen_layer
-from ._hints import instead
 from ._normalize import moments_spec, resolved
 
 if TYPE_CHECKING:
@@ -56,8 +55,9 @@ class PCA:
     cells: np.ndarray
     params: dict[str, Any]
     receipts: list[Receipt] = field(repr=False, default_factory=list)
-    #: The numbers of the genes in their matrix.
+    #: The numbers of the genes in their matrix, and of the cells.
     gene_numbers: np.ndarray = field(repr=False, default_factory=lambda: np.zeros(0, np.int64))
+    cell_numbers: np.ndarray = field(repr=False, default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def receipt(self) -> Receipt:
@@ -145,8 +145,6 @@ def pca(
     progress: Callable[[int, int], None],
 ) -> PCA:
     """`Dataset.pca` without keeping the result; the arguments are checked here."""
-    import pandas as pd
-
     layer = chosen_layer(layer, use_raw, ds._origins, ds.name)
     matrix = ds._matrix(layer)
     ds._check_not_empty(matrix)
@@ -161,9 +159,7 @@ def pca(
     if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= most_comps:
         raise InvalidError(f"n_comps is {n_comps!r}: a whole number from 1 to {most_comps:,}, as there are {n:,} cells and {m:,} genes")
     if min(n, m) > MOST:
-        raise InvalidError(
-            f"principal components of {m:,} genes and {n:,} cells are too large: choose at most {MOST:,} genes (genes=), for example highly variable ones"
-        )
+        raise InvalidError(f"principal components of {m:,} genes and {n:,} cells are too large: choose at most {MOST:,} genes (genes=), for example highly variable ones")
     if max_value is not None and (not scale or not max_value > 0):
         raise InvalidError("max_value= is for scale=True, and positive" if not scale else f"max_value is {max_value!r}: a positive number of standard deviations")
     asked = _Asked(ds, matrix, numbers, part, transform, None, progress)
@@ -179,7 +175,26 @@ def pca(
         by_genes = m <= MOST
         found = (_by_genes if by_genes else _by_cells)(asked, ranges, int(k), zero_center, scale, deviations)
     embedding, loadings, variance, ratio = found
-    return PCA(embedding, loadings, variance, ratio, names[numbers], ds.obs_names[part].to_numpy(object), {}, asked.receipts, numbers)
+    return PCA(embedding, loadings, variance, ratio, names[numbers], ds.obs_names[part].to_numpy(object), {}, asked.receipts, numbers, part)
+
+
+def highly_variable(ds: Testing, matrix: str) -> np.ndarray:
+    """A mask of the genes of a matrix that are marked as highly variable.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such column.
+    InvalidError
+        It marks none.
+    """
+    var = ds._shell.raw.var if ds._kept["matrices"][matrix]["origin"] == "raw/X" else ds._shell.var
+    if HIGHLY_VARIABLE not in var.columns:
+        raise NotFoundError(f"var of {ds.name} has no column {HIGHLY_VARIABLE!r}: call highly_variable_genes first, or choose genes with genes= (genes=None for all)")
+    mask = var[HIGHLY_VARIABLE].fillna(False).to_numpy(bool)
+    if not mask.any():
+        raise InvalidError(f"no gene of {ds.name} is marked in {HIGHLY_VARIABLE!r}: choose genes with genes=")
+    return mask
 
 
 def _chosen_genes(ds: Testing, matrix: str, genes: Any, names: np.ndarray) -> np.ndarray:
@@ -187,19 +202,7 @@ def _chosen_genes(ds: Testing, matrix: str, genes: Any, names: np.ndarray) -> np
     import pandas as pd
 
     if isinstance(genes, str) and genes == HIGHLY_VARIABLE:
-        found = getattr(ds, "_highly_variable", None)
-        mask = None if found is None else found(matrix)
-        if mask is None:
-            var = ds._shell.raw.var if ds._kept["matrices"][matrix]["origin"] == "raw/X" else ds._shell.var
-            if HIGHLY_VARIABLE not in var.columns:
-                raise NotFoundError(
-                    f"var of {ds.name} has no column {HIGHLY_VARIABLE!r}: call highly_variable_genes first, or choose genes with genes= (genes=None for all)"
-                )
-            mask = var[HIGHLY_VARIABLE].fillna(False).to_numpy(bool)
-        numbers = np.flatnonzero(mask)
-        if not len(numbers):
-            raise InvalidError(f"no gene of {ds.name} is marked in {HIGHLY_VARIABLE!r}: choose genes with genes=")
-        return numbers
+        return np.flatnonzero(highly_variable(ds, matrix))
     if genes is None:
         return np.arange(len(names))
     return np.unique(_select.positions(genes, pd.Index(names), "gene", ds._genes))

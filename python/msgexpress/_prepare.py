@@ -79,6 +79,7 @@ class Preparing:
         max_disp: float = float("inf"),
         span: float = 0.3,
         n_bins: int = 20,
+        keep: bool = True,
     ) -> pd.DataFrame:
         """Selects highly variable genes, as ``scanpy.pp.highly_variable_genes``: gives its frame, a row per gene with a
         column ``highly_variable``. The drives compute means and variances.
@@ -103,6 +104,9 @@ class Preparing:
             The share of genes that each point of the trend is fitted to, for ``"seurat_v3"``.
         n_bins
             Bins of means for ``"seurat"``.
+        keep
+            Whether `var` gets the frame's columns, as a new version; `pca` takes its genes from there. Genes that a
+            view leaves out are not marked.
 
         Raises
         ------
@@ -117,7 +121,10 @@ class Preparing:
 
         ds, part = self._part_of()
         asked = _hvg.Asked(n_top_genes, flavor, min_mean, max_mean, min_disp, max_disp, span, n_bins)
-        return _hvg.genes(ds, part, asked, batch_key, layer, self._settled(transform, layer))
+        found = _hvg.genes(ds, part, asked, batch_key, layer, self._settled(transform, layer))
+        if keep:
+            _keep_variable(ds, part, layer, flavor, found)
+        return found
 
     def plot_highly_variable_genes(self, frame: pd.DataFrame | None = None, *, path: str | os.PathLike[str] | None = None, **options: Any) -> Plot:
         """Draws genes by mean and normalised dispersion or variance, those that are selected in colour.
@@ -132,9 +139,35 @@ class Preparing:
         from . import _draw_genes
 
         ds, _ = self._part_of()
-        shown = self.highly_variable_genes(**options) if frame is None else frame
+        shown = self.highly_variable_genes(**{"keep": False, **options}) if frame is None else frame
         return ds._drawn(_draw_genes.variable(shown, title=f"{ds.name}: highly variable genes", path=path), path)
 
     def _settled(self, transform: Any, layer: str | None) -> Any:
         """`transform` for the cells and genes of this; `REQUIRED` where it is left out and none was chosen."""
         raise NotImplementedError
+
+
+def _keep_variable(ds: Any, part: Part, layer: str | None, flavor: str, found: pd.DataFrame) -> None:
+    """Keeps the frame of highly variable genes in `var`, if it is about the genes of `var`."""
+    import numpy as np
+    import pandas as pd
+
+    from . import _versions
+
+    kept = ds._kept["matrices"][ds._matrix(layer)]
+    if kept["shape"][1] != len(ds._genes) or (kept["origin"] == "raw/X") != ds._swapped:
+        return
+    at = np.arange(len(ds._genes)) if part.genes is None else np.flatnonzero(part.genes)
+    columns = {}
+    for name, values in found.items():
+        if pd.api.types.is_bool_dtype(values):
+            whole: Any = np.zeros(len(ds._genes), bool)
+        elif pd.api.types.is_numeric_dtype(values):
+            whole = np.full(len(ds._genes), np.nan)
+        else:
+            continue
+        whole[at] = values.to_numpy()
+        columns[str(name)] = whole
+    _versions.put(
+        ds, var=columns, uns={"hvg": {"flavor": flavor}}, action="highly_variable_genes", params={"flavor": flavor, "genes": int(found["highly_variable"].sum())}
+    )

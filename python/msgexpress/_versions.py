@@ -154,6 +154,7 @@ def put(
     obsp: Mapping[str, Any] | None = None,
     uns: Mapping[str, Any] | None = None,
     layers: Mapping[str, Any] | None = None,
+    views: Mapping[str, Any] | None = None,
     action: str,
     params: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -168,6 +169,8 @@ def put(
         What to keep by key; None removes a key. Arrays have a row for each cell or gene.
     layers
         Matrices of cells x genes by the layers' names.
+    views
+        Records of views by name, as `_view` makes them.
     action, params
         What `history` says of the version: the method's name, and its arguments.
 
@@ -189,6 +192,7 @@ def put(
         var=_by_name(var),
         mappings={part: dict(given) for part, given in (("obsm", obsm), ("varm", varm), ("obsp", obsp), ("uns", uns)) if given},
         layers=dict(layers or {}),
+        views=dict(views or {}),
     )
     return _commit(ds, change, action, dict(params or {}))
 
@@ -201,10 +205,11 @@ class Change:
     var: dict[str, Any]
     mappings: dict[str, dict[str, Any]]
     layers: dict[str, Any] = field(default_factory=dict)
+    views: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> str:
         """What `history` shows of it."""
-        parts = {"obs": self.obs, "var": self.var, **self.mappings, "layers": self.layers}
+        parts = {"obs": self.obs, "var": self.var, **self.mappings, "layers": self.layers, "views": self.views}
         return _history.short("; ".join(f"{part}: {', '.join(map(str, given))}" for part, given in parts.items() if given))
 
 
@@ -237,6 +242,8 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
                 from . import _h5ad
 
                 kept["log1p_base"] = _h5ad.log1p_base({k: v for k, v in change.mappings["uns"].items() if v is not None}, what)
+            if change.views:
+                kept["views"] = {**kept.get("views", {}), **change.views}
             if change.layers:
                 _write_layers(ds, writer, change.layers, kept)
             if values:

@@ -6,7 +6,6 @@ import base64
 import os
 import zlib
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -25,8 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ._dataset import Dataset
+    from ._pca import PCA
     from ._picture import Plot
     from ._rank import RankResult
+    from ._transforms import Transform
 
 #: By matrix, the transform that was chosen, and the cells and genes that there were then.
 Chosen = dict[str, tuple[Any, Part]]
@@ -251,8 +252,40 @@ class View(Filtering):
         obs, var = _quality.frames(self, qc_vars)
         return self._ds._drawn(_quality.quality_plot(obs, var, title=f"{self.name}: {len(obs):,} of {self._ds.n_obs:,} cells", path=path), path)
 
+    def pca(
+        self, n_comps: int | None = None, genes: Any = "highly_variable", zero_center: bool = True, seed: int = 0, *, transform: Transform = REQUIRED, **options: Any
+    ) -> PCA:
+        """Principal components of its cells, of highly variable genes among its own: as `Dataset.pca`. Kept in the data
+        set, where other cells have missing values."""
+        layer = options.get("layer")
+        transform = self._settled(transform, layer)
+        own = self._part.genes
+        if isinstance(genes, str) and genes == "highly_variable":
+            from . import _pca
+
+            marked = _pca.highly_variable(self._ds, self._ds._matrix(layer))
+            genes = marked if own is None else marked & own
+        elif genes is None:
+            genes = own
+        else:
+            genes = np.arange(self._ds.n_vars)[self.genes][_select.positions(genes, self.var_names, "gene", self.var)]
+        return self._ds.pca(n_comps, genes, zero_center, seed, transform=transform, cells=self._part.cells, **options)
+
+    def neighbors(self, *arguments: Any, **options: Any) -> Any:
+        """As `Dataset.neighbors`: of the cells that have components."""
+        return self._ds.neighbors(*arguments, **options)
+
+    def umap(self, *arguments: Any, **options: Any) -> np.ndarray:
+        """As `Dataset.umap`: of the cells that have neighbours."""
+        return self._ds.umap(*arguments, **options)
+
+    def leiden(self, *arguments: Any, **options: Any) -> pd.Series:
+        """As `Dataset.leiden`: of the cells that have neighbours."""
+        return self._ds.leiden(*arguments, **options)
+
     def save(self, name: str, *, replace: bool = False) -> View:
-        """Keeps it under a name, with its filters and masks: ``ds.view(name)`` gives it again. Gives the view itself.
+        """Keeps it under a name in the data set, with its filters and masks, as a new version: ``ds.view(name)`` gives
+        it again, also in another process. Gives the view itself. When cells are appended, views are dropped.
 
         Raises
         ------
@@ -435,18 +468,18 @@ def _of_cells(ds: Dataset, part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 # ---- kept views
 
-#: Views by fleet, data set with its generation, and name.
-_KEPT: WeakKeyDictionary[Fleet, dict[tuple[str, int], dict[str, dict[str, Any]]]] = WeakKeyDictionary()
-
 
 def _kept(ds: Dataset) -> dict[str, dict[str, Any]]:
     """The records of the views that are kept with a data set, by name."""
-    return _KEPT.get(ds.fleet, {}).get((ds.name, ds._generation), {})
+    found: dict[str, dict[str, Any]] = ds._kept.get("views", {})
+    return found
 
 
 def _keep(ds: Dataset, name: str, record: dict[str, Any]) -> None:
-    """Keeps the record of a view under a name: while the fleet is open, and for this generation of the data set."""
-    _KEPT.setdefault(ds.fleet, {}).setdefault((ds.name, ds._generation), {})[name] = record
+    """Keeps the record of a view under a name, as a new version of the data set."""
+    from . import _versions
+
+    _versions.put(ds, views={name: record}, action="save_view", params={"name": name})
 
 
 def _record(view: View) -> dict[str, Any]:

@@ -85,10 +85,41 @@ def test_drives_group_by_the_new_clusters(blood) -> None:
     assert res.groups == list(blood["blood/pbmc3k"].obs["leiden"].cat.categories)
 
 
+def test_filtered_view_clusters_its_cells_alone(tmp_path: Path) -> None:
+    adata = ad.read_h5ad(PBMC3K)
+    with msgexpress.open(tmp_path / "fleet", drives=2) as db:
+        view = db.ingest(PBMC3K, "blood/pbmc3k").filter_cells(min_genes=800).filter_genes(min_cells=10).normalize()
+        view.highly_variable_genes(800)
+        view.pca(20)
+        view.neighbors()
+        view.leiden()
+        view.umap()
+        view.save("deep")
+        chosen = view.cells
+    sc.pp.filter_cells(adata, min_genes=800)
+    sc.pp.filter_genes(adata, min_cells=10)
+    sc.pp.normalize_total(adata, target_sum=1e4)
+    sc.pp.log1p(adata)
+    sc.pp.highly_variable_genes(adata, n_top_genes=800)
+    sc.pp.pca(adata, n_comps=20, svd_solver="arpack")
+    sc.pp.neighbors(adata)
+    sc.tl.leiden(adata)
+    with msgexpress.open(tmp_path / "fleet") as db:
+        ds = db["blood/pbmc3k"]
+        assert list(ds.var_names[ds.var["highly_variable"]]) == list(adata.var_names[adata.var["highly_variable"]])
+        assert list(ds.view("deep").obs_names) == list(adata.obs_names)
+        assert adjusted_rand_score(ds.obs["leiden"][chosen], adata.obs["leiden"]) >= 0.95
+        assert ds.obs["leiden"][~chosen].isna().all()
+        whole = ds.to_anndata()
+        assert np.isnan(whole.obsm["X_pca"][~chosen]).all() and np.isfinite(whole.obsm["X_umap"][chosen]).all()
+        assert [*ds.history["action"]] == ["ingest", "highly_variable_genes", "pca", "neighbors", "leiden", "umap", "save_view"]
+
+
 def test_steps_out_of_order_say_what_comes_first(tmp_path: Path) -> None:
     with msgexpress.open(tmp_path / "fleet", drives=2) as db:
         ds = db.ingest(ad.AnnData(np.eye(20, dtype=np.float32)), "t/x")
-        for step, match in ((ds.neighbors, "call pca first"), (ds.umap, "call neighbors first"), (ds.leiden, "call neighbors first")):
+        steps = ((ds.neighbors, "call pca first"), (ds.umap, "call neighbors first"), (ds.leiden, "call neighbors first"))
+        for step, match in steps:
             with pytest.raises(NotFoundError, match=match):
                 step()
         with pytest.raises(InvalidError, match="resolution is 0"):
