@@ -13,7 +13,7 @@ from skytether import InvalidError
 
 from . import _features, _history, _open, _progress, _several, _shell
 from ._names import naming
-from ._source import Encoding, Layers, Matrix, Source, labels, push_compressed
+from ._source import Encoding, Matrix, Source, labels, push_compressed
 from ._stream import Stream
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-import numpy as np
 
 from skytether import InvalidError, NotFoundError
 

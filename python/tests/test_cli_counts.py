@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import anndata as ad
-import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp

@@ -9,7 +9,6 @@ the table here has three times as many.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import polars as pl

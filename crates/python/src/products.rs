@@ -154,8 +154,8 @@ fn table(values: ArrayRef) -> PyResult<PyTable> {
 #[pymethods]
 impl PyProducts {
     /// `genes` and `cells` are the chosen ones (uint32, in the order of the result). `totals` has one for each cell of
-    /// the matrix (float32), where the transform needs them. `bounds` has the least and the largest value of each chosen
-    /// gene (float64, row by row).
+    /// the matrix (float32), where the transform needs them. `bounds` has the least and the largest value of each
+    /// chosen gene (float64, row by row).
     #[new]
     #[pyo3(signature = (genes, cells, transform = None, totals = None, bounds = None))]
     fn new(

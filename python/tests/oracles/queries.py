@@ -166,7 +166,7 @@ class Queries(Calls):
                 calls.append(made)
         over = Scope([*by, *[made for made in calls if "loose" not in n.tags(made)]], rows=scope.rows, subqueries=False, unique=None if how else tuple(by) or None)
         if how:
-            calls.append(E("int", f"grouping({{0}})", (self.random.choice(by),), size=1, width=32))
+            calls.append(E("int", "grouping({0})", (self.random.choice(by),), size=1, width=32))
         having = self.condition(over, 1) if over.columns and self.random.random() < 0.25 else None
         if kinds:
             items = []

@@ -4,7 +4,6 @@ Everything follows from a seed and the session's number; `Tally` adds up session
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections import Counter
