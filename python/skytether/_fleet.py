@@ -50,6 +50,7 @@ def open(  # noqa: A001 - the name users expect
     slice_rows: int | None = None,
     nodes: int | None = None,
     hosts: int | None = None,
+    kept_per_drive: int | None = None,
 ) -> Fleet:
     """Opens the embedded fleet in directory `path`, and makes it where there is none.
 
@@ -88,6 +89,9 @@ def open(  # noqa: A001 - the name users expect
         fleet leave it out, or give its number.
     hosts
         The former name of `nodes`.
+    kept_per_drive
+        Bytes of each drive's store that results may take which the drive keeps: those of tests of whole matrices, so
+        that further contrasts of the same groups need not read the matrix (default 64 MiB). 0 keeps none.
 
     Raises
     ------
@@ -107,7 +111,7 @@ def open(  # noqa: A001 - the name users expect
         )
     nodes = either_name("nodes", nodes, "hosts", hosts)
     _lending.make_way(os.fspath(path))
-    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows, nodes=nodes))
+    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows, nodes=nodes, kept_per_drive=kept_per_drive))
     _opened[os.path.realpath(path)] = fleet
     return fleet
 

@@ -58,6 +58,7 @@ class Fleet:
         slice_rows: int | None,
         threads: int | None = None,
         nodes: int | None = None,
+        kept_per_drive: int | None = None,
     ) -> Fleet: ...
     @staticmethod
     def connect(url: str, token: str | None = None, tls_ca: str | None = None) -> Fleet: ...

@@ -143,3 +143,12 @@ def test_receipts_of_other_queries_are_not_cached(tmp_path: Path) -> None:
             result = fleet.sql("SELECT k, sum(v) FROM t.data GROUP BY k")
             result.to_arrow()
             assert all(drive["cached"] is False for drive in result.receipt.to_dict()["drives"])
+
+
+@pytest.mark.filterwarnings("ignore:.*holds counts")
+def test_fleet_without_room_for_results_keeps_none(tmp_path: Path) -> None:
+    with msgexpress.open(tmp_path / "fleet", drives=2, kept_per_drive=0) as db:
+        ds = db.ingest(made(1), "t/x")
+        for _ in range(4):
+            assert not is_cached(ranked(ds))
+            time.sleep(0.05)

@@ -180,7 +180,8 @@ pub(crate) fn calibrate(py: Python<'_>, profile: String, dir: Option<PathBuf>, s
 impl PyFleet {
     /// Opens an embedded fleet; creates it if `create` is set.
     #[staticmethod]
-    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None, nodes = None))]
+    #[pyo3(signature = (path, drives, redundancy, profile, create, memory_per_drive, memory_limit, spill_limit, slice_rows, threads = None, nodes = None,
+        kept_per_drive = None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side passes its keywords one by one")]
     fn open(
         py: Python<'_>,
@@ -195,13 +196,14 @@ impl PyFleet {
         slice_rows: Option<u64>,
         threads: Option<usize>,
         nodes: Option<usize>,
+        kept_per_drive: Option<u64>,
     ) -> PyResult<Self> {
         let profile = match profile {
             Given::Every(all) => Profiles::Every(all),
             Given::Each(each) => Profiles::Each(each),
             Given::Some(some) => Profiles::Some(some),
         };
-        let options = OpenOptions { drives, redundancy, nodes, profile, create, memory_per_drive };
+        let options = OpenOptions { drives, redundancy, nodes, profile, create, memory_per_drive, kept_per_drive };
         let mut host = HostOptions::default();
         host.memory_limit = memory_limit.unwrap_or(host.memory_limit);
         host.spill_limit = spill_limit.unwrap_or(host.spill_limit);

@@ -47,11 +47,13 @@ pub struct OpenOptions {
     /// Limit of bytes of each drive's engine; by default the memory of its device profile, or 512 MiB without one. No
     /// drive uses more than its profile has.
     pub memory_per_drive: Option<u64>,
+    /// Bytes of each drive's store that kept results may take ([`DriveOptions::kept_bytes`]); `None`: as by default.
+    pub kept_per_drive: Option<u64>,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { drives: None, redundancy: "none".into(), nodes: None, profile: Profiles::default(), create: true, memory_per_drive: None }
+        Self { drives: None, redundancy: "none".into(), nodes: None, profile: Profiles::default(), create: true, memory_per_drive: None, kept_per_drive: None }
     }
 }
 
@@ -371,7 +373,10 @@ fn open_drives(path: &Path, options: &OpenOptions, scheme: Scheme) -> Result<Ope
     let lock = Lock::take(path)?;
     // Only under the lock: another process may have created it just before.
     let known = if file.try_exists().map_err(|e| Error::io("look for", &file, e))? { Some(read(&file)?) } else { None };
-    let like = |device| DriveOptions::like(device, options.memory_per_drive);
+    let like = |device| {
+        let usual = DriveOptions::like(device, options.memory_per_drive);
+        DriveOptions { kept_bytes: options.kept_per_drive.unwrap_or(usual.kept_bytes), ..usual }
+    };
     let new = known.is_none();
     let mut missing = Vec::new();
     let mut used = Vec::new();

@@ -46,6 +46,9 @@ pub(crate) struct DriveServe {
     /// Memory that queries may use on this drive, in MiB (default: what its profile says, at most; 512 without one).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..))]
     memory: Option<u64>,
+    /// Disk that results may take which the drive keeps to answer the same test again, in MiB; 0 keeps none.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    kept: u64,
 }
 
 /// Parses a load, which is 1 at least.
@@ -65,7 +68,8 @@ pub(crate) async fn run(command: DriveCommand) -> Result<(), Failure> {
 
 async fn serve(args: DriveServe) -> Result<(), Failure> {
     let label = args.name.clone().unwrap_or_else(|| args.data.file_name().map_or_else(|| "drive".into(), |n| n.to_string_lossy().into_owned()));
-    let options = DriveOptions { max_load: args.max_load, ..DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20)) };
+    let options =
+        DriveOptions { max_load: args.max_load, kept_bytes: args.kept << 20, ..DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20)) };
     // First, so that a port that is taken leaves no new drive behind.
     let doors = doors::of_drives();
     let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
