@@ -133,7 +133,7 @@ def test_the_transform_is_never_chosen_in_silence(ds, tmp_path, adata):
     again = type(ds)(ds.fleet, ds.name).normalize(500)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        remembered = again.highly_variable_genes(50)
+        remembered = again.highly_variable_genes(50, keep=False)
     assert remembered.attrs["transform"] == "Normalize(target_sum=500.0)"
     assert remembered.equals(ds.highly_variable_genes(50, transform=msgexpress.Normalize(500)))
     with msgexpress.open(tmp_path / "fleet", drives=2) as db:
@@ -158,6 +158,19 @@ def test_genes_of_a_layer_and_of_a_view(tmp_path, adata):
         assert_same(view.highly_variable_genes(50, "seurat_v3", "batch", layer="counts"), scanpys(raw, n_top_genes=50, flavor="seurat_v3", batch_key="batch"))
         assert_same(view.highly_variable_genes(50, "cell_ranger", transform=None), scanpys(part, n_top_genes=50, flavor="cell_ranger"))
         assert_same(view.highly_variable_genes(50, layer="counts", transform="log1p_cp10k"), scanpys(logs(raw), n_top_genes=50))
+
+
+def test_what_is_selected_is_kept_in_var(tmp_path, adata):
+    with msgexpress.open(tmp_path / "fleet", drives=2) as db:
+        ds = db.ingest(adata, "t/x")
+        found = ds.highly_variable_genes(50, transform="log1p_cp10k", keep=False)
+        assert "highly_variable" not in ds.var
+        ds.filter_genes(mask=np.arange(GENES) != 3).highly_variable_genes(50, transform="log1p_cp10k")
+        assert ds.var["highly_variable"].sum() == 50 and not ds.var["highly_variable"].iloc[3] and np.isnan(ds.var["means"].iloc[3])
+        ds.highly_variable_genes(50, transform="log1p_cp10k")
+        assert list(db["t/x"].var["highly_variable"]) == list(found["highly_variable"])
+        np.testing.assert_allclose(db["t/x"].var["dispersions_norm"], found["dispersions_norm"])
+        assert db["t/x"].to_anndata().uns["hvg"] == {"flavor": "seurat"}
 
 
 def test_what_selects_no_genes_is_refused(ds, monkeypatch):
