@@ -49,6 +49,7 @@ pub(crate) fn tickets() -> Vec<Vec<u8>> {
         filters: BTreeMap::from([("k0".into(), Bytes::from_static(b"one")), ("k1".into(), Bytes::from_static(b"another"))]),
         tables: BTreeMap::from([("__shipped_0".into(), Bytes::from_static(b"rows"))]),
         batch_rows: 77,
+        keep: true,
     };
     let native = SubPlan { program: Program::Native { name: "count".into(), arguments: Bytes::from_static(b"{}") }, ..plan.clone() };
     [plan, native].iter().filter_map(|plan| frames::encode_ticket(plan).ok()).map(|ticket| ticket.to_vec()).collect()
