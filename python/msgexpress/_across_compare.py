@@ -19,7 +19,7 @@ from ._across_sql import Filter, columns_of, values_of
 from ._arguments import check_n_genes, chosen_method
 from ._dataset import Dataset
 from ._rank import RankResult
-from ._testing import CORRECTIONS, METHODS, _check
+from ._testing import CORRECTIONS, T_TESTS, _check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def compare(
     progress: Any,
 ) -> CompareResult:
     """See `MsgExpress.compare`."""
-    method = chosen_method(method, METHODS)
+    method = chosen_method(method, T_TESTS)
     _check(corr_method, CORRECTIONS, "corr_method")
     check_n_genes(n_genes)
     _check_filter(min_pct, "min_pct", "a share of cells, 0 to 1", 1.0)

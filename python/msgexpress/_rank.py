@@ -75,7 +75,7 @@ class RankResult(RankPlots):
         # A batch per group, all of them with every gene.
         self._ranked: dict[str, pa.RecordBatch] = {batch.column("group")[0].as_py(): batch for batch in table.to_batches()}
         #: Columns of tables: a regression has scores only.
-        self._labels = [label for label in _COLUMNS if label in table.column_names]
+        self._labels = [label for label in _COLUMNS if label == "names" or label in table.column_names]
         #: By group where genes are left out: places in its batch, and which of them are shown.
         self._picked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         known = {g: i for i, g in enumerate(order or [])}

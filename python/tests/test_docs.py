@@ -57,6 +57,10 @@ def test_examples_for_biologists_run_after_the_readme(place: Path, capsys: pytes
         run_the_examples(document, place, capsys)
 
 
+def test_examples_for_users_of_scanpy_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_the_examples("docs/from-scanpy.md", place, capsys)
+
+
 def run_the_examples(document: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     ran = {"python": 0, "sh": 0}

@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Instant;
 
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::FutureExt;
@@ -74,10 +75,11 @@ pub(crate) struct SubstraitExecutor {
 impl SubstraitExecutor {
     /// The identity of the result of `plan`, if it is worth keeping; and that result, if it was kept.
     async fn kept(&self, plan: &SubPlan, processor: Option<Arc<Processor>>) -> Result<(Option<Identity>, Option<DeliveryStream>)> {
+        let started = Instant::now();
         let Some(of) = Identity::of(plan)? else { return Ok((None, None)) };
         let (kept, key) = (Arc::clone(&self.kept), of.clone());
         let found = blocking_on(processor, move || Ok(kept.find(&key))).await?;
-        let found = found.map(|(found, bytes)| delivery(self.engine.name(), plan.bytes(), found, bytes));
+        let found = found.map(|(found, bytes)| delivery(self.engine.name(), plan.bytes(), found, bytes, started));
         Ok((Some(of), found))
     }
 }

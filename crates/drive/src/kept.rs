@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -179,8 +180,20 @@ impl KeptResults {
             gone
         };
         batch.extend(deletes(gone.into_iter().filter(|old| *old != key).collect()));
-        batch.push(Op::Put { key, value, expect: Expect::Any });
-        self.store.apply(batch).map(drop).inspect_err(|_| drop(self.state.lock().remove(&id)))
+        batch.push(Op::Put { key: key.clone(), value, expect: Expect::Any });
+        let written = self.store.apply(batch);
+        let listed = {
+            let mut state = self.state.lock();
+            if written.is_err() {
+                state.remove(&id);
+            }
+            state.all.contains_key(&id)
+        };
+        // It may have been dropped before it was written; or another run of the same sub-plan has written it.
+        if !listed {
+            self.delete(vec![key]);
+        }
+        written.map(drop)
     }
 
     /// The store was changed by `batch`: what was made from partitions that are gone is deleted. Blocks.
@@ -243,7 +256,7 @@ impl KeptResults {
 }
 
 /// A kept result as the delivery of a sub-plan.
-pub(crate) fn delivery(cse: &str, received: usize, kept: Kept, bytes_read: u64) -> DeliveryStream {
+pub(crate) fn delivery(cse: &str, received: usize, kept: Kept, bytes_read: u64, started: Instant) -> DeliveryStream {
     let rows: usize = kept.batches.iter().map(RecordBatch::num_rows).sum();
     let annotation = Annotation {
         cse: cse.to_owned(),
@@ -255,6 +268,7 @@ pub(crate) fn delivery(cse: &str, received: usize, kept: Kept, bytes_read: u64) 
         bytes_read,
         bytes_received: received as u64,
         bytes_sent: kept.batches.iter().map(batch_bytes).sum(),
+        seconds: started.elapsed().as_secs_f64(),
         cached: true,
         ..Annotation::default()
     };

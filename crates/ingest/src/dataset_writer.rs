@@ -163,6 +163,13 @@ impl DatasetWriter {
             if old.generation != from && old.written() != from {
                 return Err(lost_update(&name));
             }
+            // Tables that lie everywhere would be written to the drives that are up, and those that are kept would need
+            // them on the others.
+            if let Some(lost) = old.tables.values().flat_map(|table| &table.partitions).find_map(|partition| lost(&catalog, &name, &partition.drive)) {
+                return Err(Error::unavailable(format!(
+                    "{name} gets no new version while {lost} is lost, which holds a part that stays as it is: bring it back, or `skytether repair` it"
+                )));
+            }
             let mut writer = Self::begin(catalog, slices, name, old.kind, true, generation).await?;
             // It may have been replaced since.
             if writer.replaced != Some(old.written()) {
@@ -657,4 +664,13 @@ fn conform(name: &DatasetName, table: &str, schema: &SchemaRef, batch: RecordBat
 
 fn columns(schema: &SchemaRef) -> String {
     schema.fields().iter().take(20).map(|f| format!("{} {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ")
+}
+
+/// The name of a drive that is not up.
+fn lost(catalog: &Catalog, of: &DatasetName, drive: &Uuid) -> Option<String> {
+    match catalog.drive(drive, of) {
+        Ok(at) if !catalog.health().is_down(at) => None,
+        Ok(at) => Some(catalog.drives()[at].info().name.clone()),
+        Err(_) => Some(drive.to_string()),
+    }
 }

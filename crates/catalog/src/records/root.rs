@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Detail, Error, Generation, Key, PartitionName, Result};
+use skytether_device::kept::KEPT;
 use skytether_index::INDEX;
 use skytether_partitioning::{self as partition, ByKey, Key as PartitionKey, Placement};
 use uuid::Uuid;
@@ -308,10 +309,10 @@ impl TableRecord {
     }
 }
 
-/// The table that a partition belongs to, where it holds parities or an index of one.
+/// The table that a partition belongs to, where it holds parities, an index or a kept result of one.
 fn owner(table: &str) -> &str {
     let of_parity = [PARITY, INNER_PARITY].iter().find_map(|prefix| table.strip_prefix(*prefix));
-    let of_index = || table.strip_prefix(INDEX).and_then(|rest| rest.split_once('/')).map(|(_, table)| table);
+    let of_index = || [INDEX, KEPT].iter().find_map(|prefix| table.strip_prefix(*prefix)).and_then(|rest| rest.split_once('/')).map(|(_, table)| table);
     of_parity.or_else(of_index).unwrap_or(table)
 }
 
