@@ -8,6 +8,7 @@ import numpy as np
 
 from skytether import InvalidError, NotFoundError
 
+from ._arguments import chosen_layer
 from ._plotting import Plotting
 from ._testing import _REQUIRED, _say_transform
 from ._transforms import check_transform, said
@@ -82,7 +83,7 @@ class Analysis(Plotting):
         """
         from . import _pca, _progress
 
-        transform = self._which_transform(transform, layer)
+        transform = self._which_transform(transform, layer, use_raw)
         params = {"n_comps": n_comps, "zero_center": bool(zero_center), "transform": said(transform), "layer": layer, "scale": bool(scale), "max_value": max_value}
         with _progress.reporter(progress, f"components of {self.name}") as report:
             found = _pca.pca(
@@ -152,6 +153,8 @@ class Analysis(Plotting):
         about, graph = self._graph(neighbors_key)
         params = about["params"]
         x, cells = self._representation(str(params.get("use_rep", "X_pca")), params.get("n_pcs"))
+        if not np.array_equal(cells, np.flatnonzero(np.diff(graph.indptr))):
+            raise InvalidError(f"the components of {self.name} were made again, of other cells than {neighbors_key!r}: call neighbors again")
         layout, curve = _clusters.umap(x, graph[cells][:, cells], n_components, min_dist, spread, seed, str(params.get("metric", "euclidean")))
         layout = _whole(layout, cells, self.n_obs)
         name = "X_umap" if key_added is None else key_added
@@ -183,8 +186,10 @@ class Analysis(Plotting):
 
         from . import _clusters
 
-        if not resolution > 0:
+        if not _is_number(resolution) or not resolution > 0:
             raise InvalidError(f"resolution is {resolution!r}: a positive number; larger ones give more clusters")
+        if not isinstance(n_iterations, (int, np.integer)) or isinstance(n_iterations, bool) or n_iterations == 0:
+            raise InvalidError(f"n_iterations is {n_iterations!r}: a whole number, or -1 until nothing changes")
         _, graph = self._graph(neighbors_key)
         # Cells without neighbours had no part in the components.
         cells = np.flatnonzero(np.diff(graph.indptr))
@@ -200,7 +205,8 @@ class Analysis(Plotting):
 
     # ---- inside
 
-    def _which_transform(self, transform: Any, layer: str | None) -> Any:
+    def _which_transform(self, transform: Any, layer: str | None, use_raw: bool | None) -> Any:
+        layer = chosen_layer(layer, use_raw, self._origins, self.name)
         transform = self._remembered(transform, layer)
         if transform is _REQUIRED:
             raise InvalidError(_say_transform(self._what_values(layer)))
@@ -214,15 +220,14 @@ class Analysis(Plotting):
         _versions.put(self, action=action, params=params, **parts)
 
     def _keep_pca(self, found: PCA, key_added: str | None, layer: str | None, use_raw: bool | None) -> None:
-        from ._arguments import chosen_layer
-
         obsm, varm, uns = ("X_pca", "PCs", "pca") if key_added is None else (key_added, key_added, key_added)
         about = {"variance": found.variance, "variance_ratio": found.variance_ratio, "params": {k: v for k, v in found.params.items() if v is not None}}
         embedding = _whole(found.embedding, found.cell_numbers, self.n_obs)
         parts: dict[str, Any] = {"obsm": {obsm: embedding}, "uns": {uns: about}}
         matrix = self._matrix(chosen_layer(layer, use_raw, self._origins, self.name))
-        if len(self._names(matrix)) == self._shell.n_vars and self._kept["matrices"][matrix]["origin"] != "raw/X":
-            loadings = np.zeros((self._shell.n_vars, found.loadings.shape[1]))
+        # Those of the genes of `var` alone have a place in AnnData.
+        if matrix == "x" or matrix.startswith("layer_") and not self._swapped:
+            loadings = np.zeros((self.n_vars, found.loadings.shape[1]))
             loadings[found.gene_numbers] = found.loadings
             parts["varm"] = {varm: loadings}
         self._keep("pca", found.params, **parts)
@@ -233,9 +238,14 @@ class Analysis(Plotting):
         if use_rep not in found:
             more = ": call pca first" if use_rep == "X_pca" else f": it has {', '.join(map(repr, found)) or 'none'}"
             raise NotFoundError(f"obsm of {self.name} has no {use_rep!r}{more}")
-        x = np.asarray(found[use_rep], np.float32)
+        try:
+            x = np.asarray(found[use_rep], np.float32)
+        except (TypeError, ValueError) as e:
+            raise InvalidError(f"obsm[{use_rep!r}] of {self.name} holds no numbers: choose another array with use_rep=") from e
+        if x.ndim != 2 or not x.shape[1]:
+            raise InvalidError(f"obsm[{use_rep!r}] of {self.name} is no array of cells by components: choose another one with use_rep=")
         if n_pcs is not None:
-            if not 1 <= n_pcs <= x.shape[1]:
+            if not isinstance(n_pcs, (int, np.integer)) or isinstance(n_pcs, bool) or not 1 <= n_pcs <= x.shape[1]:
                 raise InvalidError(f"n_pcs is {n_pcs!r}: {use_rep!r} of {self.name} has {x.shape[1]} components")
             x = x[:, :n_pcs]
         cells = np.flatnonzero(np.isfinite(x).all(axis=1))
@@ -244,9 +254,13 @@ class Analysis(Plotting):
     def _graph(self, key: str) -> tuple[Any, Any]:
         """What `neighbors` kept under this name: its notes, and the weights."""
         uns = self._shell.uns
-        if key not in uns or uns[key].get("connectivities_key") not in self._shell.obsp:
+        if key not in uns or not hasattr(uns[key], "get") or uns[key].get("connectivities_key") not in self._shell.obsp:
             raise NotFoundError(f"{self.name} has no graph {key!r} of neighbours: call neighbors first")
         return uns[key], self._shell.obsp[uns[key]["connectivities_key"]].tocsr()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def _whole(rows: np.ndarray, cells: np.ndarray, n: int) -> np.ndarray:

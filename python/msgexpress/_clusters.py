@@ -47,14 +47,14 @@ def neighbors(x: np.ndarray, n_neighbors: int, metric: str, seed: int) -> tuple[
     n = len(x)
     if not isinstance(n_neighbors, (int, np.integer)) or isinstance(n_neighbors, bool) or not 2 <= n_neighbors < n:
         raise InvalidError(f"n_neighbors is {n_neighbors!r}: a whole number from 2 to {n - 1:,}, as there are {n:,} cells")
-    if n < EXACT:
-        found = _imported("sklearn.neighbors", "neighbors").NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(x)
-        distances, indices = found.kneighbors(x)
-    else:
-        index = _imported("pynndescent", "neighbors of many cells").NNDescent(
-            x, n_neighbors=n_neighbors, metric=metric, random_state=seed, n_trees=min(64, 5 + round(n**0.5 / 20)), n_iters=max(5, round(np.log2(n)))
-        )
-        indices, distances = index.neighbor_graph
+    if not isinstance(metric, str):
+        raise InvalidError(f"metric is {metric!r}: the name of a distance, such as 'euclidean' or 'cosine'")
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
+        raise InvalidError(f"seed is {seed!r}: a whole number from 0 to {(1 << 32) - 1}")
+    try:
+        indices, distances = _nearest(x, n_neighbors, metric, seed)
+    except ValueError as e:
+        raise InvalidError(f"no neighbours by metric {metric!r}: {e}") from e
     indices, distances = _itself_first(indices.astype(np.int64), distances.astype(np.float32))
     graph = _imported("umap.umap_", "neighbors").fuzzy_simplicial_set(
         scipy.sparse.coo_matrix((n, 1)), n_neighbors, None, None, knn_indices=indices, knn_dists=distances, set_op_mix_ratio=1.0, local_connectivity=1.0
@@ -64,6 +64,20 @@ def neighbors(x: np.ndarray, n_neighbors: int, metric: str, seed: int) -> tuple[
     )
     others.sort_indices()
     return others, graph.tocsr()
+
+
+def _nearest(x: np.ndarray, n_neighbors: int, metric: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the nearest cells and their distances, cells by neighbours."""
+    n = len(x)
+    if n < EXACT:
+        found = _imported("sklearn.neighbors", "neighbors").NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(x)
+        distances, indices = found.kneighbors(x)
+    else:
+        index = _imported("pynndescent", "neighbors of many cells").NNDescent(
+            x, n_neighbors=n_neighbors, metric=metric, random_state=seed, n_trees=min(64, 5 + round(n**0.5 / 20)), n_iters=max(5, round(np.log2(n)))
+        )
+        indices, distances = index.neighbor_graph
+    return indices, distances
 
 
 def _itself_first(indices: np.ndarray, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,6 +94,8 @@ def _itself_first(indices: np.ndarray, distances: np.ndarray) -> tuple[np.ndarra
 
 def umap(x: np.ndarray, graph: Any, n_components: int, min_dist: float, spread: float, seed: int, metric: str) -> tuple[np.ndarray, dict[str, float]]:
     """The layout of the graph in `n_components` dimensions (float32), and the curve's parameters a and b."""
+    if not isinstance(n_components, (int, np.integer)) or isinstance(n_components, bool) or not 1 <= n_components < graph.shape[0] - 1:
+        raise InvalidError(f"n_components is {n_components!r}: a whole number from 1, below the number of cells ({graph.shape[0]:,})")
     library = _imported("umap.umap_", "umap")
     random = _imported("sklearn.utils", "umap").check_random_state(seed)
     a, b = library.find_ab_params(spread, min_dist)

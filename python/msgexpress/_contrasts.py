@@ -15,6 +15,7 @@ from ._testing import _OF_COUNTS, _REQUIRED, CORRECTIONS, T_TESTS, Testing, _che
 from ._transforms import check_transform
 
 if TYPE_CHECKING:
+    from ._transforms import Transform
     import anndata
 
 
@@ -27,7 +28,7 @@ class Contrasts(Testing):
         groups: Literal["all"] | Iterable[str] = "all",
         *,
         method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         n_genes: int | None = None,
         layer: str | None = None,

@@ -160,7 +160,7 @@ def pca(
         raise InvalidError(f"n_comps is {n_comps!r}: a whole number from 1 to {most_comps:,}, as there are {n:,} cells and {m:,} genes")
     if min(n, m) > MOST:
         raise InvalidError(f"principal components of {m:,} genes and {n:,} cells are too large: choose at most {MOST:,} genes (genes=), for example highly variable ones")
-    if max_value is not None and (not scale or not max_value > 0):
+    if max_value is not None and (not scale or not isinstance(max_value, (int, float, np.integer, np.floating)) or not max_value > 0):
         raise InvalidError("max_value= is for scale=True, and positive" if not scale else f"max_value is {max_value!r}: a positive number of standard deviations")
     asked = _Asked(ds, matrix, numbers, part, transform, None, progress)
     with ds._unchanged():
@@ -251,6 +251,25 @@ def _signs(loadings: np.ndarray) -> np.ndarray:
     return np.where(largest < 0, -1.0, 1.0)
 
 
+def _check_precision(asked: _Asked, squares: np.ndarray, centred: np.ndarray) -> None:
+    """Refuses genes whose values are a thousand times as large as their deviation: values count as float32, so that
+    components would be off in the fourth digit. A gene that does not vary has no part in them, whatever its values.
+
+    Raises
+    ------
+    InvalidError
+        There is such a gene.
+    """
+    share = np.divide(centred, squares, out=np.ones_like(squares), where=squares > 0)
+    wrong = np.flatnonzero((share < 1e-6) & (share > 1e-13))
+    if len(wrong):
+        gene = str(asked.ds._names(asked.matrix)[asked.genes[wrong[0]]])
+        raise InvalidError(
+            f"{asked.ds.name}: the values of gene {gene!r} are more than 1,000 times as large as they vary, and components need them in more digits than float32 has: "
+            "store differences from a mean, or leave such genes out"
+        )
+
+
 def _by_genes(
     asked: _Asked, ranges: list[tuple[int, int]], k: int, zero_center: bool, scale: bool, deviations: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -266,6 +285,7 @@ def _by_genes(
     made, sums = products.gram()
     gram, mean = _column(made).reshape(m, m).copy(), _column(sums) / n
     diagonal = np.maximum(np.diag(gram) - n * mean**2, 0.0)
+    _check_precision(asked, np.diag(gram), diagonal)
     by = np.ones(m)
     if scale:
         by = np.sqrt(diagonal / (n - 1)) if deviations is None else deviations
@@ -318,7 +338,10 @@ def _by_cells(
     values, vectors = _largest(centred if zero_center else gram, k)
     lengths = np.sqrt(values)
     embedding = vectors * lengths
-    inverse = np.divide(1.0, lengths, out=np.zeros(k), where=lengths > 0)
+    # Cells that depend on others leave eigenvalues that are only rounding: their components are nothing.
+    real = values > n * np.finfo(np.float64).eps * values[0]
+    embedding[:, ~real] = 0
+    inverse = np.divide(1.0, lengths, out=np.zeros(k), where=real)
     # The mean of the genes falls away: a centred component's cells add up to zero.
     loadings = _column(products.project(np.ascontiguousarray(vectors * inverse).ravel(), np.zeros(k))).reshape(-1, k).astype(np.float64)
     signs = _signs(loadings)

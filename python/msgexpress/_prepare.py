@@ -147,6 +147,13 @@ class Preparing:
         raise NotImplementedError
 
 
+#: What `highly_variable_genes` keeps in `var`, as scanpy calls it.
+_VARIABLE = (
+    *("highly_variable", "highly_variable_rank", "highly_variable_nbatches", "highly_variable_intersection"),
+    *("means", "dispersions", "dispersions_norm", "variances", "variances_norm"),
+)
+
+
 def _keep_variable(ds: Any, part: Part, layer: str | None, flavor: str, found: pd.DataFrame) -> None:
     """Keeps the frame of highly variable genes in `var`, if it is about the genes of `var`."""
     import numpy as np
@@ -158,7 +165,8 @@ def _keep_variable(ds: Any, part: Part, layer: str | None, flavor: str, found: p
     if kept["shape"][1] != len(ds._genes) or (kept["origin"] == "raw/X") != ds._swapped:
         return
     at = np.arange(len(ds._genes)) if part.genes is None else np.flatnonzero(part.genes)
-    columns = {}
+    # Columns of a call before, with other arguments, say nothing of this one.
+    columns: dict[str, Any] = {name: None for name in _VARIABLE if name in ds._genes.columns}
     for name, values in found.items():
         if pd.api.types.is_bool_dtype(values):
             whole: Any = np.zeros(len(ds._genes), bool)

@@ -134,6 +134,9 @@ class Stored:
         for name in {*self.__dict__} - {"fleet"}:
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
+        # What views remember of the matrices (`_view`).
+        for name in ("_settled_transforms", "_counted_cells"):
+            self.__dict__.pop(name, None)
         self._read_record(self.name)
 
     def _check_generation(self) -> None:

@@ -398,7 +398,10 @@ class Testing(Naming):
     def _ids(self, matrix: str) -> tuple[str, np.ndarray] | None:
         """The var column with the ids of genes whose names repeat, and the ids; None where names are enough."""
         column = self._kept.get("gene_ids", {}).get(matrix)
-        return None if column is None else (column, self._var_column(matrix, column))
+        try:
+            return None if column is None else (column, self._var_column(matrix, column))
+        except NotFoundError:  # a version has dropped it
+            return None
 
     def _var_column(self, matrix: str, column: str) -> np.ndarray:
         """A var column of the genes of `matrix`, by number."""

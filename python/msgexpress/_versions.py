@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from skytether import InvalidError, NotFoundError
 
-from . import _elements, _history, _source, _tables
+from . import _history, _source, _tables
 from ._hints import instead
 from ._stored import Stored
 
@@ -213,6 +213,8 @@ class Change:
 
 
 def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -> dict[str, Any]:
+    from . import _elements
+
     what = ds.name
     with ds._unchanged():
         shell = ds._shell
@@ -231,12 +233,11 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
             kept = json.loads(json.dumps(ds._kept))
             if obs is not None:
                 table, kept["obs_in_sql"], kept["not_in_sql"]["obs"] = _tables.to_arrow(obs, "cell")
-                kept["categories"] = _tables.category_orders(obs)
+                kept["categories"], kept["ordered"] = _tables.category_orders(obs), _tables.ordered(obs)
                 writer.table("obs", "everywhere", table)
             if var is not None:
                 table, _, kept["not_in_sql"]["var"] = _tables.to_arrow(var, "gene")
                 writer.table("var", "everywhere", table)
-                kept["gene_ids"] = {matrix: column for matrix, column in kept.get("gene_ids", {}).items() if column in var.columns}
             if "uns" in change.mappings and "log1p" in change.mappings["uns"]:
                 from . import _h5ad
 
@@ -364,6 +365,8 @@ def _changed_frame(frame: pd.DataFrame, changes: Mapping[str, Any], what: str) -
             raise InvalidError(f"column {name!r} is of {values.ndim} dimensions: give one value for each row, or set obsm")
         values = values.array if isinstance(values, (pd.Series, pd.Index)) else values
         frame[name] = pd.Series(values, index=frame.index)
+        if frame[name].dtype == object and any(isinstance(value, bytes) for value in frame[name]):
+            raise InvalidError(f"column {name!r} holds bytes, which h5ad has no form for: make them text with .decode()")
     return frame
 
 

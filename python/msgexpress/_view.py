@@ -101,11 +101,18 @@ class View(Filtering):
     genes alone, as those of an AnnData that was filtered."""
 
     def __init__(self, ds: Dataset, part: Part, filters: tuple[str, ...], chosen: Chosen) -> None:
-        self._ds, self._part, self._chosen = ds, part, chosen
+        self._of, self._shape, self._part, self._chosen = ds, ds.shape, part, chosen
         #: The filters that made it, in order.
         self.filters = filters
 
     # ---- what it holds
+
+    @property
+    def _ds(self) -> Dataset:
+        """The data set. Versions do not move its cells and genes; cells that are appended may."""
+        if self._of.shape != self._shape:
+            raise ConflictError(f"{self._of.name} has got other cells or genes since this view was made: make it again")
+        return self._of
 
     @property
     def dataset(self) -> Dataset:
@@ -205,6 +212,8 @@ class View(Filtering):
         replace: bool = False,
     ) -> list[str]:
         """Writes its cells and genes as files: as `Dataset.export`."""
+        if layer is not None:
+            layer = self._layer(layer)
         return self._ds.export(path, format=format, genes=self._gene_numbers(genes), cells=self._cell_numbers(cells), layer=layer, replace=replace)
 
     def rank_genes_groups(
@@ -257,30 +266,32 @@ class View(Filtering):
     ) -> PCA:
         """Principal components of its cells, of highly variable genes among its own: as `Dataset.pca`. Kept in the data
         set, where other cells have missing values."""
-        layer = options.get("layer")
+        layer = self._layer(options.pop("layer", None), options.pop("use_raw", None))
         transform = self._settled(transform, layer)
         own = self._part.genes
-        if isinstance(genes, str) and genes == "highly_variable":
-            from . import _pca
+        if own is not None:
+            if isinstance(genes, str) and genes == "highly_variable":
+                from . import _pca
 
-            marked = _pca.highly_variable(self._ds, self._ds._matrix(layer))
-            genes = marked if own is None else marked & own
-        elif genes is None:
-            genes = own
-        else:
-            genes = np.arange(self._ds.n_vars)[self.genes][_select.positions(genes, self.var_names, "gene", self.var)]
-        return self._ds.pca(n_comps, genes, zero_center, seed, transform=transform, cells=self._part.cells, **options)
+                genes = _pca.highly_variable(self._ds, self._ds._matrix(layer)) & own
+            else:
+                genes = self._gene_numbers(genes)
+        return self._ds.pca(n_comps, genes, zero_center, seed, transform=transform, layer=layer, cells=self._mask_of(options.pop("cells", None)), **options)
 
     def neighbors(self, *arguments: Any, **options: Any) -> Any:
-        """As `Dataset.neighbors`: of the cells that have components."""
+        """As `Dataset.neighbors`, of its cells: their components must be there, and no others."""
+        use_rep = options.get("use_rep", "X_pca")
+        self._check_cells(self._ds._representation(use_rep, None)[1], f"obsm[{use_rep!r}]", "pca")
         return self._ds.neighbors(*arguments, **options)
 
     def umap(self, *arguments: Any, **options: Any) -> np.ndarray:
-        """As `Dataset.umap`: of the cells that have neighbours."""
+        """As `Dataset.umap`, of its cells: their neighbours must be there, and no others."""
+        self._check_graph(options)
         return self._ds.umap(*arguments, **options)
 
     def leiden(self, *arguments: Any, **options: Any) -> pd.Series:
-        """As `Dataset.leiden`: of the cells that have neighbours."""
+        """As `Dataset.leiden`, of its cells: their neighbours must be there, and no others."""
+        self._check_graph(options)
         return self._ds.leiden(*arguments, **options)
 
     def save(self, name: str, *, replace: bool = False) -> View:
@@ -302,6 +313,14 @@ class View(Filtering):
         return self
 
     # ---- inside
+
+    def _check_graph(self, options: dict[str, Any]) -> None:
+        key = options.get("neighbors_key", "neighbors")
+        self._check_cells(np.flatnonzero(np.diff(self._ds._graph(key)[1].indptr)), f"the graph {key!r}", "pca and neighbors")
+
+    def _check_cells(self, there: np.ndarray, what: str, first: str) -> None:
+        if not np.array_equal(there, np.flatnonzero(self.cells)):
+            raise InvalidError(f"{what} of {self.name} is of other cells than this view: call {first} of this view first")
 
     def _part_of(self) -> tuple[Any, Part]:
         return self._ds, self._part
@@ -328,10 +347,10 @@ class View(Filtering):
 
     def _gene_numbers(self, genes: Any) -> np.ndarray | None:
         numbers = self._part.numbers()
-        if genes is None:
-            return numbers
-        found = _select.positions(_among(genes, self.var_names), self.var_names, "gene", self.var)
-        return found if numbers is None else numbers[found]
+        # The data set knows the genes of each of its matrices; where some are chosen, it is always those of `var`.
+        if genes is None or numbers is None:
+            return numbers if genes is None else genes
+        return _chosen_genes(self, genes)
 
     def _mask_of(self, cells: Any) -> np.ndarray | None:
         """A mask over the data set of its cells, or of those that a selector means among them."""
@@ -412,6 +431,13 @@ def filtered_cells(of: Any, min_genes: Any, max_genes: Any, min_counts: Any, max
     return View(ds, Part(left, part.genes), (*view.filters, *_said(limits, mask)), view._chosen)
 
 
+def _chosen_genes(view: View, mask: Any) -> np.ndarray:
+    """The numbers of the genes of `var` that a mask, names or numbers mean among those of a view."""
+    found = _select.positions(_among(mask, view.var_names), view.var_names, "gene", view.var)
+    numbers = view._part.numbers()
+    return found if numbers is None else numbers[found]
+
+
 def filtered_genes(of: Any, min_cells: Any, max_cells: Any, min_counts: Any, max_counts: Any, mask: Any) -> View:
     """See `Filtering.filter_genes`."""
     limits = _limits({"min_cells": min_cells, "max_cells": max_cells, "min_counts": min_counts, "max_counts": max_counts}, mask)
@@ -420,7 +446,7 @@ def filtered_genes(of: Any, min_cells: Any, max_cells: Any, min_counts: Any, max
     left = view.genes
     if mask is not None:
         wanted = np.zeros(ds.n_vars, bool)
-        wanted[view._gene_numbers(mask)] = True
+        wanted[_chosen_genes(view, mask)] = True
         left &= wanted
     if limits:
         cells, counts = _sums.gene_counts(ds, "x", part)

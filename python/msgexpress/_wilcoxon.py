@@ -10,6 +10,7 @@ from ._filters import Filters
 from ._testing import _REQUIRED
 
 if TYPE_CHECKING:
+    from ._transforms import Transform
     from ._rank import RankResult
 
 
@@ -22,7 +23,7 @@ class Wilcoxon(Contrasts):
         b: Any,
         tie_correct: bool = False,
         *,
-        transform: Literal["log1p_cp10k"] | None = _REQUIRED,
+        transform: Transform = _REQUIRED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         n_genes: int | None = None,
         layer: str | None = None,

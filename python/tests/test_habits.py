@@ -145,7 +145,11 @@ def test_unknown_arguments_are_type_errors(ds):
 
 def test_methods_that_are_not_offered_are_named(ds):
     with pytest.raises(skytether.UnsupportedError, match="'logreg' is not offered: use one of 't-test'"):
-        ds.rank_genes_groups("type", method="logreg", transform=None)
+        ds.ttest({"type": "B"}, {"type": "T"}, method="logreg", transform=None)
+    with pytest.raises(skytether.InvalidError, match="'wilcoxon' is no t-test: ds.wilcoxon"):
+        ds.ttest({"type": "B"}, {"type": "T"}, method="wilcoxon", transform=None)
+    with pytest.raises(skytether.InvalidError, match="'deseq2' does not exist: use one of 't-test'"):
+        ds.rank_genes_groups("type", method="deseq2", transform=None)
 
 
 # ---- parts of the cells and genes
