@@ -132,12 +132,14 @@ class View(Filtering):
     @property
     def cells(self) -> np.ndarray:
         """A mask of its cells over all of the data set; a copy."""
-        return np.ones(self._ds.n_obs, bool) if self._part.cells is None else self._part.cells.copy()
+        n = self._ds.n_obs
+        return np.ones(n, bool) if self._part.cells is None else self._part.cells.copy()
 
     @property
     def genes(self) -> np.ndarray:
         """A mask of its genes over all of the data set; a copy."""
-        return np.ones(self._ds.n_vars, bool) if self._part.genes is None else self._part.genes.copy()
+        n = self._ds.n_vars
+        return np.ones(n, bool) if self._part.genes is None else self._part.genes.copy()
 
     @property
     def shape(self) -> tuple[int, int]:

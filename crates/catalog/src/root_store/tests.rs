@@ -31,6 +31,7 @@ fn record() -> RootRecord {
         tables: BTreeMap::from([("data".to_owned(), table)]),
         indexes: Vec::new(),
         application: BTreeMap::new(),
+        superseded: Vec::new(),
     }
 }
 
