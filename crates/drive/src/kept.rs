@@ -246,7 +246,8 @@ impl KeptResults {
     /// `session`, whose results are kept under this identity if all of its stripes were processed at the full level.
     pub(crate) fn of_session(self: &Arc<Self>, of: Identity, session: Session) -> Session {
         let stripes: BTreeSet<u32> = session.slice_manifest.iter().map(|stripe| stripe.stripe).collect();
-        let mut of_epochs = OfEpochs { recorder: Recorder::new(self, of, &session.schema), missing: stripes, open: HashMap::new() };
+        let recorder = Recorder::new(self, of, &session.schema);
+        let mut of_epochs = OfEpochs { recorder, missing: stripes, open: HashMap::new(), done: HashMap::new() };
         let messages = session.messages.inspect(move |message| match message {
             Ok(message) => of_epochs.see(message),
             Err(_) => of_epochs.recorder.give_up(),
@@ -334,6 +335,8 @@ struct OfEpochs {
     missing: BTreeSet<u32>,
     /// Batches of epochs that are not complete.
     open: HashMap<EpochId, Vec<RecordBatch>>,
+    /// Epochs that are done, and whose batches are still on their way: messages overtake rows.
+    done: HashMap<EpochId, Completed>,
 }
 
 impl OfEpochs {
@@ -345,11 +348,15 @@ impl OfEpochs {
             Message::Batch { epoch, rung: PushdownLevel::Full, batch, .. } => {
                 if self.recorder.has_room(batch) {
                     self.open.entry(*epoch).or_default().push(batch.clone());
+                    self.complete(*epoch);
                 } else {
                     self.open.clear();
                 }
             }
-            Message::Up(Up::EpochDone(done)) => self.complete(done),
+            Message::Up(Up::EpochDone(done)) => {
+                self.done.insert(done.epoch, done.clone());
+                self.complete(done.epoch);
+            }
             Message::Up(Up::Failed { epoch: Some(epoch), .. } | Up::Refused { epoch, .. }) => drop(self.open.remove(epoch)),
             Message::Done(annotation) if self.missing.is_empty() => self.recorder.finish(annotation),
             Message::Done(_) => self.recorder.give_up(),
@@ -357,11 +364,13 @@ impl OfEpochs {
         }
     }
 
-    fn complete(&mut self, done: &Completed) {
-        let batches = self.open.remove(&done.epoch).unwrap_or_default();
+    /// Takes the batches of an epoch that is done, once all of them are there.
+    fn complete(&mut self, epoch: EpochId) {
+        let here = self.open.get(&epoch).map_or(0, Vec::len);
+        let Some(done) = self.done.get(&epoch).filter(|done| done.rung == PushdownLevel::Full && here == done.batches as usize) else { return };
+        let (done, batches) = (done.clone(), self.open.remove(&epoch).unwrap_or_default());
         // Each stripe counts once: the host may order one again that it did not hear of.
-        let whole = done.rung == PushdownLevel::Full && batches.len() == done.batches as usize;
-        if whole && done.slices.iter().all(|slice| self.missing.contains(&slice.0)) {
+        if done.slices.iter().all(|slice| self.missing.contains(&slice.0)) {
             self.missing.retain(|stripe| !done.slices.contains(&SliceId(*stripe)));
             self.recorder.batches.extend(batches);
         }
