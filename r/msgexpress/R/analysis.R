@@ -71,14 +71,14 @@ highly_variable_genes <- function(ds, n_top_genes = 2000, flavor = "seurat", bat
 
 #' Principal components
 #'
-#' The drives multiply, so that the matrix stays where it is. The embedding is kept with the data set, as
-#' `obsm["X_pca"]`.
+#' The drives send the values of the chosen genes once. The embedding is kept with the data set, as `obsm["X_pca"]`.
+#' Counts need `transform = "log1p_cp10k"`, unless the Python object has been told.
 #'
 #' @param ds A data set.
 #' @param n_comps How many components.
 #' @param genes `"highly_variable"`, or genes as in [counts()].
 #' @param zero_center Whether genes are centred.
-#' @param seed What the random start follows from.
+#' @param seed Taken for scanpy's sake: nothing is random.
 #' @param ... Further arguments of the Python function, by name.
 #' @return A list: `embedding` (a matrix of cells by components, named), `loadings` (genes by components), `variance`
 #'   and `variance_ratio` (a number per component).
@@ -86,7 +86,7 @@ highly_variable_genes <- function(ds, n_top_genes = 2000, flavor = "seurat", bat
 #' `msgexpress_unsupported` where the Python package is of a version without it.
 #' @examples
 #' \dontrun{
-#' parts <- pca(ds, n_comps = 20)
+#' parts <- pca(ds, n_comps = 20, transform = "log1p_cp10k")
 #' plot(parts$embedding[, 1:2])
 #' }
 #' @export

@@ -45,12 +45,14 @@ test_that("pca has the numbers of Python, with names", {
   if (there_is("pca", pca(ds))) {
     # A data set of its own, as the result is kept with it.
     own <- function() ingest(test_fleet(), shared$file, "lab/parts", replace = TRUE)
-    found <- pca(own(), n_comps = 3, genes = 1:20)
+    found <- pca(own(), n_comps = 3, genes = 1:20, transform = "log1p_cp10k")
     expect_identical(dim(found$embedding), c(60L, 3L))
     expect_identical(rownames(found$embedding), dimnames(ds)[[2]])
     expect_identical(colnames(found$loadings), paste0("PC", 1:3))
     expect_length(found$variance_ratio, 3)
-    again <- reticulate::py_call(reticulate::py_get_attr(own()$python, "pca"), n_comps = 3L, genes = as.list(0:19))
+    again <- reticulate::py_call(
+      reticulate::py_get_attr(own()$python, "pca"), n_comps = 3L, genes = as.list(0:19), transform = "log1p_cp10k"
+    )
     expect_close(found$variance, reticulate::py_to_r(reticulate::py_get_attr(again, "variance")$tolist()))
   }
 })
