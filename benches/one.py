@@ -31,6 +31,16 @@ def report(seconds, ready, **more) -> None:
     print(json.dumps({"seconds": seconds, "ready": ready, "peak_mb": peak, **more}))
 
 
+def logarithms(source: str):
+    """The matrix of a file in memory, normalised by scanpy: log1p of counts per 10,000."""
+    import scanpy as sc
+
+    adata = sc.read_h5ad(source)
+    sc.pp.normalize_total(adata, target_sum=1e4)
+    sc.pp.log1p(adata)
+    return adata
+
+
 def skytether(fleet: str, name: str, times: str) -> None:
     """One group against the rest, all groups, from the fleet on disk to a data frame; nothing is answered from results
     that drives kept."""
@@ -97,9 +107,7 @@ def scanpy(source: str, times: str) -> None:
     """scanpy's t-test in memory: the test alone (reading and normalising are in `ready`)."""
     import scanpy as sc
 
-    adata = sc.read_h5ad(source)
-    sc.pp.normalize_total(adata, target_sum=1e4)
-    sc.pp.log1p(adata)
+    adata = logarithms(source)
     seconds, ready, _ = timed(lambda: sc.tl.rank_genes_groups(adata, "cell_type", method="t-test"), int(times))
     report(seconds, ready)
 
@@ -110,9 +118,7 @@ def aggregate(source: str, times: str) -> None:
     import scanpy as sc
     from scipy import stats
 
-    adata = sc.read_h5ad(source)
-    sc.pp.normalize_total(adata, target_sum=1e4)
-    sc.pp.log1p(adata)
+    adata = logarithms(source)
     n = adata.obs["cell_type"].value_counts(sort=False).to_numpy()[:, None].astype(float)
 
     def job():
@@ -144,21 +150,16 @@ def scanpy_wilcoxon(source: str, times: str) -> None:
     """scanpy's rank sum test in memory: the test alone."""
     import scanpy as sc
 
-    adata = sc.read_h5ad(source)
-    sc.pp.normalize_total(adata, target_sum=1e4)
-    sc.pp.log1p(adata)
+    adata = logarithms(source)
     seconds, ready, _ = timed(lambda: sc.tl.rank_genes_groups(adata, "cell_type", method="wilcoxon"), int(times))
     report(seconds, ready)
 
 
 def illico(source: str, times: str) -> None:
     """illico's rank sum test in memory, on two threads: the test alone."""
-    import scanpy as sc
     from illico import asymptotic_wilcoxon
 
-    adata = sc.read_h5ad(source)
-    sc.pp.normalize_total(adata, target_sum=1e4)
-    sc.pp.log1p(adata)
+    adata = logarithms(source)
     options = {"is_log1p": True, "group_keys": "cell_type", "n_threads": 2, "use_continuity": False, "tie_correct": False}
     seconds, ready, frame = timed(lambda: asymptotic_wilcoxon(adata, **options), int(times))
     report(seconds, ready, rows=len(frame))

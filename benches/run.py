@@ -94,7 +94,8 @@ def speed(cells: int, genes: int) -> None:
     line("  scanpy.get.aggregate + Welch, in memory", f"{med(agg):.2f} s", f"{med(agg) / again:.1f}x slower; peak {agg['peak_mb']:.0f} MB", ">= 3x", med(agg) / again >= 3)
 
     contrast = one("cached", fleet, "bench/matrix", 7)
-    line("another contrast of the same groups, from kept results", f"{med(contrast) * 1000:.0f} ms", f"read {contrast['bytes_read'] / 1e6:.1f} MB on the drives", "<= 50 ms", med(contrast) <= 0.05)
+    read = f"read {contrast['bytes_read'] / 1e6:.1f} MB on the drives"
+    line("another contrast of the same groups, from kept results", f"{med(contrast) * 1000:.0f} ms", read, "<= 50 ms", med(contrast) <= 0.05)
     factor = med(sc) / med(contrast)
     line("  scanpy 1.11 t-test, in memory", f"{med(sc):.2f} s", f"{factor:.0f}x slower", ">= 100x", factor >= 100)
 
@@ -104,7 +105,8 @@ def speed(cells: int, genes: int) -> None:
     for name, wanted in (("illico", 3), ("scanpy_wilcoxon", 20)):
         other = one(name, source, 1 if name == "scanpy_wilcoxon" else 3)
         factor = med(other) / med(ranks)
-        line(f"  {name.removesuffix('_wilcoxon')}, in memory", f"{med(other):.2f} s", f"{factor:.1f}x slower; peak {other['peak_mb']:.0f} MB", f">= {wanted}x", factor >= wanted)
+        said = f"{factor:.1f}x slower; peak {other['peak_mb']:.0f} MB"
+        line(f"  {name.removesuffix('_wilcoxon')}, in memory", f"{med(other):.2f} s", said, f">= {wanted}x", factor >= wanted)
 
     big = data.h5ad(4 * cells, genes)
     big_fleet, big_took = fleet_of(big)

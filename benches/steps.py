@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from one import report, timed
+from one import logarithms, report, timed
 
 #: Genes that principal components are made of, and how many components.
 GENES, COMPONENTS = 2000, 50
@@ -32,10 +32,7 @@ def scanpy_pca(source: str, fleet: str, name: str, times: str) -> None:
 
     with msgexpress.open(fleet) as db:
         genes = _variable(db[name])
-    adata = sc.read_h5ad(source)
-    sc.pp.normalize_total(adata, target_sum=1e4)
-    sc.pp.log1p(adata)
-    adata = adata[:, genes].copy()
+    adata = logarithms(source)[:, genes].copy()
     seconds, ready, _ = timed(lambda: sc.pp.pca(adata, n_comps=COMPONENTS), int(times))
     report(seconds, ready, variance=float(adata.uns["pca"]["variance"].sum()))
 
