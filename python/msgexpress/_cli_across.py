@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any, Callable
 
+from ._cli_help import described, sentence, wrapped
+
 #: What each command teaches by; the data sets are those of docs/biologists.md.
 _EXAMPLES = {
     "domains": "msgx domains trial",
@@ -31,12 +33,7 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     """Adds the commands; arguments as of `_cli_plots.add`."""
 
     def one(kind: str, run: Callable[[argparse.Namespace], int], text: str, *more: str) -> argparse.ArgumentParser:
-        sub = command(kind, run, text)
-        sub.set_defaults(cli=cli)
-        sub.formatter_class = argparse.RawDescriptionHelpFormatter
-        sub.description = _wrapped(f"{text[0].upper() + text[1:]}.", *more) + f"\n\nfor example:\n  {_EXAMPLES[kind]}"
-        sub.epilog = _wrapped(sub.epilog or "")
-        return sub
+        return described(command(kind, run, text), cli, wrapped(sentence(text), *more), _EXAMPLES[kind])
 
     def printed(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--format", choices=("table", "csv", "json", "arrow"), default="table", help="how to print it (default: %(default)s)")
@@ -323,12 +320,3 @@ def _cells(text: str) -> Any:
         chosen = values.split(",")
         selector[column] = chosen if len(chosen) > 1 else values
     return selector
-
-
-def _wrapped(*paragraphs: str) -> str:
-    """Paragraphs as wide as argparse makes its own."""
-    import shutil
-    import textwrap
-
-    width = max(shutil.get_terminal_size().columns - 2, 40)
-    return "\n\n".join(textwrap.fill(text, width) for text in paragraphs if text)

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
+from ._cli_help import described
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -32,14 +34,10 @@ for example:
 
 def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     """Adds the commands; as of `_cli_plots.add`."""
-    from ._cli_plots import _set, _wrapped
+    from ._cli_plots import _set
 
     def one(kind: str, run: Callable[[argparse.Namespace], int], text: str, more: str) -> argparse.ArgumentParser:
-        sub = command(kind, run, text)
-        sub.set_defaults(cli=cli)
-        sub.formatter_class = argparse.RawDescriptionHelpFormatter
-        sub.description = more
-        sub.epilog = _wrapped(sub.epilog or "")
+        sub = described(command(kind, run, text), cli, more)
         sub.add_argument("name", type=cli._name, metavar="DOMAIN/DATASET", help="the data set")
         sub.add_argument("--layer", metavar="NAME", help="another matrix than the main one")
         sub.add_argument("-o", "--out", metavar="FILE", help="draw a picture (.png, .svg, .pdf), too")

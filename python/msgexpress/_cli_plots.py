@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
+from ._cli_help import described, sentence, wrapped
+
 if TYPE_CHECKING:
     from ._picture import Plot
 
@@ -46,11 +48,7 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
         among: Any = plots,
         out: str = "-o FILE writes a picture; the ending chooses the format (.png, .svg, .pdf).",
     ) -> argparse.ArgumentParser:
-        sub = command(kind, run, text, among=among)
-        sub.set_defaults(cli=cli)
-        sub.formatter_class = argparse.RawDescriptionHelpFormatter
-        sub.description = _wrapped(f"{text[0].upper() + text[1:]}.", more, out) + f"\n\nfor example:\n  {_EXAMPLES[kind]}"
-        sub.epilog = _wrapped(sub.epilog or "")
+        sub = described(command(kind, run, text, among=among), cli, wrapped(" ".join(filter(None, (sentence(text), more, out)))), _EXAMPLES[kind])
         sub.add_argument("name", type=name, metavar="DOMAIN/DATASET", help="the data set")
         sub.add_argument("-o", "--out", required=True, metavar="FILE", help="where to write it")
         return sub
@@ -296,12 +294,3 @@ def _set(text: str) -> tuple[str, str]:
     if not sign or not name.strip() or not prefix.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is no set: write NAME=PREFIX, for example mt=MT-")
     return name.strip(), prefix.strip()
-
-
-def _wrapped(*parts: str) -> str:
-    import shutil
-    import textwrap
-
-    return "\n".join(
-        textwrap.wrap(" ".join(part for part in parts if part), max(shutil.get_terminal_size().columns - 2, 20), break_long_words=False, break_on_hyphens=False)
-    )

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any, Callable
 
+from ._cli_help import described, sentence
+
 _EXAMPLES = {
     "pca": "msgx pca blood/pbmc3k --transform log1p_cp10k --components 30",
     "neighbors": "msgx neighbors blood/pbmc3k --neighbors 15",
@@ -20,10 +22,7 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     """Adds the commands; arguments as of `_cli_plots.add`."""
 
     def one(kind: str, run: Callable[[argparse.Namespace], int], text: str, *more: str) -> argparse.ArgumentParser:
-        sub = command(kind, run, text)
-        sub.set_defaults(cli=cli)
-        sub.formatter_class = argparse.RawDescriptionHelpFormatter
-        sub.description = "\n".join([f"{text[0].upper() + text[1:]}.", *more, _KEPT, "", "for example:", f"  {_EXAMPLES[kind]}"])
+        sub = described(command(kind, run, text), cli, "\n".join([sentence(text), *more, _KEPT]), _EXAMPLES[kind])
         sub.add_argument("name", type=cli._name, metavar="DOMAIN/DATASET", help="the data set")
         return sub
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, Callable
 
-from ._cli_plots import _wrapped
+from ._cli_help import described
 
 _TRANSFORM = "log1p_cp10k for raw counts, none for values normalised already (required)"
 
@@ -42,15 +42,13 @@ def options(a: argparse.Namespace, listed: Callable[[str | None], list[str] | No
 
 def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     """Adds the commands; `command` and `cli` are as in `_cli_plots.add`."""
-    p = command("pairs", _pairs, "rank the genes of each group against each other group")
-    p.formatter_class = argparse.RawDescriptionHelpFormatter
-    p.description = (
+    p = described(
+        command("pairs", _pairs, "rank the genes of each group against each other group"),
+        cli,
         "Ranks the genes of each group against each other group. The drives look at the matrix once, for all pairs.\n"
-        "--summary shows, per gene and group, the least score over all other groups: genes that mark a group against each.\n\n"
-        "for example:\n  msgx pairs blood/pbmc3k --groupby cell_type --transform log1p_cp10k --summary --top 5"
+        "--summary shows, per gene and group, the least score over all other groups: genes that mark a group against each.",
+        "msgx pairs blood/pbmc3k --groupby cell_type --transform log1p_cp10k --summary --top 5",
     )
-    p.set_defaults(cli=cli)
-    p.epilog = _wrapped(p.epilog or "")
     p.add_argument("name", type=cli._name, metavar="DOMAIN/DATASET", help="the data set")
     p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
     p.add_argument("--group", action="append", metavar="GROUP", help="compare just these groups with each other; repeat it for each")
@@ -69,16 +67,14 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     p.add_argument("--receipt", action="store_true", help="say on stderr what ran where")
     add_options(p)
 
-    p = command("pseudobulk", _pseudobulk, "add up the cells of each sample, or of each sample and group, for DESeq2 and edgeR")
-    p.formatter_class = argparse.RawDescriptionHelpFormatter
-    p.description = (
+    p = described(
+        command("pseudobulk", _pseudobulk, "add up the cells of each sample, or of each sample and group, for DESeq2 and edgeR"),
+        cli,
         "Adds up the stored values of the cells of each sample, or of each sample and group, next to the data.\n"
         "OUT.h5ad is an AnnData of a row each. OUT.csv has a column each and a row per gene, as DESeq2 and edgeR take it;\n"
-        "OUT.obs.csv has what is known of them: sample, group, n_cells, and what is the same in all of a sample's cells.\n\n"
-        "for example:\n  msgx pseudobulk lab/patients --sample donor --groupby cell_type --min-cells 10 -o bulk.h5ad"
+        "OUT.obs.csv has what is known of them: sample, group, n_cells, and what is the same in all of a sample's cells.",
+        "msgx pseudobulk lab/patients --sample donor --groupby cell_type --min-cells 10 -o bulk.h5ad",
     )
-    p.set_defaults(cli=cli)
-    p.epilog = _wrapped(p.epilog or "")
     p.add_argument("name", type=cli._name, metavar="DOMAIN/DATASET", help="the data set")
     p.add_argument("--sample", required=True, metavar="COLUMN", help="the obs column with the samples")
     p.add_argument("--groupby", metavar="COLUMN", help="the obs column that groups the cells of a sample, such as cell types")
