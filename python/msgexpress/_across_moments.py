@@ -12,10 +12,10 @@ import numpy as np
 
 from skytether import ExhaustedError, InvalidError, Receipt
 
+from . import _group_moments
 from ._across import per
 from ._across_sql import Column, Filter, as_text
 from ._arguments import one_name
-from ._normalize import moments_spec
 from ._testing import _OF_COUNTS, _REQUIRED, _in_numbers, _of_genes, _say_transform
 from ._transforms import check_transform
 
@@ -114,7 +114,7 @@ def by_column(matrix: Matrix, columns: Mapping[str, Column], groupby: str, chose
                 f"obs column {groupby!r} of {ds.name} has {values:,} values, and at most {MOST_GROUPS:,} groups are compared: choose a column that groups cells"
             )
     if chosen is None or chosen.where is None:
-        found = _asked(matrix, column.sql, None, genes, squares)
+        found = _asked(matrix, column.sql, genes, squares)
     else:
         with ds._unchanged():
             coded = chosen.asked(ds, chosen.grouped(ds, as_text(column))).column(0).combine_chunks().dictionary_encode()
@@ -122,7 +122,7 @@ def by_column(matrix: Matrix, columns: Mapping[str, Column], groupby: str, chose
         names = [str(v) for v in coded.dictionary.to_pylist()]
         if not names:
             raise InvalidError(f"there are no groups to compare: no cell of {ds.name} that where= chooses has a value in obs column {groupby!r}")
-        found = _asked(matrix, None, (names, codes), genes, squares)
+        found = _asked(matrix, (names, codes), genes, squares)
     if not found.groups:
         raise InvalidError(f"there are no groups to compare: no cell of {ds.name} has a value in obs column {groupby!r}")
     place = {name: i for i, name in enumerate(column.categories or sorted(found.groups, key=_in_numbers))}
@@ -134,55 +134,25 @@ def by_column(matrix: Matrix, columns: Mapping[str, Column], groupby: str, chose
 
 def by_codes(matrix: Matrix, names: list[str], codes: np.ndarray, genes: np.ndarray | None = None) -> Moments:
     """Moments of groups by the number of each cell's group (-1: in none); a group without cells has none."""
-    found = _asked(matrix, None, (names, codes.astype(np.int32)), genes, True)
+    found = _asked(matrix, (names, codes.astype(np.int32)), genes, True)
     order = [found.groups.index(name) for name in names]
     return Moments(names, found.n[order], found.nnz[order], found.mean[order], None if found.m2 is None else found.m2[order], found.receipt)
 
 
-def _asked(matrix: Matrix, column: str | None, codes: tuple[list[str], np.ndarray] | None, genes: np.ndarray | None, squares: bool) -> Moments:
+def _asked(matrix: Matrix, groups: _group_moments.Groups, genes: np.ndarray | None, squares: bool) -> Moments:
     """What the drives say; `genes` are numbers, ascending, and the others are as if no cell had them."""
-    import pyarrow as pa
+    found = _group_moments.moments(matrix.dataset, matrix.table, matrix.transform, groups, genes)
+    # By column, a group without cells is none.
+    kept = [at for at in range(len(found.names)) if found.n[at] or not isinstance(groups, str)]
+    _check_size(len(kept), matrix)
 
-    from . import _export
+    def whole(part: np.ndarray) -> np.ndarray:
+        out = np.zeros((len(kept), matrix.n_genes), part.dtype)
+        out[:, found.genes] = part[:, kept].T
+        return out
 
-    ds = matrix.dataset
-    spec = moments_spec(ds, matrix.table, matrix.transform, column, codes).replace("'", "''")
-    where = "" if genes is None else _export._where(genes)
-    groups: dict[str, int] = {}
-    made: list[np.ndarray] = []
-    kinds = (np.int64, np.float64, np.float64)[: 3 if squares else 2]
-    n = np.zeros(0, np.int64)
-    with ds._unchanged():
-        try:
-            query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(matrix.table + '_rows')}{where} GROUP BY gene_id")
-            for batch in query.to_arrow().to_batches():
-                entries = batch.column("m")
-                lengths = entries.value_lengths().to_numpy(zero_copy_only=False)
-                of = np.repeat(batch.column("gene_id").to_numpy(), lengths)
-                fields = entries.flatten()
-                named = fields.field("group").cast(pa.string()).dictionary_encode()
-                for name in named.dictionary.to_pylist():
-                    groups.setdefault(name, len(groups))
-                if not made or len(groups) > len(made[0]):
-                    _check_size(len(groups), matrix)
-                    shape = (len(groups), matrix.n_genes)
-                    made = [_grown(made[i] if made else None, shape, kind) for i, kind in enumerate(kinds)]
-                    n = np.concatenate([n, np.zeros(len(groups) - len(n), np.int64)])
-                to = np.array([groups[name] for name in named.dictionary.to_pylist()], np.int64)
-                code = named.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-                member = code >= 0
-                at, of = to[code[member]], of[member]
-                for array, label in zip(made, ("nnz", "mean", "m2")):
-                    array[at, of] = fields.field(label).to_numpy(zero_copy_only=False)[member]
-                n[at] = fields.field("n").to_numpy(zero_copy_only=False)[member]
-            receipt = _of_genes(query.receipt)
-        except InvalidError as e:
-            raise ds._with_names(e, matrix.table, matrix.transform) from e
-    # Without cells a group is none.
-    kept = [name for name in groups if n[groups[name]] or codes is not None]
-    order = [groups[name] for name in kept]
-    nnz, mean = (array[order] for array in made[:2]) if made else (np.zeros((0, matrix.n_genes)),) * 2
-    return Moments(kept, n[order], nnz, mean, made[2][order] if made and squares else None, receipt)
+    m2 = whole(found.m2) if squares else None
+    return Moments([found.names[at] for at in kept], found.n[kept], whole(found.nnz), whole(found.mean), m2, _of_genes(found.receipt))
 
 
 def _check_size(groups: int, matrix: Matrix) -> None:
@@ -190,13 +160,6 @@ def _check_size(groups: int, matrix: Matrix) -> None:
         raise ExhaustedError(
             f"{matrix.dataset.name}: {groups:,} groups of {matrix.n_genes:,} genes are more than {MOST_ENTRIES:,} means: choose a column with fewer groups"
         )
-
-
-def _grown(old: np.ndarray | None, shape: tuple[int, int], kind: Any) -> np.ndarray:
-    made = np.zeros(shape, kind)
-    if old is not None:
-        made[: len(old)] = old
-    return made
 
 
 def merged(parts: Sequence[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
-from skytether import CorruptError, InvalidError, Receipt
+from skytether import CorruptError, InvalidError, Receipt, _internal
 
 from . import _export
 from ._normalize import moments_spec
 from ._transforms import Transform
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ._testing import Testing
 
 #: Groups by the obs column that SQL knows, or names and for each cell the number of its group (-1: in none).
@@ -39,27 +41,64 @@ class GroupMoments:
     receipt: Receipt
 
 
+def rows_of(ds: Testing, matrix: str, transform: Transform, results: str, genes: np.ndarray | None = None, by: str = "gene_id") -> tuple[pa.Table, Receipt]:
+    """A row for each value of `by` with the `results` (SQL), over the rows of `genes` (numbers, ascending; None for
+    all). Beyond some thousand genes there are others among them.
+
+    Raises
+    ------
+    InvalidError
+        A value that the transform can't take; gene and cell are named.
+    """
+    with ds._unchanged():
+        try:
+            query = ds.fleet.sql(f"SELECT {by}, {results} FROM {ds.table(matrix + '_rows')}{_export._where(genes)} GROUP BY {by}")
+            return query.to_arrow(), query.receipt
+        except InvalidError as e:
+            raise ds._with_names(e, matrix, transform) from e
+
+
 def moments(
-    ds: Testing, matrix: str, transform: Transform, groups: Groups, genes: np.ndarray | None = None, single: bool = False, back: bool = False
+    ds: Testing,
+    matrix: str,
+    transform: Transform,
+    groups: Groups,
+    genes: np.ndarray | None = None,
+    single: bool = False,
+    back: bool = False,
+    clips: np.ndarray | None = None,
 ) -> GroupMoments:
     """Moments of `genes` (numbers, ascending; None for all), computed by the drives in one look at the matrix.
 
     `single`: values are squared in float32, as scanpy does. `back`: of what the transform's logarithms, or those that
-    are stored, are logarithms of.
+    are stored, are logarithms of. `clips` has for each group (row) and gene of the matrix the number above which values
+    are cut.
 
     Raises
     ------
     InvalidError
         A value that the transform can't take.
     """
+    rows, receipt = rows_of(ds, matrix, transform, call(ds, matrix, transform, groups, single, back, clips), genes)
+    return decoded(ds, matrix, rows, receipt, genes)
+
+
+def call(
+    ds: Testing, matrix: str, transform: Transform, groups: Groups, single: bool = False, back: bool = False, clips: np.ndarray | None = None
+) -> str:
+    """The call of the aggregate, as the column `m`; arguments as of `moments`."""
     column, codes = (groups, None) if isinstance(groups, str) else (None, groups)
-    spec = moments_spec(ds, matrix, transform, column, codes, single, back).replace("'", "''")
-    with ds._unchanged():
-        try:
-            query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(matrix + '_rows')}{_export._where(genes)} GROUP BY gene_id")
-            rows = query.to_arrow()
-        except InvalidError as e:
-            raise ds._with_names(e, matrix, transform) from e
+    spec, arguments = moments_spec(ds, matrix, transform, column, codes, single, back), "moments(idx, val, block"
+    if clips is not None:
+        # The last is for cells in no group.
+        per_gene = np.column_stack([clips.T, np.zeros(clips.shape[1])])
+        spec, arguments = _internal.clipped_spec(spec, np.ascontiguousarray(per_gene, np.float64).ravel()), "clipped_moments(idx, val, block, gene_id"
+    literal = spec.replace("'", "''")
+    return f"{arguments}, '{literal}') AS m"
+
+
+def decoded(ds: Testing, matrix: str, rows: pa.Table, receipt: Receipt, genes: np.ndarray | None) -> GroupMoments:
+    """The moments of rows with the columns `gene_id` and `m`."""
     numbers = rows.column("gene_id").to_numpy().astype(np.int64)
     entries = rows.column("m").combine_chunks()
     flat = entries.flatten()
@@ -82,7 +121,7 @@ def moments(
         part("nnz", np.int64),
         part("mean", np.float64),
         part("m2", np.float64),
-        query.receipt,
+        receipt,
     )
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from skytether import InvalidError, NotFoundError, Receipt, _internal
 
-from . import _export, _select, _values
+from . import _export, _group_moments, _select, _values
 from ._arguments import chosen_layer
-from ._normalize import moments_spec, resolved
+from ._normalize import resolved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,23 +217,11 @@ def _mean_and_deviation(asked: _Asked) -> tuple[np.ndarray, np.ndarray]:
 
 def _moments(asked: _Asked, genes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mean of each gene (numbers, ascending) over the chosen cells, and its sum of squared differences from it."""
-    ds = asked.ds
-    codes = np.full(ds.n_obs, -1, np.int32)
+    codes = np.full(asked.ds.n_obs, -1, np.int32)
     codes[asked.cells] = 0
-    spec = moments_spec(ds, asked.matrix, asked.transform, None, (["chosen"], codes)).replace("'", "''")
-    where = _export._where(genes)
-    query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m FROM {ds.table(asked.matrix + '_rows')}{where} GROUP BY gene_id")
-    found = query.to_arrow()
-    asked.receipts.append(query.receipt)
-    place = _export._renumber(genes, ds._kept["matrices"][asked.matrix]["shape"][1])
-    mean, square = np.zeros(len(genes)), np.zeros(len(genes))
-    lists = found.column("m").combine_chunks()
-    first, fields = lists.offsets.to_numpy()[:-1], lists.values
-    at = place[found.column("gene_id").to_numpy()]
-    kept = at >= 0
-    mean[at[kept]] = fields.field("mean").to_numpy()[first[kept]]
-    square[at[kept]] = fields.field("m2").to_numpy()[first[kept]]
-    return mean, square
+    found = _group_moments.moments(asked.ds, asked.matrix, asked.transform, (["chosen"], codes), genes)
+    asked.receipts.append(found.receipt)
+    return found.mean[:, 0], found.m2[:, 0]
 
 
 def _column(table: Any) -> np.ndarray:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skytether import ExhaustedError, InvalidError, NotFoundError
+from skytether import ExhaustedError, InvalidError
 
-from . import _features, _group_moments
+from . import _features, _group_moments, _values
 from ._arguments import one_name
 from ._hints import instead
 
@@ -44,7 +44,7 @@ def pseudobulk(ds: Testing, matrix: str, sample: str, groupby: str | None, func:
     if groupby == sample:
         raise InvalidError(f"sample and groupby are both {sample!r}: leave groupby= out, or name another obs column")
     part = np.ones(len(obs), bool) if cells is None else _select.mask(_select.settled(cells), obs, "cells=")
-    columns = [_values(ds, obs, column) for column in by]
+    columns = [_values.numbered(ds, obs, column) for column in by]
     codes = np.zeros(len(obs), np.int64)
     for of, found in columns:
         part &= of >= 0
@@ -53,12 +53,15 @@ def pseudobulk(ds: Testing, matrix: str, sample: str, groupby: str | None, func:
     kept = np.flatnonzero(n_cells >= min_cells)
     if not len(kept):
         of = f"obs column {sample!r}" if groupby is None else f"obs columns {sample!r} and {groupby!r}"
-        raise InvalidError(f"there is nothing to add up: no cell of {ds.name} has a value in {of}" if not len(rows) else f"there is nothing to add up: min_cells={min_cells}, and the largest row has {n_cells.max():,} cells")
+        why = f"min_cells={min_cells}, and the largest row has {n_cells.max():,} cells" if len(rows) else f"no cell of {ds.name} has a value in {of}"
+        raise InvalidError(f"there is nothing to add up: {why}")
     numbers = np.full(len(obs), -1, np.int32)
     numbers[part] = renumbered(place, kept, len(rows))
     some = np.arange(ds._kept["matrices"][matrix]["shape"][1]) if genes is None else ds._some_genes(genes, ds._names(matrix))
     if len(kept) * len(some) > MOST_VALUES:
-        raise ExhaustedError(f"{len(kept):,} rows of {len(some):,} genes are more than one result holds ({MOST_VALUES:,} values): choose some with cells=, genes= or min_cells=")
+        raise ExhaustedError(
+            f"{len(kept):,} rows of {len(some):,} genes are more than one result holds ({MOST_VALUES:,} values): choose some with cells=, genes= or min_cells="
+        )
     cells_of = np.flatnonzero(part)[first[kept]]
     values = _sums(ds, matrix, numbers, len(kept), some)
     if func == "mean":
@@ -68,7 +71,8 @@ def pseudobulk(ds: Testing, matrix: str, sample: str, groupby: str | None, func:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidError(f"two rows would be called {twice!r}: values of obs columns {' and '.join(map(repr, by))} with '_' in them can't be told apart; rename them")
-    frame = pd.DataFrame({column: about[column].to_numpy() if not isinstance(about[column].dtype, pd.CategoricalDtype) else about[column].array for column in by}, index=names)
+    grouped = {column: about[column].array if isinstance(about[column].dtype, pd.CategoricalDtype) else about[column].to_numpy() for column in by}
+    frame = pd.DataFrame(grouped, index=names)
     frame["n_cells"] = n_cells[kept]
     for column in _constant(obs, numbers, len(kept)):
         if column not in frame:
@@ -83,27 +87,6 @@ def renumbered(codes: np.ndarray, chosen: Any, count: int) -> np.ndarray:
     to = np.full(count + 1, -1, np.int32)
     to[np.asarray(chosen)] = np.arange(len(chosen))
     return to[codes]
-
-
-def _values(ds: Testing, obs: pd.DataFrame, column: str) -> tuple[np.ndarray, list[Any]]:
-    """For each cell the number of its value (-1: none), and the values: in the order of categories, or sorted."""
-    import pandas as pd
-
-    from ._testing import _in_numbers
-
-    if column not in obs.columns:
-        raise NotFoundError(f"obs of {ds.name} has no column {column!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}{instead(column, obs.columns)}")
-    values = obs[column]
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return values.cat.codes.to_numpy(np.int64), list(values.cat.categories)
-    try:
-        codes, found = pd.factorize(values, sort=False)
-    except TypeError as e:
-        raise InvalidError(f"obs column {column!r} of {ds.name} holds values that group nothing: choose another column") from e
-    order = sorted(range(len(found)), key=lambda i: _in_numbers(str(found[i])))
-    place = np.empty(len(found) + 1, np.int64)
-    place[order], place[-1] = np.arange(len(found)), -1
-    return place[codes], [found[i] for i in order]
 
 
 def _sums(ds: Testing, matrix: str, codes: np.ndarray, rows: int, genes: np.ndarray) -> np.ndarray:

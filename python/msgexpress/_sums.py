@@ -9,8 +9,8 @@ import numpy as np
 
 from skytether import CorruptError, InvalidError, _internal
 
-from . import _export
-from ._normalize import moments_spec, resolved
+from . import _export, _group_moments
+from ._normalize import resolved
 
 if TYPE_CHECKING:
     from ._testing import Testing
@@ -48,14 +48,10 @@ def per_cell(ds: Testing, matrix: str, sums: Sequence[Sum], *, top: Sequence[int
     spec = _internal.cell_sums_spec(ds.name, matrix, weighted, [int(n) for n in top], literal, totals).replace("'", "''")
     n_cells, count = ds._kept["matrices"][matrix]["shape"][0], len(sums) + len(top)
     out = np.zeros((count, n_cells))
-    where = _export._where(None if genes is None else np.flatnonzero(genes))
+    chosen = None if genes is None else np.flatnonzero(genes)
     if not n_cells:
         return out
-    with ds._unchanged():
-        try:
-            rows = ds.fleet.sql(f"SELECT block, cell_sums(idx, val, block, gene_id, '{spec}') AS sums FROM {ds.table(matrix + '_rows')}{where} GROUP BY block").to_arrow()
-        except InvalidError as e:
-            raise ds._with_names(e, matrix, transform) from e
+    rows, _ = _group_moments.rows_of(ds, matrix, transform, f"cell_sums(idx, val, block, gene_id, '{spec}') AS sums", chosen, "block")
     for batch in rows.to_batches():
         numbers = batch.column("sums")
         for i, block in enumerate(batch.column("block").to_numpy()):
@@ -113,38 +109,15 @@ def per_gene(
     """
     names, codes = groups
     codes = np.ascontiguousarray(codes, np.int32)
-    spec = moments_spec(ds, matrix, transform, None, (names, codes), single, back)
-    call = "moments(idx, val, block, '{}')"
-    if clips is not None:
-        # The last is for cells in no group, whose moments are dropped below.
-        per_gene = np.column_stack([clips.T, np.zeros(clips.shape[1])])
-        spec, call = _internal.clipped_spec(spec, np.ascontiguousarray(per_gene, np.float64).ravel()), "clipped_moments(idx, val, block, gene_id, '{}')"
-    chosen = np.arange(ds._kept["matrices"][matrix]["shape"][1]) if genes is None else np.flatnonzero(genes)
     counts = np.bincount(codes[codes >= 0], minlength=len(names)).astype(np.int64)
-    nnz, mean, m2 = (np.zeros((len(names), len(chosen)), t) for t in (np.int64, np.float64, np.float64))
-    if not len(chosen) or not len(codes):
-        return GeneMoments(counts, nnz, mean, m2)
-    place = np.full(int(chosen.max()) + 1, -1)
-    place[chosen] = np.arange(len(chosen))
-    where = _export._where(None if genes is None else chosen)
-    call = call.format(spec.replace("'", "''"))
-    with ds._unchanged():
-        try:
-            rows = ds.fleet.sql(f"SELECT gene_id, {call} AS m FROM {ds.table(matrix + '_rows')}{where} GROUP BY gene_id").to_arrow()
-        except InvalidError as e:
-            raise ds._with_names(e, matrix, transform) from e
-    for batch in rows.to_batches():
-        ids = batch.column("gene_id").to_numpy()
-        entries = batch.column("m").flatten()
-        width = len(names) + 1
-        if len(entries) != width * len(ids):
-            raise CorruptError(f"{ds.name}: the drives gave {len(entries)} moments for {len(ids)} genes and {width} groups")
-        wanted = ids < len(place)
-        wanted[wanted] = place[ids[wanted]] >= 0
-        at = place[ids[wanted]]
-        for field, out in (("nnz", nnz), ("mean", mean), ("m2", m2)):
-            out[:, at] = entries.field(field).to_numpy().reshape(len(ids), width)[wanted, :-1].T
-    return GeneMoments(counts, nnz, mean, m2)
+    chosen = None if genes is None else np.flatnonzero(genes)
+    n_genes = ds._kept["matrices"][matrix]["shape"][1] if chosen is None else len(chosen)
+    if not n_genes or not len(codes):
+        empty = np.zeros((len(names), n_genes))
+        return GeneMoments(counts, empty.astype(np.int64), empty, empty)
+    found = _group_moments.moments(ds, matrix, transform, (names, codes), chosen, single, back, clips)
+    # Without the cells in no group.
+    return GeneMoments(counts, found.nnz[:, :-1].T, found.mean[:, :-1].T, found.m2[:, :-1].T)
 
 
 def check_part(ds: Testing, matrix: str, part: Part) -> None:

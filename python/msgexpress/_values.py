@@ -11,11 +11,13 @@ from skytether import InvalidError, NotFoundError, Receipt
 
 from . import _select
 from ._arguments import one_name
-from ._normalize import applied, moments_spec
+from ._normalize import applied
 from ._transforms import Settled, check_transform, written
 from ._hints import instead
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ._testing import Testing
     from ._transforms import Transform
 
@@ -48,6 +50,36 @@ class Genes:
     sets: list[tuple[str, int, int]]
 
 
+def numbered(ds: Testing, obs: pd.DataFrame, column: str) -> tuple[np.ndarray, list[Any]]:
+    """For each cell the number of its value in an obs column (int32, -1 for none), and the values: in the order of
+    categories, or sorted.
+
+    Raises
+    ------
+    NotFoundError
+        No such column.
+    InvalidError
+        Its values group nothing.
+    """
+    import pandas as pd
+
+    from ._testing import _in_numbers
+
+    if column not in obs.columns:
+        raise NotFoundError(f"obs of {ds.name} has no column {column!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}{instead(column, obs.columns)}")
+    values = obs[column]
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return values.cat.codes.to_numpy(np.int32), list(values.cat.categories)
+    try:
+        codes, found = pd.factorize(values, sort=False)
+    except TypeError as e:
+        raise InvalidError(f"obs column {column!r} of {ds.name} holds values that group nothing: choose another column") from e
+    order = sorted(range(len(found)), key=lambda i: _in_numbers(str(found[i])))
+    place = np.empty(len(found) + 1, np.int32)
+    place[order], place[-1] = np.arange(len(found)), -1
+    return place[codes], [found[i] for i in order]
+
+
 def grouping(ds: Testing, groupby: str, groups: Iterable[Any] | str | None = None, cells: Any = None) -> Grouping:
     """The groups of an obs column that have cells: in the order of its categories, or of `groups`.
 
@@ -58,28 +90,10 @@ def grouping(ds: Testing, groupby: str, groups: Iterable[Any] | str | None = Non
     InvalidError
         There are no groups, or too many to show.
     """
-    import pandas as pd
-
-    from ._testing import _in_numbers
-
     one_name(groupby, "groupby", "obs column")
     obs = ds._shell.obs
-    if groupby not in obs.columns:
-        raise NotFoundError(f"obs of {ds.name} has no column {groupby!r}: it has {', '.join(map(repr, obs.columns)) or 'none'}{instead(groupby, obs.columns)}")
-    values = obs[groupby]
-    texts = True
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        names, codes = [str(c) for c in values.cat.categories], values.cat.codes.to_numpy(np.int32)
-        texts = all(isinstance(c, str) for c in values.cat.categories)
-    else:
-        try:
-            codes, found = pd.factorize(values, sort=False)
-        except TypeError as e:
-            raise InvalidError(f"obs column {groupby!r} of {ds.name} holds values that group nothing: choose another column") from e
-        order = sorted(range(len(found)), key=lambda i: _in_numbers(str(found[i])))
-        place = np.empty(len(found) + 1, np.int32)
-        place[order], place[-1] = np.arange(len(found)), -1
-        names, codes, texts = [str(found[i]) for i in order], place[codes], all(isinstance(v, str) for v in found)
+    codes, found = numbered(ds, obs, groupby)
+    names, texts = [str(value) for value in found], all(isinstance(value, str) for value in found)
     part = None if cells is None else _select.mask(_select.settled(cells), obs, "cells=")
     if part is not None:
         codes = np.where(part, codes, -1)
@@ -173,35 +187,25 @@ def _sums(table: np.ndarray, codes: np.ndarray, groups: int) -> np.ndarray:
 
 def _by_the_drives(ds: Testing, matrix: str, transform: Transform, numbers: np.ndarray, groups: Grouping, only_expressed: bool) -> Moments | None:
     """Moments from the drives; None where values are below zero, as shares count those above."""
-    from . import _export
+    from . import _group_moments
 
     check_transform(transform)
     some = np.unique(numbers)
-    chosen = None if groups.column is not None else (groups.names, groups.codes.astype(np.int32))
-    spec = moments_spec(ds, matrix, transform, groups.column, chosen, False).replace("'", "''")
+    of = groups.column or (groups.names, groups.codes.astype(np.int32))
     low = "" if transform is not None else ", min(array_min(val)) AS low"
-    table = f"{ds.table(matrix + '_rows')}{_export._where(some)}"
-    with ds._unchanged():
-        try:
-            query = ds.fleet.sql(f"SELECT gene_id, moments(idx, val, block, '{spec}') AS m{low} FROM {table} GROUP BY gene_id")
-            rows = query.to_arrow()
-        except InvalidError as e:
-            raise ds._with_names(e, matrix, transform) from e
+    rows, receipt = _group_moments.rows_of(ds, matrix, transform, _group_moments.call(ds, matrix, transform, of) + low, some)
     if low and any(v is not None and v < 0 for v in rows.column("low").to_pylist()):
         return None
-    place = {g: i for i, g in enumerate(groups.names)}
-    column = {int(g): i for i, g in enumerate(some)}
-    mean, share = np.zeros((len(place), len(some))), np.zeros((len(place), len(some)))
-    for gene, entries in zip(rows.column("gene_id").to_pylist(), rows.column("m").to_pylist()):
-        if gene not in column:
-            continue
-        for entry in entries:
-            at = place.get(entry["group"])
-            if at is not None:
-                share[at, column[gene]] = entry["nnz"] / entry["n"] if entry["n"] else 0.0
-                mean[at, column[gene]] = entry["mean"] * (entry["n"] / max(entry["nnz"], 1) if only_expressed else 1.0)
+    found = _group_moments.decoded(ds, matrix, rows, receipt, some)
+    place = {g: i for i, g in enumerate(found.names)}
+    mean, share = np.zeros((len(groups.names), len(some))), np.zeros((len(groups.names), len(some)))
+    for at, name in enumerate(groups.names):
+        if name in place:
+            n, nnz = found.n[place[name]], found.nnz[:, place[name]]
+            share[at] = nnz / max(n, 1)
+            mean[at] = found.mean[:, place[name]] * (n / np.maximum(nnz, 1) if only_expressed else 1.0)
     back = np.searchsorted(some, numbers)
-    return Moments(mean[:, back], share[:, back], query.receipt)
+    return Moments(mean[:, back], share[:, back], receipt)
 
 
 def values(ds: Testing, matrix: str, transform: Transform, numbers: np.ndarray, cells: np.ndarray | None = None) -> np.ndarray:
