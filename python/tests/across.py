@@ -8,9 +8,13 @@ from pathlib import Path
 import anndata as ad
 import numpy as np
 import pandas as pd
+import pytest
 import scanpy as sc
 import scipy.sparse as sp
 from conftest import PBMC3K, rich
+from fleets import opened_or_connected
+
+import msgexpress
 
 #: Genes that only one half has.
 ONLY_A, ONLY_B = 300, 500
@@ -53,3 +57,19 @@ def small(cells: int = 40, seed: int = 1, first: int = 0, genes: int = 30, path:
     made.var_names = [f"g{first + i}" for i in range(genes)]
     made.var["gene_ids"] = [f"ENSG{first + i:011d}" for i in range(genes)]
     return made
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[ad.AnnData, ad.AnnData]:
+    """The two halves."""
+    return halves()
+
+
+@pytest.fixture(scope="module", params=["embedded", "connected"])
+def two(request, pair, tmp_path_factory):
+    """Both halves on a fleet of this process, and on a served one."""
+    with opened_or_connected(request.param, tmp_path_factory.mktemp("across"), 4) as fleet:
+        db = msgexpress.MsgExpress(fleet)
+        for name, adata in zip("ab", pair):
+            db.ingest(adata, f"blood/{name}")
+        yield db

@@ -181,3 +181,20 @@ class _Captured:
             file.seek(0)
             self.texts.append(file.read())
             file.close()
+
+
+@pytest.fixture(scope="module")
+def counted() -> ad.AnnData:
+    """Some genes of pbmc3k, rare ones among them."""
+    adata = ad.read_h5ad(PBMC3K)
+    found = np.asarray((adata.X > 0).sum(axis=0)).ravel()
+    return adata[:, np.flatnonzero(found)[::14]].copy()
+
+
+@pytest.fixture
+def unlabelled(db):
+    """Counts whose cells are not all labelled, with a category that sorts otherwise than its text; and the data set."""
+    adata = rich()
+    labels = pd.Series(np.array(["ten", "two", "one", None], dtype=object)[np.arange(60) % 4], index=adata.obs_names)
+    adata.obs["g"] = pd.Categorical(labels, categories=["two", "one", "ten"])
+    return adata, db.ingest(adata, "t/x")

@@ -10,30 +10,14 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
-from across import ONLY_A, ONLY_B, halves, normalised, small
-from fleets import opened_or_connected
+from across import ONLY_A, ONLY_B, halves, normalised, pair, small, two  # noqa: F401 - pair and two are fixtures
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-import msgexpress
 import skytether
 
 T = "log1p_cp10k"
 BY = {"blood/a": "cell_type", "blood/b": "label"}
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return halves()
-
-
-@pytest.fixture(scope="module", params=["embedded", "connected"])
-def two(request, pair, tmp_path_factory):
-    with opened_or_connected(request.param, tmp_path_factory.mktemp("across"), 4) as fleet:
-        db = msgexpress.MsgExpress(fleet)
-        for name, adata in zip("ab", pair):
-            db.ingest(adata, f"blood/{name}")
-        yield db
 
 
 @pytest.fixture
@@ -221,7 +205,11 @@ def test_groups_of_numbers_booleans_and_texts(db):
     ("call", "error", "text"),
     [
         (lambda db: db.centroids("t", "type"), "InvalidError", "say transform=: t/x: its values.*t/z: "),
-        (lambda db: db.centroids("t", "typ", transform=T), "InvalidError", "t/x, t/y, t/z have no obs column 'typ': t/x has .*did you mean 'type'.*groupby={'t/x': ..., ...}"),
+        (
+            lambda db: db.centroids("t", "typ", transform=T),
+            "InvalidError",
+            "t/x, t/y, t/z have no obs column 'typ': t/x has .*did you mean 'type'.*groupby={'t/x': ..., ...}",
+        ),
         (lambda db: db.centroids("t", {"t/x": "type"}, transform=T), "InvalidError", "groupby= says nothing of t/y"),
         (lambda db: db.centroids("t", 3, transform=T), "InvalidError", "groupby is 3"),
         (lambda db: db.centroids("t", "type", transform=T, join="left"), "InvalidError", "join is 'left'"),
@@ -232,7 +220,11 @@ def test_groups_of_numbers_booleans_and_texts(db):
         (lambda db: db.centroids("t", "symbol", transform=T), "InvalidError", "t/x, t/y, t/z have no obs column 'symbol'"),
         (lambda db: db.similar("t/x", "type", "Q", transform=T, min_genes=10), "NotFoundError", "t/x has no cluster 'Q' in obs column 'type': there are 'T', 'B', 'NK'"),
         (lambda db: db.similar("t/x", "type", [], transform=T, min_genes=10), "InvalidError", "group= names none"),
-        (lambda db: db.similar("t/x", "type", transform=T), "InvalidError", r"fewer than min_genes=50 informative genes says little \(t/y: 20 of the 20 .*; t/z: 30 of the 30"),
+        (
+            lambda db: db.similar("t/x", "type", transform=T),
+            "InvalidError",
+            r"fewer than min_genes=50 informative genes says little \(t/y: 20 of the 20 .*; t/z: 30 of the 30",
+        ),
         (lambda db: db.similar("t/x", "type", transform=T, method="kendall"), "InvalidError", "method 'kendall' does not exist"),
         (lambda db: db.similar("t/x", "type", transform=T, center="yours"), "InvalidError", "center is 'yours'"),
         (lambda db: db.similar("t/x", "type", transform=T, top=0), "InvalidError", "top is 0"),
@@ -240,7 +232,11 @@ def test_groups_of_numbers_booleans_and_texts(db):
         (lambda db: db.similar("t/x", "type", transform=T, against=[]), "InvalidError", "the list of names is empty"),
         (lambda db: db.similar("t/x", "type", transform=T, against="u"), "NotFoundError", "there is no domain 'u'"),
         (lambda db: db.similar("t/x", "type", transform=T, min_genes=5, where={"type": "B"}), "InvalidError", "t/x has one cluster only .'B'."),
-        (lambda db: db.similar("t/x", "type", transform=T, min_genes=5, center="each", where="NOT (type <> 'B' AND n < 0)", genes=["g11", "g12"]), "InvalidError", "min_genes=5"),
+        (
+            lambda db: db.similar("t/x", "type", transform=T, min_genes=5, center="each", where="NOT (type <> 'B' AND n < 0)", genes=["g11", "g12"]),
+            "InvalidError",
+            "min_genes=5",
+        ),
     ],
 )
 def test_what_cannot_be_compared_says_why(tiny, call, error, text):

@@ -11,29 +11,13 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
-from across import ONLY_A, ONLY_B, halves, normalised, small
-from fleets import opened_or_connected
+from across import ONLY_A, ONLY_B, halves, normalised, pair, small, two  # noqa: F401 - pair and two are fixtures
 from scipy import stats
 
-import msgexpress
 import skytether
 
 T = "log1p_cp10k"
 A, B = {"dataset": "blood/a", "cell_type": "B"}, {"dataset": "blood/b", "label": "B cell"}
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return halves()
-
-
-@pytest.fixture(scope="module", params=["embedded", "connected"])
-def two(request, pair, tmp_path_factory):
-    with opened_or_connected(request.param, tmp_path_factory.mktemp("across"), 4) as fleet:
-        db = msgexpress.MsgExpress(fleet)
-        for name, adata in zip("ab", pair):
-            db.ingest(adata, f"blood/{name}")
-        yield db
 
 
 @pytest.fixture
@@ -107,7 +91,8 @@ def test_moments_alone_move(two, pair):
         assert moved < one.n_vars * (3 * 18 + 20) + 3 * one.n_obs + 20_000 and moved < one.X.nnz
         assert all(drive["rung"] == "full" for drive in receipt.to_dict()["drives"])
     together = res.receipts.to_dict()
-    assert together["bytes_moved"] == sum(r.to_dict()["bytes_moved"] for r in res.receipts.values()) and {d["dataset"] for d in together["drives"]} == {"blood/a", "blood/b"}
+    assert together["bytes_moved"] == sum(r.to_dict()["bytes_moved"] for r in res.receipts.values())
+    assert {d["dataset"] for d in together["drives"]} == {"blood/a", "blood/b"}
     assert str(res.receipts).count("everything ran here") + str(res.receipts).count("answered from kept results") == 8
     few = two.compare(A, B, on="gene_ids", transform=T, genes=["CD79A", "NKG7"])
     assert few.receipts.to_dict()["bytes_moved"] < together["bytes_moved"] / 10
@@ -214,7 +199,8 @@ def test_versions_of_ensembl_ids_are_asked_about(db):
     db.ingest(one, "t/x")
     db.ingest(other, "t/y")
     sides = {"dataset": "t/x", "type": "B"}, {"dataset": "t/y", "type": "B"}
-    with pytest.raises(skytether.InvalidError, match=r"t/x and t/y share 0 identifiers of genes, and 30 without Ensembl's versions \(ENSG\d+\.0\): say id_versions=\"drop\""):
+    shared = r"t/x and t/y share 0 identifiers of genes, and 30 without Ensembl's versions \(ENSG\d+\.0\): say id_versions=\"drop\""
+    with pytest.raises(skytether.InvalidError, match=shared):
         db.compare(*sides, on="gene_ids", transform=T)
     assert len(db.compare(*sides, on="gene_ids", transform=T, id_versions="drop").matched) == 30
     with pytest.raises(skytether.InvalidError, match="t/x, t/y share no gene by on='gene_ids': t/x has 'ENSG00000000000'"):
@@ -289,7 +275,13 @@ def test_transform_layer_and_base_may_differ_by_data_set(db):
         ([], {"dataset": "t/y"}, {"transform": T}, "InvalidError", "a names no cells"),
         ({"dataset": 3}, {"dataset": "t/y"}, {"transform": T}, "InvalidError", "a names the data set 3"),
         ({"dataset": "t/z"}, {"dataset": "t/y"}, {"transform": T}, "NotFoundError", "there is no data set t/z"),
-        ({"dataset": "t/x", "type": "b"}, {"dataset": "t/y", "type": "B"}, {"transform": T}, "NotFoundError", r"no cell of t/x has 'b' in obs column 'type': there are B, NK, T; did you mean 'B'"),
+        (
+            {"dataset": "t/x", "type": "b"},
+            {"dataset": "t/y", "type": "B"},
+            {"transform": T},
+            "NotFoundError",
+            r"no cell of t/x has 'b' in obs column 'type': there are B, NK, T; did you mean 'B'",
+        ),
         ({"dataset": "t/x", "type": "unused"}, {"dataset": "t/y", "type": "B"}, {"transform": T}, "NotFoundError", "no cell of t/x has 'unused'"),
         ({"dataset": "t/x", "type": "B", "n": -1}, {"dataset": "t/y"}, {"transform": T}, "NotFoundError", "no cell of t/x has -1 in obs column 'n'"),
         ({"dataset": "t/x", "typ": "B"}, {"dataset": "t/y", "type": "B"}, {"transform": T}, "NotFoundError", "obs of t/x has no column 'typ'.*did you mean 'type'"),
@@ -298,7 +290,13 @@ def test_transform_layer_and_base_may_differ_by_data_set(db):
         ({"dataset": "t/x", "type": "B"}, {"dataset": "t/x", "type": ["B", "T"]}, {"transform": T}, "InvalidError", "cells are on both sides"),
         ({"dataset": "t/x", "type": "B"}, {"dataset": "t/x"}, {"transform": T}, "InvalidError", r"cells are on both sides \(13 of t/x\)"),
         (("t/x", "typ = 1"), {"dataset": "t/y"}, {"transform": T}, "InvalidError", "where= of t/x: .*typ"),
-        ({"dataset": "t/x"}, {"dataset": "t/y"}, {"transform": T, "on": "ids"}, "NotFoundError", "var of t/x has no column 'ids' to identify genes by: it has 'symbol', 'high', 'gene_ids'"),
+        (
+            {"dataset": "t/x"},
+            {"dataset": "t/y"},
+            {"transform": T, "on": "ids"},
+            "NotFoundError",
+            "var of t/x has no column 'ids' to identify genes by: it has 'symbol', 'high', 'gene_ids'",
+        ),
         ({"dataset": "t/x"}, {"dataset": "t/y"}, {"transform": T, "on": {"t/x": "gene_ids"}}, "InvalidError", "on= says nothing of t/y"),
         ({"dataset": "t/x"}, {"dataset": "t/y"}, {"transform": {"t/x": T, "t/q": T}}, "InvalidError", "transform= says something of t/q, which takes no part"),
         ({"dataset": "t/x"}, {"dataset": "t/y"}, {"transform": "log"}, "InvalidError", "there is no transform 'log'"),

@@ -7,18 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
-from conftest import PBMC3K, rich
+from conftest import rich
 
 import msgexpress
 import skytether
-
-
-@pytest.fixture(scope="module")
-def counted() -> ad.AnnData:
-    """Some genes of pbmc3k, rare ones among them."""
-    adata = ad.read_h5ad(PBMC3K)
-    found = np.asarray((adata.X > 0).sum(axis=0)).ravel()
-    return adata[:, np.flatnonzero(found)[::14]].copy()
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +42,14 @@ KEEPS = {
     "min_pct": ({"min_pct": 0.25}, lambda f: f[["pct_nz_group", "pct_nz_reference"]].max(axis=1) >= 0.25),
     "min_logfc": ({"min_logfc": 1.0}, lambda f: f["logfoldchanges"].abs() >= 1),
     "min_cells": ({"min_cells": 30}, lambda f: f[["cells_in", "cells_out"]].max(axis=1) >= 30),
-    "all": ({"min_pct": 0.1, "min_logfc": 0.5, "min_cells": 100}, lambda f: (f[["pct_nz_group", "pct_nz_reference"]].max(axis=1) >= 0.1) & (f["logfoldchanges"].abs() >= 0.5) & (f[["cells_in", "cells_out"]].max(axis=1) >= 100)),
+    "all": (
+        {"min_pct": 0.1, "min_logfc": 0.5, "min_cells": 100},
+        lambda f: (
+            (f[["pct_nz_group", "pct_nz_reference"]].max(axis=1) >= 0.1)
+            & (f["logfoldchanges"].abs() >= 0.5)
+            & (f[["cells_in", "cells_out"]].max(axis=1) >= 100)
+        ),
+    ),
 }
 
 
@@ -106,7 +105,15 @@ def test_filters_of_two_sets_count_their_own_cells(db):
     assert set(some["names"]) == set(adata.var_names[np.maximum(x[is_b & part].sum(axis=0), x[~is_b & part].sum(axis=0)) >= 11])
 
 
-@pytest.mark.parametrize("options", [{}, {"min_fold_change": 2}, {"min_in_group_fraction": 0.5, "max_out_group_fraction": 0.2, "min_fold_change": 0.5, "compare_abs": True}, {"min_in_group_fraction": 0.0, "max_out_group_fraction": 1.0, "compare_abs": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"min_fold_change": 2},
+        {"min_in_group_fraction": 0.5, "max_out_group_fraction": 0.2, "min_fold_change": 0.5, "compare_abs": True},
+        {"min_in_group_fraction": 0.0, "max_out_group_fraction": 1.0, "compare_abs": True},
+    ],
+)
 @pytest.mark.parametrize("n_genes", [None, 50])
 def test_filter_equals_filter_rank_genes_groups(ds, pbmc3k, options, n_genes):
     adata = pbmc3k
@@ -255,6 +262,10 @@ def test_wrong_filters_are_told(ds, what):
 
 def test_wrong_bounds_of_filter_are_told(ds):
     res = ds.rank_genes_groups("cell_type", groups=["B"], transform="log1p_cp10k")
-    for options, says in (({"min_in_group_fraction": 25}, "min_in_group_fraction is 25"), ({"max_out_group_fraction": -1}, "max_out"), ({"min_fold_change": float("nan")}, "min_fold_change is nan")):
+    for options, says in (
+        ({"min_in_group_fraction": 25}, "min_in_group_fraction is 25"),
+        ({"max_out_group_fraction": -1}, "max_out"),
+        ({"min_fold_change": float("nan")}, "min_fold_change is nan"),
+    ):
         with pytest.raises(skytether.InvalidError, match=says):
             res.filter(**options)

@@ -88,15 +88,6 @@ def test_every_cut_gives_the_same(pbmc3k_fleet, cut):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-@pytest.fixture
-def unlabelled(db):
-    """Counts whose cells are not all labelled, with a category that sorts otherwise than its text."""
-    adata = rich()
-    labels = pd.Series(np.array(["ten", "two", "one", None], dtype=object)[np.arange(60) % 4], index=adata.obs_names)
-    adata.obs["g"] = pd.Categorical(labels, categories=["two", "one", "ten"])
-    return adata, db.ingest(adata, "t/x")
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("corr_method", ["benjamini-hochberg", "bonferroni"])
 @pytest.mark.parametrize(("reference", "groups"), [("rest", "all"), ("one", "all"), ("rest", ["ten", "two"]), ("two", ["ten"])])

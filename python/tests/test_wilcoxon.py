@@ -64,15 +64,6 @@ def test_pbmc3k_agrees_with_scanpy(pbmc3k_fleet, pbmc3k, reference, tie_correct)
     assert_agree(res, adata, groups)
 
 
-@pytest.fixture
-def unlabelled(db):
-    """Counts whose cells are not all labelled, with a category that sorts otherwise than its text."""
-    adata = rich()
-    labels = pd.Series(np.array(["ten", "two", "one", None], dtype=object)[np.arange(60) % 4], index=adata.obs_names)
-    adata.obs["g"] = pd.Categorical(labels, categories=["two", "one", "ten"])
-    return adata, db.ingest(adata, "t/x")
-
-
 @pytest.mark.parametrize("tie_correct", [False, True])
 @pytest.mark.parametrize("corr_method", ["benjamini-hochberg", "bonferroni"])
 @pytest.mark.parametrize(("reference", "groups"), [("rest", "all"), ("one", "all"), ("rest", ["ten", "two"]), ("two", ["ten"])])
