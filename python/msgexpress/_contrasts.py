@@ -88,7 +88,8 @@ class Contrasts(Testing):
         count = self._kept["matrices"][matrix]["shape"][1] if some is None else len(some)
         if count * (len(chosen) + 1) > _group_moments.MOST_ENTRIES:
             raise ExhaustedError(
-                f"{count:,} genes of {len(chosen):,} groups are more than a result of pairs holds ({_group_moments.MOST_ENTRIES:,} in all): choose some with groups= or genes="
+                f"{count:,} genes of {len(chosen):,} groups are more than a result of pairs holds "
+                f"({_group_moments.MOST_ENTRIES:,} in all): choose some with groups= or genes="
             )
         # As in rank_genes_groups: scanpy squares float32 values in float32.
         single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
@@ -163,5 +164,8 @@ class Contrasts(Testing):
         matrix = self._matrix(layer)
         self._check_not_empty(matrix)
         if func == "sum" and not self._is_counts(layer):
-            warnings.warn(f"{self._what_values(layer)}: sums of them are no counts, which tests of samples take; say layer= for the raw counts, or func=\"mean\"", stacklevel=2)
+            warnings.warn(
+                f"{self._what_values(layer)}: sums of them are no counts, which tests of samples take; say layer= for the raw counts, or func=\"mean\"",
+                stacklevel=2,
+            )
         return _pseudobulk.pseudobulk(self, matrix, sample, groupby, func, min_cells, cells, genes)

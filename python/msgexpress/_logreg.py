@@ -80,7 +80,12 @@ def rank(
     for g, scores in zip(fit.classes_, rows):
         # Equal scores in the order of genes.
         order = np.argsort(-scores.astype(np.float64), kind="stable")
-        columns = {"group": [names[g]] * len(order), "gene_id": some[order].astype(np.uint32), "names": ds._names(matrix)[some[order]], "scores": scores[order].astype(np.float64)}
+        columns = {
+            "group": [names[g]] * len(order),
+            "gene_id": some[order].astype(np.uint32),
+            "names": ds._names(matrix)[some[order]],
+            "scores": scores[order].astype(np.float64),
+        }
         batches.append(pa.RecordBatch.from_pydict(columns))
     res = RankResult(
         ds.name,
@@ -107,7 +112,10 @@ def _classifier(options: dict[str, Any]) -> Any:
     known = list(inspect.signature(LogisticRegression).parameters)
     for name in options:
         if name not in known:
-            raise TypeError(f"rank_genes_groups(method=\"logreg\") got an unexpected keyword argument {name!r}: scikit-learn's LogisticRegression takes {', '.join(known)}{instead(name, known)}")
+            raise TypeError(
+                f"rank_genes_groups(method=\"logreg\") got an unexpected keyword argument {name!r}: "
+                f"scikit-learn's LogisticRegression takes {', '.join(known)}{instead(name, known)}"
+            )
     return LogisticRegression(**options)
 
 
@@ -119,7 +127,8 @@ def _check_size(ds: Testing, matrix: str, genes: np.ndarray) -> None:
     count = int(nnz[np.isin(of, genes)].sum())
     if count > MOST_VALUES:
         raise ExhaustedError(
-            f"a logistic regression reads its genes' values where it runs, and these {len(genes):,} genes of {ds.name} have {count:,} of them: at most {MOST_VALUES:,} are read; name fewer genes with genes="
+            f"a logistic regression reads its genes' values where it runs, and these {len(genes):,} genes of {ds.name} have {count:,} of them: "
+            f"at most {MOST_VALUES:,} are read; name fewer genes with genes="
         )
 
 

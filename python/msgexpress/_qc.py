@@ -115,7 +115,7 @@ def _tops(percent_top: Iterable[int] | None, n_genes: int, counts: bool, name: s
     top = sorted(dict.fromkeys(percent_top))
     for n in top:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or not 0 < n <= n_genes:
-            raise InvalidError(f"percent_top has {n!r}: {name} has {n_genes:,} genes, of which the largest 1 to {n_genes:,} can be added up; None for no such columns")
+            raise InvalidError(f"percent_top has {n!r}: {name} has {n_genes:,} genes, so n is 1 to {n_genes:,}; percent_top=None adds no such columns")
     return [int(n) for n in top]
 
 

@@ -526,7 +526,8 @@ class Testing(Naming):
             self._known_as_counts[matrix] = self._is_counts(layer)
         if not self._known_as_counts[matrix]:
             warnings.warn(
-                f"{self._what_values(layer)}, and {written(transform)} normalises them{' and takes their logarithm (once more, if they are logarithms)' if takes_logs(transform) else ''}: "
+                f"{self._what_values(layer)}, and {written(transform)} normalises them"
+                f"{' and takes their logarithm (once more, if they are logarithms)' if takes_logs(transform) else ''}: "
                 "say transform=None to compare them as they are; estimated counts, which need not be integers, are right as it is",
                 stacklevel=stacklevel,
             )

@@ -111,7 +111,10 @@ def open(  # noqa: A001 - the name users expect
         )
     nodes = either_name("nodes", nodes, "hosts", hosts)
     _lending.make_way(os.fspath(path))
-    fleet = Fleet(_internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, memory_per_drive, memory_limit, spill_limit, slice_rows, nodes=nodes, kept_per_drive=kept_per_drive))
+    limits = (memory_per_drive, memory_limit, spill_limit, slice_rows)
+    fleet = Fleet(
+        _internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, *limits, nodes=nodes, kept_per_drive=kept_per_drive)
+    )
     _opened[os.path.realpath(path)] = fleet
     return fleet
 

@@ -204,7 +204,8 @@ def _files(dataset: dict[str, Any]) -> list[str]:
     if dataset["kind"] == "table":
         return [dataset["name"] + ENDING]
     matrices = ("x", "raw_x")
-    rows = [f"{table}_rows" if table in matrices or table.startswith(("layer_", "raw_layer_")) else table for table in dataset["tables"] if table != "shell" and not table.startswith("shell_")]
+    shown = [table for table in dataset["tables"] if table != "shell" and not table.startswith("shell_")]
+    rows = [f"{table}_rows" if table in matrices or table.startswith(("layer_", "raw_layer_")) else table for table in shown]
     return [f"{dataset['name']}.{table}{ENDING}" for table in rows]
 
 

@@ -75,7 +75,10 @@ def test_a_domain_says_what_its_columns_hold(two):
 def test_obs_of_several_is_what_pandas_concatenates(two):
     with pytest.warns(UserWarning) as told:
         found = two.obs("t")
-    assert sorted(str(w.message) for w in told) == ["t/x has no obs column 'only y': the cells miss a value there", "t/y has no obs column 'only x': the cells miss a value there"]
+    assert sorted(str(w.message) for w in told) == [
+        "t/x has no obs column 'only y': the cells miss a value there",
+        "t/y has no obs column 'only x': the cells miss a value there",
+    ]
     parts = frames()
     assert list(found.columns) == ["dataset", *parts["t/x"].columns, "only y"]
     assert list(found.index) == [*parts["t/x"].index, *parts["t/y"].index] and list(found["dataset"]) == ["t/x"] * 30 + ["t/y"] * 20
@@ -166,7 +169,8 @@ def clashing(db, **columns):
 
 def test_columns_of_other_types_ask_what_they_become(db):
     clashing(db, age=(np.arange(12), [str(i) for i in range(12)]), type=(["T"] * 12, ["B"] * 12))
-    with pytest.raises(skytether.InvalidError, match=r"obs column 'age' clashes: it is numbers in t/x, texts in t/y; say what it becomes with clash=\{'age': \"text\"\}, \"number\" or \"drop\""):
+    clashes = r"obs column 'age' clashes: it is numbers in t/x, texts in t/y; say what it becomes with clash=\{'age': \"text\"\}, \"number\" or \"drop\""
+    with pytest.raises(skytether.InvalidError, match=clashes):
         db.obs("t")
     with pytest.raises(skytether.InvalidError, match="obs column 'age' clashes: it is numbers in t/x, texts in t/y"):
         db.cells("t", "age")

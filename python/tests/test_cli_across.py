@@ -48,7 +48,11 @@ def test_domains_and_their_columns_are_listed(fleet):
     [
         ("t/x:type=B", "t/y:type=B,NK", ({"dataset": "t/x", "type": "B"}, {"dataset": "t/y", "type": ["B", "NK"]})),
         ("t.x", "t/y:label=B cell&ok=True", ({"dataset": "t/x"}, {"dataset": "t/y", "label": "B cell", "ok": True})),
-        ('{"dataset": "t/x", "a,b": "x&y"}', '[{"dataset": "t/y", "type": "B"}, {"dataset": "t/y", "type": "T"}]', ({"dataset": "t/x"}, {"dataset": "t/y", "type": ["B", "T"]})),
+        (
+            '{"dataset": "t/x", "a,b": "x&y"}',
+            '[{"dataset": "t/y", "type": "B"}, {"dataset": "t/y", "type": "T"}]',
+            ({"dataset": "t/x"}, {"dataset": "t/y", "type": ["B", "T"]}),
+        ),
     ],
 )
 def test_compare_prints_the_numbers_of_python(fleet, a, b, python):
@@ -83,12 +87,14 @@ def test_centroids_are_printed_and_written(fleet, tmp_path):
 
 def test_similar_prints_the_numbers_of_python(fleet, tmp_path):
     options = ("--groupby", "type", "--on", "gene_ids", *T, "--min-genes", 10, "--top", 2)
-    found = frame_of(command("similar", "t/x", *options, "--group", "B", "--method", "spearman", "--center", "none", "--plot", tmp_path / "a.svg", "--format", "json", "--fleet", fleet))
+    options = [*options, "--group", "B", "--method", "spearman", "--center", "none", "--plot", tmp_path / "a.svg"]
+    found = frame_of(command("similar", "t/x", *options, "--format", "json", "--fleet", fleet))
     with msgexpress.open(fleet) as db:
         due = db.similar("t/x", "type", "B", top=2, method="spearman", center=None, on="gene_ids", transform="log1p_cp10k", min_genes=10).to_df()
     pd.testing.assert_frame_equal(found, due, check_dtype=False)
     assert (tmp_path / "a.svg").exists()
-    other = frame_of(command("similar", "t/x", "--groupby", "t/x=type", "--groupby", "u/z=kind", "--against", "u", *T, "--min-genes", 10, "--format", "json", "--fleet", fleet))
+    columns = ["--groupby", "t/x=type", "--groupby", "u/z=kind"]
+    other = frame_of(command("similar", "t/x", *columns, "--against", "u", *T, "--min-genes", 10, "--format", "json", "--fleet", fleet))
     assert set(other["dataset"]) == {"u/z"}
 
 

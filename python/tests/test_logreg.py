@@ -45,7 +45,12 @@ def assert_agree(res: msgexpress.RankResult, adata: ad.AnnData) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_iter": 1000}, {"groups": ["B", "NK", "CD14+ Mono"], "max_iter": 500}, {"groups": ["B", "NK"], "reference": "CD8 T", "max_iter": 500}, {"C": 0.01, "max_iter": 500, "n_genes": 4}],
+    [
+        {"max_iter": 1000},
+        {"groups": ["B", "NK", "CD14+ Mono"], "max_iter": 500},
+        {"groups": ["B", "NK"], "reference": "CD8 T", "max_iter": 500},
+        {"C": 0.01, "max_iter": 500, "n_genes": 4},
+    ],
     ids=["all", "groups", "reference", "options"],
 )
 def test_pbmc3k_scores_equal_scanpys(ds, normal, options):
@@ -108,7 +113,11 @@ def test_symbols_and_plots_of_a_regression(db):
     res = db.ingest(rich(), "t/x").rank_genes_groups("type", method="logreg", transform="log1p_cp10k", gene_symbols="symbol")
     assert list(res.to_df("B").columns) == ["names", "symbol", "scores"]
     assert set(res.plot_dotplot(2).data["gene"]) == {g for name in res.top(2) for g in res.top(2)[name]}
-    for call, says in ((res.plot_volcano, "volcano plot shows p-values"), (res.filter, "has scores only"), (lambda: res.plot_dotplot(min_logfoldchange=1), "has scores only")):
+    for call, says in (
+        (res.plot_volcano, "volcano plot shows p-values"),
+        (res.filter, "has scores only"),
+        (lambda: res.plot_dotplot(min_logfoldchange=1), "has scores only"),
+    ):
         with pytest.raises(skytether.InvalidError, match=says):
             call()
 
@@ -135,7 +144,8 @@ def test_more_values_than_memory_should_hold_are_refused(ds, monkeypatch):
     sql = type(ds.fleet).sql
     monkeypatch.setattr(_logreg, "MOST_VALUES", 1000)
     monkeypatch.setattr(type(ds.fleet), "sql", lambda self, query, *args, **kwargs: (asked.append(query), sql(self, query, *args, **kwargs))[1])
-    with pytest.raises(skytether.ExhaustedError, match=r"32,738 genes of blood/pbmc3k have 2,\d\d\d,\d\d\d of them: at most 1,000 are read; name fewer genes with genes="):
+    too_many = r"32,738 genes of blood/pbmc3k have 2,\d\d\d,\d\d\d of them: at most 1,000 are read; name fewer genes with genes="
+    with pytest.raises(skytether.ExhaustedError, match=too_many):
         ds.rank_genes_groups("cell_type", method="logreg", transform="log1p_cp10k")
     assert not any("idx, val" in query for query in asked)
 

@@ -83,7 +83,8 @@ def test_equal_scores_are_in_the_order_of_genes(db, method, n_genes):
     x[:, [3, 8]] = 0
     adata = ad.AnnData(np.tile(x, (1, 3)), obs=rich().obs[["type"]], var=pd.DataFrame(index=[f"g{i}" for i in range(30)]))
     ds = db.ingest(adata, "t/x")
-    results = [ds.rank_genes_groups("type", method=method, transform="log1p_cp10k", n_genes=n_genes), ds.ttest({"type": "B"}, {"type": "T"}, method=method, transform="log1p_cp10k", n_genes=n_genes)]
+    choices = {"method": method, "transform": "log1p_cp10k", "n_genes": n_genes}
+    results = [ds.rank_genes_groups("type", **choices), ds.ttest({"type": "B"}, {"type": "T"}, **choices)]
     for res in results:
         for group in res.groups:
             frame = res.to_df(group)

@@ -48,7 +48,8 @@ test_that("its options mean what they mean in Python", {
 test_that("filters, fold changes and regressions pass through by name", {
   ds <- test_dataset()
   found <- rank_genes_groups(ds, "type", transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10, logfc = "seurat")
-  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10L, logfc = "seurat")))
+  options <- list(transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10L, logfc = "seurat")
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), options))
   expect_lt(nrow(found), 120L)
   expect_identical(attr(found, "params")$logfc, "seurat")
   two <- ttest(ds, list(type = "B"), list(type = "NK"), transform = "log1p_cp10k", logfc = "seurat", min_pct = 0.4)
