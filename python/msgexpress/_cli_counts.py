@@ -34,7 +34,7 @@ for example:
 
 def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     """Adds the commands; as of `_cli_plots.add`."""
-    from ._cli_plots import _set
+    from ._cli_plots import add_sets
 
     def one(kind: str, run: Callable[[argparse.Namespace], int], text: str, more: str) -> argparse.ArgumentParser:
         sub = described(command(kind, run, text), cli, more)
@@ -45,9 +45,7 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
         return sub
 
     p = one("qc", _qc, "show the quality of cells and genes, and what filters would leave", _QC)
-    p.add_argument(
-        "--set", action="append", type=_set, metavar="NAME=PREFIX", dest="sets", help="genes whose names begin so; may be repeated (default: mt=MT-, if there are such)"
-    )
+    add_sets(p)
     p.add_argument("--cells", metavar="FILE", help="write the numbers of each cell as CSV")
     p.add_argument("--genes", metavar="FILE", help="write the numbers of each gene as CSV")
     limits = p.add_argument_group("limits to try")

@@ -98,14 +98,7 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     of_plot(p)
 
     p = one("qc", _qc, "draw the quality of cells: counts and genes of each, and the share of mitochondrial counts")
-    p.add_argument(
-        "--set",
-        action="append",
-        type=_set,
-        metavar="NAME=PREFIX",
-        dest="sets",
-        help="genes whose names begin so, whose share is drawn; may be repeated (default: mt=MT-, if there are such)",
-    )
+    add_sets(p)
     of_plot(p)
 
     p = one("volcano", _volcano, "draw fold changes against p-values of one group of cells")
@@ -130,14 +123,7 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
         choices=("t-test", "t-test_overestim_var", "student", "wilcoxon"),
         help="the test: Welch's (default), scanpy's variant, Student's, or Wilcoxon's rank sum test",
     )
-    p.add_argument(
-        "--set",
-        action="append",
-        type=_set,
-        metavar="NAME=PREFIX",
-        dest="sets",
-        help="genes whose names begin so, whose share is drawn (default: mt=MT-, if there are such)",
-    )
+    add_sets(p)
     of_matrix(p)
 
 
@@ -287,6 +273,12 @@ def _sets(named: list[tuple[str, list[str]]]) -> Any:
     for label, genes in named:
         sets.setdefault(label, []).extend(genes)
     return sets
+
+
+def add_sets(p: argparse.ArgumentParser) -> None:
+    """The option that names sets of genes."""
+    which = "genes whose names begin so, for their share of a cell's counts; may be repeated (default: mt=MT-, if there are such)"
+    p.add_argument("--set", action="append", type=_set, metavar="NAME=PREFIX", dest="sets", help=which)
 
 
 def _set(text: str) -> tuple[str, str]:
