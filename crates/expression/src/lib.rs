@@ -17,6 +17,7 @@
 //! | [`store`] | running moments per row of an aggregate and group of cells, their state and their result |
 //! | `state` | one row of that state as bytes |
 //! | `aggregate` | the common part of the aggregates |
+//! | `sparse` | the common part of the aggregates over sparse rows |
 //! | [`moments`] | the aggregate `moments(idx, val, block, spec)` over sparse rows |
 //! | [`cell_moments`] | the aggregate `cell_moments(cell, value, groups, transform)` over the dense view |
 //! | [`midranks`], [`rank_sums`] | sums of midranks per group, and the aggregate `rank_sums(idx, val, block, spec)` |
@@ -67,6 +68,7 @@ pub mod rank;
 pub mod rank_sums;
 pub mod rewrite;
 mod shorten;
+mod sparse;
 pub mod spec;
 mod state;
 pub mod store;

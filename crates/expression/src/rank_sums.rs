@@ -9,21 +9,20 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryArray, BinaryBuilder, BooleanArray, Float64Array, ListArray, StructArray};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Float64Array, ListArray, StructArray};
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Fields, Float32Type, Float64Type, UInt16Type, UInt32Type};
+use arrow::datatypes::{DataType, Field, Fields};
 use datafusion::logical_expr::{AggregateUDF, EmitTo};
-use datafusion::physical_plan::PhysicalExpr;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
-use crate::aggregate::{Call, Input, Store, aggregate, passes, text_literal};
+use crate::aggregate::Store;
 use crate::cells::CellSource;
-use crate::groups::{Prepared, PreparedCache};
-use crate::kernel::{Tabulated, Value, each_value};
+use crate::groups::Prepared;
+use crate::kernel::{Value, each_value};
 use crate::midranks::{Among, Midranks, RankSum, Ranked};
-use crate::moments::{Columns, coerced, explain, open_block};
-use crate::spec::{MAX_LITERAL, MomentsSpec, shorten};
+use crate::sparse::{OverRows, Row, udaf};
+use crate::spec::{MomentsSpec, read_spec, write_spec};
 
 /// The name of the aggregate in queries.
 pub const RANK_SUMS: &str = "rank_sums";
@@ -57,7 +56,7 @@ impl RankSumsSpec {
     /// # Errors
     /// Internal, should JSON ever fail to hold it.
     pub fn to_literal(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::internal("cannot write the spec of rank_sums").with_source(e))
+        write_spec(RANK_SUMS, self)
     }
 
     /// Reads [`RankSumsSpec::to_literal`]'s text back.
@@ -65,72 +64,53 @@ impl RankSumsSpec {
     /// # Errors
     /// Invalid where it is anything else.
     pub fn from_literal(text: &str) -> Result<Self> {
-        if text.len() > MAX_LITERAL {
-            return Err(Error::invalid(format!("the spec of rank_sums is longer than {MAX_LITERAL} bytes")));
-        }
-        serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of rank_sums", shorten(text))).with_source(e))
+        read_spec(RANK_SUMS, text)
     }
 }
 
 /// The aggregate `rank_sums`, which learns about cells from `source`.
 #[must_use]
 pub fn rank_sums_udaf(source: Arc<dyn CellSource>) -> AggregateUDF {
-    let cache = source.prepared();
-    aggregate(RankSums { source, cache })
+    udaf::<RankSums>(source)
 }
 
 #[derive(Debug)]
 struct RankSums {
-    source: Arc<dyn CellSource>,
-    cache: Arc<PreparedCache>,
-}
-
-impl Call for RankSums {
-    const NAME: &'static str = RANK_SUMS;
-    type Input = SparseRows;
-
-    fn source(&self) -> &Arc<dyn CellSource> {
-        &self.source
-    }
-
-    fn coerce(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        coerced(RANK_SUMS, types)
-    }
-
-    fn input(&self, args: &[Arc<dyn PhysicalExpr>]) -> Result<SparseRows> {
-        let [_, _, _, spec] = args else { return Err(Error::invalid("rank_sums(idx, val, block, spec) takes four arguments")) };
-        let text = text_literal(spec)?.ok_or_else(|| Error::invalid("the spec of rank_sums(idx, val, block, spec) must be a text, not NULL"))?;
-        let spec = Arc::new(RankSumsSpec::from_literal(&text)?);
-        Ok(SparseRows { spec, source: Arc::clone(&self.source), cache: Arc::clone(&self.cache), ready: None })
-    }
-}
-
-/// What exists once the first rows have come.
-#[derive(Debug)]
-struct Ready {
-    prepared: Arc<Prepared>,
     asked: Arc<Asked>,
     /// For each group, in which ones its cells are ranked: at most two, [`NOWHERE`] otherwise.
     places: Vec<[u16; 2]>,
-    table: Option<(u32, Arc<Tabulated>)>,
+    /// Whether values need more than float32, as those of float64 and UInt32 do. Logarithms are float32.
+    wide: bool,
+    /// The keys of a row, narrow or wide.
+    keys: Vec<u64>,
+    wide_keys: Vec<u128>,
 }
 
 /// No group.
 const NOWHERE: u16 = u16::MAX;
 
-/// Sparse rows as input.
-#[derive(Debug)]
-struct SparseRows {
-    spec: Arc<RankSumsSpec>,
-    source: Arc<dyn CellSource>,
-    cache: Arc<PreparedCache>,
-    ready: Option<Ready>,
+/// Puts the keys of `row` into `keys`.
+fn fill<T: Value, K: Sorted>(keys: &mut Vec<K>, places: &[[u16; 2]], row: &Row<'_, T>) -> Result<()> {
+    keys.clear();
+    let put = |group: u16, value: f64| keys.extend(places[usize::from(group)].into_iter().filter(|&to| to != NOWHERE).map(|to| K::new(value, to)));
+    each_value(row.block, row.idx, row.val, put).map_err(|fault| row.failed(fault))
 }
 
-impl SparseRows {
-    fn open(&self) -> Result<Ready> {
-        let prepared = self.cache.get(&self.spec.of, self.source.as_ref())?;
-        let among = match &self.spec.against {
+impl OverRows for RankSums {
+    const NAME: &'static str = RANK_SUMS;
+    type Spec = RankSumsSpec;
+    type Store = RankStore;
+
+    fn read(text: &str) -> Result<RankSumsSpec> {
+        RankSumsSpec::from_literal(text)
+    }
+
+    fn cells(spec: &RankSumsSpec) -> &MomentsSpec {
+        &spec.of
+    }
+
+    fn begin(spec: &RankSumsSpec, prepared: &Prepared) -> Result<Self> {
+        let among = match &spec.against {
             None => Among::All,
             Some(name) => {
                 let unknown = || crate::rank::unknown_group(name, prepared.names.iter().map(String::as_str));
@@ -139,12 +119,12 @@ impl SparseRows {
         };
         let (width, last) = (prepared.width(), prepared.width().saturating_sub(1));
         let mut places: Vec<[u16; 2]> = (0..width).map(|group| [group as u16, NOWHERE]).collect();
-        if self.spec.without_last || self.spec.overlap {
-            let few = if self.spec.overlap { last != 3 } else { last == 0 };
-            if few || (self.spec.overlap && self.spec.without_last) {
+        if spec.without_last || spec.overlap {
+            let few = if spec.overlap { last != 3 } else { last == 0 };
+            if few || (spec.overlap && spec.without_last) {
                 return Err(Error::invalid("the groups of rank_sums are not those that without_last or overlap is about"));
             }
-            places[last - 1] = if self.spec.overlap { [0, 1] } else { [NOWHERE; 2] };
+            places[last - 1] = if spec.overlap { [0, 1] } else { [NOWHERE; 2] };
         }
         if among != Among::All {
             // Cells in no group are in no pair.
@@ -157,78 +137,27 @@ impl SparseRows {
             }
         }
         let blocks = u32::try_from(prepared.counts.len()).map_err(|_| Error::internal("a data set has more blocks than a number holds"))?;
-        Ok(Ready { prepared, asked: Arc::new(Asked { cells, among, blocks }), places, table: None })
+        Ok(Self { asked: Arc::new(Asked { cells, among, blocks }), places, wide: false, keys: Vec::new(), wide_keys: Vec::new() })
     }
 
-    fn typed<T, K>(&mut self, store: &mut RankStore, columns: &Columns<'_>, groups: &[usize], filter: Option<&BooleanArray>) -> Result<()>
-    where
-        T: ArrowPrimitiveType,
-        T::Native: Value,
-        K: Sorted,
-    {
-        let Some(ready) = &mut self.ready else { return Err(Error::internal("the groups are not resolved")) };
-        let prepared = Arc::clone(&ready.prepared);
-        let val = columns.val.values().as_primitive::<T>().values();
-        let idx = columns.idx.values().as_primitive::<UInt32Type>().values();
-        let mut keys: Vec<K> = Vec::new();
-        let mut block = None;
-        for (i, &gene) in groups.iter().enumerate() {
-            if !passes(filter, i) {
-                continue;
-            }
-            let number = columns.block[i];
-            if block.as_ref().is_none_or(|(n, _)| *n != number) {
-                block = Some((number, open_block(&prepared, number, &mut ready.table, &self.spec.of)?));
-            }
-            let Some((_, open)) = &block else { continue };
-            let cells = columns.idx.value_offsets()[i] as usize..columns.idx.value_offsets()[i + 1] as usize;
-            let values = columns.val.value_offsets()[i] as usize..columns.val.value_offsets()[i + 1] as usize;
-            keys.clear();
-            let places = &ready.places;
-            each_value(open, &idx[cells], &val[values], |group, value| {
-                let [first, second] = places[usize::from(group)];
-                if first != NOWHERE {
-                    keys.push(K::new(value, first));
-                }
-                if second != NOWHERE {
-                    keys.push(K::new(value, second));
-                }
-            })
-            .map_err(|fault| explain(fault, i, number, &self.spec.of, &prepared))?;
-            store.add(gene, &ready.asked, &mut keys)?;
-        }
+    fn reserve(&mut self, spec: &RankSumsSpec, _: &Prepared, store: &mut RankStore, rows: usize, values: &DataType) -> Result<()> {
+        self.wide = spec.of.transform.is_none() && matches!(values, DataType::UInt32 | DataType::Float64);
+        store.genes.resize_with(rows.max(store.genes.len()), Gene::default);
         Ok(())
     }
-}
 
-impl Input for SparseRows {
-    type Store = RankStore;
-
-    fn update(&mut self, store: &mut RankStore, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, rows: usize) -> Result<()> {
-        let columns = Columns::open(RANK_SUMS, values)?;
-        if self.ready.is_none() {
-            self.ready = Some(self.open()?);
-        }
-        store.genes.resize_with(rows.max(store.genes.len()), Gene::default);
-        // Logarithms are float32; other values are kept as they are.
-        let logs = self.spec.of.transform.is_some();
-        match columns.val.values().data_type() {
-            DataType::UInt16 => self.typed::<UInt16Type, u64>(store, &columns, groups, filter),
-            DataType::UInt32 if logs => self.typed::<UInt32Type, u64>(store, &columns, groups, filter),
-            DataType::UInt32 => self.typed::<UInt32Type, u128>(store, &columns, groups, filter),
-            DataType::Float32 => self.typed::<Float32Type, u64>(store, &columns, groups, filter),
-            DataType::Float64 if logs => self.typed::<Float64Type, u64>(store, &columns, groups, filter),
-            DataType::Float64 => self.typed::<Float64Type, u128>(store, &columns, groups, filter),
-            other => Err(Error::invalid(format!("rank_sums(idx, val, block, spec) takes no values of type {other}"))),
+    fn row<T: Value>(&mut self, _: &RankSumsSpec, store: &mut RankStore, at: usize, row: &Row<'_, T>) -> Result<()> {
+        if self.wide {
+            fill(&mut self.wide_keys, &self.places, row)?;
+            store.add(at, &self.asked, &mut self.wide_keys)
+        } else {
+            fill(&mut self.keys, &self.places, row)?;
+            store.add(at, &self.asked, &mut self.keys)
         }
     }
 
     fn size(&self) -> usize {
-        self.ready.as_ref().map_or(0, |r| r.prepared.size() + r.table.as_ref().map_or(0, |(_, t)| t.size()))
-    }
-
-    fn fresh(&self) -> Self {
-        Self { spec: Arc::clone(&self.spec), source: Arc::clone(&self.source), cache: Arc::clone(&self.cache), ready: None }
+        self.keys.capacity() * size_of::<u64>() + self.wide_keys.capacity() * size_of::<u128>()
     }
 }
 

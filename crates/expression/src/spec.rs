@@ -10,6 +10,7 @@ use std::io::Read;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use skytether_common::{DatasetName, Error, Result};
 
@@ -182,7 +183,7 @@ impl MomentsSpec {
     /// # Errors
     /// Internal, should JSON ever fail to hold it.
     pub fn to_literal(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::internal("cannot write the spec of moments").with_source(e))
+        write_spec("moments", self)
     }
 
     /// Reads [`MomentsSpec::to_literal`]'s text back.
@@ -190,11 +191,27 @@ impl MomentsSpec {
     /// # Errors
     /// Invalid where it is anything else.
     pub fn from_literal(text: &str) -> Result<Self> {
-        if text.len() > MAX_LITERAL {
-            return Err(Error::invalid(format!("the spec of moments is longer than {MAX_LITERAL} bytes")));
-        }
-        serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of moments", shorten(text))).with_source(e))
+        read_spec("moments", text)
     }
+}
+
+/// The spec of aggregate `of` as a literal.
+///
+/// # Errors
+/// Internal, should JSON ever fail to hold it.
+pub(crate) fn write_spec(of: &str, spec: &impl Serialize) -> Result<String> {
+    serde_json::to_string(spec).map_err(|e| Error::internal(format!("cannot write the spec of {of}")).with_source(e))
+}
+
+/// The spec of aggregate `of` that is a literal.
+///
+/// # Errors
+/// Invalid where it is anything else.
+pub(crate) fn read_spec<S: DeserializeOwned>(of: &str, text: &str) -> Result<S> {
+    if text.len() > MAX_LITERAL {
+        return Err(Error::invalid(format!("the spec of {of} is longer than {MAX_LITERAL} bytes")));
+    }
+    serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of {of}", shorten(text))).with_source(e))
 }
 
 /// Numbers as a text: Base64 of ZSTD-compressed float32, little-endian.

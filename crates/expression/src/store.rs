@@ -160,6 +160,12 @@ impl MomentStore {
         self.set_rows(rows)
     }
 
+    /// As [`Self::reserve`], for rows that are read: all of them are of these groups.
+    pub(crate) fn reserve_same(&mut self, names: &Arc<[String]>, rows: usize) -> Result<()> {
+        self.reserve(names, rows)?;
+        if self.names() == Some(names) { Ok(()) } else { Err(Error::internal("rows and states of different groups met in one accumulator")) }
+    }
+
     fn set_rows(&mut self, rows: usize) -> Result<()> {
         let rows = self.rows.max(rows);
         let too_many = || Error::exhausted(format!("{rows} rows of {} groups are more than one query can hold: ask for fewer groups", self.width()));

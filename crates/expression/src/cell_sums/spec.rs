@@ -8,7 +8,8 @@
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 
-use crate::spec::{Groups, MAX_LITERAL, MomentsSpec, shorten, unpack};
+use super::CELL_SUMS;
+use crate::spec::{Groups, MomentsSpec, read_spec, unpack, write_spec};
 
 /// The most sums of one query; a block of cells takes 512 KiB for each.
 const MAX_SUMS: usize = 256;
@@ -56,7 +57,7 @@ impl CellSumsSpec {
     /// # Errors
     /// Internal, should JSON ever fail to hold it.
     pub fn to_literal(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::internal("cannot write the spec of cell_sums").with_source(e))
+        write_spec(CELL_SUMS, self)
     }
 
     /// Reads [`CellSumsSpec::to_literal`]'s text back.
@@ -64,10 +65,7 @@ impl CellSumsSpec {
     /// # Errors
     /// Invalid where it is anything else, or asks for too much.
     pub fn from_literal(text: &str) -> Result<Self> {
-        if text.len() > MAX_LITERAL {
-            return Err(Error::invalid(format!("the spec of cell_sums is longer than {MAX_LITERAL} bytes")));
-        }
-        let spec: Self = serde_json::from_str(text).map_err(|e| Error::invalid(format!("{:?} is no spec of cell_sums", shorten(text))).with_source(e))?;
+        let spec: Self = read_spec(CELL_SUMS, text)?;
         spec.check()?;
         Ok(spec)
     }

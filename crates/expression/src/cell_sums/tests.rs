@@ -1,10 +1,11 @@
-use arrow::array::{BinaryArray, ListArray, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, BinaryArray, ListArray, UInt32Array};
 use arrow::datatypes::Float64Type;
 use datafusion::logical_expr::EmitTo;
 use skytether_common::{DatasetName, Kind};
 
 use super::*;
-use crate::aggregate::Store;
+use crate::aggregate::{Input, Store};
+use crate::sparse::SparseRows;
 use crate::spec::{Groups, MomentsSpec, Squares, Transform, pack};
 
 /// Cells of one data set, without obs.
@@ -38,9 +39,10 @@ fn all(of: SumOf) -> CellSum {
     CellSum { of, weights: None }
 }
 
-fn input(spec: &CellSumsSpec, cells: usize) -> SparseRows {
+fn input(spec: &CellSumsSpec, cells: usize) -> SparseRows<CellSums> {
     let source = Arc::new(Cells(vec![2500.0; cells]));
-    SparseRows { spec: Arc::new(CellSumsSpec::from_literal(&spec.to_literal().unwrap()).unwrap()), cache: source.prepared(), source, ready: None }
+    let cache = source.prepared();
+    SparseRows::new(CellSums::read(&spec.to_literal().unwrap()).unwrap(), source, cache)
 }
 
 /// A gene's row of counts.

@@ -1,3 +1,4 @@
+use arrow::datatypes::Float64Type;
 use proptest::prelude::*;
 use skytether_common::Kind;
 
