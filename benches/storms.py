@@ -25,7 +25,7 @@ SEEDS = 10_000
 def run(begin: int, seeds: int) -> tuple[float, str]:
     """Seconds that `seeds` simulations took from seed `begin` on, and their summary; exits where one fails."""
     # The program of `make test`; what cargo builds first takes as long as some thousand simulations.
-    build = ["cargo", "test", "--profile", "dev", "-q", "-p", "skytether", "--test", "fleet"]
+    build = ["cargo", "test", "--profile", "dev", "-q", "--workspace", "--exclude", "skytether-python", "--test", "fleet"]
     environment = {**os.environ, "SKYTETHER_STORMS": f"{begin}..{begin + seeds}", "PROTOC": os.environ.get("PROTOC", str(ROOT / ".venv/bin/protoc"))}
     subprocess.run([*build, "--no-run"], cwd=ROOT, check=True, env=environment)
     began = time.perf_counter()

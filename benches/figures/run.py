@@ -41,16 +41,18 @@ PARTS: dict[str, tuple[Callable[..., paper.Result], str | None]] = {
 }
 
 #: How cargo names what it builds.
-BUILT = {"regret": ("skytether-sim", "--bin", "."), "slice_times": ("skytether", "--example", "examples")}
+BUILT = {"regret": ("--bin", "."), "slice_times": ("--example", "examples")}
 
 
 def program(name: str) -> Path:
     """The path of the Rust program `name`, which cargo builds unless it is up to date."""
-    package, kind, below = BUILT[name]
+    kind, below = BUILT[name]
     # As the Makefile has it, so that nothing is built twice.
     protoc = Path(sys.executable).parent / "protoc"
     environment = {"PROTOC": str(protoc), **os.environ} if protoc.exists() else None
-    subprocess.run(["cargo", "build", "--quiet", "-p", package, kind, name], cwd=ROOT, check=True, env=environment)
+    # The tests' selection: with the package alone, dependencies would have other features and be compiled again.
+    selection = ["--workspace", "--exclude", "skytether-python"]
+    subprocess.run(["cargo", "build", "--quiet", *selection, kind, name], cwd=ROOT, check=True, env=environment)
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / below / name
 
 

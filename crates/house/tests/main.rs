@@ -6,6 +6,7 @@ mod crate_graph;
 mod declared;
 mod error_texts;
 mod examples;
+mod features;
 mod imports;
 mod storage_crates;
 mod test_names;
