@@ -310,3 +310,18 @@ def test_command_has_the_test_and_its_ties(pbmc3k_fleet, capsys):
     assert [line.split(",")[1] for line in printed.splitlines()[1:]] == list(wanted["names"])
     assert msgexpress.cli.main([*call, "--tie-correct"]) == 2
     assert "--method wilcoxon" in capsys.readouterr().err
+
+
+def test_keys_beyond_a_drives_memory_are_refused_by_name(tmp_path):
+    # Several blocks of cells: a drive holds the keys of a gene until it has seen all blocks.
+    rng = np.random.default_rng(3)
+    cells = ad.AnnData(sp.csr_matrix(rng.random((70_000, 60), dtype=np.float32)))
+    cells.obs["half"] = pd.Categorical(rng.choice(["a", "b"], len(cells)))
+    with msgexpress.open(tmp_path / "f", drives=2, kept_per_drive=0) as db:
+        whole = db.ingest(cells, "t.x").rank_genes_groups("half", method="wilcoxon", transform=None).to_df("a")
+    with msgexpress.open(tmp_path / "f", memory_per_drive=8 << 20, kept_per_drive=0) as db:
+        with pytest.raises(skytether.ExhaustedError, match=r"drive-[01]: its part of the query needs more than the 8\.0 MB of memory .* memory_per_drive="):
+            db["t.x"].rank_genes_groups("half", method="wilcoxon", transform=None)
+        # The drive goes on, with what fits.
+        some = db["t.x"].rank_genes_groups("half", method="wilcoxon", transform=None, genes=["0", "1"]).to_df("a").set_index("names")
+        pd.testing.assert_series_equal(some["scores"].sort_index(), whole.set_index("names").loc[["0", "1"], "scores"].sort_index())

@@ -127,6 +127,9 @@ fn told(text: &str, said: &str) -> Option<Plain> {
         let what = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
         return Some(Plain::of(format!("{} is not supported", what.to_uppercase()), Kind::Unsupported));
     }
+    if let Some(text) = out_of_memory(text) {
+        return Some(Plain::of(text, Kind::Exhausted));
+    }
     if text.contains("Failed to coerce types ") {
         return Some(Plain::of(without_classes(said).trim_end_matches('.'), Kind::Invalid));
     }
@@ -143,6 +146,22 @@ fn told(text: &str, said: &str) -> Option<Plain> {
     }
     call(text).map(|text| Plain::of(text, Kind::Invalid))
 }
+
+/// What is said of a drive's engine that has no memory left; the host has words of its own (`host_error`). The engine's
+/// text lists its operators and pools.
+fn out_of_memory(text: &str) -> Option<String> {
+    if !MEMORY.iter().any(|words| text.contains(words)) {
+        return None;
+    }
+    let pool = text.rsplit_once("pool_size: ").and_then(|(_, rest)| rest.split_once(')')).map(|(size, _)| format!("{size} of "));
+    let pool = pool.unwrap_or_default();
+    Some(format!(
+        "its part of the query needs more than the {pool}memory that its engine may use: filter more, select fewer columns, or ask for less at a time; or give it more (drive serve --memory, memory_per_drive=)"
+    ))
+}
+
+/// What the engine says where a pool of memory is empty.
+const MEMORY: [&str; 3] = ["Failed to allocate additional ", "Memory Exhausted while ", "additional allocation failed for "];
 
 /// What Arrow says of a value that a type does not hold.
 const UNFIT: [&str; 5] =
@@ -305,6 +324,16 @@ mod tests {
                 "Optimizer rule 'x' failed\ncaused by\nArrow error: Invalid argument error: -100.00 is too small to store in a Decimal128 of precision 4. Min is -99.99".to_owned(),
                 Kind::Invalid,
                 "-100.00 is too small to store in a decimal of precision 4. Min is -99.99",
+            ),
+            (
+                "Resources exhausted: Additional allocation failed for A[0] with top memory consumers (across reservations) as:\n  A[0]#31(can spill: false) consumed 7.1 MB.\nError: Failed to allocate additional 384.0 KB for A[0] with 7.1 MB already allocated for this reservation - 358.6 KB remain available for the total memory pool: greedy(used: 7.6 MB, pool_size: 8.0 MB)".to_owned(),
+                Kind::Exhausted,
+                "its part of the query needs more than the 8.0 MB of memory that its engine may use: filter more, select fewer columns, or ask for less at a time; or give it more (drive serve --memory, memory_per_drive=)",
+            ),
+            (
+                "Resources exhausted: Memory Exhausted while Sorting (DiskManager is disabled)".to_owned(),
+                Kind::Exhausted,
+                "its part of the query needs more than the memory that its engine may use: filter more, select fewer columns, or ask for less at a time; or give it more (drive serve --memory, memory_per_drive=)",
             ),
             (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
         ] {
