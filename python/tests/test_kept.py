@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -134,6 +135,33 @@ def test_repaired_drive_answers_right_and_keeps_again(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(ranked(db["t/x"]).to_df(), before)
         db.fleet.repair([f"drive-{lost.name}"])
         pd.testing.assert_frame_equal(kept_soon(db["t/x"]).to_df(), before)
+
+
+@pytest.mark.filterwarnings("ignore:.*holds counts")
+@pytest.mark.parametrize("change", ["growth", "leave", "repair"])
+def test_kept_results_survive_growth_and_repair(tmp_path: Path, change: str) -> None:
+    place = tmp_path / "fleet"
+    with msgexpress.open(place, drives=3, redundancy="replicas:2") as db:
+        ds = db.ingest(made(6), "t/x")
+        before = kept_soon(ds).to_df()
+        kept_soon(ds, "batch")
+        if change == "growth":
+            db.fleet.add_drives(2)
+        elif change == "leave":
+            db.fleet.add_drives(1)
+            db.fleet.retire("drive-0")
+        # Drives write what they keep in the background.
+        time.sleep(2)
+    if change == "repair":
+        shutil.rmtree(place / "drives" / "1")
+        with msgexpress.open(place) as db:
+            db.fleet.repair(["drive-1"])
+            time.sleep(2)
+    with msgexpress.open(place) as db:
+        for groupby in ("type", "batch"):
+            res = ranked(db["t/x"], groupby)
+            assert is_cached(res), "the first question after the change is answered from kept results"
+        pd.testing.assert_frame_equal(ranked(db["t/x"]).to_df(), before)
 
 
 def test_receipts_of_other_queries_are_not_cached(tmp_path: Path) -> None:

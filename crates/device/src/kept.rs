@@ -11,6 +11,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -26,7 +28,10 @@ pub const KEPT: &str = "kept/";
 const FORMAT: u32 = 1;
 
 /// The longest header, in bytes.
-const MAX_HEADER: usize = 1 << 16;
+pub const MAX_HEADER: usize = 1 << 16;
+
+/// The longest program that a header holds, in bytes. Longer ones name cells one by one, and are seldom asked again.
+const MAX_PROGRAM: usize = 24 << 10;
 
 /// The partition that holds the kept result `id` of a partition.
 #[must_use]
@@ -49,6 +54,9 @@ pub struct Identity {
     pub id: String,
     /// The partitions that the sub-plan may see, in the order of their keys.
     pub partitions: Vec<PartitionName>,
+    /// The program, by which the result can be made again of other partitions. None where it is long, or reads several
+    /// data sets.
+    pub program: Option<Bytes>,
 }
 
 impl Identity {
@@ -84,7 +92,8 @@ impl Identity {
         }
         part(program);
         let id = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Some(Self { id, partitions }))
+        let again = plan.with.is_empty() && program.len() <= MAX_PROGRAM;
+        Ok(Some(Self { id, partitions, program: again.then(|| program.clone()) }))
     }
 
     /// Where its result is kept.
@@ -107,6 +116,9 @@ pub struct Header {
     pub made_from: Vec<Key>,
     /// Slices of the tables of the sub-plan.
     pub slices_total: Option<u64>,
+    /// The identity's program, in Base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
 }
 
 impl Header {
@@ -116,7 +128,21 @@ impl Header {
     /// Invalid where a name makes a key too long.
     pub fn new(of: &Identity, slices_total: Option<u64>) -> Result<Self> {
         let made_from = of.partitions.iter().map(PartitionName::key).collect::<Result<_>>()?;
-        Ok(Self { format: FORMAT, id: of.id.clone(), made_from, slices_total })
+        let program = of.program.as_ref().map(|program| BASE64_STANDARD.encode(program));
+        Ok(Self { format: FORMAT, id: of.id.clone(), made_from, slices_total, program })
+    }
+
+    /// Whether it is that of the result with this identity.
+    #[must_use]
+    pub fn is_of(&self, of: &Identity) -> bool {
+        let keys = of.partitions.iter().map(PartitionName::key).collect::<Result<Vec<_>>>();
+        self.id == of.id && keys.is_ok_and(|keys| keys == self.made_from)
+    }
+
+    /// The program, if the header has it.
+    #[must_use]
+    pub fn program(&self) -> Option<Bytes> {
+        self.program.as_ref().and_then(|text| BASE64_STANDARD.decode(text).ok()).map(Bytes::from)
     }
 
     /// The header at the beginning of a value, which may be cut short, and where it ends.
@@ -233,6 +259,9 @@ mod tests {
         assert_eq!(of(&|p| drop(p.tables.insert("t".into(), Bytes::new()))), None);
         assert_eq!(of(&|p| drop(p.filters.insert("f".into(), Bytes::new()))), None);
         assert_eq!(of(&|p| p.partitions.clear()), None);
+        let mut long = plan();
+        long.program = Program::Substrait(vec![0; MAX_PROGRAM + 1].into());
+        assert_eq!(Identity::of(&long).unwrap().unwrap().program, None);
     }
 
     #[test]
@@ -255,6 +284,11 @@ mod tests {
         let back = Kept::decode(&bytes).unwrap();
         assert_eq!((&back.header, &back.schema, &back.batches), (&kept.header, &kept.schema, &kept.batches));
         assert_eq!(Header::decode(&bytes).unwrap().0, kept.header);
+        assert!(kept.header.is_of(&identity) && kept.header.program() == Some(Bytes::from_static(b"plan")));
+        assert!(!kept.header.is_of(&Identity { partitions: identity.partitions.iter().take(1).cloned().collect(), ..identity.clone() }));
+        // A version before this one wrote no program.
+        let older = String::from_utf8(serde_json::to_vec(&kept.header).unwrap()).unwrap().replace(r#","program":"cGxhbg==""#, "") + "\n";
+        assert_eq!(Header::decode(older.as_bytes()).unwrap().0.program(), None);
         assert_eq!(kept.encode(64).unwrap_err().kind(), Kind::Exhausted);
         for n in 0..bytes.len() {
             // A stream that ends between two batches is whole for Arrow; the store's checksum finds that.

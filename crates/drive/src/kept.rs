@@ -15,7 +15,7 @@ use arrow::record_batch::RecordBatch;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use skytether_common::{Error, Key, Kind, PartitionName, Result};
-use skytether_device::kept::{Header, Identity, Kept, of_partition};
+use skytether_device::kept::{Header, Identity, Kept, MAX_HEADER, of_partition};
 use skytether_device::session::{Message, Session};
 use skytether_device::size::batch_bytes;
 use skytether_device::{Annotation, DeliveryStream, PushdownLevel, ResultMessage};
@@ -26,9 +26,6 @@ use crate::heads::heads;
 
 /// One result takes at most one in this many bytes of all.
 const SHARE: u64 = 8;
-
-/// Bytes at the beginning of a value that hold its header.
-const HEAD: u64 = 1 << 16;
 
 /// The kept results of one drive.
 #[derive(Debug)]
@@ -92,7 +89,7 @@ impl KeptResults {
             if of_partition(&at).is_none() {
                 return;
             }
-            let head = open.get_ranges_unverified(&entry.key, std::slice::from_ref(&(0..entry.len.min(HEAD))));
+            let head = open.get_ranges_unverified(&entry.key, std::slice::from_ref(&(0..entry.len.min(MAX_HEADER as u64))));
             match head.and_then(|head| Header::decode(head.first().map_or(&[][..], |head| head))) {
                 Ok((Header { id, made_from, .. }, _)) => state.insert(id, Entry { key: entry.key, made_from, bytes: entry.len, used: 0 }),
                 // Of an older format, or damaged: it can be made again.
@@ -132,7 +129,7 @@ impl KeptResults {
             let value = self.store.get(&key)?;
             let kept = Kept::decode(&value)?;
             // The key holds the id, so this is another value only if the store mixed up two.
-            if kept.header == Header::new(of, kept.header.slices_total)? { Ok((kept, value.len() as u64)) } else { Err(Error::corrupt("another kept result")) }
+            if kept.header.is_of(of) { Ok((kept, value.len() as u64)) } else { Err(Error::corrupt("another kept result")) }
         };
         match read() {
             Ok(found) => Some(found),

@@ -7,10 +7,11 @@
 //! | [`resize`], [`resize_members`], [`resize_nodes`] | drives that join and leave |
 //! | [`rebalance`], [`rebalance_plan`], [`rebalance_parities`], [`two_level_layout`] | what moves, and where to |
 //! | [`retention`] | replaced generations, which queries may still read |
+//! | [`kept_again`] | results that drives kept, made again where the data lie now |
 //!
 //! Invariants: every step commits by compare-and-set, so that all work can be repeated after a crash. No two shards of
 //! a code group come to be on one drive (I12). What a scheme does not cover is reported by name (I11). Nothing is
-//! written that was not verified. This crate runs no sub-plans.
+//! written that was not verified. Of sub-plans, this crate runs none but those whose results drives kept.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -64,6 +65,7 @@
 
 use skytether_cluster::cluster::Cluster;
 
+pub mod kept_again;
 pub mod rebalance;
 pub mod rebalance_parities;
 pub mod rebalance_plan;

@@ -16,6 +16,7 @@ use skytether_device::verify::Pace;
 use skytether_partitioning::Placement;
 use skytether_store::{Expect, Op, Version};
 
+use crate::kept_again::make_again;
 use crate::rebalance_plan::{Job, Planner, TablePlan};
 use crate::retention::Replaced;
 use skytether_api::resize_report::ResizeReport;
@@ -303,6 +304,8 @@ impl<'a> Mover<'a> {
             // The drives learn of the indexes when a client lists them or the fleet is opened.
             tracing::warn!("drives were not told of the indexes of {}: {e}", record.name);
         }
+        let made = make_again(self.cluster, record, &now).await;
+        tracing::debug!("{made} kept results of {} were made again", now.name);
         self.replaced.push(record.clone());
         Ok(MoveOutcome::Moved)
     }

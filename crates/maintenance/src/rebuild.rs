@@ -25,6 +25,7 @@ use skytether_slice::Metadata;
 use skytether_store::{Expect, Op};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::kept_again::make_again;
 use crate::Maintenance;
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport};
 use skytether_catalog::records::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};
@@ -215,6 +216,10 @@ impl Rebuild<'_> {
         }
         // A rebuild restores no indexes: the drives build them again.
         catalog.define_all_indexes().await?;
+        // Nor kept results: the other drives have their programs.
+        for record in done.values() {
+            make_again(self.cluster, record, record).await;
+        }
         self.progress.done = self.progress.total;
         (self.tell)(&self.progress);
         Ok(())

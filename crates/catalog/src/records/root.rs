@@ -176,6 +176,17 @@ impl RootRecord {
         PartitionName { dataset: self.name.clone(), generation: self.generation_of(table), table: table.to_owned(), slot }
     }
 
+    /// What a sub-plan over a partition of `table` may see at its drive: that partition, and the drive's copies of the
+    /// small tables about cells and genes.
+    #[must_use]
+    pub fn visible(&self, table: &str, partition: &PartitionRecord) -> BTreeMap<String, PartitionName> {
+        let copies = self.tables.iter().filter(|(_, t)| t.placement == Placement::Everywhere);
+        let here = copies.filter_map(|(other, t)| Some((other, t.partitions.iter().find(|p| p.drive == partition.drive)?)));
+        let mut visible: BTreeMap<_, _> = here.map(|(other, copy)| (other.clone(), self.partition(other, copy.slot))).collect();
+        visible.insert(table.to_owned(), self.partition(table, partition.slot));
+        visible
+    }
+
     /// The generation that wrote a table.
     #[must_use]
     pub fn generation_of(&self, table: &str) -> Generation {
