@@ -39,5 +39,9 @@ fn each_dependency_has_one_set_of_features() {
         }
     }
     let wanted = "pin them in crates/features, with the features that the whole workspace has (cargo tree --workspace -e features -i NAME)";
-    assert!(problems.is_empty(), "these dependencies have other features alone than in the workspace, so they are compiled twice; {wanted}:\n{}", problems.join("\n"));
+    assert!(
+        problems.is_empty(),
+        "these dependencies have other features alone than in the workspace, so they are compiled twice; {wanted}:\n{}",
+        problems.join("\n")
+    );
 }

@@ -25,8 +25,8 @@ use skytether_slice::Metadata;
 use skytether_store::{Expect, Op};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::kept_again::make_again;
 use crate::Maintenance;
+use crate::kept_again::make_again;
 use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport};
 use skytether_catalog::records::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};
 use skytether_catalog::records::root::{RootRecord, TableRecord};
