@@ -15,7 +15,7 @@ use skytether_cluster::cluster::Cluster;
 use skytether_common::{Key, PartitionName, Result};
 use skytether_device::kept::{Header, KEPT, MAX_HEADER, of_partition};
 use skytether_device::program::Program;
-use skytether_device::{PushdownLevel, Storage, SubPlan};
+use skytether_device::{PushdownLevel, SubPlan};
 use skytether_partitioning::Placement;
 use uuid::Uuid;
 
