@@ -59,8 +59,9 @@ def columns(values: Any, name: str | None, index: pd.Index, kind: str, what: str
     name = name if name is not None else getattr(values, "name", None)
     if isinstance(values, Mapping) and name is None:
         raise InvalidError(f"a dict without name= may be columns, or one column's values by {kind}: give pandas.DataFrame(...) for columns, or say name= for one")
-    if not isinstance(name, str):
-        raise InvalidError("a column needs a name: say it with name=" if name is None else f"a column's name is text, and {name!r} is none: say it with name=")
+    if not isinstance(name, str) or not name:
+        wrong = "a column needs a name" if name is None or name == "" else f"a column's name is text, and {name!r} is none"
+        raise InvalidError(f"{wrong}: say it with name=")
     if values is None:
         raise InvalidError(f"column {name!r} is None: give a value for each {kind}, or remove the column with drop_{'obs' if kind == 'cell' else 'var'}({name!r})")
     if isinstance(values, Mapping):
@@ -324,7 +325,8 @@ def layer(name: Any, values: Any, shape: tuple[int, int], what: str) -> Any:
     if tuple(values.shape) != shape:
         raise InvalidError(f"layer {name!r} is of shape {tuple(values.shape)}, but {sizes}")
     if hasattr(values, "columns"):
-        raise InvalidError(f"layer {name!r} is of type {_type(values)}: give its values in the order of cells and genes (frame.loc[ds.obs_names, ds.var_names].to_numpy())")
+        ordered = "frame.loc[ds.obs_names, ds.var_names].to_numpy()"
+        raise InvalidError(f"layer {name!r} is of type {_type(values)}: give its values in the order of cells and genes ({ordered})")
     dtype = np.dtype(getattr(values, "dtype", object))
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise InvalidError(f"layer {name!r} holds values of type {dtype}: make them integers or floats of at most 64 bits (astype(float))")

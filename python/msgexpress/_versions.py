@@ -348,8 +348,8 @@ def _checked(ds: Versions, part: str, given: Mapping[str, Any]) -> dict[str, Any
     n = {"obsm": ds.n_obs, "obsp": ds.n_obs, "varm": ds.n_vars}.get(part)
     checked = {}
     for key, value in given.items():
-        if not isinstance(key, str):
-            raise InvalidError(f"{part} has keys of text, and {key!r} is none")
+        if not isinstance(key, str) or not key:
+            raise InvalidError(f"{part} has keys of text, and {key!r} is none: write set_{part}(\"name\", value)")
         if value is None and key not in there:
             raise NotFoundError(f"{ds.name} has no {part}[{key!r}] to remove{instead(key, there)}")
         index = ds._genes.index if part == "varm" else ds._shell.obs.index
