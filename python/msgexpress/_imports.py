@@ -1,8 +1,8 @@
 """Imports of packages that results are made with, while a fleet is opened.
 
-pandas and pyarrow take about 0.2 s to import, longer than a test of a matrix. A program that only lists or removes data
-sets does not need them. So `meanwhile` imports them in a thread, next to the opening of the fleet, and `finish` waits for
-them where a data set is taken: its first test then takes about as long as the following ones.
+pandas and pyarrow take about 0.2 s to import, longer than a test of a matrix. A program that only lists or removes
+data sets does not need them. So `meanwhile` imports them in a thread, next to the opening of the fleet, and `finish`
+waits for them where a data set is taken: its first test then takes about as long as the following ones.
 """
 
 from __future__ import annotations

@@ -135,6 +135,11 @@ class Preparing:
             What `highly_variable_genes` gave; left out, it is called with `options`.
         path
             Where to write the picture, too.
+
+        Raises
+        ------
+        InvalidError
+            The file can't be written; and as of `highly_variable_genes`.
         """
         from . import _draw_genes
 
