@@ -38,6 +38,10 @@ class Dataset(Habits, Filtering, Analysis, Versions):
         mask, names, numbers or a slice, ``ds[:, "CD3E"]``. A copy. Errors as of `to_anndata`, and an `InvalidError`
         for more than two indices."""
         cells, genes = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, slice(None))
+        if any(isinstance(one, dict) for one in (cells, genes)):
+            raise InvalidError('a dict of obs columns and values chooses cells in tests; as an index write a mask: ds[ds.obs["cell_type"] == "B"]')
+        if any(one is None for one in (cells, genes)):
+            raise InvalidError("None chooses no cells or genes: write : for all, ds[:, genes]")
         if isinstance(chosen, tuple) and len(chosen) != 2:
             raise InvalidError(f"a data set has cells and genes: choose with ds[cells, genes], not with {len(chosen)} indices")
         cells, genes = (slice(None) if one is ... else one for one in (cells, genes))
@@ -141,6 +145,8 @@ class Dataset(Habits, Filtering, Analysis, Versions):
         """
         from . import _write
 
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidError(f"path is {path!r}: name a file that ends in .h5ad or .parquet, or a directory for mtx")
         return _write.export(self, os.fspath(path), format, genes, cells, layer, replace)[0]
 
     def _part_of(self) -> tuple[Any, Part]:

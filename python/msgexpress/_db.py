@@ -11,7 +11,7 @@ from skytether import Fleet, InvalidError
 from . import _imports
 from ._across_calls import Across
 from ._dataset import Dataset
-from ._names import expressions, naming, slashed
+from ._names import check, expressions, naming, slashed
 from ._source import ALL_LAYERS, Layers
 
 if TYPE_CHECKING:
@@ -125,6 +125,9 @@ class MsgExpress(Across):
         """
         from . import _open, _several
 
+        check(name)
+        if "/" not in name and "." not in name:
+            raise InvalidError(f"{name!r} is no data set name: write it as domain/dataset, for example blood/{name or 'pbmc3k'}")
         choices = _open.Choices(genome, feature_types, Layers.chosen(layers, layer), modality, orientation)
         made = _several.open_sources(source, choices, prefix, _several.Joining(batch, join, on, fill_value, clash))
         try:

@@ -1,7 +1,8 @@
-"""What users of AnnData and scanpy write out of habit: where a data set has something else, errors say what to write."""
+"""What users of AnnData and scanpy write out of habit: where a data set has something else, errors say what."""
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -59,9 +60,10 @@ _ASSIGN = {
 }
 
 
-class Habits:
-    """Lookups that a data set answers by what to write instead. It is neither a sequence nor iterable."""
+class Sized:
+    """Has the length of an AnnData, and is neither a sequence nor iterable."""
 
+    n_obs: int
     __iter__ = None
 
     def __len__(self) -> int:
@@ -71,7 +73,20 @@ class Habits:
     def __bool__(self) -> bool:
         return True
 
+
+def of_view(name: str) -> str | None:
+    """What to write instead of an attribute of AnnData at a view; None where there is no hint."""
+    hint = _INSTEAD.get(name)
+    return None if hint is None or "ds.set_" in hint or "db." in hint else re.sub(r"\bds\b", "view", hint)
+
+
+class Habits(Sized):
+    """Lookups that a data set answers by what to write instead."""
+
     def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # It is there, and raised an error of its own, which is not to be hidden.
+            return object.__getattribute__(self, name)
         if name in _INSTEAD and not name.startswith("_"):
             raise AttributeError(f"a data set has no {name}: {_INSTEAD[name]}")
         more = "" if name.startswith("_") else instead(name, (known for known in dir(type(self)) if not known.startswith("_")))
@@ -102,9 +117,9 @@ class Names(list):  # type: ignore[type-arg]
 def _copied() -> type:
     """The class of frames that refuse a column where it would be lost at once.
 
-    ``ds.obs["x"] = values`` changes a copy that nothing else refers to. pandas tells such statements of its own apart in
-    the same way, by the count of references. A frame of this class becomes a plain one when anything else is done with
-    it, as other libraries look at the type.
+    ``ds.obs["x"] = values`` changes a copy that nothing else refers to. pandas tells such statements of its own apart
+    in the same way, by the count of references. A frame of this class becomes a plain one when anything else is done
+    with it, as other libraries look at the type.
     """
     import pandas as pd
 

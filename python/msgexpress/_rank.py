@@ -142,6 +142,19 @@ class RankResult(RankPlots):
             return self.to_df()[group]
         return self.to_df(group)
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # It is there, and raised an error of its own, which is not to be hidden.
+            return object.__getattribute__(self, name)
+        if name in (*_COLUMNS, "pts"):
+            raise AttributeError(f"a result has its columns in data frames: res.to_df(group)[{name!r}], or res[group][{name!r}]")
+        if name in ("df", "head", "tail", "iloc", "loc", "columns", "sort_values", "query", "to_excel", "shape"):
+            raise AttributeError(f"a result is no data frame, but res.to_df() and res[group] are: res.to_df().{'head()' if name == 'df' else name}")
+        if name == "plot":
+            raise AttributeError("a result has several plots: res.plot_volcano(group), plot_dotplot(), plot_heatmap() and plot_violin(group)")
+        more = "" if name.startswith("_") else instead(name, (known for known in (*dir(type(self)), *self.__dict__) if not known.startswith("_")))
+        raise AttributeError(f"a result has no attribute {name!r}{more}")
+
     def __contains__(self, group: object) -> bool:
         """Whether a group was tested."""
         return self._name(group) in self._ranked

@@ -13,7 +13,7 @@ from skytether import ConflictError, CorruptError, Fleet, InvalidError, Skytethe
 
 from . import _features
 from ._habits import Names, copied
-from ._names import missing, naming
+from ._names import check, missing, naming
 from ._source import APPLICATION, NEWEST, labels
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Stored:
         self._read_record(name)
 
     def _read_record(self, name: str) -> None:
+        check(name)
         with naming(name), missing(self.fleet, name):
             found = self.fleet.describe(name)
         if found["kind"] != "expression":

@@ -13,7 +13,7 @@ from skytether import ConflictError, Fleet, InvalidError, NotFoundError
 
 from . import _select, _sums
 from ._arguments import REQUIRED, chosen_layer, one_name
-from ._habits import copied
+from ._habits import Sized, copied, of_view
 from ._hints import instead
 from ._normalize import median
 from ._prepare import Preparing
@@ -96,7 +96,7 @@ class Filtering(Preparing):
         return names(self)
 
 
-class View(Filtering):
+class View(Sized, Filtering):
     """Some cells and genes of a data set. It is made by `filter_cells` and `filter_genes`, which may follow each other;
     it holds masks, and copies nothing. Tests, quality, highly variable genes and exports are those of its cells and
     genes alone, as those of an AnnData that was filtered."""
@@ -190,6 +190,11 @@ class View(Filtering):
         return f"<msgexpress.View of {self.name}, {cells:,} of {self._ds.n_obs:,} cells x {genes:,} of {self._ds.n_vars:,} genes{by}>"
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # It is there, and raised an error of its own, which is not to be hidden.
+            return object.__getattribute__(self, name)
+        if of_view(name) is not None:
+            raise AttributeError(f"a view has no {name}: {of_view(name)}")
         if not name.startswith("_") and hasattr(type(self._ds), name):
             raise AttributeError(f"{name} is not offered of a view: use it on view.dataset, with cells=view.cells where it takes cells, or on view.to_anndata()")
         raise AttributeError(f"a view has no attribute {name!r}{instead(name, dir(type(self)))}")
@@ -474,6 +479,8 @@ def _limits(limits: dict[str, Any], mask: Any) -> dict[str, Any]:
     if not given and mask is None:
         raise InvalidError(f"a filter needs a limit: give {', '.join(f'{name}=' for name in limits)} or mask=")
     for name, limit in given.items():
+        if hasattr(limit, "__len__") and not isinstance(limit, str):
+            raise InvalidError(f"{name} is of type {type(limit).__name__}, and a limit is a number: a mask or names are given as mask=")
         if isinstance(limit, bool) or not isinstance(limit, (int, float, np.integer, np.floating)) or not limit >= 0:
             raise InvalidError(f"{name} is {limit!r}: give a number from 0 on")
     return given

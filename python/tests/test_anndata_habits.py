@@ -153,3 +153,88 @@ def test_parts_are_chosen_as_of_an_anndata(ds) -> None:
     with pytest.raises(NotFoundError, match="there is no gene 'CD3D'"):
         ds[:, "CD3D"]
     assert dict(ds.obs["type"].value_counts()) == {"T": 20, "B": 20, "NK": 20, "unused": 0}
+
+
+# ---- calls
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        (lambda ds: ds[{"type": "B"}], InvalidError, r'ds\[ds.obs\["cell_type"\] == "B"\]'),
+        (lambda ds: ds[None], InvalidError, "None chooses no cells or genes"),
+        (lambda ds: ds.ttest("B", "NK", transform=None), InvalidError, r"a is 'B', one text: .* as in ttest\({\"cell_type\": 'B'}, ...\)"),
+        (lambda ds: ds.rank_genes_groups(ds.obs["type"], transform=None), InvalidError, "groupby is of type Series, .*: give the column's name; ds.set_obs"),
+        (lambda ds: ds.filter_cells(ds.obs["type"] == "B"), InvalidError, "min_genes is of type Series, .*: a mask or names are given as mask="),
+        (lambda ds: ds.filter_genes(ds.var_names[:3]), InvalidError, "min_cells is of type Index, .* mask="),
+        (lambda ds: ds.export(None), InvalidError, "path is None: name a file that ends in .h5ad"),
+        (lambda ds: ds.highly_variable_genes(subset=True), InvalidError, r"subset is none of .*: ds.filter_genes\(mask=frame\[\"highly_variable\"\]\)"),
+        (lambda ds: ds.highly_variable_genes(inplace=True), InvalidError, "the result is what the call returns"),
+        (lambda ds: ds.qc_metrics(inplace=True), InvalidError, "the result is what the call returns"),
+        (lambda ds: ds.qc_metrics(layr="x"), TypeError, "unexpected keyword argument 'layr'; did you mean 'layer'"),
+    ],
+    ids=range(11),
+)
+def test_calls_of_habit_get_a_hint(ds, call, kind, says) -> None:
+    with pytest.raises(kind, match=says):
+        call(ds)
+
+
+def test_names_of_data_sets_are_suggested(db) -> None:
+    db.ingest(rich(), "blood/pbmc3k")
+    for name, says in (("pbmc3k", "such as blood/pbmc3k"), ("blood", "such as blood/pbmc3k"), ("liver", "for example blood/pbmc3k")):
+        with pytest.raises(InvalidError, match=f"'{name}' is no data set name: write it as domain/dataset, {says}"):
+            db[name]
+    with pytest.raises(InvalidError, match="3 is no data set name, which is text"):
+        db[3]
+    with pytest.raises(InvalidError, match="'mine' is no data set name: write it as domain/dataset, for example blood/mine"):
+        db.ingest(rich(), "mine")
+    with pytest.raises(InvalidError, match=r"a Dataset can't be ingested as it is: .* with .to_anndata\(\)"):
+        db.ingest(db["blood/pbmc3k"], "t/y")
+    with pytest.raises(InvalidError, match=r"a csr_matrix can't be ingested without the names .*: make it an AnnData"):
+        db.ingest(rich().X, "t/y")
+
+
+def test_views_have_the_habits_of_data_sets(ds) -> None:
+    view = ds.filter_cells(mask=np.arange(60) < 30)
+    assert len(view) == 30 and bool(view)
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(view)
+    with pytest.raises(AttributeError, match=r"a view has no X: values stay on the drives: view\[cells, genes\].X"):
+        view.X
+    with pytest.raises(AttributeError, match=r"view.export\(\"x.h5ad\"\)"):
+        view.write("x.h5ad")
+    with pytest.raises(AttributeError, match="set_obs is not offered of a view: use it on view.dataset"):
+        view.set_obs([1], "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("names", r"res.to_df\(group\)\['names'\]"),
+        ("df", r"res.to_df\(\).head"),
+        ("sort_values", r"res.to_df\(\).sort_values"),
+        ("plot", r"res.plot_volcano\(group\)"),
+        ("group", "did you mean 'groups'"),
+    ],
+)
+def test_results_say_where_their_columns_are(ds, name, says) -> None:
+    res = ds.rank_genes_groups("type", transform="log1p_cp10k")
+    with pytest.raises(AttributeError, match=says):
+        getattr(res, name)
+    assert copy.copy(res).groups == res.groups
+
+
+@pytest.mark.parametrize(("name", "says"), [("read_h5ad", "db.ingest"), ("tl", "methods of a data set"), ("frobnicate", "no attribute 'frobnicate'$")])
+def test_functions_of_scanpy_are_methods_here(name, says) -> None:
+    with pytest.raises(AttributeError, match=says):
+        getattr(msgexpress, name)
+
+
+def test_errors_inside_properties_are_not_hidden(ds, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise AttributeError("what went wrong inside")
+
+    monkeypatch.setattr(type(ds), "history", property(broken))
+    with pytest.raises(AttributeError, match="what went wrong inside"):
+        ds.history
