@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # One package on the index has both modules, and so one version.
 from skytether import __version__
 
@@ -41,3 +43,14 @@ __all__ = [
     "connect",
     "open",
 ]
+
+#: What users of scanpy look for here, and what there is.
+_ELSEWHERE = {
+    **dict.fromkeys(("read", "read_h5ad", "read_10x_h5", "read_10x_mtx", "read_loom"), 'db = msgexpress.open("fleet"), then db.ingest("file.h5ad", "domain/name")'),
+    **dict.fromkeys(("pp", "tl", "pl", "get"), "methods of a data set and of results: ds.pca(), ds.rank_genes_groups(...), res.to_df(), ds.plot_dotplot(...)"),
+    "AnnData": "anndata.AnnData; ds.to_anndata() gives one",
+}
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'msgexpress' has no attribute {name!r}" + (f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""))

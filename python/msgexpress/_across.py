@@ -58,24 +58,34 @@ class Domain:
         self.names = datasets
 
     def __getitem__(self, name: str) -> Dataset:
-        """A data set by its name, with the domain or without it."""
+        """A data set by its name, with the domain or without it.
+
+        Raises
+        ------
+        NotFoundError
+            The domain had none of that name when this object was made, or has none now.
+        """
         full = slashed(name) if "/" in name or "." in name else f"{self.name}/{name}"
         if full not in self.names:
             raise NotFoundError(f"domain {self.name} has no data set {name!r}: it has {', '.join(self.names)}{instead(full, self.names)}")
         return self._db[full]
 
     def __iter__(self) -> Iterator[str]:
+        """The names of its data sets."""
         return iter(self.names)
 
     def __len__(self) -> int:
+        """The number of its data sets."""
         return len(self.names)
 
     def __contains__(self, name: object) -> bool:
+        """Whether a data set is in it, by its name with the domain or without it."""
         return slashed(str(name)) in self.names or f"{self.name}/{name}" in self.names
 
     @property
     def datasets(self) -> pd.DataFrame:
-        """A row per data set: `dataset`, `cells`, `genes`, and the names of its `layers`."""
+        """A row per data set: `dataset`, `cells`, `genes`, and the names of its `layers`. `NotFoundError` where one was
+        dropped since."""
         import pandas as pd
 
         each = [self._db[name] for name in self.names]
@@ -101,7 +111,7 @@ class Domain:
         return pd.DataFrame(rows, columns=["column", "dataset", "type", "values", "missing"])
 
     def obs(self, columns: Iterable[str] | str | None = None, **options: Any) -> pd.DataFrame:
-        """The cells of all its data sets, as `MsgExpress.obs`."""
+        """The cells of all its data sets: arguments and errors as of `MsgExpress.obs`."""
         return self._db.obs(self, columns, **options)
 
     def sql(self, of: str = "obs", columns: Iterable[str] = ()) -> str:

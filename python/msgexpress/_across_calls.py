@@ -31,7 +31,8 @@ class Across:
     fleet: Fleet
 
     def domains(self) -> pd.DataFrame:
-        """A row per domain: `domain`, its number of `datasets`, and their `cells`. `domain` says more about one."""
+        """A row per domain: `domain`, its number of `datasets`, and their `cells` in all. `domain` says more about
+        one."""
         import pandas as pd
 
         from . import _across
@@ -55,7 +56,8 @@ class Across:
     def sql(self, text: str, **options: Any) -> Result:
         """A query of SQL over all data sets of the fleet; options as of `skytether.Fleet.sql`. Those of
         ``blood/pbmc3k`` are the tables ``blood.pbmc3k.obs``, ``blood.pbmc3k.var``, ``blood.pbmc3k.x``. `Domain.sql`
-        writes the union of one table of several."""
+        writes the union of one table of several. Errors as of `skytether.Fleet.sql`: `InvalidError` for what is no
+        SQL, `NotFoundError` for tables and columns that are not there."""
         return self.fleet.sql(text, **options)
 
     def obs(

@@ -51,8 +51,8 @@ class Centroids:
         return self.means.copy()
 
     def to_anndata(self) -> anndata.AnnData:
-        """Clusters as observations (`dataset`, `group`, `cells`), genes as variables, means as X, and the layer
-        ``fractions``."""
+        """Clusters as observations (obs has `dataset`, `group` and `cells`, a number), genes as variables (`var`),
+        means as X, and shares of cells as the layer ``fractions``: float64, NaN where a data set lacks the gene."""
         import anndata
         import pandas as pd
 
@@ -62,6 +62,7 @@ class Centroids:
         return anndata.AnnData(X=self.means.to_numpy(), obs=obs, var=self.var.copy(), layers={"fractions": self.fractions.to_numpy()})
 
     def __len__(self) -> int:
+        """The number of clusters."""
         return len(self.means)
 
     def __repr__(self) -> str:

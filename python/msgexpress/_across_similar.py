@@ -87,7 +87,7 @@ class Similarities:
 
     @property
     def shared(self) -> dict[str, int]:
-        """How many genes each other data set shares with mine."""
+        """How many genes each other data set shares with mine, by its name."""
         return {name: pair.shared for name, pair in self._pairs.items()}
 
     def to_df(self, group: Any = None, top: int | None = None) -> pd.DataFrame:
@@ -97,6 +97,11 @@ class Similarities:
         (sizes), `n_genes` (genes that were compared), and the names of those that contribute most, with commas between
         them: `genes` (both clusters have more of them than of other genes, after what `center` took away) and
         `genes_low` (both have less).
+
+        Raises
+        ------
+        NotFoundError
+            I have no such cluster.
         """
         import pandas as pd
 
@@ -117,7 +122,13 @@ class Similarities:
     def genes(self, group: Any, dataset: str, match: Any) -> pd.DataFrame:
         """The genes that were compared for one pair of clusters, those that contribute most first: `id`, `names`,
         `mine` and `theirs` (means), `contribution`. The contributions add up to the similarity: a gene's is large where
-        both clusters have much more of it than of others, or much less."""
+        both clusters have much more of it than of others, or much less.
+
+        Raises
+        ------
+        NotFoundError
+            `dataset` was not compared, or has no cluster `match`, or I have no cluster `group`.
+        """
         import pandas as pd
 
         mine = self._all_groups.index(self._known(group))
@@ -144,7 +155,7 @@ class Similarities:
     ) -> Plot:
         """A heat map of all similarities: my clusters down, those of other data sets across. `data` of the plot is
         `matrix`. Colours go from blue by white (0) to red where means were centered, else from the least to the largest
-        similarity; `cmap`, `vmin` and `vmax` say otherwise."""
+        similarity; `cmap`, `vmin` and `vmax` say otherwise. `InvalidError` if `path` can't be written."""
         from . import _draw_groups
 
         matrix = self.matrix
@@ -168,6 +179,7 @@ class Similarities:
         return plot
 
     def __len__(self) -> int:
+        """The number of my clusters."""
         return len(self.groups)
 
     def __repr__(self) -> str:

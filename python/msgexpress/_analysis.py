@@ -128,6 +128,15 @@ class Analysis(Plotting):
         Returns
         -------
         The weights of the graph, cells by cells (CSR).
+
+        Raises
+        ------
+        NotFoundError
+            obsm has no `use_rep`: `pca` was not called.
+        InvalidError
+            Fewer cells than neighbours; `n_pcs` or `metric` is none; the array holds no numbers.
+        UnsupportedError
+            A package is missing; the text has its name.
         """
         from . import _clusters
 
@@ -144,9 +153,31 @@ class Analysis(Plotting):
     ) -> np.ndarray:
         """A layout of the graph of neighbours, like ``scanpy.tl.umap``; kept as ``obsm["X_umap"]``.
 
+        Parameters
+        ----------
+        n_components
+            Dimensions of the layout.
+        min_dist, spread
+            How close points may be, and how far apart clusters are, as in scanpy.
+        seed
+            Where random numbers begin.
+        neighbors_key
+            What `neighbors` kept: its `key_added`.
+        key_added
+            Another name than ``X_umap`` in obsm.
+
         Returns
         -------
         Cells by `n_components` (float32).
+
+        Raises
+        ------
+        NotFoundError
+            There is no such graph: `neighbors` was not called.
+        InvalidError
+            The components are of other cells than the graph.
+        UnsupportedError
+            A package is missing; the text has its name.
         """
         from . import _clusters
 
@@ -173,19 +204,34 @@ class Analysis(Plotting):
         ----------
         resolution
             Larger values give more clusters.
+        seed
+            Where random numbers begin.
         n_iterations
             How often the algorithm refines its clusters; -1 until nothing changes.
+        neighbors_key
+            What `neighbors` kept: its `key_added`.
         key_added
             The obs column.
 
         Returns
         -------
         A category for each cell, by name: ``"0"`` is the largest cluster.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such graph: `neighbors` was not called.
+        InvalidError
+            `resolution` or `n_iterations` is none; no cell has a neighbour.
+        UnsupportedError
+            A package is missing; the text has its name.
         """
         import pandas as pd
 
         from . import _clusters
 
+        if not isinstance(key_added, str) or not key_added:
+            raise InvalidError(f"key_added is {key_added!r}: the name of the obs column that the clusters get")
         if not _is_number(resolution) or not resolution > 0:
             raise InvalidError(f"resolution is {resolution!r}: a positive number; larger ones give more clusters")
         if not isinstance(n_iterations, (int, np.integer)) or isinstance(n_iterations, bool) or n_iterations == 0:

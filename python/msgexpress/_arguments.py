@@ -31,6 +31,11 @@ _INSTEAD = {
     "mask_var": "genes= chooses the genes to test: a mask, names or numbers",
     "rankby_abs": "the genes are ranked by their scores: res.to_df(group).sort_values(\"scores\", key=abs, ascending=False) ranks them by the absolute ones",
     "tie_correct": "it belongs to the Wilcoxon test: ds.wilcoxon(a, b, tie_correct={value!r})",
+    "subset": "nothing is removed in place: ds.filter_genes(mask=frame[\"highly_variable\"]) is a view of the genes that are selected",
+    "random_state": "it is called seed= here",
+    "svd_solver": "components are exact, and need none: leave it out",
+    "use_highly_variable": "genes=None takes all genes, and left out, those that highly_variable_genes marked",
+    "return_info": "the result has .embedding, .loadings, .variance and .variance_ratio",
     "nan_policy": "a test refuses NaN and names its gene and cell: leave it out",
     "alternative": "p-values are two-sided here: leave it out",
     "axis": "cells are compared, gene by gene: leave it out",
@@ -93,7 +98,11 @@ def one_name(value: Any, what: str, kind: str) -> None:
     """
     if not isinstance(value, str):
         said = f": say {what}={value[0]!r}" if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], str) else ""
-        raise InvalidError(f"{what} is {value!r}, which is no text: it names one {kind}{said}")
+        shown = " ".join(repr(value).split())
+        given = shown if len(shown) <= 80 else f"of type {type(value).__name__}"
+        if kind == "obs column" and hasattr(value, "index") and hasattr(value, "dtype"):
+            said = ": give the column's name; ds.set_obs(series) keeps a column that is not there yet"
+        raise InvalidError(f"{what} is {given}, which is no text: it names one {kind}{said}")
 
 
 def names_of(values: Any, what: str, kind: str) -> list[str]:

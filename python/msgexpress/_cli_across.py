@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any, Callable
 
+from skytether import InvalidError
+
 from ._cli_help import described, sentence, wrapped
 
 #: What each command teaches by; the data sets are those of docs/biologists.md.
@@ -139,7 +141,7 @@ def _compare(a: argparse.Namespace) -> int:
     transform = _transform(a)
     for path in (a.volcano, a.missing):
         if path:
-            a.cli._check_parent(path)
+            a.cli._check_file(path)
     _check_picture(a, a.volcano)
     with a.cli._open(a) as db:
         res = db.compare(
@@ -184,7 +186,7 @@ def _centroids(a: argparse.Namespace) -> int:
     if a.out is None and a.genes is None:
         raise a.cli._UsageError("say -o FILE.h5ad or -o FILE.csv for the means of all genes, or --genes for those to print")
     if a.out is not None:
-        a.cli._check_parent(a.out)
+        a.cli._check_file(a.out)
         if not a.out.endswith((".h5ad", ".csv")):
             raise a.cli._UsageError(f"{a.out}: means are written as .h5ad or .csv")
     with a.cli._open(a) as db:
@@ -211,10 +213,7 @@ def _centroids(a: argparse.Namespace) -> int:
         elif a.out.endswith(".csv"):
             _write_csv(a, a.out, frame)
         else:
-            try:
-                found.to_anndata().write_h5ad(a.out)
-            except OSError as e:
-                raise a.cli._InTheWay(f"cannot write {a.out}: {e}") from e
+            a.cli._write_h5ad(found.to_anndata(), a.out)
             print(f"wrote {a.out}", file=sys.stderr)
         lacking = {name: len(genes) for name, genes in found.missing.items() if genes}
         if lacking:
@@ -229,7 +228,7 @@ def _similar(a: argparse.Namespace) -> int:
 
     transform = _transform(a)
     if a.plot:
-        a.cli._check_parent(a.plot)
+        a.cli._check_file(a.plot)
     _check_picture(a, a.plot)
     with a.cli._open(a) as db:
         found = db.similar(
@@ -301,6 +300,9 @@ def _by_dataset(given: list[str] | None) -> Any:
     named = [bool(sign) and "/" in name for name, sign, _ in parts]
     if not any(named):
         return given[-1]
+    if not all(named):
+        alone = given[named.index(False)]
+        raise InvalidError(f"{alone!r} names no data set, where others do: write DATASET=VALUE each time, or one value for all")
     return {name: value for name, _, value in parts}
 
 
@@ -312,6 +314,8 @@ def _cells(text: str) -> Any:
         except ValueError as e:
             raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {e}") from e
     name, sign, conditions = text.partition(":")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} names no data set: write DOMAIN/DATASET:COLUMN=VALUE, for example trial/left:cell_type=B")
     selector: dict[str, Any] = {"dataset": name}
     for condition in conditions.split("&") if sign else []:
         column, equals, values = condition.partition("=")

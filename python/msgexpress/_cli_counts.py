@@ -88,7 +88,7 @@ def _check_files(a: argparse.Namespace, *paths: str | None) -> None:
         raise a.cli._UsageError(f"{a.out}: pictures end in one of {', '.join('.' + e for e in sorted(a.cli._pictures()))}")
     for path in (a.out, *paths):
         if path:
-            a.cli._check_parent(path)
+            a.cli._check_file(path)
 
 
 def _qc(a: argparse.Namespace) -> int:
@@ -199,4 +199,4 @@ def _transform(a: argparse.Namespace) -> dict[str, Any]:
     try:
         return {"transform": Normalize(target, base=a.base)}
     except InvalidError as e:
-        raise a.cli._UsageError(str(e)) from e
+        raise a.cli._UsageError(a.cli._cli_words.in_the_shell(str(e))) from e

@@ -36,8 +36,8 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     plot = commands.add_parser(
         "plot",
         help="draw a plot of a data set into a file",
-        description="Draws a plot of a data set into a file. Each plot has a --help of its own; its numbers are scanpy's.",
     )
+    described(plot, cli, wrapped("Draws a plot of a data set into a file. Each plot has a --help of its own; its numbers are scanpy's."), _EXAMPLES["dotplot"])
     plots = plot.add_subparsers(title="plots", required=True, metavar="PLOT")
 
     def one(
@@ -180,7 +180,7 @@ def _report(a: argparse.Namespace) -> int:
     cli = a.cli
     if not a.out.lower().endswith((".html", ".htm")):
         raise cli._UsageError(f"a page ends in .html: say {a.out.rstrip('.')}.html")
-    cli._check_parent(a.out)
+    cli._check_file(a.out)
     with cli._open(a) as db:
         ds = db[a.name]
         ds.report(
@@ -213,9 +213,9 @@ def _draw(a: argparse.Namespace, draw: Callable[[Any], Plot], shows_genes: Calla
     cli = a.cli
     if os.path.splitext(a.out)[1].lower().removeprefix(".") not in cli._pictures():
         raise cli._UsageError(f"{a.out}: pictures end in one of {', '.join('.' + e for e in sorted(cli._pictures()))}")
-    cli._check_parent(a.out)
+    cli._check_file(a.out)
     if a.csv:
-        cli._check_parent(a.csv)
+        cli._check_file(a.csv)
     say = "say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none"
     unsaid = getattr(a, "transform", "none") is None
     if unsaid and shows_genes is None:

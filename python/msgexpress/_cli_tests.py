@@ -122,13 +122,17 @@ def _pseudobulk(a: argparse.Namespace) -> int:
     there = next((file for file in files if os.path.exists(file)), None)
     if there is not None and not a.force:
         raise cli._InTheWay(f"{there} exists already: choose another name, or --force")
-    cli._check_parent(a.out)
+    for file in files:
+        cli._check_file(file)
     with cli._open(a) as db:
         found = db[a.name].pseudobulk(a.sample, a.groupby, layer=a.layer, func=a.func, min_cells=a.min_cells)
     if ending == ".h5ad":
-        found.write_h5ad(a.out)
+        cli._write_h5ad(found, a.out)
     else:
-        found.to_df().T.to_csv(files[0], index_label="gene", lineterminator="\n")
-        found.obs.to_csv(files[1], index_label="row", lineterminator="\n")
+        try:
+            found.to_df().T.to_csv(files[0], index_label="gene", lineterminator="\n")
+            found.obs.to_csv(files[1], index_label="row", lineterminator="\n")
+        except OSError as e:
+            raise cli._InTheWay(f"cannot write {e.filename or a.out}: {e.strerror or e}") from e
     print(f"wrote {', '.join(files)}: {found.n_obs:,} row{'' if found.n_obs == 1 else 's'} of cells x {found.n_vars:,} genes", file=sys.stderr)
     return 0

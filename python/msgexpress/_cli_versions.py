@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from skytether import InvalidError
 
+from ._cli_help import EXAMPLES, described, sentence, wrapped
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -17,9 +19,7 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     """Adds the commands. `command` makes one with the options of a fleet; `cli` is the module of the other commands."""
 
     def one(kind: str, run: Callable[[argparse.Namespace], int], text: str, more: str = "") -> argparse.ArgumentParser:
-        sub = command(kind, run, text)
-        sub.set_defaults(cli=cli)
-        sub.description = f"{sub.description} {more}".strip()
+        sub = described(command(kind, run, text), cli, wrapped(f"{sentence(text)} {more}"), *EXAMPLES[kind])
         sub.add_argument("name", type=cli._name, metavar="DOMAIN/DATASET", help="the data set")
         return sub
 
@@ -27,8 +27,7 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
         "set-obs",
         _set_obs,
         "add columns to the cells of a data set, such as clusters",
-        "The matrix is not written again. The file's first column has the cells' names, in any order; cells that it lacks have missing values. "
-        "For example: msgx set-obs blood/pbmc3k clusters.csv --category leiden",
+        "The matrix is not written again. The file's first column has the cells' names, in any order; cells that it lacks have missing values.",
     )
     p.add_argument("file", metavar="FILE", help="a .csv, or a .tsv or .txt with tabs; its first line names the columns")
     p.add_argument("--columns", metavar="NAME,...", help="just these columns of the file (default: all)")
@@ -38,7 +37,7 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
         "append",
         _append,
         "add cells to a data set",
-        "The matrices are written again, in bounded memory. For example: msgx append lab/donors donor3.h5ad --column donor --label d3",
+        "The matrices are written again, in bounded memory.",
     )
     p.add_argument("file", metavar="FILE", help="what ingest takes")
     p.add_argument("--column", default="batch", metavar="NAME", help="the obs column that tells the batches apart (default: %(default)s)")
@@ -54,13 +53,15 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
 
 
 def _set_obs(a: argparse.Namespace) -> int:
-    frame = _read(a.file, a.category or [])
+    frame = _read(a.file, a.category or [], a.cli)
     wanted = a.cli._listed(a.columns)
     if wanted is not None:
         lacks = next((name for name in wanted if name not in frame.columns), None)
         if lacks is not None:
             raise InvalidError(f"{a.file} has no column {lacks!r}: it has {', '.join(map(repr, frame.columns)) or 'none'}")
         frame = frame[wanted]
+    if not len(frame.columns):
+        raise InvalidError(f"{a.file} has one column, the cells' names, and so there is nothing to set: give it a column with values")
     with a.cli._open(a) as db:
         ds = db[a.name]
         ds.set_obs(frame)
@@ -68,22 +69,26 @@ def _set_obs(a: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: str, categories: list[str]) -> pd.DataFrame:
+def _read(path: str, categories: list[str], cli: Any) -> pd.DataFrame:
     """The table in a file; its first column is the index."""
     import pandas as pd
 
     ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
     if ending not in (".csv", ".tsv", ".txt"):
-        raise InvalidError(f"{path}: columns of cells come from a .csv, or a .tsv or .txt with tabs")
+        raise cli._UsageError(f"{path}: columns of cells come from a .csv, or a .tsv or .txt with tabs")
     try:
         head = pd.read_csv(path, sep="," if ending == ".csv" else "\t", nrows=0)
-        lacks = next((name for name in categories if name not in head.columns), None)
+        lacks = next((name for name in categories if name not in head.columns[1:]), None)
         if lacks is not None:
-            raise InvalidError(f"{path} has no column {lacks!r}: it has {', '.join(map(repr, head.columns))}")
+            known = ", ".join(map(repr, head.columns[1:])) or "none"
+            more = " (the first has the cells' names)" if lacks in head.columns else ""
+            raise cli._InTheWay(f"{path} has no column {lacks!r} of values{more}: it has {known}")
         texts = {head.columns[0]: str, **dict.fromkeys(categories, str)} if len(head.columns) else {}
         frame = pd.read_csv(path, sep="," if ending == ".csv" else "\t", dtype=texts)
     except (ValueError, UnicodeError) as e:
         raise InvalidError(f"{path} can't be read as a table: {' '.join(str(e).split())}") from e
+    except cli._InTheWay:
+        raise
     except OSError as e:
         raise InvalidError(f"{path} can't be read: {e.strerror or e}") from e
     frame = frame.set_index(frame.columns[0])

@@ -30,6 +30,15 @@ def _imported(module: str, for_what: str) -> Any:
         raise UnsupportedError(f"{for_what} needs {package}, which is not installed: pip install {package}") from e
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and bool(np.isfinite(value))
+
+
+def _check_seed(seed: Any, end: int = 1 << 32) -> None:
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < end:
+        raise InvalidError(f"seed is {seed!r}: a whole number from 0 to {end - 1}")
+
+
 def neighbors(x: np.ndarray, n_neighbors: int, metric: str, seed: int) -> tuple[Any, Any]:
     """Nearest neighbours of each cell, itself among them.
 
@@ -49,12 +58,12 @@ def neighbors(x: np.ndarray, n_neighbors: int, metric: str, seed: int) -> tuple[
         raise InvalidError(f"n_neighbors is {n_neighbors!r}: a whole number from 2 to {n - 1:,}, as there are {n:,} cells")
     if not isinstance(metric, str):
         raise InvalidError(f"metric is {metric!r}: the name of a distance, such as 'euclidean' or 'cosine'")
-    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
-        raise InvalidError(f"seed is {seed!r}: a whole number from 0 to {(1 << 32) - 1}")
+    _check_seed(seed)
     try:
         indices, distances = _nearest(x, n_neighbors, metric, seed)
     except ValueError as e:
-        raise InvalidError(f"no neighbours by metric {metric!r}: {e}") from e
+        why = "scikit-learn and pynndescent know no such metric" if "metric" in str(e) else " ".join(str(e).split())
+        raise InvalidError(f"no neighbours by metric {metric!r}: {why}; 'euclidean', 'cosine', 'manhattan' and 'correlation' are some") from e
     indices, distances = _itself_first(indices.astype(np.int64), distances.astype(np.float32))
     graph = _imported("umap.umap_", "neighbors").fuzzy_simplicial_set(
         scipy.sparse.coo_matrix((n, 1)), n_neighbors, None, None, knn_indices=indices, knn_dists=distances, set_op_mix_ratio=1.0, local_connectivity=1.0
@@ -96,6 +105,11 @@ def umap(x: np.ndarray, graph: Any, n_components: int, min_dist: float, spread: 
     """The layout of the graph in `n_components` dimensions (float32), and the curve's parameters a and b."""
     if not isinstance(n_components, (int, np.integer)) or isinstance(n_components, bool) or not 1 <= n_components < graph.shape[0] - 1:
         raise InvalidError(f"n_components is {n_components!r}: a whole number from 1, below the number of cells ({graph.shape[0]:,})")
+    _check_seed(seed)
+    if not _is_number(min_dist) or not 0 <= min_dist:
+        raise InvalidError(f"min_dist is {min_dist!r}: how close points may be, a number from 0 on, such as 0.5")
+    if not _is_number(spread) or not min_dist <= spread or not spread > 0:
+        raise InvalidError(f"min_dist is {min_dist!r} and spread is {spread!r}: how far apart clusters are is positive, and at least how close points may be")
     library = _imported("umap.umap_", "umap")
     random = _imported("sklearn.utils", "umap").check_random_state(seed)
     a, b = library.find_ab_params(spread, min_dist)
@@ -127,6 +141,7 @@ def leiden(graph: Any, resolution: float, seed: int, n_iterations: int) -> Any:
     """Clusters of the graph as a categorical of texts ``"0"``, ``"1"``, ..., the largest first."""
     import pandas as pd
 
+    _check_seed(seed, 1 << 31)
     library, igraph = _imported("leidenalg", "leiden"), _imported("igraph", "leiden")
     sources, targets = graph.nonzero()
     network = igraph.Graph(n=graph.shape[0], edges=np.column_stack([sources, targets]), directed=True)

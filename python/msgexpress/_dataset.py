@@ -12,6 +12,7 @@ from skytether import InvalidError, NotFoundError
 
 from . import _features
 from ._analysis import Analysis
+from ._habits import Habits
 from ._hints import instead
 from ._sums import WHOLE, Part
 from ._versions import Versions
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Reader = Callable[[str, np.ndarray | None, np.ndarray | None], Any]
 
 
-class Dataset(Filtering, Analysis, Versions):
+class Dataset(Habits, Filtering, Analysis, Versions):
     """A data set on a fleet: a matrix of cells and genes with all annotations that AnnData has.
 
     An object reads one generation of its data set: the one of its creation. After another ingest under that name, its
@@ -34,10 +35,16 @@ class Dataset(Filtering, Analysis, Versions):
 
     def __getitem__(self, chosen: Any) -> anndata.AnnData:
         """Some cells and genes as an AnnData in memory, as in AnnData: ``ds[cells]`` or ``ds[cells, genes]``, each a
-        mask, names, numbers or a slice, ``ds[:, "CD3E"]``. A copy: `to_anndata` says what it raises."""
+        mask, names, numbers or a slice, ``ds[:, "CD3E"]``. A copy. Errors as of `to_anndata`, and an `InvalidError`
+        for more than two indices."""
         cells, genes = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, slice(None))
+        if any(isinstance(one, dict) for one in (cells, genes)):
+            raise InvalidError('a dict of obs columns and values chooses cells in tests; as an index write a mask: ds[ds.obs["cell_type"] == "B"]')
+        if any(one is None for one in (cells, genes)):
+            raise InvalidError("None chooses no cells or genes: write : for all, ds[:, genes]")
         if isinstance(chosen, tuple) and len(chosen) != 2:
             raise InvalidError(f"a data set has cells and genes: choose with ds[cells, genes], not with {len(chosen)} indices")
+        cells, genes = (slice(None) if one is ... else one for one in (cells, genes))
         whole = [isinstance(one, slice) and one == slice(None) for one in (cells, genes)]
         one = [[c] if isinstance(c, (str, int, np.integer)) and not isinstance(c, (bool, np.bool_)) else c for c in (cells, genes)]
         return self.to_anndata(cells=None if whole[0] else one[0], genes=None if whole[1] else one[1])
@@ -138,6 +145,8 @@ class Dataset(Filtering, Analysis, Versions):
         """
         from . import _write
 
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidError(f"path is {path!r}: name a file that ends in .h5ad or .parquet, or a directory for mtx")
         return _write.export(self, os.fspath(path), format, genes, cells, layer, replace)[0]
 
     def _part_of(self) -> tuple[Any, Part]:

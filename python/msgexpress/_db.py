@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Se
 import skytether
 from skytether import Fleet, InvalidError
 
+from . import _imports
 from ._across_calls import Across
 from ._dataset import Dataset
-from ._names import expressions, naming, slashed
+from ._names import check, expressions, naming, slashed
 from ._source import ALL_LAYERS, Layers
 
 if TYPE_CHECKING:
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 
 
 def open(path: str | os.PathLike[str], drives: int | None = None, **options: Any) -> MsgExpress:  # noqa: A001
-    """Opens the embedded fleet in directory `path`, and makes it where there is none; options
-    as of `skytether.open`."""
-    return MsgExpress(skytether.open(path, drives, **options))
+    """Opens the embedded fleet in directory `path`, and makes it where there is none. Options and errors are those of
+    `skytether.open`: a `ConflictError` where another process has it open."""
+    with _imports.meanwhile():
+        return MsgExpress(skytether.open(path, drives, **options))
 
 
 def connect(url: str, *, token: str | None = None, tls_ca: str | os.PathLike[str] | None = None) -> MsgExpress:
-    """Connects to a host that serves a fleet, ``grpc://127.0.0.1:5300``; token and TLS as of `skytether.connect`."""
-    return MsgExpress(skytether.connect(url, token=token, tls_ca=tls_ca))
+    """Connects to a host that serves a fleet, ``grpc://127.0.0.1:5300``. Token, TLS and errors are those of
+    `skytether.connect`: an `UnavailableError` where no host answers."""
+    with _imports.meanwhile():
+        return MsgExpress(skytether.connect(url, token=token, tls_ca=tls_ca))
 
 
 class MsgExpress(Across):
@@ -121,6 +125,9 @@ class MsgExpress(Across):
         """
         from . import _open, _several
 
+        check(name)
+        if "/" not in name and "." not in name:
+            raise InvalidError(f"{name!r} is no data set name: write it as domain/dataset, for example blood/{name or 'pbmc3k'}")
         choices = _open.Choices(genome, feature_types, Layers.chosen(layers, layer), modality, orientation)
         made = _several.open_sources(source, choices, prefix, _several.Joining(batch, join, on, fill_value, clash))
         try:
@@ -139,23 +146,36 @@ class MsgExpress(Across):
 
     def __getitem__(self, name: str) -> Dataset:
         """The data set `name` (``domain/dataset``, or as SQL writes it); `NotFoundError` where there is none."""
-        return Dataset(self.fleet, name)
+        made = Dataset(self.fleet, name)
+        _imports.finish()
+        return made
 
     def __contains__(self, name: object) -> bool:
+        """Whether there is an expression data set of that name, in either spelling."""
         return slashed(str(name)) in self.ls()
 
     def __iter__(self) -> Iterator[str]:
+        """The names of the expression data sets, as `ls`."""
         return iter(self.ls())
 
     def __len__(self) -> int:
+        """The number of expression data sets."""
         return len(self.ls())
 
     def ls(self) -> list[str]:
-        """The names of the expression data sets, ``domain/dataset`` each."""
+        """The names of the expression data sets, ``domain/dataset`` each, sorted."""
         return expressions(self.fleet)
 
     def drop(self, name: str) -> None:
-        """Removes a data set. There is no way back."""
+        """Removes a data set. There is no way back.
+
+        Raises
+        ------
+        NotFoundError
+            There is no data set of that name.
+        InvalidError
+            It is a table, which `skytether.Fleet.drop` removes.
+        """
         if name not in self:
             # Says that it is not there, or that it is a table, which is not ours to drop.
             Dataset(self.fleet, name)
@@ -164,7 +184,8 @@ class MsgExpress(Across):
             self.fleet.drop(name)
 
     def close(self) -> None:
-        """Lets go of the fleet."""
+        """Lets go of the fleet. Its objects raise an error from then on. Closing again does nothing."""
+        _imports.stop()
         self.fleet.close()
 
     def __enter__(self) -> MsgExpress:

@@ -7,6 +7,9 @@ from typing import Any, Iterable
 
 from skytether import InvalidError
 
+#: What to do with columns of several levels.
+JOIN_LEVELS = "join them (frame.columns = ['_'.join(map(str, column)) for column in frame.columns])"
+
 
 def near(name: Any, there: Iterable[Any], most: int = 3) -> list[str]:
     """The names in `there` that look like `name`: in another case, with other signs, misspelt; the nearest first."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Any, Iterator
 
 from skytether import Fleet, InvalidError, NotFoundError, SkytetherError
 from skytether.errors import reworded
@@ -35,7 +35,7 @@ def missing(fleet: Fleet, name: str) -> Iterator[None]:
         # Of a name with both parts the error says which of them is wrong.
         if e.detail_type != "invalid_dataset_name" or "." in name or "/" in name:
             raise
-        raise reworded(e, f"{name!r} is no data set name: write it as domain/dataset, for example blood/pbmc3k") from e
+        raise reworded(e, f"{name!r} is no data set name: write it as domain/dataset, {_example(fleet, name)}") from e
     except NotFoundError as e:
         if e.detail_type != "missing_dataset":
             raise
@@ -46,6 +46,28 @@ def missing(fleet: Fleet, name: str) -> Iterator[None]:
         if there is None:
             raise
         raise reworded(e, f"there is no data set {slashed(name)}{_instead(slashed(name), there)}") from e
+
+
+def _example(fleet: Fleet, name: str) -> str:
+    """A name of a data set that may be meant by a domain or by the part behind it."""
+    try:
+        there = expressions(fleet)
+    except SkytetherError:
+        there = []
+    meant = [known for known in there if name.lower() in known.lower().split("/")]
+    return f"such as {', '.join(meant[:3])}" if meant else "for example blood/pbmc3k"
+
+
+def check(name: Any) -> None:
+    """Refuses what can be no name of a data set, of whatever fleet.
+
+    Raises
+    ------
+    InvalidError
+        It is no text.
+    """
+    if not isinstance(name, str):
+        raise InvalidError(f"{name!r} is no data set name, which is text: write it as domain/dataset, for example \"blood/pbmc3k\"")
 
 
 def _instead(name: str, there: list[str]) -> str:

@@ -95,7 +95,12 @@ def _opened(source: Any, choices: Choices) -> Source:
             from . import _memory
 
             return _memory.source(source, layers=choices.layers)
-        raise InvalidError(f"a {type(source).__name__} can't be ingested: give {KINDS}")
+        kind = type(source).__name__
+        if kind in ("Dataset", "View"):
+            raise InvalidError(f"a {kind} can't be ingested as it is: give its cells and genes as an AnnData, with .to_anndata() or [cells, genes]")
+        if hasattr(source, "shape"):
+            raise InvalidError(f"a {kind} can't be ingested without the names of its cells and genes: make it an AnnData, anndata.AnnData(matrix, obs=..., var=...)")
+        raise InvalidError(f"a {kind} can't be ingested: give {KINDS}")
     path = os.fspath(source)
     if not os.path.exists(path):
         raise NotFoundError(f"there is no file or directory {path}")

@@ -75,6 +75,13 @@ class PairwiseResult:
         Columns: `group`, `reference` (categorical), `names`, then those of `RankResult.to_df`: `scores` and
         `logfoldchanges` (float32), `pvals`, `pvals_adj` (corrected for the genes of one pair), `pct_nz_group`,
         `pct_nz_reference`.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such group.
+        InvalidError
+            The group is the reference itself.
         """
         import pandas as pd
 
@@ -85,13 +92,15 @@ class PairwiseResult:
         return pd.concat(frames, ignore_index=True)
 
     def __getitem__(self, pair: tuple[str, str]) -> pd.DataFrame:
-        """The genes of a pair, as `to_df` gives them: ``res["B", "NK"]``."""
+        """The genes of a pair, as `to_df` gives them: ``res["B", "NK"]``. Errors as of `to_df`, and an `InvalidError`
+        for what is no pair."""
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise InvalidError(f"{pair!r} is no pair of groups: write res[group, reference]")
         return self.to_df(*pair)
 
     def top(self, n: int = 10) -> pd.DataFrame:
-        """The names of the `n` best genes of each pair: a column per pair (`group`, `reference`)."""
+        """The names of the `n` best genes of each pair: a column per pair (`group`, `reference`), a row per rank.
+        `InvalidError` if `n` is no whole number from 1 on."""
         import pandas as pd
 
         check_n_genes(n)
@@ -108,6 +117,11 @@ class PairwiseResult:
         Columns: `group`, `names`, `min_score` (the least score over all references) and `min_reference` (the group that
         has it; the first of equal ones), `min_logfoldchange`, `max_pval_adj`, `pct_nz_group`, `max_pct_nz_reference`.
         Genes that a filter leaves out against any reference are left out; `n_genes` counts for each group.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such group.
         """
         import pandas as pd
 
@@ -131,7 +145,7 @@ class PairwiseResult:
 
     def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, reference: str | Iterable[str] | None = None, **options: Any) -> str | None:
         """`to_df` as CSV, written to `path` or, without one, given as text; `options` are those of
-        ``pandas.DataFrame.to_csv``."""
+        ``pandas.DataFrame.to_csv``. Errors as of `to_df`, and an `InvalidError` if the file can't be written."""
         options.setdefault("index", False)
         options.setdefault("lineterminator", "\n")
         try:
@@ -140,6 +154,7 @@ class PairwiseResult:
             raise InvalidError(f"cannot write {path}: {e.strerror or e}") from e
 
     def __len__(self) -> int:
+        """The number of ordered pairs."""
         return len(self.groups) * (len(self.groups) - 1)
 
     def __repr__(self) -> str:

@@ -480,7 +480,7 @@ class Plotting(Wilcoxon):
         there = {str(k): k for k in self._shell.obsm}
         key = next((k for k in (f"X_{basis}", str(basis)) if k in there), None)
         if key is None:
-            known = f"it has {', '.join(map(repr, there))}" if there else "it has none; compute one with scanpy on ds.to_anndata(), and ingest the AnnData"
+            known = f"it has {', '.join(map(repr, there))}" if there else "it has none; ds.umap() makes one, after pca and neighbors (msgx cluster does all of it)"
             raise NotFoundError(f"obsm of {self.name} has no embedding {basis!r}: {known}{instead(basis, [k.removeprefix('X_') for k in there])}")
         found = self._shell.obsm[there[key]]
         array = np.asarray(found.toarray() if hasattr(found, "toarray") else found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping
 
-from ._arguments import REQUIRED
+from ._arguments import REQUIRED, refuse_others
 from ._qc import PERCENT_TOP
 from ._sums import Part
 
@@ -31,6 +31,7 @@ class Preparing:
         log1p: bool = True,
         *,
         progress: Any = None,
+        **others: Any,
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Quality of cells and genes, with the columns and numbers of ``scanpy.pp.calculate_qc_metrics``: a frame with
         a row per cell and one with a row per gene. The drives count in one scan; a few numbers per cell move.
@@ -62,6 +63,7 @@ class Preparing:
         """
         from . import _qc
 
+        refuse_others("qc_metrics", others)
         ds, part = self._part_of()
         return _qc.metrics(ds, part, qc_vars, layer, percent_top, log1p, progress)
 
@@ -80,6 +82,7 @@ class Preparing:
         span: float = 0.3,
         n_bins: int = 20,
         keep: bool = True,
+        **others: Any,
     ) -> pd.DataFrame:
         """Selects highly variable genes, as ``scanpy.pp.highly_variable_genes``: gives its frame, a row per gene with a
         column ``highly_variable``. The drives compute means and variances.
@@ -119,6 +122,7 @@ class Preparing:
         """
         from . import _hvg
 
+        refuse_others("highly_variable_genes", others)
         ds, part = self._part_of()
         asked = _hvg.Asked(n_top_genes, flavor, min_mean, max_mean, min_disp, max_disp, span, n_bins)
         found = _hvg.genes(ds, part, asked, batch_key, layer, self._settled(transform, layer))
@@ -135,6 +139,11 @@ class Preparing:
             What `highly_variable_genes` gave; left out, it is called with `options`.
         path
             Where to write the picture, too.
+
+        Raises
+        ------
+        InvalidError
+            The file can't be written; and as of `highly_variable_genes`.
         """
         from . import _draw_genes
 

@@ -11,6 +11,7 @@ import numpy as np
 from skytether import InvalidError, NotFoundError, Receipt
 
 from . import _filters
+from ._arguments import check_n_genes
 from ._hints import instead
 from ._rank_plots import RankPlots
 from ._transforms import said, values_said
@@ -129,19 +130,41 @@ class RankResult(RankPlots):
 
     def __getitem__(self, group: Any) -> pd.DataFrame:
         """The genes of one group, as `to_df` gives them: ``res["B"]``. Of a result of one group a column, too:
-        ``res["scores"]``."""
+        ``res["scores"]``.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such group; the text lists those that there are.
+        """
         columns = (*_COLUMNS, "pct_nz_group", "pct_nz_reference", *(() if self._ids is None else self._ids[:1]))
         if isinstance(group, str) and group not in self._ranked and len(self.groups) == 1 and group in columns:
             return self.to_df()[group]
         return self.to_df(group)
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # It is there, and raised an error of its own, which is not to be hidden.
+            return object.__getattribute__(self, name)
+        if name in (*_COLUMNS, "pts"):
+            raise AttributeError(f"a result has its columns in data frames: res.to_df(group)[{name!r}], or res[group][{name!r}]")
+        if name in ("df", "head", "tail", "iloc", "loc", "columns", "sort_values", "query", "to_excel", "shape"):
+            raise AttributeError(f"a result is no data frame, but res.to_df() and res[group] are: res.to_df().{'head()' if name == 'df' else name}")
+        if name == "plot":
+            raise AttributeError("a result has several plots: res.plot_volcano(group), plot_dotplot(), plot_heatmap() and plot_violin(group)")
+        more = "" if name.startswith("_") else instead(name, (known for known in (*dir(type(self)), *self.__dict__) if not known.startswith("_")))
+        raise AttributeError(f"a result has no attribute {name!r}{more}")
+
     def __contains__(self, group: object) -> bool:
+        """Whether a group was tested."""
         return self._name(group) in self._ranked
 
     def __iter__(self) -> Iterator[str]:
+        """The names of the groups, in the order of `groups`."""
         return iter(self.groups)
 
     def __len__(self) -> int:
+        """The number of groups that were tested."""
         return len(self.groups)
 
     @property
@@ -151,7 +174,15 @@ class RankResult(RankPlots):
 
     def to_csv(self, path: Any = None, group: str | Iterable[str] | None = None, *, gene_symbols: str | None = None, **options: Any) -> str | None:
         """`to_df` as CSV, written to `path` or, without one, given as text. `gene_symbols` is as in `to_df`, and
-        `options` are those of ``pandas.DataFrame.to_csv``; rows have no numbers in front unless ``index=True``."""
+        `options` are those of ``pandas.DataFrame.to_csv``; rows have no numbers in front unless ``index=True``.
+
+        Raises
+        ------
+        InvalidError
+            The file can't be written.
+        NotFoundError
+            There is no such group, or no such var column.
+        """
         options.setdefault("index", False)
         options.setdefault("lineterminator", "\n")
         frame = self.to_df(group, gene_symbols=gene_symbols)
@@ -192,10 +223,17 @@ class RankResult(RankPlots):
     to_adata_uns = to_uns
 
     def top(self, n: int = 10) -> pd.DataFrame:
-        """The names of the `n` best genes of each group: a column per group. They are those of `gene_symbols`, if the
-        test was asked for these."""
+        """The names of the `n` best genes of each group: a column per group, a row per rank. They are those of
+        `gene_symbols`, if the test was asked for these.
+
+        Raises
+        ------
+        InvalidError
+            `n` is no whole number from 1 on.
+        """
         import pandas as pd
 
+        check_n_genes(n)
         names = self._shown_names()
         return pd.DataFrame({g: pd.Series(names[self._values(g, "gene_id")[:n]], dtype=object) for g in self.groups})
 

@@ -95,8 +95,8 @@ class RankPlots:
         ax: Axes = None,
         path: Path = None,
     ) -> Plot:
-        """The best genes of each group in the cells, or (``by="groups"``) their means in all groups. Arguments are
-        those of `plot_dotplot` and of `Dataset.plot_heatmap`."""
+        """The best genes of each group in the cells, or (``by="groups"``) their means in all groups. Arguments and
+        errors are those of `plot_dotplot` and of `Dataset.plot_heatmap`."""
         if by not in ("cells", "groups"):
             raise InvalidError(f"by is {by!r}: a heat map has a line for each of the 'cells', or one for each of the 'groups'")
         ds, matrix, grouped, genes = self._best(n_genes, groups, min_logfoldchange, gene_symbols)
@@ -113,7 +113,7 @@ class RankPlots:
         path: Path = None,
     ) -> Plot:
         """The values of the best genes of one group in all groups: a panel per gene. `group` may be left out if there
-        is only one; the others are as in `plot_dotplot`."""
+        is only one; the others are as in `plot_dotplot`, and so are errors. `points`: whether cells are drawn, too."""
         from . import _values
 
         if group is None:

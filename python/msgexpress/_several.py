@@ -129,7 +129,7 @@ def _batches(batch: Any, sources: Sequence[Any], labels: list[str] | None) -> di
         columns = {batch if isinstance(batch, str) else "batch": found}
     for name, values in columns.items():
         if len(values) != len(sources):
-            raise InvalidError(f"batch has {len(values)} labels for {name!r}, but there are {len(sources)} sources: give one for each")
+            raise InvalidError(f"batch has {len(values)} label{'' if len(values) == 1 else 's'} for {name!r}, but there are {len(sources)} sources: give one for each")
     return columns
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from skytether import CorruptError, InvalidError, NotFoundError, SkytetherError, UnsupportedError
 
 from . import _h5, _same
+from ._hints import JOIN_LEVELS
 
 if TYPE_CHECKING:
     import anndata
@@ -360,9 +361,14 @@ def name_in_the_way(adata: anndata.AnnData) -> str | None:
 def unwritable(error: Exception) -> str:
     """What is wrong where anndata could not write: the place, and what to do."""
     where, text = _place(error), _sentence(error)
-    kind = re.search(r"(?:writing <class '|No conversion path for dtype: dtype\(')([^']*)'", text)
+    kind = re.search(r"(?:writing <(?:class|enum) '|No conversion path for dtype: dtype\(')([^']*)'", text)
     if kind:
-        text = f"h5ad files have no form for {kind[1].rpartition('.')[2]}"
+        package, _, rest = kind[1].partition(".")
+        text = f"h5ad files have no form for {package}{'.' if rest else ''}{rest.rpartition('.')[2]}"
+    elif "no native HDF5 equivalent" in text:
+        text = "h5ad files have no form for such a value"
+    elif "inhomogeneous shape" in text:
+        text = "its lists are of different lengths"
     elif "implicitly convert" in text:
         text = "its values are neither all texts nor all numbers"
     elif "embedded NULL" in text:
@@ -387,6 +393,8 @@ def _unnamed(frame: pd.DataFrame, where: str) -> str | None:
 
     if isinstance(frame.index, pd.MultiIndex):
         return f"the index of {where} has several levels: make it one (reset_index())"
+    if isinstance(frame.columns, pd.MultiIndex):
+        return f"the columns of {where} have several levels, as {frame.columns[0]!r}: {JOIN_LEVELS}"
     for column in frame.columns:
         if not isinstance(column, str):
             return f"{where} has the column {column!r}, whose name is no text: rename it (frame.columns.astype(str))"

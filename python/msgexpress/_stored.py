@@ -12,7 +12,8 @@ import numpy as np
 from skytether import ConflictError, CorruptError, Fleet, InvalidError, SkytetherError, UnsupportedError
 
 from . import _features
-from ._names import missing, naming
+from ._habits import Names, copied
+from ._names import check, missing, naming
 from ._source import APPLICATION, NEWEST, labels
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ class Stored:
         self._read_record(name)
 
     def _read_record(self, name: str) -> None:
+        check(name)
         with naming(name), missing(self.fleet, name):
             found = self.fleet.describe(name)
         if found["kind"] != "expression":
-            raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: use skytether's sql")
+            raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: skytether's own calls and commands are for it")
         self.name: str = found["name"].replace(".", "/", 1)
         self._generation: int = found["generation"]
         # Of each matrix that was ranked, its genes' names by number.
@@ -68,7 +70,7 @@ class Stored:
     @property
     def layers(self) -> list[str]:
         """Values for `layer=` besides None: the names of the other matrices."""
-        return [label for label in self._tables() if label is not None]
+        return Names(label for label in self._tables() if label is not None)
 
     @property
     def other_features(self) -> list[str]:
@@ -78,26 +80,35 @@ class Stored:
 
     @property
     def obs(self) -> pd.DataFrame:
-        """The cells, as AnnData's obs; a copy."""
-        return self._shell.obs.copy()
+        """The cells, as AnnData's obs: a row per cell, in order; a copy.
+
+        Raises
+        ------
+        ConflictError
+            The data set was replaced since this object was made.
+        CorruptError
+            What is stored can't be read.
+        """
+        return copied(self._shell.obs, "obs", self.name)
 
     @property
     def var(self) -> pd.DataFrame:
-        """The genes, as AnnData's var (that of `raw` where the data set is about `raw`); a copy."""
-        return self._genes.copy()
+        """The genes, as AnnData's var (that of `raw` where the data set is about `raw`): a row per gene, in order; a
+        copy. Errors as of `obs`."""
+        return copied(self._genes, "var", self.name)
 
     @property
     def obs_names(self) -> pd.Index:
-        """The cells' names."""
+        """The cells' names, in order; a copy. Errors as of `obs`."""
         return self._shell.obs.index.copy()
 
     @property
     def var_names(self) -> pd.Index:
-        """The genes' names."""
+        """The genes' names, in order; a copy. Errors as of `obs`."""
         return self._genes.index.copy()
 
     def table(self, name: str) -> str:
-        """The quoted SQL name of one of its tables: ``x``, ``x_rows``, ``obs``, ``var``, ..."""
+        """The quoted SQL name of one of its tables: ``x``, ``x_rows``, ``obs``, ``var``, ... It is not looked up."""
         domain, dataset = self.name.split("/", 1)
         return ".".join('"' + part.replace('"', '""') + '"' for part in (domain, dataset, name))
 

@@ -79,6 +79,8 @@ def _column(column: pd.Series) -> pa.Array | None:
         categories = _text(np.array([str(c) for c in column.cat.categories], dtype=object))
         keys = pa.array(codes.astype(np.int32), mask=codes < 0)
         return pa.DictionaryArray.from_arrays(keys, categories).dictionary_decode() if len(categories) else pa.nulls(len(column), pa.string())
+    if isinstance(column.dtype, np.dtype) and not column.dtype.isnative:
+        column = column.astype(column.dtype.newbyteorder("="))  # Arrow has this machine's order only
     try:
         array = pa.Array.from_pandas(column)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -260,6 +260,10 @@ class Testing(Naming):
         """Compares two sets of cells, for the method `function`."""
         from . import _select
 
+        for which, given in (("a", a), ("b", b)):
+            if isinstance(given, str):
+                example = f'{function}({{"cell_type": {given!r}}}, ...)'
+                raise InvalidError(f"{which} is {given!r}, one text: cells are a dict of obs columns and values, a mask, or a list of names, as in {example}")
         a, b = _select.settled(a), _select.settled(b)
         refuse_others(function, others)
         layer = chosen_layer(layer, use_raw, self._origins, self.name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from skytether import InvalidError, NotFoundError
 
-from . import _history, _source, _tables
+from . import _given, _history, _source, _tables
 from ._hints import instead
 from ._stored import Stored
 
@@ -53,42 +53,73 @@ class Versions(Stored):
         Raises
         ------
         InvalidError
-            There is a name that is no cell's, or one that repeats; an array has another length; or `h5ad` has no form
-            for the values.
+            There is a name that is no cell's, or one that repeats; an array has another length; or neither `h5ad` nor
+            a table has a form for the values. The text has the column, and where it helps the cell.
         ConflictError
             The data set was changed since this object was made. Nothing is changed.
         """
-        columns = _columns(self, values, name, self._shell.obs.index, "cell")
+        columns = _given.columns(values, name, self._shell.obs.index, "cell", self.name)
         put(self, obs=columns, action="set_obs", params={"columns": list(columns)})
 
     def set_var(self, values: Any, name: str | None = None) -> None:
-        """As `set_obs`, for the genes: columns of `var`."""
-        columns = _columns(self, values, name, self._genes.index, "gene")
+        """As `set_obs`, for the genes: columns of `var`. Errors as of `set_obs`."""
+        columns = _given.columns(values, name, self._genes.index, "gene", self.name)
         put(self, var=columns, action="set_var", params={"columns": list(columns)})
 
     def drop_obs(self, names: str | list[str]) -> None:
-        """Removes columns of `obs`, as a new version."""
-        wanted = [names] if isinstance(names, str) else list(names)
+        """Removes columns of `obs`, one or several by name, as a new version.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such column. Nothing is removed.
+        InvalidError
+            No column is named, or a name is no text.
+        ConflictError
+            The data set was changed since this object was made.
+        """
+        wanted = _given.names(names, "obs")
         put(self, obs=dict.fromkeys(wanted), action="drop_obs", params={"columns": wanted})
 
     def drop_var(self, names: str | list[str]) -> None:
-        """Removes columns of `var`, as a new version."""
-        wanted = [names] if isinstance(names, str) else list(names)
+        """Removes columns of `var`, one or several by name, as a new version. Errors as of `drop_obs`."""
+        wanted = _given.names(names, "var")
         put(self, var=dict.fromkeys(wanted), action="drop_var", params={"columns": wanted})
 
     def set_obsm(self, key: str, values: Any) -> None:
         """Keeps an array or a DataFrame with a row for each cell, in their order (cells x any number), as
-        ``obsm[key]``, as a new version. None removes it. Errors as of `set_obs`."""
+        ``obsm[key]``, as a new version. None removes it.
+
+        Raises
+        ------
+        InvalidError
+            It has no rows, or not one for each cell; the frame's index is in another order; or `h5ad` has no form for
+            the values.
+        NotFoundError
+            None is to remove what is not there.
+        ConflictError
+            The data set was changed since this object was made. Nothing is changed.
+        """
         put(self, obsm={key: values}, action="set_obsm", params={"key": key})
 
     def set_uns(self, key: str, value: Any) -> None:
         """Keeps `value` as ``uns[key]``: text, a number, an array, a DataFrame or a dict of these, as a new version.
-        None removes it. Errors as of `set_obs`."""
+        None removes it. Errors as of `set_obsm`; sets, dates and functions are among what h5ad has no form for."""
         put(self, uns={key: value}, action="set_uns", params={"key": key})
 
     def set_layer(self, name: str, values: Any) -> None:
         """Stores a matrix (cells x genes; a numpy array, or scipy CSR or CSC) as the layer `name`, as a new version.
-        The other matrices stay as they are. Errors as of `set_obs`."""
+        The other matrices stay as they are.
+
+        Raises
+        ------
+        InvalidError
+            It is of another shape, or its values are no integers or floats of at most 64 bits.
+        UnsupportedError
+            It is neither a numpy array nor a scipy CSR or CSC matrix, or it is masked.
+        ConflictError
+            The data set was changed since this object was made. Nothing is changed.
+        """
         put(self, layers={name: values}, action="set_layer", params={"name": name})
 
     def append(
@@ -220,12 +251,9 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
         shell = ds._shell
         obs = _changed_frame(shell.obs, change.obs, f"obs of {what}") if change.obs else None
         var = _changed_frame(ds._genes, change.var, f"var of {what}") if change.var else None
-        for part, given in change.mappings.items():
-            _check_mapping(ds, part, given)
-        for name, values in change.layers.items():
-            if getattr(values, "shape", None) != tuple(shell.shape):
-                raise InvalidError(f"layer {name!r} is of shape {getattr(values, 'shape', None)}, but {what} has {shell.n_obs:,} cells and {shell.n_vars:,} genes")
-        values = {_elements.mapping_at(part, key, ds._swapped): value for part, given in change.mappings.items() for key, value in given.items()}
+        mappings = {part: _checked(ds, part, given) for part, given in change.mappings.items()}
+        layers = {name: _given.layer(name, values, shell.shape, what) for name, values in change.layers.items()}
+        values = {_elements.mapping_at(part, key, ds._swapped): value for part, given in mappings.items() for key, value in given.items()}
         values.update({at: frame for at, frame in (("obs", obs), (_elements.frame_at(ds._swapped), var)) if frame is not None})
         encoded = {at: None if value is None else _elements.encode(at, value, what) for at, value in values.items()}
         writer = ds.fleet._inner.version(ds.name.replace("/", ".", 1), ds._generation)
@@ -244,8 +272,8 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
                 kept["log1p_base"] = _h5ad.log1p_base({k: v for k, v in change.mappings["uns"].items() if v is not None}, what)
             if change.views:
                 kept["views"] = {**kept.get("views", {}), **change.views}
-            if change.layers:
-                _write_layers(ds, writer, change.layers, kept)
+            if layers:
+                _write_layers(ds, writer, layers, kept)
             if values:
                 kept["elements"], gone = _elements.tables_of(kept.get("elements", {}), values)
                 kept["format"] = _source.NEWEST
@@ -301,53 +329,8 @@ def _by_name(given: Mapping[str, Any] | pd.DataFrame | None) -> dict[str, Any]:
     return {str(name): values for name, values in given.items()}
 
 
-def _columns(ds: Versions, values: Any, name: str | None, index: pd.Index, kind: str) -> dict[str, Any]:
-    """The columns of what a caller gave, in the order of `index`."""
-    import pandas as pd
-
-    if isinstance(values, pd.DataFrame):
-        if name is not None:
-            raise InvalidError("name= is for one column: a DataFrame has the names of its own")
-        wrong = next((column for column in values.columns if not isinstance(column, str)), None)
-        if wrong is not None:
-            raise InvalidError(f"the column {wrong!r} has a name that is no text: rename it (frame.columns.astype(str))")
-        twice = values.columns[values.columns.duplicated()]
-        if len(twice):
-            raise InvalidError(f"there are two columns named {twice[0]!r}: rename one of them")
-        if not len(values.columns):
-            raise InvalidError("the DataFrame has no columns: there is nothing to set")
-        frame = _aligned(values, index, kind, ds.name)
-        return {column: frame[column] for column in frame.columns}
-    name = name if name is not None else getattr(values, "name", None)
-    if not isinstance(name, str):
-        raise InvalidError("a column needs a name: say it with name=")
-    if isinstance(values, pd.Series):
-        return {name: _aligned(values.to_frame(name), index, kind, ds.name)[name]}
-    return {name: values}
-
-
-def _aligned(frame: pd.DataFrame, index: pd.Index, kind: str, what: str) -> pd.DataFrame:
-    """`frame` in the order of `index`, by names."""
-    names = frame.index.astype(str)
-    own = index.astype(str)
-    if names.equals(own):
-        return frame
-    unknown = names[~names.isin(own)]
-    if len(unknown):
-        some = ", ".join(map(repr, unknown[:3]))
-        more = f"{len(unknown):,} names that are no {kind}s of {what} ({some}{', ...' if len(unknown) > 3 else ''})"
-        raise InvalidError(f"the index has {more}{instead(unknown[0], own[:10_000])}: index it by the {kind}s' names, or give an array with a value for each {kind}")
-    for which, repeated in (("the index", names), (what, own)):
-        twice = repeated[repeated.duplicated()]
-        if len(twice):
-            raise InvalidError(f"{which} has the {kind} {twice[0]!r} more than once, so rows can't be told apart: give an array with a value for each {kind}, in order")
-    return frame.set_axis(names, axis=0).reindex(own)
-
-
 def _changed_frame(frame: pd.DataFrame, changes: Mapping[str, Any], what: str) -> pd.DataFrame:
     """A copy of obs or var with other columns."""
-    import pandas as pd
-
     frame = frame.copy()
     for name, values in changes.items():
         if values is None:
@@ -355,39 +338,20 @@ def _changed_frame(frame: pd.DataFrame, changes: Mapping[str, Any], what: str) -
                 raise NotFoundError(f"{what} has no column {name!r}{instead(name, frame.columns)}")
             del frame[name]
             continue
-        try:
-            n = len(values)
-        except TypeError:
-            raise InvalidError(f"column {name!r} is a single value ({values!r}): give an array with {len(frame):,} values") from None
-        if n != len(frame):
-            raise InvalidError(f"column {name!r} has {n:,} values, but {what} has {len(frame):,} rows")
-        if getattr(values, "ndim", 1) != 1:
-            raise InvalidError(f"column {name!r} is of {values.ndim} dimensions: give one value for each row, or set obsm")
-        values = values.array if isinstance(values, (pd.Series, pd.Index)) else values
-        frame[name] = pd.Series(values, index=frame.index)
-        if frame[name].dtype == object and any(isinstance(value, bytes) for value in frame[name]):
-            raise InvalidError(f"column {name!r} holds bytes, which h5ad has no form for: make them text with .decode()")
+        frame[name] = _given.column(name, values, frame.index, what)
     return frame
 
 
-def _check_mapping(ds: Versions, part: str, given: Mapping[str, Any]) -> None:
+def _checked(ds: Versions, part: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of obsm and the like that are given, as they are kept."""
     there = getattr(ds._shell.raw if part == "varm" and ds._swapped else ds._shell, part)
     n = {"obsm": ds.n_obs, "obsp": ds.n_obs, "varm": ds.n_vars}.get(part)
+    checked = {}
     for key, value in given.items():
-        if not isinstance(key, str):
-            raise InvalidError(f"{part} has keys of text, and {key!r} is none")
-        if value is None:
-            if key not in there:
-                raise NotFoundError(f"{ds.name} has no {part}[{key!r}]{instead(key, there)}")
-            continue
-        shape = getattr(value, "shape", None)
-        if n is None:
-            continue
-        if not shape or shape[0] != n or (part == "obsp" and tuple(shape) != (n, n)):
-            wants = f"{n:,} x {n:,}" if part == "obsp" else f"{n:,} rows"
-            raise InvalidError(f"{part}[{key!r}] is of shape {shape}, but needs {wants}")
-        index = getattr(value, "index", None)
-        if index is not None and not callable(index) and part != "obsp":
-            own = ds._shell.obs.index if part == "obsm" else ds._genes.index
-            if not index.astype(str).equals(own.astype(str)):
-                raise InvalidError(f"{part}[{key!r}] has another index than {ds.name}: bring its rows into the order of {'obs' if part == 'obsm' else 'var'} first")
+        if not isinstance(key, str) or not key:
+            raise InvalidError(f"{part} has keys of text, and {key!r} is none: write set_{part}(\"name\", value)")
+        if value is None and key not in there:
+            raise NotFoundError(f"{ds.name} has no {part}[{key!r}] to remove{instead(key, there)}")
+        index = ds._genes.index if part == "varm" else ds._shell.obs.index
+        checked[key] = value if value is None or n is None else _given.entry(part, key, value, n, index, ds.name)
+    return checked

@@ -13,6 +13,7 @@ from skytether import ConflictError, Fleet, InvalidError, NotFoundError
 
 from . import _select, _sums
 from ._arguments import REQUIRED, chosen_layer, one_name
+from ._habits import Sized, copied, of_view
 from ._hints import instead
 from ._normalize import median
 from ._prepare import Preparing
@@ -95,7 +96,7 @@ class Filtering(Preparing):
         return names(self)
 
 
-class View(Filtering):
+class View(Sized, Filtering):
     """Some cells and genes of a data set. It is made by `filter_cells` and `filter_genes`, which may follow each other;
     it holds masks, and copies nothing. Tests, quality, highly variable genes and exports are those of its cells and
     genes alone, as those of an AnnData that was filtered."""
@@ -116,7 +117,7 @@ class View(Filtering):
 
     @property
     def dataset(self) -> Dataset:
-        """The data set that it is of."""
+        """The data set that it is of. `ConflictError` if that has got other cells or genes since."""
         return self._ds
 
     @property
@@ -159,12 +160,12 @@ class View(Filtering):
     @property
     def obs(self) -> pd.DataFrame:
         """Its cells, as AnnData's obs; a copy, without categories that no cell has."""
-        return _chosen_rows(self._ds._shell.obs, self._part.cells)
+        return copied(_chosen_rows(self._ds._shell.obs, self._part.cells), "obs", self.name, "view.dataset")
 
     @property
     def var(self) -> pd.DataFrame:
         """Its genes, as AnnData's var; a copy."""
-        return _chosen_rows(self._ds._genes, self._part.genes)
+        return copied(_chosen_rows(self._ds._genes, self._part.genes), "var", self.name, "view.dataset")
 
     @property
     def obs_names(self) -> pd.Index:
@@ -180,7 +181,7 @@ class View(Filtering):
 
     @property
     def layers(self) -> list[str]:
-        """As of the data set."""
+        """Values for `layer=` besides None, as of the data set."""
         return self._ds.layers
 
     def __repr__(self) -> str:
@@ -189,6 +190,11 @@ class View(Filtering):
         return f"<msgexpress.View of {self.name}, {cells:,} of {self._ds.n_obs:,} cells x {genes:,} of {self._ds.n_vars:,} genes{by}>"
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # It is there, and raised an error of its own, which is not to be hidden.
+            return object.__getattribute__(self, name)
+        if of_view(name) is not None:
+            raise AttributeError(f"a view has no {name}: {of_view(name)}")
         if not name.startswith("_") and hasattr(type(self._ds), name):
             raise AttributeError(f"{name} is not offered of a view: use it on view.dataset, with cells=view.cells where it takes cells, or on view.to_anndata()")
         raise AttributeError(f"a view has no attribute {name!r}{instead(name, dir(type(self)))}")
@@ -196,11 +202,11 @@ class View(Filtering):
     # ---- the same as of a data set
 
     def __getitem__(self, chosen: Any) -> anndata.AnnData:
-        """As of a data set, among its cells and genes."""
+        """As `Dataset.__getitem__`, among its cells and genes."""
         return type(self._ds).__getitem__(self, chosen)  # type: ignore[arg-type]
 
     def to_anndata(self, genes: Any = None, cells: Any = None, *, lazy: bool = False) -> anndata.AnnData:
-        """Its cells and genes as an AnnData, or some of them: as `Dataset.to_anndata`."""
+        """Its cells and genes as an AnnData, or some of them: arguments and errors as of `Dataset.to_anndata`."""
         return self._ds.to_anndata(self._gene_numbers(genes), self._cell_numbers(cells), lazy=lazy)
 
     def export(
@@ -213,7 +219,7 @@ class View(Filtering):
         layer: str | None = None,
         replace: bool = False,
     ) -> list[str]:
-        """Writes its cells and genes as files: as `Dataset.export`."""
+        """Writes its cells and genes as files: arguments, result and errors as of `Dataset.export`."""
         if layer is not None:
             layer = self._layer(layer)
         return self._ds.export(path, format=format, genes=self._gene_numbers(genes), cells=self._cell_numbers(cells), layer=layer, replace=replace)
@@ -230,7 +236,7 @@ class View(Filtering):
         **others: Any,
     ) -> RankResult:
         """As `Dataset.rank_genes_groups`, of its cells and genes. Where genes were filtered, a transform scales cells
-        by the sums of those that are left."""
+        by the sums of those that are left. Arguments and errors are those of `Dataset.rank_genes_groups`."""
         layer = self._layer(layer, use_raw)
         settled = self._settled(transform, layer)
         part = self._mask_of(cells)
@@ -240,7 +246,7 @@ class View(Filtering):
     def ttest(
         self, a: Any, b: Any, *args: Any, transform: Any = REQUIRED, layer: str | None = None, use_raw: bool | None = None, genes: Any = None, **others: Any
     ) -> RankResult:
-        """As `Dataset.ttest`, of its cells and genes."""
+        """As `Dataset.ttest`, of its cells and genes: arguments and errors are the same."""
         layer = self._layer(layer, use_raw)
         a, b = _select.settled(a), _select.settled(b)
         labels = _select.label(a, "first"), _select.label(b, "second")
@@ -251,13 +257,13 @@ class View(Filtering):
 
     def normalize(self, target_sum: Any = CP10K, log1p: bool = True, base: float | None = None, *, layer: str | None = None, transform: Any = REQUIRED) -> View:
         """As `Dataset.normalize`, for this view and those that are made from it: cells are scaled by the sums of the
-        genes that it has now, and a median is that of its cells."""
+        genes that it has now, and a median is that of its cells. Changes this view, and gives it again."""
         asked = chosen(target_sum, log1p, base, transform)
         self._chosen = {**self._chosen, self._ds._matrix(self._layer(layer)): (asked, self._part)}
         return self
 
     def plot_qc(self, qc_vars: Any = None, *, path: str | os.PathLike[str] | None = None) -> Plot:
-        """As `Dataset.plot_qc`, of its cells and genes."""
+        """As `Dataset.plot_qc`, of its cells and genes: arguments and errors are the same."""
         from . import _quality
 
         obs, var = _quality.frames(self, qc_vars)
@@ -267,7 +273,7 @@ class View(Filtering):
         self, n_comps: int | None = None, genes: Any = "highly_variable", zero_center: bool = True, seed: int = 0, *, transform: Transform = REQUIRED, **options: Any
     ) -> PCA:
         """Principal components of its cells, of highly variable genes among its own: as `Dataset.pca`. Kept in the data
-        set, where other cells have missing values."""
+        set, where other cells have missing values. Arguments and errors are those of `Dataset.pca`."""
         layer = self._layer(options.pop("layer", None), options.pop("use_raw", None))
         transform = self._settled(transform, layer)
         own = self._part.genes
@@ -281,18 +287,21 @@ class View(Filtering):
         return self._ds.pca(n_comps, genes, zero_center, seed, transform=transform, layer=layer, cells=self._mask_of(options.pop("cells", None)), **options)
 
     def neighbors(self, *arguments: Any, **options: Any) -> Any:
-        """As `Dataset.neighbors`, of its cells: their components must be there, and no others."""
+        """As `Dataset.neighbors`, of its cells. `InvalidError` where the components are of other cells: call `pca` of
+        the view first."""
         use_rep = options.get("use_rep", "X_pca")
         self._check_cells(self._ds._representation(use_rep, None)[1], f"obsm[{use_rep!r}]", "pca")
         return self._ds.neighbors(*arguments, **options)
 
     def umap(self, *arguments: Any, **options: Any) -> np.ndarray:
-        """As `Dataset.umap`, of its cells: their neighbours must be there, and no others."""
+        """As `Dataset.umap`, of its cells. `InvalidError` where the neighbours are of other cells: call `neighbors` of
+        the view first."""
         self._check_graph(options)
         return self._ds.umap(*arguments, **options)
 
     def leiden(self, *arguments: Any, **options: Any) -> pd.Series:
-        """As `Dataset.leiden`, of its cells: their neighbours must be there, and no others."""
+        """As `Dataset.leiden`, of its cells. `InvalidError` where the neighbours are of other cells: call `neighbors`
+        of the view first."""
         self._check_graph(options)
         return self._ds.leiden(*arguments, **options)
 
@@ -379,7 +388,7 @@ def _chosen_rows(frame: pd.DataFrame, mask: np.ndarray | None) -> pd.DataFrame:
     import pandas as pd
 
     if mask is None:
-        return frame.copy()
+        return frame
     some = frame[mask].copy()
     for column in some.columns:
         if isinstance(some[column].dtype, pd.CategoricalDtype):
@@ -470,6 +479,8 @@ def _limits(limits: dict[str, Any], mask: Any) -> dict[str, Any]:
     if not given and mask is None:
         raise InvalidError(f"a filter needs a limit: give {', '.join(f'{name}=' for name in limits)} or mask=")
     for name, limit in given.items():
+        if hasattr(limit, "__len__") and not isinstance(limit, str):
+            raise InvalidError(f"{name} is of type {type(limit).__name__}, and a limit is a number: a mask or names are given as mask=")
         if isinstance(limit, bool) or not isinstance(limit, (int, float, np.integer, np.floating)) or not limit >= 0:
             raise InvalidError(f"{name} is {limit!r}: give a number from 0 on")
     return given

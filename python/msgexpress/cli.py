@@ -20,6 +20,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
+from . import _cli_words
+
 if TYPE_CHECKING:
     from ._db import MsgExpress
 
@@ -33,7 +35,7 @@ _EPILOG = (
 def main(argv: list[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     arguments = _parser().parse_args(argv)
-    warnings.showwarning = lambda message, *_: print(f"msgx: warning: {_in_the_shell(str(message))}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: print(f"msgx: warning: {_cli_words.in_the_shell(str(message))}", file=sys.stderr)
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", FutureWarning)
     try:
@@ -53,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as e:
         if os.environ.get("MSGX_DEBUG"):
             raise
-        print(f"msgx: {_sentence(e)}", file=sys.stderr)
+        print(f"msgx: {_cli_words.sentence(e)}", file=sys.stderr)
         if type(e).__name__ == "NotWritten":  # see `_write_h5ad`
             sys.stdout.flush()
             sys.stderr.flush()
@@ -71,62 +73,6 @@ class _InTheWay(OSError):
 
 #: Genes of each group that `de` shows on a terminal.
 _SHOWN = 10
-
-
-#: What messages call the arguments of Python's functions, and what they are here.
-_IN_THE_SHELL = {
-    'transform="log1p_cp10k"': "--transform log1p_cp10k",
-    "transform=None": "--transform none",
-    "transform=": "--transform",
-    "layer=None": "no --layer",
-    "say groupby= with": "say --groupby with",
-    "layer=": "--layer",
-    "genome=": "--genome",
-    "modality=": "--modality",
-    'orientation="genes_by_cells"': "--orientation genes_by_cells",
-    'orientation="cells_by_genes"': "--orientation cells_by_genes",
-    "orientation=": "--orientation",
-    'join="inner"': "--join inner",
-    'join="outer"': "--join outer",
-    'fill_value=0, as if none was found, or fill_value=float("nan")': "--fill-value 0, as if none was found, or --fill-value nan",
-    "fill_value=": "--fill-value",
-    "prefix=": "--prefix ",
-    "batch=": "--batch",
-    "on=": "--on ",
-    "clash=": "--clash ",
-    "feature_types= ": "--feature-types ",
-    "feature_types=": "--feature-types ",
-    "(replace=True, in the shell --replace)": "(--replace)",
-    'say groups="all"': "leave --group out",
-    "groups=": "--group",
-    'id_versions="drop"': "--id-versions drop",
-    'duplicates="drop"': "--duplicates drop",
-    "center=None": "--center none",
-    "against=": "--against ",
-    "min_genes=": "--min-genes ",
-    "where=": "--where ",
-    'logfc="seurat"': "--logfc seurat",
-    'logfc="scanpy"': "--logfc scanpy",
-    "leave logfc= and min_...= out": "leave --logfc and --min-... out",
-    "cells=, genes= or min_cells=": "--min-cells",
-    " genes=": " --genes",
-    'func="mean"': "--func mean",
-}
-
-
-def _sentence(error: Exception) -> str:
-    from skytether import SkytetherError
-
-    text = _in_the_shell(" ".join(str(error).split()))
-    if isinstance(error, SkytetherError) or isinstance(error, OSError):
-        return text
-    return f"{type(error).__name__}: {text} (MSGX_DEBUG=1 shows where)"
-
-
-def _in_the_shell(text: str) -> str:
-    for python, shell in _IN_THE_SHELL.items():
-        text = text.replace(python, shell)
-    return text
 
 
 # ---- commands
@@ -289,9 +235,21 @@ def _listed(given: str | None) -> list[str] | None:
     if given is None:
         return None
     if not given.startswith("@"):
-        return [name.strip() for name in given.split(",") if name.strip()]
-    with open(given[1:], encoding="utf-8") as lines:
-        return [line.strip() for line in lines if line.strip()]
+        names = [name.strip() for name in given.split(",") if name.strip()]
+        if not names:
+            raise _UsageError(f"there is no name in {given!r}: write names with commas between them, or @FILE for a file with one a line")
+        return names
+    path = given[1:]
+    try:
+        with open(path, encoding="utf-8") as lines:
+            names = [line.strip() for line in lines if line.strip()]
+    except OSError as e:
+        raise _InTheWay(f"cannot read names from {path or 'a file without a name'}: {_cli_words.reason(e)}; @FILE is a file with one name a line") from e
+    except UnicodeDecodeError as e:
+        raise _InTheWay(f"cannot read names from {path}: it is no text in UTF-8; @FILE is a file with one name a line") from e
+    if not names:
+        raise _InTheWay(f"{path} names none: @FILE is a file with one name a line")
+    return names
 
 
 def _drop(a: argparse.Namespace) -> int:
@@ -312,7 +270,10 @@ def _demo(a: argparse.Namespace) -> int:
     source.close()
     if "cell_type" not in source.obs.columns:
         raise _InTheWay(f"obs of {a.data} has no column cell_type, which the demo groups by: use `msgx ingest` and `msgx de --groupby COLUMN`")
-    os.makedirs(a.out, exist_ok=True)
+    try:
+        os.makedirs(a.out, exist_ok=True)
+    except OSError as e:
+        raise _InTheWay(f"cannot make the directory {a.out}: {_cli_words.reason(e)}; choose another one with --out") from e
     fleet = os.path.join(a.out, "fleet")
     print(f"A fleet of 4 drives in {fleet}; {a.data} goes in ...", file=sys.stderr)
     with open_fleet(fleet, drives=4) as db:
@@ -349,6 +310,8 @@ def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
     if is_host:
         # Where an option is absent, the environment's value counts: `skytether.connect` reads it.
         return connect(where, token=a.token, tls_ca=a.tls_ca)
+    if os.path.isfile(where):
+        raise _InTheWay(f"{where} is a file, and a fleet is a directory: name another one with --fleet")
     if not create and not os.path.exists(os.path.join(where, "fleet.json")) and not os.path.exists(os.path.join(where, "drives")):
         raise NotFoundError(f"there is no fleet at {where}: `msgx ingest` makes one")
     return open_fleet(where, drives=getattr(a, "drives", None), create=create)
@@ -385,7 +348,10 @@ def _volcanoes(res: Any, target: str) -> list[str]:
     if _is_picture(target):
         res.plot_volcano(res.groups[0], path=target)
         return [target]
-    os.makedirs(target, exist_ok=True)
+    try:
+        os.makedirs(target, exist_ok=True)
+    except OSError as e:
+        raise _InTheWay(f"cannot make the directory {target}: {_cli_words.reason(e)}") from e
     paths = []
     for g, name in _file_names(res.groups).items():
         path = os.path.join(target, f"volcano-{name}.png")
@@ -422,10 +388,26 @@ def _check_volcano(target: str, groups: list[str]) -> None:
 
 
 def _check_parent(path: str) -> None:
-    """Refuses a file in a directory that is not there."""
+    """Refuses a file in a directory that is not there or can't be written to, before any work is done for it."""
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
         raise _InTheWay(f"there is no directory {parent} to put {os.path.basename(path)} into")
+    if not os.access(parent or ".", os.W_OK):
+        raise _InTheWay(f"cannot write to {parent or 'the current directory'}: choose another directory for {os.path.basename(path)}")
+
+
+def _check_file(path: str) -> None:
+    """As `_check_parent`, and refuses a directory that is called like the file."""
+    _check_parent(path)
+    if os.path.isdir(path):
+        raise _InTheWay(f"{path} is a directory: choose another name for the file")
+
+
+def _write_h5ad(adata: Any, path: str) -> None:
+    try:
+        adata.write_h5ad(path)
+    except OSError as e:
+        raise _InTheWay(f"cannot write {path}: {_cli_words.reason(e)}") from e
 
 
 def _file_names(groups: list[str]) -> dict[str, str]:
@@ -446,14 +428,18 @@ def _file_names(groups: list[str]) -> dict[str, str]:
 
 def _parser() -> argparse.ArgumentParser:
     from . import _cli_across, _cli_counts, _cli_plots, _cli_steps, _cli_tests, _cli_versions
+    from ._cli_help import EXAMPLES, described, sentence, wrapped
 
-    parser = argparse.ArgumentParser(prog="msgx", description="Differential expression over single-cell data on a fleet of drives.", epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog="msgx", epilog=_EPILOG)
+    described(parser, sys.modules[__name__], "Differential expression over single-cell data on a fleet of drives.", *EXAMPLES[""])
     parser.add_argument("-V", "--version", action="version", version=f"msgx {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str, fleet: bool = True, among: Any = commands) -> argparse.ArgumentParser:
-        sub = among.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=_EPILOG if fleet else None)
+        sub = among.add_parser(name, help=text, description=sentence(text), epilog=_EPILOG if fleet else None)
         sub.set_defaults(run=run)
+        if among is commands and name in EXAMPLES:
+            described(sub, sys.modules[__name__], wrapped(sentence(text)), *EXAMPLES[name])
         if fleet:
             sub.add_argument("--fleet", metavar="DIR|URL", help="where the data are")
             sub.add_argument(

@@ -82,7 +82,7 @@ WRONG = {
     "an ending": (["pseudobulk", "lab/x", "--sample", "batch", "-o", "x.tsv"], 2, "written as OUT.h5ad or OUT.csv"),
     "no sample": (["pseudobulk", "lab/x", "--sample", "donor", "-o", "{new}"], 1, "no column 'donor'"),
     "no transform": (["pairs", "lab/x", "--groupby", "type"], 2, "say --transform log1p_cp10k .* looks like raw counts"),
-    "percent": (["de", "lab/x", "--groupby", "type", "--transform", "none", "--min-pct", "25"], 1, "min_pct is 25.0: give a share"),
+    "percent": (["de", "lab/x", "--groupby", "type", "--transform", "none", "--min-pct", "25"], 1, "--min-pct is 25.0: give a share"),
     "one group": (["de", "lab/x", "--groupby", "type", "--transform", "log1p_cp10k", "--method", "logreg", "--group", "B"], 1, "name at least two with --group"),
 }
 

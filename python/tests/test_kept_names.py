@@ -111,9 +111,9 @@ def within(spoil) -> ad.AnnData:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda a: a.obs.__setitem__("x", pd.date_range("2020-01-01", periods=8)), r"obs\['x'\]: h5ad files have no form for DatetimeArray: make the column text"),
+        (lambda a: a.obs.__setitem__("x", pd.date_range("2020-01-01", periods=8)), r"obs\['x'\]: h5ad files have no form for pandas.DatetimeArray: make the column text"),
         (lambda a: a.obs.__setitem__("x", pd.cut(np.arange(8), 2)), r"obs\['x'\]: .*make the column text"),
-        (lambda a: a.obs.__setitem__("x", pd.period_range("2020", periods=8, freq="Y")), r"obs\['x'\]: h5ad files have no form for PeriodArray"),
+        (lambda a: a.obs.__setitem__("x", pd.period_range("2020", periods=8, freq="Y")), r"obs\['x'\]: h5ad files have no form for pandas.PeriodArray"),
         (lambda a: a.obs.__setitem__("x", [1, "a"] * 4), r"obs\['x'\]: its values are neither all texts nor all numbers"),
         (lambda a: a.var.__setitem__("x", [[1], [2], [3], [4]]), r"var\['x'\]: its values are neither all texts nor all numbers"),
         (lambda a: a.obs.__setitem__("x", [b"bytes"] * 8), r"obs\['x'\] would come back as something else"),

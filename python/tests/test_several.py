@@ -159,7 +159,7 @@ def test_missing_obs_columns_stay_missing(db):
     ("options", "says"),
     [
         ({"batch": "type"}, "obs of AnnData number 1 has a column 'type' already: name another one with batch="),
-        ({"batch": ["a"]}, "batch has 1 labels for 'batch', but there are 2 sources"),
+        ({"batch": ["a"]}, "batch has 1 label for 'batch', but there are 2 sources"),
         ({"batch": {}}, "batch names no obs column"),
         ({"batch": "s", "join": "left"}, "join is 'left': say"),
         ({"batch": "s", "fill_value": 3}, "fill_value is 3: genes that a source lacks are 0 or NaN there"),

@@ -343,7 +343,7 @@ def test_ingest_that_replaces_begins_a_history(ds, db, whole) -> None:
         (pd.DataFrame({"a": [1]}, index=["cell-x"]), None, "did you mean"),
         (pd.DataFrame({1: [1]}, index=["cell-1"]), None, "no text"),
         (pd.DataFrame(index=["cell-1"]), None, "no columns"),
-        ([object()] * 60, "n", "obs\\['n'\\]"),
+        ([object()] * 60, "n", "column 'n' holds a value of type object"),
         (np.arange(60), "_index", "rename the column"),
     ],
 )
