@@ -38,7 +38,7 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
         "append",
         _append,
         "add cells to a data set",
-        "The matrices are written again, in bounded memory. For example: msgx append lab/donors donor3.h5ad --column donor --label d3",
+        "The matrices stay where they are, unless genes or types of values differ. For example: msgx append lab/donors donor3.h5ad --column donor --label d3",
     )
     p.add_argument("file", metavar="FILE", help="what ingest takes")
     p.add_argument("--column", default="batch", metavar="NAME", help="the obs column that tells the batches apart (default: %(default)s)")

@@ -198,7 +198,29 @@ pub struct PartitionName {
     pub slot: u32,
 }
 
+/// What the names of tables begin with that hold a part of a matrix: those of cells that an append has brought.
+pub const PART: &str = "part/";
+
+/// The table of part `number` of a matrix, from 1; part 0 is the table of the matrix itself.
+#[must_use]
+pub fn part_table(number: usize, matrix: &str) -> String {
+    format!("{PART}{number}/{matrix}")
+}
+
+/// The matrix of which a table holds a part, by its name: `x` of `part/1/x`.
+#[must_use]
+pub fn part_of(table: &str) -> Option<&str> {
+    let (number, matrix) = table.strip_prefix(PART)?.split_once('/')?;
+    number.bytes().all(|digit| digit.is_ascii_digit()).then_some(matrix)
+}
+
 impl PartitionName {
+    /// The matrix or table that the partition belongs to: of a part of a matrix, the matrix.
+    #[must_use]
+    pub fn whole(&self) -> &str {
+        part_of(&self.table).unwrap_or(&self.table)
+    }
+
     /// The key of the metadata slice, which is the partition's name.
     ///
     /// # Errors
