@@ -193,8 +193,8 @@ class Source:
         added: Added | None = None,
     ) -> dict[str, Any]:
         """Stores everything under `name`, all or nothing; `progress` is called with values done and values in all. With
-        `version` it takes the place of that version, if this is still the newest one. With `added` matrices stay as they
-        are, and get the cells of all sources but the first."""
+        `version` it takes the place of that version, if this is still the newest one. With `added` matrices stay as
+        they are, and get the cells of all sources but the first."""
         self._warn()
         n_cells = len(self.obs)
         total, done = sum(m.values for m in self.matrices) if added is None else added.values, 0

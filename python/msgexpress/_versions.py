@@ -109,8 +109,8 @@ class Versions(Stored):
     ) -> None:
         """Adds cells behind those that are there, as a new version: all of it or nothing.
 
-        The matrices stay as they are, and get the new cells as a part of their own: that takes about as long as an ingest
-        of the new cells. Where that can't be, all matrices are written again, as an ingest of all cells does, and
+        The matrices stay as they are, and get the new cells as a part of their own. That takes about as long as an
+        ingest of the new cells. Where that can't be, all matrices are written again, as by an ingest of all cells.
         `history` says why: the new cells have other genes or lack a matrix, a value doesn't fit the stored type, or
         cells were appended seven times since the matrices were written.
 

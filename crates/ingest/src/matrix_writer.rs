@@ -75,7 +75,7 @@ fn write_range(to: &To<'_>, options: &SliceOptions, slot: u32, drive: usize, mat
         } else {
             cells.clear();
             cells.extend(idx.iter().map(|cell| cell.saturating_add(to.span.cell)));
-            &cells
+            cells.as_slice()
         };
         let slice = slicer.push(gene, block.saturating_add(to.span.block), idx, wide.of(values, of))?;
         slice.map_or(Ok(()), |slice| partition.add(&slice))
