@@ -75,8 +75,8 @@ impl PyWriter {
         self.sink(name, n_cells, n_genes, false)
     }
 
-    /// As `matrix`, of `n_cells` cells more for a stored matrix, numbered from 0. `finish` raises `Unsupported` where the
-    /// matrix must be written again with all cells.
+    /// As `matrix`, of `n_cells` cells more for a stored matrix, numbered from 0. `finish` raises `Unsupported` where
+    /// the matrix must be written again with all cells.
     fn part(&self, name: String, n_cells: u64, n_genes: u64) -> PyResult<PyMatrixWriter> {
         self.sink(name, n_cells, n_genes, true)
     }

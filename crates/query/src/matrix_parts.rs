@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use datafusion::common::TableReference;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Filter, LogicalPlan, SubqueryAlias, TableScan, TableScanBuilder, Union};
 use skytether_common::{Error, Result};
@@ -32,7 +32,7 @@ pub(crate) fn united(plan: LogicalPlan, tables: &NamedTables) -> Result<LogicalP
     united.map(|done| done.data).map_err(from_datafusion)
 }
 
-/// The union of the parts that `scan` stands for, under its name.
+/// The union of the parts of the matrix that `scan` reads, under its name.
 fn union(scan: &TableScan, whole: &Named, tables: &NamedTables) -> datafusion::error::Result<LogicalPlan> {
     let shown = scan.source.schema();
     let branch = |reference: &TableReference| {

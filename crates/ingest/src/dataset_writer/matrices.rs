@@ -41,10 +41,10 @@ impl DatasetWriter {
     /// is stored stays as it is. All matrices of the data set need the same cells before the commit.
     ///
     /// # Errors
-    /// `Unsupported` where the matrix can't take them as a part, so that it must be written again: it has
+    /// `Unsupported` where the matrix can't take them as a part, so that it must be written again. It has
     /// [`MOST_PARTS`], no cells or no genes, or values of a narrower type. The writer can go on after that. `Invalid`
     /// for a writer that is no version's, for a table that is no matrix or was written, and for another number of
-    /// genes; else as [`Self::write_matrix`].
+    /// genes. Else as [`Self::write_matrix`].
     pub fn append_cells<'a>(&'a mut self, table: &'a str, matrix: &'a Transposed) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if self.has(table) {

@@ -1,5 +1,5 @@
-//! Cells that were appended: parts of a matrix. Every answer is that of the same cells written as a whole, and every kind
-//! of work on drives finds the parts.
+//! Cells that were appended: parts of a matrix. Every answer is that of the same cells written as a whole, and every
+//! kind of work on drives finds the parts.
 
 use std::path::Path;
 
