@@ -207,11 +207,11 @@ pub fn part_table(number: usize, matrix: &str) -> String {
     format!("{PART}{number}/{matrix}")
 }
 
-/// The matrix of which a table holds a part, by its name: `x` of `part/1/x`.
+/// The matrix that a table holds a part of, by the table's name: `x` of `part/1/x`. `None` for other tables.
 #[must_use]
 pub fn part_of(table: &str) -> Option<&str> {
     let (number, matrix) = table.strip_prefix(PART)?.split_once('/')?;
-    number.bytes().all(|digit| digit.is_ascii_digit()).then_some(matrix)
+    (!number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())).then_some(matrix)
 }
 
 impl PartitionName {
@@ -319,6 +319,18 @@ mod tests {
             assert_eq!(escape(&text), older(&text), "{c:?}");
             assert_eq!(unescape(&escape(&text)), Some(text), "{c:?}");
         }
+    }
+
+    #[test]
+    fn parts_are_named_after_their_matrix() {
+        for matrix in ["x", "layer_a/b", "part/1/x"] {
+            assert_eq!(part_of(&part_table(12, matrix)), Some(matrix));
+        }
+        for table in ["x", "part/x", "part/a/x", "part//x", "parity/part/1/x", "part/"] {
+            assert_eq!(part_of(table), None, "{table}");
+        }
+        let partition = PartitionName { dataset: "a.b".parse().unwrap(), generation: Generation(1), table: part_table(1, "x"), slot: 2 };
+        assert_eq!((partition.whole(), PartitionName::parse(&partition.key().unwrap())), ("x", Some((partition.clone(), None))));
     }
 
     #[test]

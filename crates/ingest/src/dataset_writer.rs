@@ -2,8 +2,8 @@
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;

@@ -88,7 +88,7 @@ pub struct TableRecord {
     /// The shape, for a matrix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matrix: Option<MatrixRecord>,
-    /// Where the cells are, for a table that has a part of a matrix and is called so ([`skytether_common::names::PART`]).
+    /// Where the cells are, for a table with a part of a matrix ([`skytether_common::names::PART`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartRecord>,
     /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were
@@ -454,9 +454,8 @@ mod tests {
         assert_eq!((root.format, root.generation_of("x"), root.generation_of("obs")), (VERSIONS_FORMAT, old, new));
         assert_eq!(root.generations(), BTreeSet::from([old, new]));
         assert_eq!((root.partition("x", 1).generation, root.partition("obs", 1).generation), (old, new));
-        let named = |root: &RootRecord, table: &str, generation| {
-            root.names_partition(&PartitionName { generation, table: table.into(), ..root.partition("x", 0) })
-        };
+        let named =
+            |root: &RootRecord, table: &str, generation| root.names_partition(&PartitionName { generation, table: table.into(), ..root.partition("x", 0) });
         for table in ["x", "parity/x", "inner-parity/x", "index/by-gene/x"] {
             assert!(named(&root, table, old) && !named(&root, table, new) && !named(&root, table, other), "{table}");
         }

@@ -37,8 +37,8 @@ impl DatasetWriter {
         })
     }
 
-    /// For a version: adds the cells of `matrix` behind those of the stored matrix `table`, as a part of their own. What
-    /// is stored stays as it is. All matrices of the data set need the same cells before the commit.
+    /// For a version: adds the cells of `matrix` behind those of the stored matrix `table`, as a part of their own.
+    /// What is stored stays as it is. All matrices of the data set need the same cells before the commit.
     ///
     /// # Errors
     /// `Unsupported` where the matrix can't take them as a part, so that it must be written again. It has
