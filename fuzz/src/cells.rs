@@ -12,10 +12,10 @@ use skytether_expression::store::EmitTo;
 pub(crate) fn sums() -> Vec<Vec<u8>> {
     vec![
         // Block 0, three cells: sums of each width, no largest values.
-        [&[0, 3, 3, 0, 2, 1, 0, 0, 0, 9, 0, 4, 1, 0, 1, 0, 0, 0, 0, 0, 9, 0, 0, 0][..], &[0]].concat(),
+        [&[0, 0, 3, 3, 0, 2, 1, 0, 0, 0, 9, 0, 4, 1, 0, 1, 0, 0, 0, 0, 0, 9, 0, 0, 0][..], &[0]].concat(),
         // Two cells, no sum, the two largest: the second cell has 500 once and 3 twice, the first nothing.
-        vec![0, 2, 0, 1, 2, 2, 0xf4, 3, 1, 3, 2, 0],
-        [&[2, 1, 1, 8][..], &1.5f64.to_le_bytes(), &[0]].concat(),
+        vec![0, 0, 2, 0, 1, 2, 2, 0xf4, 3, 1, 3, 2, 0],
+        [&[2, 9, 1, 1, 8][..], &1.5f64.to_le_bytes(), &[0]].concat(),
     ]
 }
 

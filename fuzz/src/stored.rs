@@ -272,7 +272,7 @@ pub(crate) fn moments_merge(data: &[u8]) -> bool {
 
 pub(crate) fn ranks() -> Vec<Vec<u8>> {
     let number = |n: u32| n.to_le_bytes();
-    // One of two blocks of three cells in two groups, all ranked together and with those of the second; then sums.
+    // Half the cells of a gene, in two groups, all ranked together and with those of the second; then sums.
     let kept = |form: u8, among: u32, key: &[u8]| {
         [&[form][..], &number(among), &number(2), &number(1), &number(2), &2u64.to_le_bytes(), &1u64.to_le_bytes(), key].concat()
     };

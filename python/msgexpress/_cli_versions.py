@@ -37,7 +37,7 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
         "append",
         _append,
         "add cells to a data set",
-        "The matrices are written again, in bounded memory.",
+        "The matrices stay where they are, unless genes or types of values differ.",
     )
     p.add_argument("file", metavar="FILE", help="what ingest takes")
     p.add_argument("--column", default="batch", metavar="NAME", help="the obs column that tells the batches apart (default: %(default)s)")

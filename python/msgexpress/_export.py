@@ -8,6 +8,8 @@ import numpy as np
 
 from skytether import CorruptError, UnsupportedError
 
+from . import _blocks
+
 if TYPE_CHECKING:
     from skytether import Fleet
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 _MOST_NAMED = 20_000
 #: How many runs of neighbouring genes a query names by their ends, and how long a run must be to be worth it.
 _MOST_RUNS, _LONG_RUN = 100, 16
-#: Cells of a block: a gene's values are stored in a row for each (docs/internals/formats/slice.md).
-BLOCK = 1 << 16
 
 
 def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarray | None, cells: np.ndarray | None) -> Any:
@@ -33,7 +33,7 @@ def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarra
     gene_to = _renumber(genes, n_genes)
     cell_to = _renumber(cells, n_cells)
     shape = (n_cells if cells is None else len(cells), n_genes if genes is None else len(genes))
-    where = _of_blocks(_where(genes), cells, n_cells)
+    where = of_blocks(_where(genes), cells, kept)
     # scipy can't work with float16, which float32 holds exactly.
     dtype = np.dtype("float32" if kept["dtype"] == "float16" else kept["dtype"])
     csc = _of_all_cells(fleet, rows_table, where, dtype, gene_to, shape) if cell_to is None else _of_some_cells(fleet, rows_table, where, dtype, gene_to, cell_to, shape)
@@ -147,13 +147,13 @@ def _renumber(chosen: np.ndarray | None, n: int) -> np.ndarray | None:
     return to
 
 
-def _of_blocks(where: str, cells: np.ndarray | None, n: int) -> str:
+def of_blocks(where: str, cells: np.ndarray | None, kept: dict[str, Any]) -> str:
     """The condition `where`, and that rows are of the blocks with the given cells (ascending): others need not be
     read."""
     if cells is None or not len(cells):
         return where
-    first, last = int(cells[0]) // BLOCK, int(cells[-1]) // BLOCK
-    if (first, last) == (0, (n - 1) // BLOCK):
+    first, last = _blocks.of(kept, cells[[0, -1]]).tolist()
+    if (first, last) == (0, len(_blocks.starts(kept)) - 1):
         return where
     return f"{where}{' AND' if where else ' WHERE'} block BETWEEN {first} AND {last}"
 

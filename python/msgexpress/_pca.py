@@ -9,7 +9,7 @@ import numpy as np
 
 from skytether import InvalidError, NotFoundError, Receipt, _internal
 
-from . import _export, _group_moments, _select, _values
+from . import _blocks, _export, _group_moments, _select, _values
 from ._arguments import chosen_layer
 from ._normalize import resolved
 
@@ -106,7 +106,7 @@ class _Asked:
 
     def read(self, products: Any, first: int, end: int) -> None:
         """Reads the chosen cells `first` to `end`."""
-        where = _export._of_blocks(_export._where(self.genes), self.cells[first:end], self.ds.n_obs)
+        where = _export.of_blocks(_export._where(self.genes), self.cells[first:end], self.ds._kept["matrices"][self.matrix])
         query = self.ds.fleet.sql(f"SELECT gene_id, idx, val FROM {self.ds.table(self.matrix + '_rows')}{where}")
         try:
             products.read(query._inner, first, end)
@@ -120,11 +120,12 @@ class _Asked:
         rows = self.ds.fleet.sql(f"SELECT block, sum(nnz) AS n FROM {self.ds.table(self.matrix + '_rows')}{where} GROUP BY block ORDER BY block")
         found = rows.to_arrow()
         self.receipts.append(rows.receipt)
-        entries = np.zeros(-(-self.ds.n_obs // _export.BLOCK), np.int64)
+        kept = self.ds._kept["matrices"][self.matrix]
+        sizes = _blocks.sizes(kept)
+        entries = np.zeros(len(sizes), np.int64)
         entries[found.column("block").to_numpy()] = found.column("n").to_numpy()
         # Where cells are left out, their entries count as if they were evenly spread.
-        sizes = np.minimum(_export.BLOCK, self.ds.n_obs - np.arange(len(entries)) * _export.BLOCK)
-        each = (entries / np.maximum(sizes, 1))[self.cells // _export.BLOCK]
+        each = (entries / np.maximum(sizes, 1))[_blocks.of(kept, self.cells)]
         number = np.floor(np.r_[0, np.cumsum(each)[:-1]] / PART).astype(np.int64)
         cuts = np.r_[0, np.flatnonzero(np.diff(number)) + 1, len(self.cells)]
         return list(zip(cuts[:-1].tolist(), cuts[1:].tolist()))

@@ -8,7 +8,7 @@ import numpy as np
 
 from skytether import ExhaustedError, InvalidError
 
-from . import _features, _group_moments, _values
+from . import _blocks, _features, _group_moments, _values
 from ._arguments import one_name
 from ._hints import instead
 
@@ -97,7 +97,7 @@ def _sums(ds: Testing, matrix: str, codes: np.ndarray, rows: int, genes: np.ndar
     with ds._unchanged():
         whole = pa.types.is_integer(pa.schema(ds.fleet.sql(f"SELECT val FROM {ds.table(matrix + '_rows')} LIMIT 0")).field(0).type.value_type)
     out = np.empty((rows, len(genes)), np.int64 if whole else np.float64)
-    blocks = -(-ds.n_obs // _BLOCK)
+    blocks = len(_blocks.starts(ds._kept["matrices"][matrix]))
     names = [str(i) for i in range(rows)]
     step = max(1, _group_moments.MOST_ENTRIES // (rows + 1))
     for start in range(0, len(genes), step):
@@ -114,10 +114,6 @@ def _sums(ds: Testing, matrix: str, codes: np.ndarray, rows: int, genes: np.ndar
                 sums[unsure] = _group_moments.streamed(ds, matrix, codes, rows, some[unsure])[0][:, :-1]
         out[:, start : start + step] = sums.T
     return out
-
-
-#: Cells of a block of the sparse layout (docs/internals/grouped-moments.md).
-_BLOCK = 1 << 16
 
 
 def _rounds_to_the_sum(mean: np.ndarray, m2: np.ndarray, n: np.ndarray, blocks: int) -> np.ndarray:

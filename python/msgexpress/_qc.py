@@ -8,7 +8,7 @@ import numpy as np
 
 from skytether import InvalidError
 
-from . import _export, _progress, _select, _sums
+from . import _blocks, _progress, _select, _sums
 from ._arguments import Missing
 from ._hints import instead
 from ._sums import Part
@@ -129,8 +129,8 @@ def _largest(ds: Testing, matrix: str, part: Part, top: list[int]) -> np.ndarray
     """Sums of each cell's largest values that are no counts: the cells are read, a block at a time."""
     n_cells = ds._kept["shape"][0]
     out = np.zeros((len(top), n_cells))
-    for first in range(0, n_cells, _export.BLOCK):
-        cells = np.arange(first, min(first + _export.BLOCK, n_cells))
+    for first in range(0, n_cells, _blocks.BLOCK):
+        cells = np.arange(first, min(first + _blocks.BLOCK, n_cells))
         rows = ds._matrix_part(matrix, part.numbers(), cells)
         rows = rows.toarray() if not hasattr(rows, "indptr") and hasattr(rows, "toarray") else rows
         for i, row in enumerate(rows.tocsr() if hasattr(rows, "tocsr") else rows):

@@ -8,14 +8,12 @@ import numpy as np
 
 from skytether import Receipt, _internal
 
-from . import _export
+from . import _blocks, _export
 from ._receipts import together
 
 if TYPE_CHECKING:
     from ._testing import Testing
 
-#: Cells of a block. A gene's ranks need all its blocks: where there are several, its nonzeros are kept until then.
-_BLOCK = 65_536
 #: Bytes of nonzeros that one query keeps, and bytes of one: its value and its group, for values of 32 and of 64 bits.
 _MOST_BYTES, _BYTES, _WIDE_BYTES = 192 << 20, 6, 10
 
@@ -46,7 +44,8 @@ class Queries:
 
     def _ranges(self) -> list[np.ndarray | None]:
         kept = self._ds._kept["matrices"][self._matrix]
-        if not self._by_rank or kept["shape"][0] <= _BLOCK:
+        # A gene's ranks need all its blocks: where there are several, its nonzeros are kept until then.
+        if not self._by_rank or len(_blocks.starts(kept)) <= 1:
             return [self._some]
         rows = self._ds.table(self._matrix + "_rows")
         # Only the column of counts is read, and the drives add it up.

@@ -352,15 +352,26 @@ def _matrix(origin: str, matrices: list[Matrix], genes: _Genes, cells: list[int]
 
     settle()
 
+    def place(matrix: Matrix, start: int, n: int, to: np.ndarray, without: np.ndarray, sink: Any, step: Callable[[int], None]) -> None:
+        matrix.push(_Part(sink, start, to, shape[1]), step)
+        if is_nan and len(without):
+            for gene in without.tolist():
+                sink.push_columns(gene, np.array([0, n], np.int64), np.arange(start, start + n, dtype=np.int32), np.full(n, np.nan, np.float32))
+
     def push(sink: Any, step: Callable[[int], None]) -> None:
         for matrix, start, n, to, without in zip(matrices, starts, cells, genes.maps, lacking):
-            matrix.push(_Part(sink, int(start), to, shape[1]), step)
-            if is_nan and len(without):
-                for gene in without.tolist():
-                    sink.push_columns(gene, np.array([0, n], np.int64), np.arange(start, start + n, dtype=np.int32), np.full(n, np.nan, np.float32))
+            place(matrix, int(start), n, to, without, sink, step)
         settle()
 
-    return Matrix(origin, shape, encoding, values, push)
+    def push_others(sink: Any, step: Callable[[int], None]) -> None:
+        for matrix, start, n, to, without in [*zip(matrices, starts, cells, genes.maps, lacking)][1:]:
+            place(matrix, int(start) - cells[0], n, to, without, sink, step)
+        settle()
+
+    made = Matrix(origin, shape, encoding, values, push)
+    if len(genes.maps[0]) == shape[1] and not len(lacking[0]) and (genes.maps[0] == np.arange(shape[1])).all():
+        made.push_others = push_others
+    return made
 
 
 class _Part:

@@ -68,6 +68,23 @@ class Matrix:
     table: str = ""
     #: Its features, where they are not those of the source's `var` or `raw_var`.
     var: pd.DataFrame | None = None
+    #: Of several sources whose genes are those of the first, in its order: as `push`, of the cells of the others alone,
+    #: counted from 0.
+    push_others: Callable[[Any, Callable[[int], None]], None] | None = None
+
+
+@dataclass
+class Added:
+    """What an append adds to matrices that stay where they are."""
+
+    #: How many cells.
+    cells: int
+    #: The values of these cells, for the progress.
+    values: int
+    #: The table `cells` of those that are there, in their order.
+    totals: Any
+    #: For each matrix the first cells of its parts, with the new one.
+    parts: dict[str, list[int]]
 
 
 class Layers:
@@ -167,13 +184,20 @@ class Source:
             taken.add(matrix.table)
 
     def write(
-        self, fleet: Fleet, name: str, replace: bool, progress: Callable[[int, int], None], version: _history.Version | None = None
+        self,
+        fleet: Fleet,
+        name: str,
+        replace: bool,
+        progress: Callable[[int, int], None],
+        version: _history.Version | None = None,
+        added: Added | None = None,
     ) -> dict[str, Any]:
         """Stores everything under `name`, all or nothing; `progress` is called with values done and values in all. With
-        `version` it takes the place of that version, if this is still the newest one."""
+        `version` it takes the place of that version, if this is still the newest one. With `added` matrices stay as
+        they are, and get the cells of all sources but the first."""
         self._warn()
         n_cells = len(self.obs)
-        total, done = sum(m.values for m in self.matrices), 0
+        total, done = sum(m.values for m in self.matrices) if added is None else added.values, 0
 
         def step(values: int) -> None:
             nonlocal done
@@ -183,19 +207,24 @@ class Source:
         progress(0, total)
         version = version or _history.Version("ingest", {"source": self.what}, f"{n_cells:,} cells, {len(self.var):,} genes")
         before = version.before
+        import pyarrow as pa
+
         obs, obs_names, obs_skipped = _tables.to_arrow(self.obs, "cell")
         var, _, var_skipped = _tables.to_arrow(self.var, "gene")
         writer = fleet._inner.writer(name, "expression", replace) if before is None else fleet._inner.version(name, before)
         try:
             totals = {}
             for matrix in sorted(self.matrices, key=lambda m: m.table != "x"):
-                sink = writer.matrix(matrix.table, *matrix.shape)
+                sink = writer.matrix(matrix.table, *matrix.shape) if added is None else writer.part(matrix.table, added.cells, matrix.shape[1])
+                push = matrix.push if added is None else matrix.push_others
+                assert push is not None
                 try:
-                    matrix.push(sink, step)
-                    totals[f"total_{matrix.table}"] = sink.finish()
+                    push(sink, step)
+                    totals[f"total_{matrix.table}"] = pa.table(sink.finish()).column(0)
                 except InvalidError as e:
-                    raise reworded(e, f"{self.what}: {matrix.origin}: {self._with_names(e, matrix)}") from e
-            import pyarrow as pa
+                    raise reworded(e, f"{self.what}: {matrix.origin}: {self._with_names(e, matrix, 0 if added is None else n_cells - added.cells)}") from e
+            if added is not None:
+                totals = {column: pa.chunked_array([*added.totals.column(column).chunks, *new.chunks]) for column, new in totals.items()}
 
             written = {"obs": obs, "var": var}
             if self.raw_var is not None:
@@ -204,12 +233,14 @@ class Source:
                 if matrix.table.startswith(_features.TABLE) and matrix.var is not None:
                     # The engine looks for the names of a matrix's features there.
                     written["var_" + matrix.table.removeprefix(_features.TABLE)] = _tables.to_arrow(matrix.var, "gene")[0]
-            written["cells"] = pa.table([pa.table(t).column(0) for t in totals.values()], names=list(totals))
+            written["cells"] = pa.table(list(totals.values()), names=list(totals))
             for table, rows in written.items():
                 writer.table(table, "everywhere", rows)
             writer.table("shell", "spread", shell_rows(self.shell))
             written |= dict.fromkeys([*(matrix.table for matrix in self.matrices), "shell"])
             kept = self._kept(n_cells, obs_names, obs_skipped, var_skipped, version.history(writer.generation()))
+            for table, parts in ({} if added is None else added.parts).items():
+                kept["matrices"][table]["parts"] = parts
             for table in version.tables:
                 if table not in written:
                     writer.leave_out(table)
@@ -248,16 +279,17 @@ class Source:
             return matrix.var
         return self.raw_var if self.raw_var is not None and (matrix.origin == "raw/X") != self._swapped else self.var
 
-    def _with_names(self, error: InvalidError, matrix: Matrix) -> str:
-        """What `error` says, with the gene's and the cell's names where it is about one entry."""
+    def _with_names(self, error: InvalidError, matrix: Matrix, first: int = 0) -> str:
+        """What `error` says, with the gene's and the cell's names where it is about one entry. `first` is the cell that
+        it numbers 0."""
         text, about = str(error), error.detail
         if about is None or about["type"] != "unfit_entry":
             return text
         gene, cell = about["gene"], about["cell"]
         var = self._var_of(matrix)
-        if gene >= len(var) or cell >= len(self.obs):
+        if gene >= len(var) or first + cell >= len(self.obs):
             return text
-        return f"gene {var.index[gene]}, cell {self.obs.index[cell]}: {text.removeprefix(f'gene {gene}, cell {cell}: ')}"
+        return f"gene {var.index[gene]}, cell {self.obs.index[first + cell]}: {text.removeprefix(f'gene {gene}, cell {cell}: ')}"
 
     @property
     def _swapped(self) -> bool:

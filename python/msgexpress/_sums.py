@@ -9,7 +9,7 @@ import numpy as np
 
 from skytether import CorruptError, InvalidError, _internal
 
-from . import _export, _group_moments
+from . import _blocks, _group_moments
 from ._normalize import resolved
 
 if TYPE_CHECKING:
@@ -52,14 +52,15 @@ def per_cell(ds: Testing, matrix: str, sums: Sequence[Sum], *, top: Sequence[int
     if not n_cells:
         return out
     rows, _ = _group_moments.rows_of(ds, matrix, transform, f"cell_sums(idx, val, block, gene_id, '{spec}') AS sums", chosen, "block")
+    kept = ds._kept["matrices"][matrix]
+    starts, widths = _blocks.starts(kept), _blocks.sizes(kept)
     for batch in rows.to_batches():
         numbers = batch.column("sums")
         for i, block in enumerate(batch.column("block").to_numpy()):
             if not numbers[i].is_valid:
                 continue
-            first = int(block) * _export.BLOCK
+            first, width = int(starts[block]), int(widths[block])
             found = numbers[i].values.to_numpy()
-            width = min(_export.BLOCK, n_cells - first)
             if len(found) != count * width:
                 raise CorruptError(f"{ds.name}: the drives gave {len(found)} sums for {width} cells")
             out[:, first : first + width] = found.reshape(count, width)

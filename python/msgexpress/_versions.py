@@ -140,8 +140,10 @@ class Versions(Stored):
     ) -> None:
         """Adds cells behind those that are there, as a new version: all of it or nothing.
 
-        The matrices are written again: they are stored by gene, and new cells are new values of every gene. That takes
-        about as long as an ingest of all cells, in bounded memory, and meanwhile the room of both.
+        The matrices stay as they are, and get the new cells as a part of their own. That takes about as long as an
+        ingest of the new cells. Where that can't be, all matrices are written again, as by an ingest of all cells.
+        `history` says why: the new cells have other genes or lack a matrix, a value doesn't fit the stored type, or
+        cells were appended seven times since the matrices were written.
 
         Parameters
         ----------

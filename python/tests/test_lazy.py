@@ -130,9 +130,9 @@ def test_lazy_matrix_of_a_replaced_data_set_is_refused(db):
 
 
 def test_blocks_without_the_cells_are_not_read():
-    assert _export._of_blocks(" WHERE gene_id BETWEEN 1 AND 2", np.array([70_000, 200_000]), 1_000_000).endswith(" AND block BETWEEN 1 AND 3")
-    assert _export._of_blocks("", np.array([5]), 70_000) == " WHERE block BETWEEN 0 AND 0"
-    assert _export._of_blocks("", np.array([5]), 60_000) == _export._of_blocks("", None, 70_000) == ""
+    assert _export.of_blocks(" WHERE gene_id BETWEEN 1 AND 2", np.array([70_000, 200_000]), {"shape": [1_000_000, 3]}).endswith(" AND block BETWEEN 1 AND 3")
+    assert _export.of_blocks("", np.array([5]), {"shape": [70_000, 3]}) == " WHERE block BETWEEN 0 AND 0"
+    assert _export.of_blocks("", np.array([5]), {"shape": [60_000, 3]}) == _export.of_blocks("", None, {"shape": [70_000, 3]}) == ""
 
 
 def test_cells_of_several_blocks_are_read_where_they_are(db):

@@ -402,7 +402,7 @@ def test_appended_cells_equal_those_of_concat(ds, whole, db) -> None:
     pd.testing.assert_frame_equal(back.var, whole.var)
     np.testing.assert_array_equal(back.obsm["X_pca"], expected.obsm["X_pca"])
     assert back.uns["title"] == "a test"
-    assert list(ds.history["action"]) == ["ingest", "append"] and ds.history["changed"].iloc[-1] == "25 cells"
+    assert list(ds.history["action"]) == ["ingest", "append"] and ds.history["changed"].iloc[-1] == "25 cells, as part 2 of a matrix"
 
 
 def test_tests_after_an_append_equal_those_of_one_ingest(ds, whole, db) -> None:

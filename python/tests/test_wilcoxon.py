@@ -267,7 +267,7 @@ def test_part_of_the_blocks_is_refused(large):
     from skytether import _internal
 
     spec = _internal.rank_sums_spec(_internal.moments_spec("t.large", "x", None, "g", None))
-    with msgexpress.open(large[0]) as db, pytest.raises(skytether.InvalidError, match="1 of the 2 blocks"):
+    with msgexpress.open(large[0]) as db, pytest.raises(skytether.InvalidError, match="of the [0-9]+ cells of a gene"):
         db.fleet.sql(f"SELECT gene_id, rank_sums(idx, val, block, '{spec}') AS r FROM t.large.x_rows WHERE block = 0 GROUP BY gene_id").to_arrow()
 
 

@@ -61,9 +61,9 @@ impl From<&RootRecord> for DatasetInfo {
             name: record.name.clone(),
             kind: Some(record.kind),
             rows: record.rows(),
-            cells: record.tables.values().find_map(|t| t.matrix).map(|m| m.cells),
+            cells: record.whole_tables().find_map(|(name, _)| record.matrix(name)).map(|m| m.cells),
             bytes: record.bytes(),
-            tables: record.tables.keys().cloned().collect(),
+            tables: record.whole_tables().map(|(name, _)| name.clone()).collect(),
             partitioned_by: record.tables.iter().filter_map(|(name, t)| Some((name.clone(), t.partitioned_by.as_ref()?.columns()))).collect(),
             redundancy: {
                 let mut schemes: Vec<Scheme> = record.tables.values().filter_map(|t| t.redundancy.as_ref()).map(|r| r.scheme).collect();

@@ -27,12 +27,13 @@ pub fn choose(record: &RootRecord, shown: Option<String>) -> Result<(String, Str
         }
         (DatasetKind::Expression, None) => Err(Error::invalid(format!("{name} is an expression data set: name one of its tables: {}", shown_tables(record)))),
         (DatasetKind::Expression, Some(t)) => {
-            if let Some(table) = record.tables.get(&t) {
+            let whole = |name: &str| record.tables.get(name).filter(|table| table.part.is_none());
+            if let Some(table) = whole(&t) {
                 let view = if table.matrix.is_some() { View::Dense } else { View::Stored };
                 return Ok((t.clone(), t, view));
             }
             if let Some(matrix) = t.strip_suffix("_rows")
-                && record.tables.get(matrix).is_some_and(|m| m.matrix.is_some())
+                && whole(matrix).is_some_and(|m| m.matrix.is_some())
             {
                 return Ok((matrix.to_owned(), t, View::Rows));
             }
@@ -51,7 +52,7 @@ pub fn is_listed(table: &str) -> bool {
 /// The names of the tables that SQL knows.
 fn shown_tables(record: &RootRecord) -> String {
     let mut names = Vec::new();
-    for (table, r) in record.tables.iter().filter(|(t, _)| is_listed(t)) {
+    for (table, r) in record.whole_tables().filter(|(t, _)| is_listed(t)) {
         names.push(format!("{}.{table}", record.name));
         if r.matrix.is_some() {
             names.push(format!("{}.{table}_rows", record.name));

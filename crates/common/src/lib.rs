@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`error`], [`detail`] | [`Error`]: a kind and a detail for programs, a text for people, a cause |
 //! | [`names`] | [`DatasetName`], [`PartitionName`], [`Key`], [`Generation`]: names, and keys that contain them |
+//! | [`blocks`] | [`Blocks`]: the cells that a sparse row of a matrix is about |
 //! | [`pushdown`] | [`Pushdown`]: how much of a query drives run |
 //! | [`checksum`] | CRC-32C |
 //! | [`parallel`] | work on several threads, in order |
@@ -27,6 +28,7 @@
 //!
 //! See also `docs/internals/formats/keys.md`.
 
+pub mod blocks;
 pub mod checksum;
 pub mod detail;
 pub mod error;
@@ -40,6 +42,7 @@ pub mod plan_words;
 pub mod pushdown;
 pub mod units;
 
+pub use blocks::{BLOCK, Blocks, Span};
 pub use detail::Detail;
 pub use error::{Context, Error, Kind, Result};
 pub use names::{DatasetName, Generation, Key, PartitionName};

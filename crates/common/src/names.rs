@@ -198,7 +198,29 @@ pub struct PartitionName {
     pub slot: u32,
 }
 
+/// What the names of tables begin with that hold a part of a matrix: those of cells that an append has brought.
+pub const PART: &str = "part/";
+
+/// The table of part `number` of a matrix, from 1; part 0 is the table of the matrix itself.
+#[must_use]
+pub fn part_table(number: usize, matrix: &str) -> String {
+    format!("{PART}{number}/{matrix}")
+}
+
+/// The matrix that a table holds a part of, by the table's name: `x` of `part/1/x`. `None` for other tables.
+#[must_use]
+pub fn part_of(table: &str) -> Option<&str> {
+    let (number, matrix) = table.strip_prefix(PART)?.split_once('/')?;
+    (!number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())).then_some(matrix)
+}
+
 impl PartitionName {
+    /// The matrix or table that the partition belongs to: of a part of a matrix, the matrix.
+    #[must_use]
+    pub fn whole(&self) -> &str {
+        part_of(&self.table).unwrap_or(&self.table)
+    }
+
     /// The key of the metadata slice, which is the partition's name.
     ///
     /// # Errors
@@ -297,6 +319,18 @@ mod tests {
             assert_eq!(escape(&text), older(&text), "{c:?}");
             assert_eq!(unescape(&escape(&text)), Some(text), "{c:?}");
         }
+    }
+
+    #[test]
+    fn parts_are_named_after_their_matrix() {
+        for matrix in ["x", "layer_a/b", "part/1/x"] {
+            assert_eq!(part_of(&part_table(12, matrix)), Some(matrix));
+        }
+        for table in ["x", "part/x", "part/a/x", "part//x", "parity/part/1/x", "part/"] {
+            assert_eq!(part_of(table), None, "{table}");
+        }
+        let partition = PartitionName { dataset: "a.b".parse().unwrap(), generation: Generation(1), table: part_table(1, "x"), slot: 2 };
+        assert_eq!((partition.whole(), PartitionName::parse(&partition.key().unwrap())), ("x", Some((partition.clone(), None))));
     }
 
     #[test]

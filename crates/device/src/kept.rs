@@ -25,7 +25,7 @@ use crate::subplan::SubPlan;
 pub const KEPT: &str = "kept/";
 
 /// Counts up where the meaning of a kept result changes: its bytes, or what operators put into a state.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The longest header, in bytes.
 pub const MAX_HEADER: usize = 1 << 16;

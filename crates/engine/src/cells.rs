@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array};
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{Blocks, DatasetName, Error, Result};
 use skytether_expression::CellSource;
 use skytether_expression::groups::PreparedCache;
 
@@ -27,6 +27,15 @@ impl CellSource for TicketCells {
         self.check(dataset)?;
         let obs = self.0.open("obs")?;
         u32::try_from(obs.metadata.rows).map_err(|_| Error::corrupt(format!("{} has {} rows: too many for cells", obs.title(), obs.metadata.rows)))
+    }
+
+    /// Those of the partition that the sub-plan reads, whichever matrix the spec names.
+    fn blocks(&self, dataset: &DatasetName, _: &str) -> Result<Blocks> {
+        self.check(dataset)?;
+        match self.0.blocks()? {
+            Some(blocks) => Ok(blocks),
+            None => self.n_cells(dataset).map(Blocks::whole),
+        }
     }
 
     fn obs_column(&self, dataset: &DatasetName, column: &str) -> Result<ArrayRef> {

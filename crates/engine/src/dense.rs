@@ -7,7 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt32Array};
 use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Float64Type, SchemaRef, UInt32Type};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Result, Span};
 
 use crate::reader::SliceBatches;
 
@@ -17,9 +17,8 @@ pub(crate) const COLUMNS: [&str; 3] = ["gene", "cell", "value"];
 /// What of a matrix a query wants to see densely.
 #[derive(Debug, Clone)]
 pub(crate) struct Dense {
-    pub(crate) n_cells: u32,
-    /// Cells per block.
-    pub(crate) block: u32,
+    /// The cells of the partition, and their blocks.
+    pub(crate) span: Span,
     /// Which of [`COLUMNS`], in order.
     pub(crate) projection: Vec<usize>,
     /// Names by gene number; there where `gene` is projected.
@@ -42,8 +41,8 @@ impl Dense {
 
     /// First cell of a block and the one after its last.
     fn cells_of(&self, block: u32) -> (u32, u32) {
-        let first = block.saturating_mul(self.block).min(self.n_cells);
-        (first, first.saturating_add(self.block).min(self.n_cells))
+        let cells = self.span.of(block);
+        (cells.start, cells.end)
     }
 
     /// The number of dense rows of a slice of `rows` sparse rows whose blocks are between `min` and `max`. `None` if
@@ -125,7 +124,7 @@ impl Expansion {
                 (Some((idx, val)), true) => {
                     let wanted = self.dense.wanted_cells.as_ref();
                     for (&cell, &value) in idx.values().iter().zip(val.values()) {
-                        if cell < self.dense.n_cells && wanted.is_none_or(|w| w.binary_search(&cell).is_ok()) {
+                        if cell < self.dense.span.end && wanted.is_none_or(|w| w.binary_search(&cell).is_ok()) {
                             self.cells.push(cell);
                             self.values.push(value);
                         }

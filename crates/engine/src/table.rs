@@ -11,7 +11,6 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_common::{Error, Result};
 use skytether_plan::error::to_datafusion;
-use skytether_slice::Layout;
 
 use crate::dense::{self, Dense};
 use crate::indexed;
@@ -96,7 +95,7 @@ impl PartitionTable {
             View::Stored => Shape::Stored,
             View::Rows => Shape::Rows { genes },
             View::Dense => {
-                let Layout::Sparse { n_cells, block, .. } = self.partition.metadata.layout else {
+                let Some(span) = self.partition.metadata.layout.span() else {
                     return Err(to_datafusion(Error::internal(format!("{} is no matrix", self.partition.title()))));
                 };
                 let of_cells = about("cell");
@@ -106,14 +105,14 @@ impl PartitionTable {
                     && let Some(mask) = prune::matching(state, of_cells, "cell", cells)
                 {
                     let wanted = prune::positions(&mask);
-                    let mut blocks: Vec<u32> = wanted.iter().map(|cell| cell / block.max(1)).collect();
+                    let mut blocks: Vec<u32> = wanted.iter().filter_map(|cell| span.block_of(*cell)).collect();
                     blocks.dedup();
                     keep_only("block", &blocks);
                     wanted_cells = Some(Arc::new(wanted));
                 }
                 let zero: ArrayRef = Arc::new(Float64Array::from(vec![0.0]));
                 let nonzero_only = prune::matching(state, about("value"), "value", &zero).is_some_and(|mask| mask.true_count() == 0);
-                Shape::Dense(Arc::new(Dense { n_cells, block, projection: projection.clone(), genes, cells, wanted_genes, wanted_cells, nonzero_only }))
+                Shape::Dense(Arc::new(Dense { span, projection: projection.clone(), genes, cells, wanted_genes, wanted_cells, nonzero_only }))
             }
         };
         let first = if self.view == View::Stored && limit.is_none() { Prefilter::new(state, &self.partition, filters, &projection) } else { None };

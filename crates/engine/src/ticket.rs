@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
-use skytether_common::{DatasetName, Error, PartitionName, Result};
+use skytether_common::{Blocks, DatasetName, Error, PartitionName, Result};
 use skytether_slice::Layout;
 
 use crate::broadcast::BroadcastTables;
@@ -48,6 +48,20 @@ impl Ticket {
         Ok(matches!(partition.metadata.layout, Layout::Sparse { .. }).then_some(partition))
     }
 
+    /// The blocks of the matrix that the ticket names, or of the one part of it that it names. `None` without a matrix.
+    ///
+    /// # Errors
+    /// As [`Ticket::open`].
+    pub(crate) fn blocks(&self) -> Result<Option<Blocks>> {
+        let of_cells_or_genes = |table: &str| matches!(table, "obs" | "cells" | "var" | "raw_var") || table.starts_with("var_");
+        for table in self.partitions.keys().filter(|table| !of_cells_or_genes(table)) {
+            if let Some(span) = self.open(table)?.metadata.layout.span() {
+                return Blocks::new(vec![span]).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     /// The table with the names of a matrix's genes: `raw_var` for `raw_x` and `raw_layer_<name>`, `var_<name>` for
     /// `features_<name>`, whose features are others.
     pub(crate) fn genes_of(matrix: &str) -> Cow<'static, str> {
@@ -66,10 +80,10 @@ impl Ticket {
         let Layout::Sparse { n_genes, .. } = matrix.metadata.layout else {
             return Err(Error::internal(format!("{} is no matrix", matrix.title())));
         };
-        self.names(matrix, &Self::genes_of(&matrix.name.table), "gene", n_genes)
+        self.names(matrix, &Self::genes_of(matrix.name.whole()), "gene", |names| names == n_genes as usize, n_genes)
     }
 
-    /// One name per cell of `matrix`.
+    /// The names of all cells: one per cell of `matrix`, and those of cells in its later parts.
     ///
     /// # Errors
     /// As [`Ticket::gene_names`].
@@ -77,13 +91,13 @@ impl Ticket {
         let Layout::Sparse { n_cells, .. } = matrix.metadata.layout else {
             return Err(Error::internal(format!("{} is no matrix", matrix.title())));
         };
-        self.names(matrix, "obs", "cell", n_cells)
+        self.names(matrix, "obs", "cell", |names| names >= n_cells as usize, n_cells)
     }
 
-    fn names(&self, matrix: &Partition, table: &str, column: &str, expected: u32) -> Result<ArrayRef> {
+    fn names(&self, matrix: &Partition, table: &str, column: &str, fit: impl Fn(usize) -> bool, expected: u32) -> Result<ArrayRef> {
         let partition = self.open(table)?;
         let names = self.reader.column(&partition, column)?;
-        if names.len() != expected as usize {
+        if !fit(names.len()) {
             return Err(Error::corrupt(format!("{} has {} rows, the matrix {} has {expected} of them", partition.title(), names.len(), matrix.title())));
         }
         arrow::compute::cast(&names, &arrow::datatypes::DataType::Utf8View)
@@ -118,7 +132,7 @@ pub(crate) fn check(plan: &skytether_device::SubPlan) -> Result<()> {
             if partition.dataset != *dataset {
                 return Err(Error::invalid(format!("the ticket is for {dataset}, but names a partition of {}", partition.dataset)));
             }
-            if partition.table != *table {
+            if partition.table != *table && partition.whole() != *table {
                 return Err(Error::invalid(format!("the ticket calls a partition of table {:?} {table:?}", partition.table)));
             }
         }

@@ -79,7 +79,7 @@ pub struct ParquetView {
 /// The parts of a file that is being opened.
 struct Plan {
     name: DatasetName,
-    /// The generation that wrote the table.
+    /// The generation that wrote the table, or the last part of the matrix.
     generation: Generation,
     parts: Vec<Part>,
     /// The stripes in the order of the file: partitions and their stripes.
@@ -121,7 +121,10 @@ impl ParquetView {
     pub fn is_current<'a>(&'a self, file: &'a VirtualFile) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
             let now = self.record(&file.name).await?;
-            Ok(file.parts.iter().all(|part| now.names_partition(&part.name)))
+            // An append adds a part to a matrix, and keeps the others.
+            let tables = file.parts.first().map_or_else(Vec::new, |part| now.parts(part.name.whole()));
+            let none_is_new = tables.iter().all(|table| file.parts.iter().any(|part| part.name.table == *table));
+            Ok(none_is_new && file.parts.iter().all(|part| now.names_partition(&part.name)))
         })
     }
 
@@ -213,6 +216,31 @@ impl ParquetView {
             )));
         }
         let table = record.table(&stored)?;
+        let mut homes: Vec<(PartitionName, Vec<Uuid>)> = Vec::new();
+        // The parts of a matrix follow on one another.
+        let tables = record.parts(&stored);
+        for of in &tables {
+            homes.extend(self.homes(&record, of)?);
+        }
+        let generation = record.generation_of(tables.last().unwrap_or(&stored));
+        let mut parts = Vec::with_capacity(homes.len());
+        for (partition, drives) in homes {
+            let key = partition.key()?;
+            let bytes = self.ask_any(&partition, &drives, "read a table's metadata", |drive| {
+                let key = key.clone();
+                async move { drive.get(&key).await }
+            });
+            let metadata = Metadata::decode(&bytes.await?).map_err(|e| e.context(format!("the metadata slice {key} can't be read")))?;
+            parts.push(Part { name: partition, drives, metadata });
+        }
+        let round_robin = table.placement == Placement::Spread && table.partitioned_by.is_none() && table.matrix.is_none();
+        let stripes = order(&parts, round_robin);
+        Ok(Plan { name, generation, parts, stripes })
+    }
+
+    /// The partitions of the table `stored`, each with the drives that have it.
+    fn homes(&self, record: &RootRecord, stored: &str) -> Result<Vec<(PartitionName, Vec<Uuid>)>> {
+        let table = record.table(stored)?;
         let mut homes: Vec<(u32, Vec<Uuid>)> = Vec::new();
         for partition in &table.partitions {
             match homes.iter_mut().find(|(slot, _)| *slot == partition.slot && table.placement == Placement::Everywhere) {
@@ -224,24 +252,11 @@ impl ParquetView {
         if table.placement == Placement::Everywhere {
             homes.truncate(1);
             for (_, drives) in &mut homes {
-                let first = self.catalog.choose(&name, &stored, drives);
+                let first = self.catalog.choose(&record.name, stored, drives);
                 drives.rotate_left(first);
             }
         }
-        let mut parts = Vec::with_capacity(homes.len());
-        for (slot, drives) in homes {
-            let partition = record.partition(&stored, slot);
-            let key = partition.key()?;
-            let bytes = self.ask_any(&partition, &drives, "read a table's metadata", |drive| {
-                let key = key.clone();
-                async move { drive.get(&key).await }
-            });
-            let metadata = Metadata::decode(&bytes.await?).map_err(|e| e.context(format!("the metadata slice {key} can't be read")))?;
-            parts.push(Part { name: partition, drives, metadata });
-        }
-        let round_robin = table.placement == Placement::Spread && table.partitioned_by.is_none() && table.matrix.is_none();
-        let stripes = order(&parts, round_robin);
-        Ok(Plan { name, generation: record.generation_of(&stored), parts, stripes })
+        Ok(homes.into_iter().map(|(slot, drives)| (record.partition(stored, slot), drives)).collect())
     }
 
     /// Asks `drives` in turn, until one gives the value. `NotFound` only if all of them say so.

@@ -127,7 +127,7 @@ impl VirtualFile {
         self.parts.iter().map(|part| part.metadata.rows).sum()
     }
 
-    /// The generation that wrote the table.
+    /// The generation that wrote the table, or the last part of the matrix.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation

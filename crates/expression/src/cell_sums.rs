@@ -79,8 +79,9 @@ impl OverRows for CellSums {
     }
 
     fn row<T: Value>(&mut self, spec: &CellSumsSpec, store: &mut CellStore, at: usize, row: &Row<'_, T>) -> Result<()> {
-        let cells = row.cells();
-        let sums = store.open(at, row.number, cells, spec.sums.len(), &self.top)?;
+        let here = row.cells();
+        let cells = here.len();
+        let sums = store.open(at, (row.number, here.start as u64), cells, spec.sums.len(), &self.top)?;
         self.of_gene.clear();
         self.of_gene.extend(self.weights.iter().map(|weights| match weights {
             None => 1.0,

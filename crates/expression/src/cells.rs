@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array};
-use skytether_common::{DatasetName, Result};
+use skytether_common::{Blocks, DatasetName, Result};
 
 use crate::prepared::PreparedCache;
 
@@ -19,6 +19,16 @@ pub trait CellSource: Send + Sync + Debug {
     /// # Errors
     /// Not found where there is no such data set.
     fn n_cells(&self, dataset: &DatasetName) -> Result<u32>;
+
+    /// The blocks of cells that the rows of `matrix` are about, or those of its parts whose rows the caller gets: an
+    /// append adds a part. By default there is one part, of all cells.
+    ///
+    /// # Errors
+    /// As [`Self::n_cells`].
+    fn blocks(&self, dataset: &DatasetName, matrix: &str) -> Result<Blocks> {
+        let _ = matrix;
+        self.n_cells(dataset).map(Blocks::whole)
+    }
 
     /// One column of `obs`, a value per cell.
     ///

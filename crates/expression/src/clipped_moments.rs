@@ -125,7 +125,7 @@ impl OverRows for Clipped {
             *of = (of.0 + 1, of.1 + y, of.2 + y * y);
         };
         each_value(row.block, row.idx, row.val, put).map_err(|fault| row.failed(fault))?;
-        for (group, ((nnz, sum, squares), &n)) in sums.iter().zip(&row.prepared.counts[row.number as usize]).enumerate() {
+        for (group, ((nnz, sum, squares), &n)) in sums.iter().zip(row.prepared.counts(row.number)).enumerate() {
             if n > 0 {
                 store.merge(at, group, &GroupMoments::of_sums(u64::from(n), *nnz, *sum, *squares));
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, UInt32Array};
 use arrow::compute::{SortOptions, cast, sort_to_indices, take};
 use arrow::datatypes::DataType;
-use skytether_common::{Error, Result};
+use skytether_common::{Blocks, Error, Result};
 
 use crate::cells::CellSource;
 use crate::kernel::Codes;
@@ -14,8 +14,8 @@ use crate::spec::{Groups, MAX_GROUPS, MomentsSpec, Transform, unpack};
 
 pub use crate::prepared::{Prepared, PreparedCache};
 
-/// Cells per block: a sparse row belongs to one gene and one block.
-pub const BLOCK: u32 = 65_536;
+/// Cells per block, at most: a sparse row belongs to one gene and one block.
+pub use skytether_common::BLOCK;
 
 impl Prepared {
     /// Resolves `spec`.
@@ -23,6 +23,10 @@ impl Prepared {
     /// # Errors
     /// What `source` answers; invalid where groups or totals do not fit the data set's cells.
     pub fn new(spec: &MomentsSpec, source: &dyn CellSource) -> Result<Self> {
+        Self::over(spec, source, source.blocks(&spec.dataset, &spec.matrix)?)
+    }
+
+    fn over(spec: &MomentsSpec, source: &dyn CellSource, blocks: Blocks) -> Result<Self> {
         let n_cells = source.n_cells(&spec.dataset)?;
         let (names, codes, column) = match &spec.groups {
             Groups::Obs { column } => {
@@ -57,17 +61,19 @@ impl Prepared {
                 Some(totals)
             }
         };
-        let counts = codes
-            .chunks(BLOCK as usize)
-            .map(|block| {
-                let mut counts = vec![0u32; names.len() + 1];
-                for &code in block {
-                    counts[usize::from(code)] += 1;
-                }
-                counts
-            })
-            .collect();
-        Ok(Self { names: names.into(), codes: Codes::new(codes), counts, totals, formula: spec.transform.map(Transform::formula), column })
+        let mut cells = vec![0u64; names.len() + 1];
+        codes.iter().for_each(|&code| cells[usize::from(code)] += 1);
+        let counts = blocks.each().map(|block| {
+            let of = codes.get(block.start as usize..block.end as usize).ok_or_else(|| {
+                let text = format!("{}.{} has a block of cells {} to {}, but the data set has {n_cells}", spec.dataset, spec.matrix, block.start, block.end);
+                Error::corrupt(text)
+            })?;
+            let mut counts = vec![0u32; names.len() + 1];
+            of.iter().for_each(|&code| counts[usize::from(code)] += 1);
+            Ok(counts)
+        });
+        let counts = counts.collect::<Result<_>>()?;
+        Ok(Self { names: names.into(), codes: Codes::new(codes), blocks, counts, cells, totals, formula: spec.transform.map(Transform::formula), column })
     }
 
     fn still_holds(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<bool> {
@@ -89,7 +95,8 @@ impl PreparedCache {
     /// # Errors
     /// As [`Prepared::new`].
     pub fn get(&self, spec: &MomentsSpec, source: &dyn CellSource) -> Result<Arc<Prepared>> {
-        self.get_or_resolve(spec, |prepared| prepared.still_holds(spec, source), || Prepared::new(spec, source))
+        let blocks = source.blocks(&spec.dataset, &spec.matrix)?;
+        self.get_or_resolve(spec, &blocks, |prepared| prepared.still_holds(spec, source), || Prepared::over(spec, source, blocks.clone()))
     }
 }
 

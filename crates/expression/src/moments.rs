@@ -54,7 +54,7 @@ impl OverRows for Moments {
 
     fn row<T: Value>(&mut self, spec: &MomentsSpec, store: &mut MomentStore, at: usize, row: &Row<'_, T>) -> Result<()> {
         let exact = spec.squares == Squares::Float64;
-        let counts = &row.prepared.counts[row.number as usize];
+        let counts = row.prepared.counts(row.number);
         let sums = self.kernel.row(row.block, row.idx, row.val).map_err(|fault| row.failed(fault))?;
         let mut again: Option<Vec<GroupMoments>> = None;
         for (g, (sums, &n)) in sums.iter().zip(counts).enumerate() {

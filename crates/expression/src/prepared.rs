@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use arrow::array::{Array, Float32Array};
 use parking_lot::Mutex;
-use skytether_common::Result;
+use skytether_common::{Blocks, Result};
 
 use crate::kernel::Codes;
 use crate::log1p::Formula;
@@ -17,8 +17,12 @@ pub struct Prepared {
     pub names: Arc<[String]>,
     /// The group number of each cell.
     pub codes: Codes,
-    /// The number of cells per block and group (the last entry: cells in no group).
-    pub counts: Vec<Vec<u32>>,
+    /// The blocks of the rows that there may be.
+    pub blocks: Blocks,
+    /// The number of cells per group (the last entry: cells in no group) in each of `blocks`, in their order.
+    pub(crate) counts: Vec<Vec<u32>>,
+    /// The number of cells per group in all.
+    pub(crate) cells: Vec<u64>,
     /// The cells' totals, where there is a transform; all 1 where it needs none.
     pub totals: Option<Arc<Float32Array>>,
     /// The arithmetic of the transform; there are totals exactly where there is one.
@@ -41,6 +45,11 @@ impl Prepared {
         self.codes.len() as u32
     }
 
+    /// The number of cells per group in block `number`.
+    pub(crate) fn counts(&self, number: u32) -> &[u32] {
+        self.blocks.place(number).and_then(|at| self.counts.get(at)).map_or(&[], Vec::as_slice)
+    }
+
     /// Bytes of memory.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -51,12 +60,12 @@ impl Prepared {
 /// The last few specs that were resolved. The accumulators of an aggregate function share it, so that a query over many
 /// partitions resolves its spec once. A source may keep it for longer
 /// ([`CellSource::prepared`](crate::CellSource::prepared)), so that a repeated query finds its groups. An entry is
-/// valid while the source returns the same arrays.
+/// valid while the source returns the same arrays. The parts of a matrix have entries of their own.
 #[derive(Debug, Default)]
 pub struct PreparedCache(Mutex<Vec<(MomentsSpec, Arc<Prepared>)>>);
 
 impl PreparedCache {
-    const KEEP: usize = 4;
+    const KEEP: usize = 8;
 
     /// The cached entry of `spec` if `still_holds` returns true for it, otherwise the result of `resolve`.
     ///
@@ -65,13 +74,14 @@ impl PreparedCache {
     pub(crate) fn get_or_resolve(
         &self,
         spec: &MomentsSpec,
+        blocks: &Blocks,
         still_holds: impl FnOnce(&Prepared) -> Result<bool>,
         resolve: impl FnOnce() -> Result<Prepared>,
     ) -> Result<Arc<Prepared>> {
         // The lock is held while resolving, so that other partitions of the query wait for the result instead of
         // resolving too.
         let mut kept = self.0.lock();
-        if let Some(at) = kept.iter().position(|(s, _)| s == spec) {
+        if let Some(at) = kept.iter().position(|(s, p)| s == spec && p.blocks == *blocks) {
             let entry = kept.remove(at);
             if still_holds(&entry.1)? {
                 let found = Arc::clone(&entry.1);

@@ -5,7 +5,8 @@
 //! same spec, the cells in no group last. Ranks need all cells of a gene at once. Where a data set has one block of
 //! cells, a row is a gene, and its sums are made when it is read. Otherwise the nonzeros of a gene are kept as keys
 //! ([`crate::midranks`]) until all its blocks are there; their bytes count against the query's memory. A matrix has a
-//! row for each gene and block, so that rows tell when a gene is whole.
+//! row for each gene and block, so the cells of the blocks tell when a gene is whole. Its blocks may be on several
+//! drives, as those of cells that were appended are.
 
 use std::sync::Arc;
 
@@ -131,13 +132,10 @@ impl OverRows for RankSums {
             places[last] = [NOWHERE; 2];
         }
         let mut cells = vec![0u64; width];
-        for block in &prepared.counts {
-            for (n, places) in block.iter().zip(&places) {
-                places.iter().filter(|&&to| to != NOWHERE).for_each(|&to| cells[usize::from(to)] += u64::from(*n));
-            }
+        for (n, places) in prepared.cells.iter().zip(&places) {
+            places.iter().filter(|&&to| to != NOWHERE).for_each(|&to| cells[usize::from(to)] += *n);
         }
-        let blocks = u32::try_from(prepared.counts.len()).map_err(|_| Error::internal("a data set has more blocks than a number holds"))?;
-        Ok(Self { asked: Arc::new(Asked { cells, among, blocks }), places, wide: false, keys: Vec::new(), wide_keys: Vec::new() })
+        Ok(Self { asked: Arc::new(Asked { cells, among, all: prepared.n_cells() }), places, wide: false, keys: Vec::new(), wide_keys: Vec::new() })
     }
 
     fn reserve(&mut self, spec: &RankSumsSpec, _: &Prepared, store: &mut RankStore, rows: usize, values: &DataType) -> Result<()> {
@@ -147,12 +145,13 @@ impl OverRows for RankSums {
     }
 
     fn row<T: Value>(&mut self, _: &RankSumsSpec, store: &mut RankStore, at: usize, row: &Row<'_, T>) -> Result<()> {
+        let cells = row.cells().len() as u32;
         if self.wide {
             fill(&mut self.wide_keys, &self.places, row)?;
-            store.add(at, &self.asked, &mut self.wide_keys)
+            store.add(at, &self.asked, cells, &mut self.wide_keys)
         } else {
             fill(&mut self.keys, &self.places, row)?;
-            store.add(at, &self.asked, &mut self.keys)
+            store.add(at, &self.asked, cells, &mut self.keys)
         }
     }
 
@@ -167,8 +166,8 @@ struct Asked {
     /// Cells of each group, those in none last.
     cells: Vec<u64>,
     among: Among,
-    /// Blocks of cells, each a row of every gene.
-    blocks: u32,
+    /// Cells of the data set. The rows of a gene are about all of them, each once.
+    all: u32,
 }
 
 /// A gene so far.
@@ -186,7 +185,7 @@ enum Gene {
 struct Kept {
     asked: Arc<Asked>,
     wide: bool,
-    /// How many blocks.
+    /// How many cells these blocks have.
     seen: u32,
     /// [`Ranked::BYTES`] each.
     keys: Vec<u8>,
@@ -257,18 +256,18 @@ impl RankStore {
         Ok(())
     }
 
-    /// Adds a block of a gene.
-    fn add<K: Sorted>(&mut self, gene: usize, asked: &Arc<Asked>, keys: &mut Vec<K>) -> Result<()> {
-        if asked.blocks == 1 {
+    /// Adds a block of `cells` cells of a gene.
+    fn add<K: Sorted>(&mut self, gene: usize, asked: &Arc<Asked>, cells: u32, keys: &mut Vec<K>) -> Result<()> {
+        if asked.all == cells {
             let sums = K::midranks(&mut self.rankers).sums(keys, &asked.cells, asked.among);
             return self.finish(gene, sums);
         }
         let mut bytes = Vec::with_capacity(keys.len() * K::BYTES);
         keys.iter().for_each(|key| key.put(&mut bytes));
-        self.keep(gene, asked, K::BYTES == u128::BYTES, 1, &bytes)
+        self.keep(gene, asked, K::BYTES == u128::BYTES, cells, &bytes)
     }
 
-    /// Adds `seen` blocks of a gene, and ranks it if these were the last ones.
+    /// Adds blocks with `seen` cells of a gene, and ranks it if these were the last ones.
     fn keep(&mut self, gene: usize, of: &Arc<Asked>, wide: bool, seen: u32, more: &[u8]) -> Result<()> {
         let Self { genes, bytes, .. } = self;
         let at = genes.get_mut(gene).ok_or_else(lost)?;
@@ -285,10 +284,10 @@ impl RankStore {
         kept.seen = kept.seen.saturating_add(seen);
         let most = kept.asked.cells.iter().fold(0u64, |all, n| all.saturating_add(*n));
         let each = if wide { u128::BYTES } else { u64::BYTES };
-        if kept.seen > kept.asked.blocks || (kept.keys.len() / each) as u64 > most {
+        if kept.seen > kept.asked.all || (kept.keys.len() / each) as u64 > most {
             return Err(twice());
         }
-        let whole = kept.seen == kept.asked.blocks;
+        let whole = kept.seen == kept.asked.all;
         *bytes += kept.keys.capacity() - before;
         if whole {
             let gene_so_far = std::mem::take(self.at(gene)?);
@@ -336,13 +335,13 @@ impl Kept {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        let Asked { cells, among, blocks } = &*self.asked;
+        let Asked { cells, among, all } = &*self.asked;
         out.push(if self.wide { WIDE } else { NARROW });
         let among = match among {
             Among::All => u32::MAX,
             Among::With(group) => *group as u32,
         };
-        [among, *blocks, self.seen, cells.len() as u32].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        [among, *all, self.seen, cells.len() as u32].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         cells.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         out.extend_from_slice(&self.keys);
     }
@@ -382,13 +381,13 @@ fn number<const N: usize>(from: &mut &[u8]) -> Result<[u8; N]> {
     Ok(*first)
 }
 
-/// The kept keys of a state: what was asked, how many blocks they are of, and their bytes.
+/// The kept keys of a state: what was asked, how many cells they are of, and their bytes.
 fn kept(wide: bool, mut from: &[u8]) -> Result<(Asked, u32, &[u8])> {
     let among = u32::from_le_bytes(number(&mut from)?);
-    let blocks = u32::from_le_bytes(number(&mut from)?);
+    let all = u32::from_le_bytes(number(&mut from)?);
     let seen = u32::from_le_bytes(number(&mut from)?);
-    if seen == 0 || seen >= blocks {
-        return Err(bad("is not of some of its blocks"));
+    if seen == 0 || seen >= all {
+        return Err(bad("is not of some of its cells"));
     }
     let groups = u32::from_le_bytes(number(&mut from)?) as usize;
     if groups > from.len() / 8 {
@@ -411,7 +410,7 @@ fn kept(wide: bool, mut from: &[u8]) -> Result<(Asked, u32, &[u8])> {
     if cells.iter().try_fold(0u64, |all, n| all.checked_add(*n)).is_none_or(|all| all > u64::from(u32::MAX)) {
         return Err(bad("has more cells than a data set"));
     }
-    Ok((Asked { cells, among, blocks }, seen, from))
+    Ok((Asked { cells, among, all }, seen, from))
 }
 
 fn fields() -> Fields {
@@ -440,8 +439,8 @@ impl Store for RankStore {
                 Gene::Done(sums) => sums,
                 Gene::Kept(kept) => {
                     let text = format!(
-                        "rank_sums has {} of the {} blocks of a gene, and ranks need them all: leave conditions on block and cells out",
-                        kept.seen, kept.asked.blocks
+                        "rank_sums has {} of the {} cells of a gene, and ranks need them all: leave conditions on block and cells out",
+                        kept.seen, kept.asked.all
                     );
                     return Err(Error::invalid(text));
                 }

@@ -16,7 +16,7 @@ use skytether_common::{Detail, Error, Result};
 
 use crate::aggregate::{Call, Input, Store, aggregate, is_text, passes, text_literal};
 use crate::cells::CellSource;
-use crate::groups::{BLOCK, Prepared, PreparedCache};
+use crate::groups::{Prepared, PreparedCache};
 use crate::kernel::{Block, Fault, Tabulated, Value, has_avx2};
 use crate::log1p::shared_table;
 use crate::spec::MomentsSpec;
@@ -64,9 +64,9 @@ pub(crate) struct Row<'a, T> {
 }
 
 impl<T> Row<'_, T> {
-    /// The number of cells of the block.
-    pub(crate) fn cells(&self) -> usize {
-        cells_of(self.prepared, self.number).len()
+    /// The numbers of the block's cells.
+    pub(crate) fn cells(&self) -> std::ops::Range<usize> {
+        cells_of(self.prepared, self.number)
     }
 
     /// The error that `fault` is.
@@ -210,8 +210,8 @@ impl<R: OverRows> Input for SparseRows<R> {
 
 /// The numbers of the cells of block `number`; none if there is no such block.
 fn cells_of(prepared: &Prepared, number: u32) -> std::ops::Range<usize> {
-    let start = number as usize * BLOCK as usize;
-    start..prepared.codes.len().min(start.saturating_add(BLOCK as usize)).max(start)
+    let cells = prepared.blocks.of(number);
+    cells.start as usize..(cells.end as usize).min(prepared.codes.len())
 }
 
 /// The cells of block `number`; its table is that of the last call where the block is the same.
@@ -219,7 +219,7 @@ fn open_block<'a>(prepared: &'a Prepared, number: u32, last: &mut Option<(u32, A
     let cells = cells_of(prepared, number);
     if cells.is_empty() {
         return Err(Error::corrupt(format!(
-            "a row of {}.{} belongs to block {number}, but the data set has {} cells",
+            "a row of {}.{} belongs to block {number}, which is none of its blocks here; the data set has {} cells",
             spec.dataset,
             spec.matrix,
             prepared.codes.len()

@@ -115,7 +115,7 @@ fn shown(record: &RootRecord) -> Vec<(String, &'static str)> {
         DatasetKind::Table => vec![("data".to_owned(), TABLE)],
         DatasetKind::Expression => {
             let mut found = Vec::new();
-            for (name, table) in record.tables.iter().filter(|(t, _)| skytether_catalog::table_view::is_listed(t)) {
+            for (name, table) in record.whole_tables().filter(|(t, _)| skytether_catalog::table_view::is_listed(t)) {
                 found.push((name.clone(), if table.matrix.is_some() { VIEW } else { TABLE }));
                 if table.matrix.is_some() {
                     found.push((format!("{name}_rows"), VIEW));

@@ -2,44 +2,41 @@
 
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
-use skytether_common::{DatasetName, Error, Generation, Kind, PartitionName, Result};
+use skytether_common::names::{PART, part_of};
+use skytether_common::{DatasetName, Error, Generation, PartitionName, Result};
 use skytether_device::kept::KEPT;
 use skytether_device::size::batch_bytes;
 use skytether_erasure::{Code, Scheme};
 use skytether_index::INDEX;
-use skytether_matrix::Transposed;
 use skytether_partitioning::Placement;
 use skytether_partitioning::{self as partition, Key};
 use skytether_runtime::threads;
 use skytether_slice::{Layout, SliceOptions, TableSlicer};
-use skytether_store::Expect;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
-use crate::matrix_writer;
 use crate::nesting::check_nesting;
 use crate::partition_writer::PartitionWriter;
 use crate::row_router::RowRouter;
 use crate::stripe_encoder::StripeEncoder;
 use crate::write_pipeline::WritePipeline;
 use skytether_catalog::commit::lost_update;
-use skytether_catalog::fencing::is_refusal;
 use skytether_catalog::records::code_map::StripeLayout;
 use skytether_catalog::records::code_map::{INNER_PARITY, PARITY};
-use skytether_catalog::records::root::{DatasetKind, MatrixRecord, PLAIN_FORMAT, RootRecord, TableRecord};
+use skytether_catalog::records::root::{DatasetKind, RootRecord, TableRecord};
 use skytether_catalog::root_store::Catalog;
 
-/// Attempts of a commit that conflicts with a change of the record that did not change the content, such as a move.
-const ATTEMPTS: usize = 8;
+mod commit;
+mod matrices;
 
-/// Versions whose replaced tables stay on the drives, for queries that began before.
-const RETAINED: usize = 2;
+pub use matrices::MOST_PARTS;
 
 /// What an ingest stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,6 +67,8 @@ pub struct DatasetWriter {
     replaced: Option<Generation>,
     /// For a version: the tables of the replaced content that it does not keep.
     left_out: Option<BTreeSet<String>>,
+    /// For a version: the record of the replaced content.
+    from: Option<Arc<RootRecord>>,
     /// The change number of the replaced record.
     change: u64,
     /// The drives that were up when the ingest began: only they get values.
@@ -130,6 +129,7 @@ impl DatasetWriter {
                 generation,
                 replaced,
                 left_out: None,
+                from: None,
                 change,
                 drives,
                 incarnations,
@@ -177,7 +177,8 @@ impl DatasetWriter {
             }
             let scheme = |table: &TableRecord| table.redundancy.as_ref().map(|redundancy| redundancy.scheme);
             writer.scheme = old.tables.values().find_map(scheme).unwrap_or(Scheme::None);
-            writer.application = old.application;
+            writer.application = old.application.clone();
+            writer.from = Some(Arc::new(old));
             writer.left_out = Some(BTreeSet::new());
             Ok(writer)
         })
@@ -188,7 +189,7 @@ impl DatasetWriter {
     /// # Errors
     /// `Invalid` for a writer that is no version's, and for a table that it has written.
     pub fn leave_out(&mut self, table: &str) -> Result<()> {
-        if self.tables.contains_key(table) {
+        if self.has(table) {
             return Err(Error::invalid(format!("{} has been given the table {table:?}, so it can't be left out", self.name)));
         }
         let left_out = self.left_out.as_mut().ok_or_else(|| Error::invalid(format!("{} is written as a whole: there is nothing to leave out", self.name)))?;
@@ -390,51 +391,20 @@ impl DatasetWriter {
         }
     }
 
-    /// Writes a matrix as contiguous ranges of genes with about equal numbers of nonzeros, one range per drive. All
-    /// cores encode.
-    ///
-    /// # Errors
-    /// The transposition's errors; errors of the drives. After an error the caller can only drop the writer.
-    pub fn write_matrix<'a>(&'a mut self, table: &'a str, matrix: &'a Transposed) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.check_table(table)?;
-            self.state = State::Failed;
-            let writes = WritePipeline::new(&self.catalog);
-            let shape = MatrixRecord { cells: matrix.n_cells(), genes: matrix.n_genes(), nonzeros: matrix.nnz() };
-            let encoded = tokio::task::block_in_place(|| {
-                let drives = self.order(Placement::Spread, true)?;
-                let coder = self.coder(&writes, table, &drives)?;
-                let name = |slot: u32| self.partition(table, slot);
-                let to = matrix_writer::To { catalog: &self.catalog, writes: &writes, drives: &drives, coder: coder.as_ref(), name: &name };
-                let partitions = matrix_writer::write(&to, &self.slices, matrix)?;
-                Ok((partitions, coder.map(|coder| coder.finish(&self.catalog)).transpose()?))
-            });
-            let (partitions, redundancy) = settle(writes, encoded).await?;
-            let rows = partitions.iter().map(|p| p.rows).sum();
-            self.tables.insert(
-                table.to_owned(),
-                TableRecord {
-                    generation: None,
-                    placement: Placement::Spread,
-                    rows,
-                    matrix: Some(shape),
-                    memory_bytes: None,
-                    partitioned_by: None,
-                    partitions,
-                    redundancy,
-                },
-            );
-            self.state = State::Writing;
-            Ok(())
-        })
+    /// Whether a table was written, or a part of it.
+    fn has(&self, table: &str) -> bool {
+        self.tables.contains_key(table) || self.tables.keys().any(|written| part_of(written) == Some(table))
     }
 
     fn check_table(&self, table: &str) -> Result<()> {
         if self.state != State::Writing {
             return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", self.name)));
         }
-        if self.tables.contains_key(table) {
+        if self.has(table) {
             return Err(Error::invalid(format!("{} has been given the table {table:?} twice", self.name)));
+        }
+        if table.starts_with(PART) {
+            return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {PART:?} are those of parts of matrices", self.name)));
         }
         if table.starts_with(INDEX) {
             return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {INDEX:?} are those of indexes", self.name)));
@@ -446,158 +416,6 @@ impl DatasetWriter {
             return Err(Error::invalid(format!("{} can't have a table {table:?}: names that begin with {prefix:?} are those of parities", self.name)));
         }
         Ok(())
-    }
-
-    /// Makes all tables visible at once, instead of the previous content.
-    ///
-    /// # Errors
-    /// `Conflict` if another writer changed this data set meanwhile: nothing changed, and the written values are
-    /// deleted. After any other error the commit may have happened: read the data set. A caller that stops waiting does
-    /// not stop the commit.
-    pub fn commit(self) -> BoxFuture<'static, Result<IngestReport>> {
-        Box::pin(async move {
-            let mut this = self;
-
-            if this.state != State::Writing {
-                return Err(Error::invalid(format!("this ingest of {} has failed before: begin again", this.name)));
-            }
-            if this.tables.is_empty() && this.left_out.is_none() {
-                return Err(Error::invalid(format!("{} has no table: nothing to commit", this.name)));
-            }
-            this.catalog.raise_homes(this.scheme).await?;
-            let record = RootRecord {
-                format: PLAIN_FORMAT,
-                name: this.name.clone(),
-                kind: this.kind,
-                generation: this.generation,
-                content: None,
-                change: this.catalog.next_change(this.change),
-                tables: BTreeMap::new(),
-                superseded: Vec::new(),
-                indexes: Vec::new(),
-                application: std::mem::take(&mut this.application),
-            };
-            // From here on a drop deletes nothing: the root record may name the new generation.
-            this.state = State::Settled;
-            let name = this.name.clone();
-            let runtime = this.runtime.clone();
-            runtime
-                .spawn(this.settle_commit(record))
-                .await
-                .map_err(|e| Error::internal(format!("the commit of {name} stopped: see whether it is there")).with_source(e))?
-        })
-    }
-
-    /// What the commit expects to replace: the current record and its version. Its content must be that of the ingest's
-    /// start. Another home drive, with versions of its own, may decide by now, and a resize may have moved the content.
-    async fn expected_now(&self) -> Result<(Expect, Option<RootRecord>)> {
-        self.catalog.look_around().await?;
-        let (expect, now) = match self.catalog.read_versioned(&self.name).await? {
-            None => (Expect::Absent, None),
-            Some((record, version)) => (Expect::Version(version), Some(record)),
-        };
-        if now.as_ref().map(RootRecord::written) == self.replaced { Ok((expect, now)) } else { Err(lost_update(&self.name)) }
-    }
-
-    /// Commits `record` instead of the previous content, and gives what it replaced. An error comes with whether it is
-    /// certain that nothing was committed.
-    async fn commit_now(&self, record: &mut RootRecord) -> std::result::Result<Option<RootRecord>, (Error, bool)> {
-        for attempt in 0.. {
-            let (expect, now) = self.expected_now().await.map_err(|e| (e, true))?;
-            self.compose(record, now.as_ref()).map_err(|e| (e, true))?;
-            self.is_all_there(record).map_err(|e| (e, true))?;
-            record.change = self.catalog.next_change(now.as_ref().map_or(self.change, |now| now.change.max(self.change)));
-            match self.catalog.commit(record, expect, now.as_ref().map(|now| now.change)).await {
-                // A resize may just have moved the data set.
-                Err(e) if e.kind() == Kind::Conflict && attempt < ATTEMPTS && !is_refusal(&e) => {}
-                // After any other error the drive may have committed in spite of it.
-                Err(e) => {
-                    let certain = matches!(e.kind(), Kind::Conflict | Kind::Invalid);
-                    return Err((e, certain));
-                }
-                Ok(()) => return Ok(now),
-            }
-        }
-        Err((lost_update(&self.name), true))
-    }
-
-    /// Gives `record` its tables and indexes: the written tables and, for a version, those that it keeps of `now`. They
-    /// lie where `now` says: a resize may have moved them since the version began.
-    fn compose(&self, record: &mut RootRecord, now: Option<&RootRecord>) -> Result<()> {
-        record.tables = self.tables.clone();
-        record.superseded.clear();
-        if let (Some(left_out), Some(now)) = (&self.left_out, now) {
-            let mut replaced = BTreeMap::new();
-            for (name, table) in &now.tables {
-                let generation = now.generation_of(name);
-                if self.tables.contains_key(name) || left_out.contains(name) {
-                    replaced.insert(name.clone(), generation);
-                } else {
-                    record.tables.insert(name.clone(), TableRecord { generation: Some(generation), ..table.clone() });
-                }
-            }
-            if record.tables.is_empty() {
-                return Err(Error::invalid(format!("{} would have no table", self.name)));
-            }
-            let before = now.superseded.iter().take(RETAINED.saturating_sub(1)).cloned();
-            record.superseded = std::iter::once(replaced).filter(|tables| !tables.is_empty()).chain(before).collect();
-        }
-        record.indexes = now.map_or_else(Vec::new, |now| now.indexes.iter().filter(|index| record.tables.contains_key(&index.table)).cloned().collect());
-        record.set_format();
-        Ok(())
-    }
-
-    /// Checks that no drive with a part of this ingest was replaced: a rebuild restores only what root records name, so
-    /// a replaced drive lacks the part. Also checks that no drive with the only copy of a part is lost.
-    fn is_all_there(&self, record: &RootRecord) -> Result<()> {
-        let now = self.catalog.health().incarnations();
-        let replaced = |id: &Uuid| now.get(id) != self.incarnations.get(id) && record.names(id);
-        if let Some(at) = self.drives.iter().find(|at| replaced(&self.catalog.drives()[**at].info().id)) {
-            let drive = &self.catalog.drives()[*at].info().name;
-            return Err(Error::unavailable(format!("{drive} was replaced while {} was written, in part there: ingest it again", self.name)));
-        }
-        for table in record.tables.values().filter(|table| table.redundancy.is_none() && table.placement == Placement::Spread) {
-            for partition in &table.partitions {
-                let at = self.catalog.drive(&partition.drive, &self.name)?;
-                if self.catalog.health().is_down(at) {
-                    let drive = &self.catalog.drives()[at].info().name;
-                    return Err(Error::unavailable(format!("{drive} was lost while {} was written, which has no redundancy: ingest it again", self.name)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The part of a commit that must run to its end: a task of its own.
-    async fn settle_commit(self, mut record: RootRecord) -> Result<IngestReport> {
-        let replaced = match self.commit_now(&mut record).await {
-            Ok(replaced) => replaced,
-            Err((e, certain)) => {
-                // Only a generation that no root record names may be deleted. Where that is uncertain, the next open
-                // decides.
-                if certain && let Err(left) = self.catalog.delete_generation(&self.name, self.generation).await {
-                    tracing::debug!("{left}");
-                }
-                return Err(e);
-            }
-        };
-        if let Err(e) = self.catalog.define_indexes(&record).await {
-            // The drives learn of the indexes when a client lists them or the fleet is opened.
-            tracing::warn!("drives were not told of the indexes of {}: {e}", self.name);
-        }
-        if let Some(old) = replaced
-            && let Err(e) = self.catalog.delete_replaced(&old, Some(&record)).await
-        {
-            // The commit holds. The next open of the fleet deletes what is left of the old generation.
-            tracing::warn!("{e}");
-        }
-        Ok(IngestReport {
-            rows: record.tables.values().map(|t| t.rows).sum(),
-            slices: record.tables.values().flat_map(|t| &t.partitions).map(|p| u64::from(p.slices)).sum(),
-            bytes_stored: record.bytes(),
-            bytes_written: record.bytes_of(record.generation),
-            seconds: self.started.elapsed().as_secs_f64(),
-        })
     }
 
     /// Gives up: deletes what was written, and waits for it. A drop does the same in the background.

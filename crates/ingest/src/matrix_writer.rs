@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use skytether_common::parallel::in_parallel;
-use skytether_common::{PartitionName, Result};
+use skytether_common::{PartitionName, Result, Span};
 use skytether_matrix::Transposed;
-use skytether_slice::{Layout, SliceOptions, SparseSlicer, sparse_schema};
+use skytether_slice::{Layout, SliceOptions, SparseSlicer, ValueType, Values, sparse_schema};
 
 use crate::partition_writer::PartitionWriter;
 use crate::stripe_encoder::StripeEncoder;
@@ -43,6 +43,10 @@ pub(crate) struct To<'a> {
     pub(crate) coder: Option<&'a StripeEncoder<'a>>,
     /// The partition's name of a slot.
     pub(crate) name: &'a (dyn Fn(u32) -> PartitionName + Sync),
+    /// The cells that those of the matrix become.
+    pub(crate) span: Span,
+    /// The type of the stored values, which holds those of the matrix.
+    pub(crate) value: ValueType,
 }
 
 /// Writes all partitions of `matrix`; blocks, so call it where that is allowed.
@@ -59,16 +63,54 @@ pub(crate) fn write(to: &To<'_>, options: &SliceOptions, matrix: &Transposed) ->
 }
 
 fn write_range(to: &To<'_>, options: &SliceOptions, slot: u32, drive: usize, matrix: &Transposed, genes: Range<u32>) -> Result<Vec<PartitionRecord>> {
-    let of = matrix.value_type();
-    let mut partition =
-        PartitionWriter::new(to.writes, (to.name)(slot), vec![drive], Layout::sparse(matrix.n_cells(), matrix.n_genes(), of), sparse_schema(of))
-            .coded(to.coder);
-    let mut slicer = SparseSlicer::new(matrix.n_cells(), matrix.n_genes(), of, options.clone());
-    matrix.rows(genes, &mut |gene, block, idx, values| slicer.push(gene, block, idx, values)?.map_or(Ok(()), |slice| partition.add(&slice)))?;
+    let of = to.value;
+    let layout = Layout::sparse_part(to.span, matrix.n_genes(), of);
+    let mut partition = PartitionWriter::new(to.writes, (to.name)(slot), vec![drive], layout, sparse_schema(of)).coded(to.coder);
+    let mut slicer = SparseSlicer::of_part(to.span, matrix.n_genes(), of, options.clone());
+    let (mut cells, mut wide) = (Vec::new(), Wide::default());
+    matrix.rows(genes, &mut |gene, block, idx, values| {
+        // The cells of a part follow on those that are there, and so do its blocks.
+        let idx = if to.span.cell == 0 {
+            idx
+        } else {
+            cells.clear();
+            cells.extend(idx.iter().map(|cell| cell.saturating_add(to.span.cell)));
+            cells.as_slice()
+        };
+        let slice = slicer.push(gene, block.saturating_add(to.span.block), idx, wide.of(values, of))?;
+        slice.map_or(Ok(()), |slice| partition.add(&slice))
+    })?;
     if let Some(slice) = slicer.finish()? {
         partition.add(&slice)?;
     }
     partition.finish(to.catalog)
+}
+
+/// The values of a row in a wider type.
+#[derive(Default)]
+struct Wide {
+    integers: Vec<u32>,
+    floats: Vec<f32>,
+    doubles: Vec<f64>,
+}
+
+impl Wide {
+    /// `values` as `to`, if that holds them; else as they are.
+    fn of<'a>(&'a mut self, values: Values<'a>, to: ValueType) -> Values<'a> {
+        fn filled<'a, T>(room: &'a mut Vec<T>, values: impl Iterator<Item = T>) -> &'a [T] {
+            room.clear();
+            room.extend(values);
+            room
+        }
+        match (values, to) {
+            (Values::U16(v), ValueType::UInt32) => Values::U32(filled(&mut self.integers, v.iter().map(|v| u32::from(*v)))),
+            (Values::U16(v), ValueType::Float32) => Values::F32(filled(&mut self.floats, v.iter().map(|v| f32::from(*v)))),
+            (Values::U16(v), ValueType::Float64) => Values::F64(filled(&mut self.doubles, v.iter().map(|v| f64::from(*v)))),
+            (Values::U32(v), ValueType::Float64) => Values::F64(filled(&mut self.doubles, v.iter().map(|v| f64::from(*v)))),
+            (Values::F32(v), ValueType::Float64) => Values::F64(filled(&mut self.doubles, v.iter().map(|v| f64::from(*v)))),
+            (values, _) => values,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,7 @@ impl<'a> RowRouter<'a> {
             placement,
             rows,
             matrix: None,
+            part: None,
             memory_bytes: Some(memory_bytes),
             partitioned_by,
             partitions: records,

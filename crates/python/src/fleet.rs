@@ -296,6 +296,23 @@ impl PyFleet {
             let record = fleet.describe(&name.parse()?).await?;
             let mut value = serde_json::to_value(&record).map_err(|e| Error::internal("cannot write JSON").with_source(e))?;
             value["bytes"] = record.bytes().into();
+            // The parts of a matrix are not tables by themselves.
+            for (name, table) in &record.tables {
+                let parts = record.parts(name);
+                if table.part.is_some() {
+                    if let Some(tables) = value["tables"].as_object_mut() {
+                        tables.remove(name);
+                    }
+                } else if parts.len() > 1 {
+                    let shown = &mut value["tables"][name.as_str()];
+                    shown["rows"] = record.rows_of(name).into();
+                    shown["matrix"] = serde_json::to_value(record.matrix(name)).map_err(|e| Error::internal("cannot write JSON").with_source(e))?;
+                    let partitions = parts.iter().filter_map(|part| record.tables.get(part)).flat_map(|part| &part.partitions);
+                    let partitions: Vec<_> = partitions.collect();
+                    shown["partitions"] = serde_json::to_value(partitions).map_err(|e| Error::internal("cannot write JSON").with_source(e))?;
+                    shown["parts"] = parts.len().into();
+                }
+            }
             json(&value)
         })
     }

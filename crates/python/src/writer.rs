@@ -35,6 +35,13 @@ impl PyWriter {
     pub(crate) fn new(writer: DatasetWriter) -> Self {
         Self(Arc::new(AsyncMutex::new(Some(writer))))
     }
+
+    fn sink(&self, name: String, n_cells: u64, n_genes: u64, append: bool) -> PyResult<PyMatrixWriter> {
+        let size = |n: u64, what: &str| u32::try_from(n).map_err(|_| Error::invalid(format!("{n} {what} are more than the supported {}", u32::MAX)));
+        let (cells, genes) = (size(n_cells, "cells").or_raise()?, size(n_genes, "genes").or_raise()?);
+        let transposer = Transposer::new(cells, genes, TransposeOptions::default()).or_raise()?;
+        Ok(PyMatrixWriter { shared: Arc::clone(&self.0), name, n_genes, append, transposer: Mutex::new(Some(transposer)) })
+    }
 }
 
 #[pymethods]
@@ -65,10 +72,13 @@ impl PyWriter {
 
     /// A matrix of `n_cells` x `n_genes` that takes its values in parts; `finish` writes it.
     fn matrix(&self, name: String, n_cells: u64, n_genes: u64) -> PyResult<PyMatrixWriter> {
-        let size = |n: u64, what: &str| u32::try_from(n).map_err(|_| Error::invalid(format!("{n} {what} are more than the supported {}", u32::MAX)));
-        let (cells, genes) = (size(n_cells, "cells").or_raise()?, size(n_genes, "genes").or_raise()?);
-        let transposer = Transposer::new(cells, genes, TransposeOptions::default()).or_raise()?;
-        Ok(PyMatrixWriter { shared: Arc::clone(&self.0), name, n_genes, transposer: Mutex::new(Some(transposer)) })
+        self.sink(name, n_cells, n_genes, false)
+    }
+
+    /// As `matrix`, of `n_cells` cells more for a stored matrix, numbered from 0. `finish` raises `Unsupported` where
+    /// the matrix must be written again with all cells.
+    fn part(&self, name: String, n_cells: u64, n_genes: u64) -> PyResult<PyMatrixWriter> {
+        self.sink(name, n_cells, n_genes, true)
     }
 
     /// Keeps a text in the root record.
@@ -135,6 +145,8 @@ pub struct PyMatrixWriter {
     shared: Shared,
     name: String,
     n_genes: u64,
+    /// Whether its cells come behind those of the stored matrix.
+    append: bool,
     transposer: Mutex<Option<Transposer>>,
 }
 
@@ -209,11 +221,16 @@ impl PyMatrixWriter {
     /// Writes the matrix. Gives the total of each cell (float32) as a table of one column.
     fn finish(&self, py: Python<'_>) -> PyResult<PyTable> {
         let transposer = self.transposer.lock().take().ok_or_else(over).or_raise()?;
-        let (shared, name) = (Arc::clone(&self.shared), self.name.clone());
+        let (shared, name, append) = (Arc::clone(&self.shared), self.name.clone(), self.append);
         let totals = block(py, async move {
             let matrix = tokio::task::block_in_place(|| transposer.finish())?;
             let mut guard = shared.lock().await;
-            guard.as_mut().ok_or_else(over)?.write_matrix(&name, &matrix).await?;
+            let writer = guard.as_mut().ok_or_else(over)?;
+            if append {
+                writer.append_cells(&name, &matrix).await?;
+            } else {
+                writer.write_matrix(&name, &matrix).await?;
+            }
             Ok(Float32Array::from(matrix.totals().to_vec()))
         })?;
         let schema = Arc::new(Schema::new(vec![Field::new("total", DataType::Float32, false)]));

@@ -11,7 +11,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::scalar::ScalarValue;
 use parking_lot::{Mutex, MutexGuard};
-use skytether_common::{DatasetName, Detail, Error, Result};
+use skytether_common::{Blocks, DatasetName, Detail, Error, Result};
 use skytether_expression::cell_sums::{CELL_SUMS, CellSumsSpec};
 use skytether_expression::clipped_moments::{CLIPPED_MOMENTS, ClippedSpec};
 use skytether_expression::rank_sums::{RANK_SUMS, RankSumsSpec};
@@ -26,6 +26,8 @@ use skytether_exec::profile::Collector;
 #[derive(Debug, Default)]
 struct Known {
     columns: HashMap<(&'static str, String), ArrayRef>,
+    /// The blocks of matrices.
+    blocks: HashMap<String, Blocks>,
     n_cells: u32,
 }
 
@@ -86,9 +88,11 @@ impl HostCells {
         if spec.asks_for_totals() {
             self.fetch_column("cells", &format!("total_{}", spec.matrix), record, catalog, collector).await?;
         }
-        let cells = record.table(&spec.matrix)?.matrix.map(|m| m.cells);
-        self.lock().entry(record.name.clone()).or_default().n_cells =
-            cells.ok_or_else(|| Error::invalid(format!("{} of {} is no matrix", spec.matrix, record.name)))?;
+        let blocks = record.blocks(&spec.matrix)?.ok_or_else(|| Error::invalid(format!("{} of {} is no matrix", spec.matrix, record.name)))?;
+        let mut known = self.lock();
+        let known = known.entry(record.name.clone()).or_default();
+        known.n_cells = blocks.parts().last().map_or(0, |part| part.end);
+        known.blocks.insert(spec.matrix.clone(), blocks);
         Ok(())
     }
 
@@ -150,6 +154,11 @@ impl HostCells {
 impl CellSource for HostCells {
     fn n_cells(&self, dataset: &DatasetName) -> Result<u32> {
         self.lock().get(dataset).map(|k| k.n_cells).ok_or_else(|| Error::not_found(format!("{dataset} is not among the data sets of this query")))
+    }
+
+    fn blocks(&self, dataset: &DatasetName, matrix: &str) -> Result<Blocks> {
+        let known = self.lock().get(dataset).and_then(|k| k.blocks.get(matrix).cloned());
+        known.ok_or_else(|| Error::not_found(format!("{matrix} of {dataset} is not among the matrices of this query")))
     }
 
     fn obs_column(&self, dataset: &DatasetName, column: &str) -> Result<ArrayRef> {

@@ -123,7 +123,7 @@ async fn of_dataset(name: &DatasetName, columns: bool, catalog: &Catalog, schema
 /// The tables of a record, with their columns where `columns` are asked for.
 async fn of_record(record: &RootRecord, columns: bool, catalog: &Catalog, schemas: &SchemaCache, collector: &Collector) -> Result<Vec<Listed>> {
     let mut shown = Vec::new();
-    for (name, table) in record.tables.iter().filter(|(name, _)| skytether_catalog::table_view::is_listed(name)) {
+    for (name, table) in record.whole_tables().filter(|(name, _)| skytether_catalog::table_view::is_listed(name)) {
         shown.push(name.clone());
         if table.matrix.is_some() && record.kind == DatasetKind::Expression {
             shown.push(format!("{name}_rows"));

@@ -58,6 +58,7 @@ use crate::ignored_clauses;
 use crate::join_key_routing::send_keys_apart;
 use crate::join_numbers::Learned;
 use crate::list_quantifiers;
+use crate::matrix_parts;
 use crate::mentioned_columns::Shown;
 use crate::merged_keys::{self, Joins};
 use crate::order_names;
@@ -330,7 +331,7 @@ impl Planner {
         if let Some(few) = shown.few(&tables, text, &statement)? {
             state.register_catalog_list(few);
         }
-        if let Some(InParts { plan, optimised }) = chunked::plan(&mut statement, &state, optimise).await {
+        if let Some(InParts { plan, optimised }) = chunked::plan(&mut statement, &state, optimise && !tables.has_parts()).await {
             return Ok(Logical { plan, optimised, parameters: 0, state, tables });
         }
         let star = star::take_out(&mut statement);
@@ -367,6 +368,7 @@ impl Planner {
         } else {
             plan
         };
+        let plan = matrix_parts::united(plan, &tables)?;
         let passes = &mut state.config_mut().options_mut().optimizer.max_passes;
         *passes = chunked::passes(&plan, *passes);
         let plan = unnested::marked(plan).map_err(from_datafusion)?;
@@ -397,6 +399,7 @@ impl Planner {
                 let record = tables
                     .record(&spec.dataset)
                     .ok_or_else(|| Error::invalid(format!("the spec of moments names {}, which the query does not read", spec.dataset)))?;
+                matrix_parts::check_blocks(&spec, cut.scans.iter().filter_map(|scan| tables.get(&scan.table)))?;
                 cells.fetch(&spec, record, self.0.cluster.catalog(), &collector).await?;
             }
             with_cells(cut.super_plan.clone(), cells)?

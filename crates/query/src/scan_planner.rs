@@ -92,6 +92,9 @@ impl ExtensionPlanner for ScanPlanner {
 impl ScanPlanner {
     fn scan(&self, scan: &DriveScan, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<DriveScanExec> {
         let named = self.tables.get(&scan.table).ok_or_else(|| Error::internal(format!("the cut names {}, which the query does not", scan.table)))?;
+        if !named.parts.is_empty() {
+            return Err(Error::internal(format!("{} was to be read part by part", scan.title())));
+        }
         let others =
             scan.with.iter().map(|table| self.tables.get(table).ok_or_else(|| Error::internal(format!("the cut names {table}, which the query does not"))));
         let others = others.collect::<Result<Vec<_>>>()?;
@@ -263,12 +266,7 @@ impl ScanPlanner {
             .into_iter()
             .map(|partition| {
                 let at = self.cluster.catalog().drive(&partition.drive, &record.name)?;
-                let mut visible = BTreeMap::from([(named.stored.clone(), record.partition(&named.stored, partition.slot))]);
-                for (other, t) in record.tables.iter().filter(|(_, t)| t.placement == Placement::Everywhere) {
-                    if let Some(copy) = t.partitions.iter().find(|p| p.drive == partition.drive) {
-                        visible.insert(other.clone(), record.partition(other, copy.slot));
-                    }
-                }
+                let mut visible = record.visible(&named.stored, partition);
                 let mut with: BTreeMap<DatasetName, BTreeMap<String, PartitionName>> = BTreeMap::new();
                 for other in others {
                     let beside = other.table()?.partitions.iter().find(|p| p.drive == partition.drive && p.slot == partition.slot);

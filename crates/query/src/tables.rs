@@ -14,6 +14,7 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use quick_cache::sync::Cache;
+use skytether_common::names::part_table;
 use skytether_common::{DatasetName, Error, Key, Kind, PartitionName, Result};
 use skytether_plan::error::to_datafusion;
 use skytether_plan::{Partitioning, Tables};
@@ -44,6 +45,12 @@ pub(crate) struct Named {
     pub(crate) record: Arc<RootRecord>,
     /// The table's name in the root record.
     pub(crate) stored: String,
+    /// The name to which a ticket binds its partitions: the same, but for a part of a matrix the name of the matrix.
+    pub(crate) bound: String,
+    /// How a query names its parts, for a matrix of several: the rows of the table are those of all parts.
+    pub(crate) parts: Vec<TableReference>,
+    /// Whether it is one of these.
+    is_part: bool,
     /// The table's name in SQL; what drives know it by.
     pub(crate) shown: String,
     pub(crate) view: View,
@@ -61,9 +68,14 @@ impl Named {
     /// The rows that the table shows.
     pub(crate) fn rows(&self) -> Result<u64> {
         let table = self.table()?;
-        Ok(match (self.view, table.matrix) {
-            (View::Dense, Some(matrix)) => u64::from(matrix.genes) * u64::from(matrix.cells),
-            _ => table.rows,
+        let all = !self.parts.is_empty();
+        let (matrix, rows) = if all { (self.record.matrix(&self.stored), self.record.rows_of(&self.stored)) } else { (table.matrix, table.rows) };
+        Ok(match (self.view, matrix) {
+            (View::Dense, Some(matrix)) => {
+                let first = table.part.map_or(0, |part| part.first_cell);
+                u64::from(matrix.genes) * u64::from(matrix.cells.saturating_sub(first))
+            }
+            _ => rows,
         })
     }
 
@@ -75,6 +87,11 @@ impl Named {
     /// The table for a plan.
     pub(crate) fn source(&self) -> Arc<dyn TableSource> {
         provider_as_source(self.provider())
+    }
+
+    /// The same with the columns of `schema` only.
+    pub(crate) fn source_of(&self, schema: &SchemaRef) -> Arc<dyn TableSource> {
+        provider_as_source(self.showing(schema))
     }
 
     fn provider(&self) -> Arc<dyn TableProvider> {
@@ -170,14 +187,35 @@ impl NamedTables {
         };
         let (stored, shown, view) = choose(&record, shown)?;
         let (schema, known) = schemas.get(&record, &stored, view, catalog, collector).await?;
-        self.by_reference.insert(reference, Arc::new(Named { record, stored, shown, view, schema, known }));
+        let whole = Named { record, bound: stored.clone(), stored, parts: Vec::new(), is_part: false, shown, view, schema, known };
+        let parts = self.add_parts(&whole);
+        self.by_reference.insert(reference, Arc::new(Named { parts, ..whole }));
         Ok(())
+    }
+
+    /// Adds the parts of a matrix that has several; what they are called here, which no query can write.
+    fn add_parts(&mut self, whole: &Named) -> Vec<TableReference> {
+        let parts = whole.record.parts(&whole.stored);
+        if parts.len() < 2 {
+            return Vec::new();
+        }
+        let named = parts.into_iter().enumerate().map(|(number, stored)| {
+            let reference = TableReference::full(whole.record.name.domain(), whole.record.name.dataset(), part_table(number, &whole.shown));
+            self.by_reference.insert(reference.clone(), Arc::new(Named { stored, is_part: true, ..whole.clone() }));
+            reference
+        });
+        named.collect()
+    }
+
+    /// Whether a table is a matrix of several parts.
+    pub(crate) fn has_parts(&self) -> bool {
+        self.by_reference.values().any(|named| !named.parts.is_empty())
     }
 
     /// The same tables, and for each dense view of a matrix the view of its sparse rows.
     pub(crate) async fn with_rows(&self, catalog: &Catalog, schemas: &SchemaCache, collector: &Collector) -> Result<Self> {
         let mut all = Self { by_reference: self.by_reference.clone(), records: self.records.clone(), about: self.about.clone() };
-        for named in self.by_reference.values().filter(|n| n.view == View::Dense) {
+        for named in self.by_reference.values().filter(|n| n.view == View::Dense && !n.is_part) {
             let rows = rows_of(named);
             all.add(rows.clone(), named.record.name.clone(), Some(rows.table().to_owned()), catalog, schemas, collector).await?;
         }

@@ -50,7 +50,7 @@ const FAILED: usize = 256;
 /// Distinguishes the sub-plans of one query at one drive.
 fn hash(plan: &SubPlan) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (plan.query, &plan.program, plan.dataset.root_key(), plan.partitions.keys().collect::<Vec<_>>()).hash(&mut hasher);
+    (plan.query, &plan.program, plan.dataset.root_key(), &plan.partitions).hash(&mut hasher);
     hasher.finish()
 }
 

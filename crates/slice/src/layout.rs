@@ -2,9 +2,9 @@
 
 use arrow::datatypes::DataType;
 use serde::{Deserialize, Serialize};
+use skytether_common::Span;
 
-/// Cells per block of a matrix row.
-pub const BLOCK: u32 = 65_536;
+pub use skytether_common::BLOCK;
 
 /// The type of a matrix's stored values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,14 +59,40 @@ pub enum Layout {
         block: u32,
         /// The type of the values.
         value: ValueType,
+        /// The first cell that the partition has values of: not 0 in a part that an append has added.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        first_cell: u32,
+        /// The number of the block that begins there.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        first_block: u32,
     },
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 impl Layout {
     /// The sparse layout of a matrix, with the usual block size.
     #[must_use]
     pub fn sparse(n_cells: u32, n_genes: u32, value: ValueType) -> Self {
-        Layout::Sparse { n_cells, n_genes, block: BLOCK, value }
+        Self::sparse_part(Span::whole(n_cells), n_genes, value)
+    }
+
+    /// The sparse layout of the part of a matrix that has the cells of `span`.
+    #[must_use]
+    pub fn sparse_part(span: Span, n_genes: u32, value: ValueType) -> Self {
+        Layout::Sparse { n_cells: span.end, n_genes, block: BLOCK, value, first_cell: span.cell, first_block: span.block }
+    }
+
+    /// The cells that the partitions of a matrix, or of a part of one, have values of.
+    #[must_use]
+    pub fn span(&self) -> Option<Span> {
+        match *self {
+            Layout::Sparse { n_cells, first_cell, first_block, .. } => Some(Span { block: first_block, cell: first_cell, end: n_cells }),
+            Layout::Table => None,
+        }
     }
 }
 
@@ -76,9 +102,12 @@ mod tests {
 
     #[test]
     fn layouts_survive_json() {
-        for layout in [Layout::Table, Layout::sparse(5, 7, ValueType::Float32)] {
+        let part = Layout::sparse_part(Span { block: 1, cell: 5, end: 9 }, 7, ValueType::Float32);
+        for layout in [Layout::Table, Layout::sparse(5, 7, ValueType::Float32), part.clone()] {
             let text = serde_json::to_string(&layout).unwrap();
             assert_eq!(serde_json::from_str::<Layout>(&text).unwrap(), layout, "{text}");
+            // Programs from before there were parts read all others.
+            assert_eq!(text.contains("first"), layout == part, "{text}");
         }
     }
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use skytether_common::{DatasetName, Detail, Error, Generation, Key, PartitionName, Result};
+use skytether_common::names::part_table;
+use skytether_common::{Blocks, DatasetName, Detail, Error, Generation, Key, PartitionName, Result, Span};
 use skytether_device::kept::KEPT;
 use skytether_index::INDEX;
 use skytether_partitioning::{self as partition, ByKey, Key as PartitionKey, Placement};
@@ -15,9 +16,13 @@ use crate::records::code_map::{INNER_PARITY, PARITY, RedundancyRecord};
 use crate::records::index::IndexRecord;
 use crate::records::partition::{PartitionRecord, PartitionedBy};
 
-/// The newest format that this version reads. It writes it for data sets with tables of an earlier generation: an older
-/// version would look for these in the record's own.
-pub const ROOT_FORMAT: u32 = 4;
+/// The newest format that this version reads. It writes it for data sets with matrices of several parts: an older
+/// version would answer without the cells of the later ones.
+pub const ROOT_FORMAT: u32 = 5;
+
+/// The format for data sets with tables of an earlier generation: an older version would look for these in the record's
+/// own.
+pub const VERSIONS_FORMAT: u32 = 4;
 
 /// The format for data sets with redundancy on two levels.
 pub const LEVELS_FORMAT: u32 = 3;
@@ -49,10 +54,19 @@ impl DatasetKind {
     }
 }
 
+/// The place of a part among the cells of its matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRecord {
+    /// The number of the first cell.
+    pub first_cell: u32,
+    /// The number of the block that begins there.
+    pub first_block: u32,
+}
+
 /// The size of a matrix table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MatrixRecord {
-    /// Number of cells.
+    /// Number of cells; of a part, with those of the parts before.
     pub cells: u32,
     /// Number of genes.
     pub genes: u32,
@@ -74,6 +88,9 @@ pub struct TableRecord {
     /// The shape, for a matrix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matrix: Option<MatrixRecord>,
+    /// Where the cells are, for a table with a part of a matrix ([`skytether_common::names::PART`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartRecord>,
     /// Bytes of all rows in memory, as Arrow arrays; not known of matrices, and of tables that were
     /// written before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,13 +194,14 @@ impl RootRecord {
     }
 
     /// What a sub-plan over a partition of `table` may see at its drive: that partition, and the drive's copies of the
-    /// small tables about cells and genes.
+    /// small tables about cells and genes. A part of a matrix is seen by the matrix's name.
     #[must_use]
     pub fn visible(&self, table: &str, partition: &PartitionRecord) -> BTreeMap<String, PartitionName> {
         let copies = self.tables.iter().filter(|(_, t)| t.placement == Placement::Everywhere);
         let here = copies.filter_map(|(other, t)| Some((other, t.partitions.iter().find(|p| p.drive == partition.drive)?)));
         let mut visible: BTreeMap<_, _> = here.map(|(other, copy)| (other.clone(), self.partition(other, copy.slot))).collect();
-        visible.insert(table.to_owned(), self.partition(table, partition.slot));
+        let own = self.partition(table, partition.slot);
+        visible.insert(own.whole().to_owned(), own);
         visible
     }
 
@@ -215,8 +233,10 @@ impl RootRecord {
 
     /// Sets the lowest format that describes the record.
     pub fn set_format(&mut self) {
-        self.format = if self.tables.values().any(|table| table.generation.is_some()) {
+        self.format = if self.tables.values().any(|table| table.part.is_some()) {
             ROOT_FORMAT
+        } else if self.tables.values().any(|table| table.generation.is_some()) {
+            VERSIONS_FORMAT
         } else if self.is_on_two_levels() {
             LEVELS_FORMAT
         } else if self.tables.values().any(|table| table.redundancy.is_some()) {
@@ -289,6 +309,46 @@ impl RootRecord {
         self.content.unwrap_or(self.generation)
     }
 
+    /// The tables that there are by themselves: all but the parts of matrices.
+    pub fn whole_tables(&self) -> impl Iterator<Item = (&String, &TableRecord)> {
+        self.tables.iter().filter(|(_, table)| table.part.is_none())
+    }
+
+    /// The names of the tables that hold `table`, in the order of their cells: its own, and those of later parts.
+    #[must_use]
+    pub fn parts(&self, table: &str) -> Vec<String> {
+        let later = (1..).map(|number| part_table(number, table)).take_while(|name| self.tables.get(name).is_some_and(|t| t.part.is_some()));
+        std::iter::once(table.to_owned()).chain(later).collect()
+    }
+
+    /// The blocks of cells of a matrix, or of one part of it. `None` for other tables.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such table; `Corrupt` where its parts don't follow on one another.
+    pub fn blocks(&self, table: &str) -> Result<Option<Blocks>> {
+        let mut spans = Vec::new();
+        for name in self.parts(table) {
+            let Some(span) = self.table(&name)?.span() else { return Ok(None) };
+            spans.push(span);
+        }
+        Blocks::new(spans).map(Some).map_err(|e| e.context(format!("the root record of {}: {table}", self.name)))
+    }
+
+    /// The shape of a matrix with all its parts. `None` for other tables.
+    #[must_use]
+    pub fn matrix(&self, table: &str) -> Option<MatrixRecord> {
+        let parts = self.parts(table);
+        let shapes: Option<Vec<MatrixRecord>> = parts.iter().map(|name| self.tables.get(name)?.matrix).collect();
+        let shapes = shapes?;
+        Some(MatrixRecord { cells: shapes.last()?.cells, nonzeros: shapes.iter().map(|shape| shape.nonzeros).sum(), ..*shapes.first()? })
+    }
+
+    /// The stored rows of a table with all its parts.
+    #[must_use]
+    pub fn rows_of(&self, table: &str) -> u64 {
+        self.parts(table).iter().filter_map(|name| self.tables.get(name)).map(|table| table.rows).sum()
+    }
+
     /// Rows of a plain table, genes of an expression data set's main matrix.
     #[must_use]
     pub fn rows(&self) -> u64 {
@@ -301,6 +361,14 @@ impl RootRecord {
 }
 
 impl TableRecord {
+    /// The cells of a matrix, or of the part that this table is. `None` for other tables.
+    #[must_use]
+    pub fn span(&self) -> Option<Span> {
+        let matrix = self.matrix?;
+        let (block, cell) = self.part.map_or((0, 0), |part| (part.first_block, part.first_cell));
+        Some(Span { block, cell, end: matrix.cells })
+    }
+
     /// Bytes stored for the table on all drives together, with its parities.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -358,6 +426,7 @@ mod tests {
             placement: Placement::Spread,
             rows: 5,
             matrix: None,
+            part: None,
             memory_bytes: Some(1),
             partitioned_by,
             partitions: partitions.to_vec(),
@@ -394,18 +463,35 @@ mod tests {
             application: BTreeMap::new(),
         };
         root.set_format();
-        assert_eq!((root.format, root.generation_of("x"), root.generation_of("obs")), (ROOT_FORMAT, old, new));
+        assert_eq!((root.format, root.generation_of("x"), root.generation_of("obs")), (VERSIONS_FORMAT, old, new));
         assert_eq!(root.generations(), BTreeSet::from([old, new]));
         assert_eq!((root.partition("x", 1).generation, root.partition("obs", 1).generation), (old, new));
-        let named = |table: &str, generation| root.names_partition(&PartitionName { generation, table: table.into(), ..root.partition("x", 0) });
+        let named =
+            |root: &RootRecord, table: &str, generation| root.names_partition(&PartitionName { generation, table: table.into(), ..root.partition("x", 0) });
         for table in ["x", "parity/x", "inner-parity/x", "index/by-gene/x"] {
-            assert!(named(table, old) && !named(table, new) && !named(table, other), "{table}");
+            assert!(named(&root, table, old) && !named(&root, table, new) && !named(&root, table, other), "{table}");
         }
-        assert!(named("obs", new) && !named("obs", old) && !named("gone", new));
+        assert!(named(&root, "obs", new) && !named(&root, "obs", old) && !named(&root, "gone", new));
         let keeps = |generation| root.keeps_partition(&PartitionName { generation, table: "obs".into(), ..root.partition("x", 0) });
         assert!(keeps(old) && keeps(new) && !keeps(other));
         let text = String::from_utf8(root.encode().unwrap().to_vec()).unwrap();
         assert_eq!(RootRecord::decode(&root.name, text.as_bytes()).unwrap(), root);
+        // A part of a matrix is a table of its own, and older programs must not read the others without it.
+        let matrix = |cells, part| TableRecord { matrix: Some(MatrixRecord { cells, genes: 3, nonzeros: 9 }), part, ..record() };
+        let part = Some(PartRecord { first_cell: 10, first_block: 1 });
+        root.tables.insert("layer_a".into(), matrix(10, None));
+        root.tables.insert("part/1/layer_a".into(), TableRecord { generation: Some(old), ..matrix(70_000, part) });
+        root.set_format();
+        assert_eq!((root.format, root.parts("layer_a")), (ROOT_FORMAT, vec!["layer_a".to_owned(), "part/1/layer_a".to_owned()]));
+        assert_eq!(root.matrix("layer_a"), Some(MatrixRecord { cells: 70_000, genes: 3, nonzeros: 18 }));
+        assert_eq!((root.rows_of("layer_a"), root.blocks("layer_a").unwrap().unwrap().each().count()), (10, 3));
+        assert_eq!(root.whole_tables().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["layer_a", "obs", "x"]);
+        for table in ["part/1/layer_a", "parity/part/1/layer_a", "inner-parity/part/1/layer_a", "kept/0a/part/1/layer_a"] {
+            assert!(named(&root, table, old) && !named(&root, table, new), "{table}");
+        }
+        let text = String::from_utf8(root.encode().unwrap().to_vec()).unwrap();
+        assert_eq!(RootRecord::decode(&root.name, text.as_bytes()).unwrap(), root);
+        root.tables.retain(|name, _| !name.ends_with("layer_a"));
         // What older programs read has none of the new fields.
         root.tables.remove("x");
         root.superseded.clear();

@@ -16,6 +16,7 @@ fn record() -> RootRecord {
         placement: Placement::Spread,
         rows: 3,
         matrix: None,
+        part: None,
         memory_bytes: None,
         partitioned_by: None,
         partitions: vec![part],

@@ -74,7 +74,7 @@ async fn describe(fleet: &Fleet, asked: &str) -> Result<Described> {
     let name: DatasetName = if dataset.is_empty() { asked.parse()? } else { DatasetName::new(domain, dataset)? };
     let record = fleet.describe(&name).await?;
     if record.kind == DatasetKind::Expression && table.is_none() {
-        let tables = record.tables.iter().filter(|(t, _)| *t != "shell").map(|(t, _)| format!("{name}.{t}")).collect();
+        let tables = record.whole_tables().filter(|(t, _)| *t != "shell").map(|(t, _)| format!("{name}.{t}")).collect();
         return Ok(Described {
             name: name.to_string(),
             kind: "expression data set",
@@ -90,7 +90,7 @@ async fn describe(fleet: &Fleet, asked: &str) -> Result<Described> {
     Ok(Described {
         name: asked,
         kind: if stored.is_some_and(|(_, t)| t.matrix.is_some()) { "matrix" } else { "table" },
-        rows: stored.map_or(0, |(_, t)| t.rows),
+        rows: stored.map_or(0, |(name, _)| record.rows_of(name)),
         bytes: record.bytes(),
         partitioned_by: stored.and_then(|(_, t)| Some(t.partitioned_by.as_ref()?.columns())).unwrap_or_default(),
         columns: schema.fields().iter().map(|f| Column { name: f.name().clone(), r#type: f.data_type().to_string(), nullable: f.is_nullable() }).collect(),

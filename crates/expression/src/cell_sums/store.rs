@@ -4,7 +4,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | LEB128 each | block, cells of it, sums |
+//! | LEB128 each | block, its first cell, cells of it, sums |
 //! | per sum 1 | width of its numbers: 0 (all zero), 2, 4 or 8 |
 //! | then width x cells | UInt16, UInt32 or Float64, little endian, the narrowest that holds all exactly |
 //! | LEB128 | how many `top` there are, and each |
@@ -32,6 +32,7 @@ const MAX_SUMS: u64 = 1024;
 #[derive(Debug)]
 pub(super) struct BlockSums {
     block: u32,
+    first: u64,
     cells: usize,
     /// Per sum, a number per cell; nothing while all are 0.
     pub(super) sums: Vec<Vec<f64>>,
@@ -51,8 +52,8 @@ impl CellStore {
         self.blocks.resize_with(rows.max(self.blocks.len()), || None);
     }
 
-    /// The sums of row `at`, which are those of this block.
-    pub(super) fn open(&mut self, at: usize, block: u32, cells: usize, sums: usize, top: &Arc<[u32]>) -> Result<&mut BlockSums> {
+    /// The sums of row `at`, which are those of this block with its first cell.
+    pub(super) fn open(&mut self, at: usize, (block, first): (u32, u64), cells: usize, sums: usize, top: &Arc<[u32]>) -> Result<&mut BlockSums> {
         let place = self.blocks.get_mut(at).ok_or_else(|| Error::internal("a block has no place in its accumulator"))?;
         if place.is_none() {
             self.numbers += sums * cells;
@@ -64,13 +65,13 @@ impl CellStore {
         }
         let open = place.get_or_insert_with(|| {
             let tops = (!top.is_empty()).then(|| Tops::new(Arc::clone(top), cells));
-            BlockSums { block, cells, sums: vec![Vec::new(); sums], tops }
+            BlockSums { block, first, cells, sums: vec![Vec::new(); sums], tops }
         });
         if open.block != block {
             return Err(Error::invalid("cell_sums needs the rows of one block: group by block"));
         }
         let same_top = open.tops.as_ref().map_or(top.is_empty(), |tops| tops.wanted == *top);
-        if open.cells != cells || open.sums.len() != sums || !same_top {
+        if (open.first, open.cells) != (first, cells) || open.sums.len() != sums || !same_top {
             return Err(Error::corrupt("sums of different queries met in one accumulator of cell_sums"));
         }
         Ok(open)
@@ -94,7 +95,7 @@ impl CellStore {
         self.reserve(rows);
         for (i, &group) in groups.iter().enumerate().filter(|(i, _)| !states.is_null(*i) && !states.value(*i).is_empty()) {
             let mut from = Reader(states.value(i));
-            let (block, cells, sums) = (from.number()?, from.number()?, from.number()?);
+            let (block, first, cells, sums) = (from.number()?, from.number()?, from.number()?, from.number()?);
             let block = u32::try_from(block).map_err(|_| bad("is of a block beyond all cells"))?;
             if cells == 0 || cells > u64::from(BLOCK) || sums > MAX_SUMS {
                 return Err(bad("is of too many cells or sums"));
@@ -110,7 +111,7 @@ impl CellStore {
             if !top.is_empty() && from.0.len() < cells {
                 return Err(bad("is too short"));
             }
-            let open = self.open(group, block, cells, sums as usize, &top.into())?;
+            let open = self.open(group, (block, first), cells, sums as usize, &top.into())?;
             open.sums.iter_mut().zip(&columns).for_each(|(to, column)| column.add_to(to, cells));
             if let Some(tops) = &mut open.tops {
                 tops.merge(&mut from)?;
@@ -135,7 +136,7 @@ impl CellStore {
             if let Some(mut block) = block {
                 for sum in &block.sums {
                     if let Some(at) = sum.iter().position(|s| !s.is_finite()) {
-                        let cell = block.block as usize * BLOCK as usize + at;
+                        let cell = block.first.saturating_add(at as u64);
                         return Err(Error::invalid(format!("the values of cell {cell} (counted from 0) add up to more than a double holds: scale the matrix")));
                     }
                     numbers.extend_from_slice(sum);
@@ -225,7 +226,7 @@ impl Store for CellStore {
         for block in self.take(emit, rows) {
             one.clear();
             if let Some(mut block) = block {
-                [u64::from(block.block), block.cells as u64, block.sums.len() as u64].into_iter().for_each(|n| put(&mut one, n));
+                [u64::from(block.block), block.first, block.cells as u64, block.sums.len() as u64].into_iter().for_each(|n| put(&mut one, n));
                 block.sums.iter().for_each(|sum| Column::write(sum, &mut one));
                 match &mut block.tops {
                     Some(tops) => tops.write(&mut one),

@@ -160,12 +160,12 @@ fn damaged_states_are_refused() {
     let (mut input, mut store) = (input(&spec, 3), CellStore::default());
     input.update(&mut store, &columns(&[(0, 0, &[(0, 1), (2, 500)])]), &[0], None, 1).unwrap();
     let good = states(&mut store, 1).value(0).to_vec();
-    for damaged in [&good[..good.len() - 1], &[&good[..], &[0]].concat(), &[0, 0, 1], &[0, 3, 1, 3], &[0xff; 12]] {
+    for damaged in [&good[..good.len() - 1], &[&good[..], &[0]].concat(), &[0, 0, 0, 1], &[0, 0, 3, 1, 3], &[0xff; 12]] {
         let error = CellStore::default().merge_states(&BinaryArray::from(vec![damaged]), &[0], 1).unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{damaged:?}");
     }
     // States of another number of cells.
     let mut merged = CellStore::default();
     merged.merge_states(&BinaryArray::from(vec![&good[..]]), &[0], 1).unwrap();
-    assert_eq!(merged.merge_states(&BinaryArray::from(vec![&[0u8, 2, 1, 0, 1, 2, 0, 0][..]]), &[0], 1).unwrap_err().kind(), Kind::Corrupt);
+    assert_eq!(merged.merge_states(&BinaryArray::from(vec![&[0u8, 0, 2, 1, 0, 1, 2, 0, 0][..]]), &[0], 1).unwrap_err().kind(), Kind::Corrupt);
 }

@@ -4,9 +4,9 @@ use skytether_common::Kind;
 
 use super::*;
 
-/// What is asked of `cells` per group, in `blocks` blocks.
+/// What is asked of `cells` per group, in `blocks` blocks of one cell.
 fn asked(cells: &[u64], among: Among, blocks: u32) -> Arc<Asked> {
-    Arc::new(Asked { cells: cells.to_vec(), among, blocks })
+    Arc::new(Asked { cells: cells.to_vec(), among, all: blocks })
 }
 
 fn keys(values: &[(f64, u16)]) -> Vec<u64> {
@@ -50,13 +50,13 @@ fn blocks_in_any_order_and_states_give_the_sums_of_one() {
             for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
                 // In one accumulator.
                 let mut whole = room(1);
-                order.iter().for_each(|&part| whole.add(0, &of, &mut keys(parts[part])).unwrap());
+                order.iter().for_each(|&part| whole.add(0, &of, 1, &mut keys(parts[part])).unwrap());
                 assert!(matches!(whole.genes[0], Gene::Done(_)));
                 assert_eq!(results(&mut whole, 1), [wanted.clone()]);
                 // In two, whose states meet in a third.
                 let (mut one, mut two, mut both) = (room(1), room(1), room(0));
-                one.add(0, &of, &mut keys(parts[order[0]])).unwrap();
-                order[1..].iter().for_each(|&part| two.add(0, &of, &mut keys(parts[part])).unwrap());
+                one.add(0, &of, 1, &mut keys(parts[order[0]])).unwrap();
+                order[1..].iter().for_each(|&part| two.add(0, &of, 1, &mut keys(parts[part])).unwrap());
                 for state in [one.state(EmitTo::All, 1).unwrap(), two.state(EmitTo::All, 1).unwrap()] {
                     both.merge_states(&state, &[0], 1).unwrap();
                 }
@@ -70,9 +70,9 @@ fn blocks_in_any_order_and_states_give_the_sums_of_one() {
 fn part_of_a_gene_is_refused_as_a_result() {
     let of = asked(&[2, 2], Among::All, 2);
     let mut store = room(1);
-    store.add(0, &of, &mut keys(&[(1.0, 0)])).unwrap();
+    store.add(0, &of, 1, &mut keys(&[(1.0, 0)])).unwrap();
     let error = store.finished(1).unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.to_string().contains("1 of the 2 blocks"), "{error}");
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("1 of the 2 cells"), "{error}");
 }
 
 #[test]
@@ -80,12 +80,12 @@ fn rows_that_come_twice_are_refused() {
     for blocks in [1, 2] {
         let of = asked(&[2, 2], Among::All, blocks);
         let mut store = room(1);
-        (0..blocks).for_each(|_| store.add(0, &of, &mut keys(&[(1.0, 0)])).unwrap());
-        assert!(store.add(0, &of, &mut keys(&[])).unwrap_err().to_string().contains("group by gene_id"));
+        (0..blocks).for_each(|_| store.add(0, &of, 1, &mut keys(&[(1.0, 0)])).unwrap());
+        assert!(store.add(0, &of, 1, &mut keys(&[])).unwrap_err().to_string().contains("group by gene_id"));
     }
     // More values than cells.
     let mut store = room(1);
-    assert!(store.add(0, &asked(&[1], Among::All, 2), &mut keys(&[(1.0, 0), (2.0, 0)])).is_err());
+    assert!(store.add(0, &asked(&[1], Among::All, 2), 1, &mut keys(&[(1.0, 0), (2.0, 0)])).is_err());
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn memory_of_kept_keys_is_counted_and_given_back() {
     let mut store = room(1);
     let before = Store::size(&store);
     let many: Vec<(f64, u16)> = (0..10_000).map(|i| (f64::from(i) + 1.0, 0)).collect();
-    store.add(0, &of, &mut keys(&many)).unwrap();
+    store.add(0, &of, 1, &mut keys(&many)).unwrap();
     assert!(Store::size(&store) >= before + 60_000);
-    store.add(0, &of, &mut keys(&[])).unwrap();
+    store.add(0, &of, 1, &mut keys(&[])).unwrap();
     assert!(store.bytes < 1000, "{}", store.bytes);
     store.state(EmitTo::All, 1).unwrap();
     assert_eq!(store.bytes, 0);
@@ -106,7 +106,7 @@ fn memory_of_kept_keys_is_counted_and_given_back() {
 fn first_genes_leave_and_the_others_move_up() {
     let of = asked(&[3], Among::All, 1);
     let mut store = room(3);
-    (0..3).for_each(|gene| store.add(gene, &of, &mut keys(&[(1.0 + gene as f64, 0)])).unwrap());
+    (0..3).for_each(|gene| store.add(gene, &of, 1, &mut keys(&[(1.0 + gene as f64, 0)])).unwrap());
     let state = store.state(EmitTo::First(2), 3).unwrap();
     assert_eq!((state[0].len(), store.genes.len()), (2, 1));
     assert_eq!(results(&mut store, 1), [at_once(&[(3.0, 0)], &[3], Among::All)]);
@@ -116,7 +116,7 @@ fn first_genes_leave_and_the_others_move_up() {
 fn hostile_states_are_refused_by_their_kind() {
     let of = asked(&[2, 2], Among::With(1), 3);
     let mut store = room(1);
-    store.add(0, &of, &mut keys(&[(1.0, 0), (2.0, 1)])).unwrap();
+    store.add(0, &of, 1, &mut keys(&[(1.0, 0), (2.0, 1)])).unwrap();
     let state = store.state(EmitTo::All, 1).unwrap();
     let good = state[0].as_binary::<i32>().value(0).to_vec();
     let merge = |bytes: &[u8]| RankStore::default().merge_states(&[Arc::new(BinaryArray::from(vec![bytes])) as ArrayRef], &[0], 1);

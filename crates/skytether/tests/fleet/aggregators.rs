@@ -16,7 +16,7 @@ use skytether_scheduler::query::Policy;
 use skytether_slice::SliceOptions;
 use skytether_store::disk::DriveIdentity;
 
-use crate::expression::write_by;
+use crate::expression::{CELLS, matrix, tables, write_by, write_cells};
 use crate::served::Server;
 use crate::tables::{QUERIES, assert_as_reference};
 use crate::util::{batches, lines, name};
@@ -203,6 +203,20 @@ async fn drives_of_an_aggregator_belong_to_it_alone() {
     }
 }
 
+/// Cells after an append.
+const MORE: u32 = CELLS + 40;
+
+/// Appends the cells up to [`MORE`], as a part of the matrix.
+async fn append(host: &Host) {
+    let from = host.catalog().read(&name("lab.tiny")).await.unwrap().0.generation;
+    let mut writer = host.version(&name("lab.tiny"), from).await.unwrap();
+    writer.append_cells("x", &matrix(CELLS..MORE)).await.unwrap();
+    for (title, batch) in tables(MORE) {
+        writer.write_table(title, Placement::Everywhere, batch.schema(), [Ok(batch)].into_iter()).await.unwrap();
+    }
+    writer.commit().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expression_queries_work_over_a_tree() {
     let dir = tempfile::tempdir().unwrap();
@@ -213,15 +227,22 @@ async fn expression_queries_work_over_a_tree() {
         "SELECT cell, sum(value) FROM lab.tiny.x WHERE gene = 'G7' GROUP BY cell ORDER BY cell",
         "SELECT gene, sum(value) FROM lab.tiny.x GROUP BY gene ORDER BY gene",
         "SELECT cell_type, count(*) FROM lab.tiny.obs GROUP BY cell_type ORDER BY cell_type",
-        "SELECT count(*), sum(nnz) FROM lab.tiny.x_rows",
+        "SELECT count(DISTINCT gene), sum(nnz) FROM lab.tiny.x_rows",
+        "SELECT gene, r['sum'], r['ties'] FROM (SELECT gene, unnest(rank_sums(idx, val, block, \
+         '{\"of\": {\"dataset\": \"lab.tiny\", \"matrix\": \"x\", \"groups\": {\"obs\": \"cell_type\"}, \"transform\": null}}')) AS r \
+         FROM lab.tiny.x_rows GROUP BY gene)",
     ];
     let plain = Host::join(vec![drive(dir.path(), "plain", None)], options(AdaptiveMode::Never), Founding::EmptyDrives).await.unwrap().0;
-    write_by(plain.writer(&name("lab.tiny"), DatasetKind::Expression, false).await.unwrap()).await;
     let mut expected = Vec::new();
-    for sql in queries {
-        let (mut rows, _) = ask(&plain, sql).await.unwrap();
-        rows.sort();
-        expected.push(rows);
+    for cells in [CELLS, MORE] {
+        write_cells(plain.writer(&name("lab.tiny"), DatasetKind::Expression, true).await.unwrap(), cells).await;
+        let mut of_cells = Vec::new();
+        for sql in queries {
+            let (mut rows, _) = ask(&plain, sql).await.unwrap();
+            rows.sort();
+            of_cells.push(rows);
+        }
+        expected.push(of_cells);
     }
     // One slice per aggregator, and several.
     for max_rows in [SliceOptions::default().max_rows, 4] {
@@ -237,10 +258,15 @@ async fn expression_queries_work_over_a_tree() {
             let left = aggregator("left", ["a", "b", "c"].map(|name| drive(dir.path(), name, None)).to_vec(), moving).await.unwrap();
             let host = Host::join(vec![left, drive(dir.path(), "d", None)], options, Founding::EmptyDrives).await.unwrap().0;
             write_by(host.writer(&name("lab.tiny"), DatasetKind::Expression, false).await.unwrap()).await;
-            for (sql, expected) in queries.iter().zip(&expected) {
-                let (mut given, _) = ask(&host, sql).await.unwrap_or_else(|e| panic!("{moving:?}: {sql}: {e}"));
-                given.sort();
-                assert_eq!(given, *expected, "{moving:?}: {sql}");
+            for (cells, expected) in [CELLS, MORE].into_iter().zip(&expected) {
+                if cells == MORE {
+                    append(&host).await;
+                }
+                for (sql, expected) in queries.iter().zip(expected) {
+                    let (mut given, _) = ask(&host, sql).await.unwrap_or_else(|e| panic!("{cells} cells, {moving:?}: {sql}: {e}"));
+                    given.sort();
+                    assert_eq!(given, *expected, "{cells} cells, {moving:?}: {sql}");
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! An expression data set written by hand: the dense view, its sparse rows and grouped moments
 //! agree with plain arithmetic.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, StringArray};
@@ -8,7 +9,7 @@ use arrow::record_batch::RecordBatch;
 use skytether::{DatasetKind, Fleet, Placement, Pushdown};
 use skytether_common::Kind;
 use skytether_host::DatasetWriter;
-use skytether_matrix::{TransposeOptions, Transposer};
+use skytether_matrix::{TransposeOptions, Transposed, Transposer};
 
 use crate::util::{CUTS, name, open, query, value};
 
@@ -31,36 +32,49 @@ pub(crate) async fn write(fleet: &Fleet, dataset: &str) {
     write_by(fleet.writer(&name(dataset), DatasetKind::Expression, false).await.unwrap()).await;
 }
 
-pub(crate) async fn write_by(mut writer: DatasetWriter) {
-    let (mut genes, mut cells, mut counts) = (vec![], vec![], vec![]);
-    for cell in 0..CELLS {
-        for gene in 0..GENES {
-            if count(gene, cell) > 0 {
-                genes.push(gene);
-                cells.push(cell);
-                counts.push(count(gene, cell));
-            }
-        }
-    }
-    let mut transposer = Transposer::new(CELLS, GENES, TransposeOptions::default()).unwrap();
-    transposer.push_triplets(&genes, &cells, &counts).unwrap();
-    let matrix = transposer.finish().unwrap();
-    let totals = matrix.totals().to_vec();
+pub(crate) async fn write_by(writer: DatasetWriter) {
+    write_cells(writer, CELLS).await;
+}
 
-    let table = |columns: Vec<(&str, ArrayRef)>| RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, false))).unwrap();
-    let obs = table(vec![
-        ("cell", Arc::new(StringArray::from_iter_values((0..CELLS).map(|c| format!("cell-{c}")))) as ArrayRef),
-        ("cell_type", Arc::new(StringArray::from_iter_values((0..CELLS).map(|c| TYPES[group(c)])))),
-    ]);
-    let var = table(vec![("gene", Arc::new(StringArray::from_iter_values((0..GENES).map(|g| format!("G{g}")))) as ArrayRef)]);
-    let sums = table(vec![("total_x", Arc::new(Float32Array::from(totals)) as ArrayRef)]);
-
+/// The first `cells` cells.
+pub(crate) async fn write_cells(mut writer: DatasetWriter, cells: u32) {
+    let matrix = matrix(0..cells);
     writer.write_matrix("x", &matrix).await.unwrap();
-    for (title, batch) in [("obs", obs), ("var", var), ("cells", sums)] {
+    for (title, batch) in tables(cells) {
         writer.write_table(title, Placement::Everywhere, batch.schema(), [Ok(batch)].into_iter()).await.unwrap();
     }
     writer.application("made by", "a test");
     writer.commit().await.unwrap();
+}
+
+/// Some cells, counted from the first of them.
+pub(crate) fn matrix(some: Range<u32>) -> Transposed {
+    let (mut genes, mut cells, mut counts) = (vec![], vec![], vec![]);
+    for cell in some.clone() {
+        for gene in 0..GENES {
+            if count(gene, cell) > 0 {
+                genes.push(gene);
+                cells.push(cell - some.start);
+                counts.push(count(gene, cell));
+            }
+        }
+    }
+    let mut transposer = Transposer::new(some.len() as u32, GENES, TransposeOptions::default()).unwrap();
+    transposer.push_triplets(&genes, &cells, &counts).unwrap();
+    transposer.finish().unwrap()
+}
+
+/// What there is about the first `cells` cells, and the genes.
+pub(crate) fn tables(cells: u32) -> [(&'static str, RecordBatch); 3] {
+    let totals = matrix(0..cells).totals().to_vec();
+    let table = |columns: Vec<(&str, ArrayRef)>| RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, false))).unwrap();
+    let obs = table(vec![
+        ("cell", Arc::new(StringArray::from_iter_values((0..cells).map(|c| format!("cell-{c}")))) as ArrayRef),
+        ("cell_type", Arc::new(StringArray::from_iter_values((0..cells).map(|c| TYPES[group(c)])))),
+    ]);
+    let var = table(vec![("gene", Arc::new(StringArray::from_iter_values((0..GENES).map(|g| format!("G{g}")))) as ArrayRef)]);
+    let sums = table(vec![("total_x", Arc::new(Float32Array::from(totals)) as ArrayRef)]);
+    [("obs", obs), ("var", var), ("cells", sums)]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

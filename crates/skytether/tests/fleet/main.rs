@@ -4,6 +4,7 @@
 mod adaptive;
 mod adaptive_faults;
 mod aggregators;
+mod appended;
 mod commits;
 mod corrupt_reply;
 mod crash_mid_query;

@@ -24,11 +24,11 @@ const OF_X: &str = "SELECT gene, count(*), sum(value) FROM blood.tiny.x GROUP BY
 const BY_TYPE: &str =
     "SELECT o.cluster, count(*), sum(x.value) FROM blood.tiny.x x JOIN blood.tiny.obs o ON o.cell = x.cell GROUP BY o.cluster ORDER BY o.cluster";
 
-async fn record(fleet: &Fleet, dataset: &str) -> RootRecord {
+pub(crate) async fn record(fleet: &Fleet, dataset: &str) -> RootRecord {
     fleet.describe(&name(dataset)).await.unwrap_or_else(|e| panic!("{dataset}: {}", e.report()))
 }
 
-async fn begun(fleet: &Fleet, dataset: &str) -> Result<DatasetWriter> {
+pub(crate) async fn begun(fleet: &Fleet, dataset: &str) -> Result<DatasetWriter> {
     let from = fleet.describe(&name(dataset)).await?.generation;
     fleet.version(&name(dataset), from).await
 }
@@ -266,12 +266,12 @@ async fn damage_in_any_generation_is_found_and_repaired() {
     no_leaks_of(dir.path(), "repaired");
 }
 
-fn fleet_drives(dir: &Path) -> Vec<uuid::Uuid> {
+pub(crate) fn fleet_drives(dir: &Path) -> Vec<uuid::Uuid> {
     let list: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.join("fleet.json")).unwrap()).unwrap();
     list["drives"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().parse().unwrap()).collect()
 }
 
-fn no_leaks_of(dir: &Path, what: &str) {
+pub(crate) fn no_leaks_of(dir: &Path, what: &str) {
     no_leaks(dir, 2, what);
 }
 

@@ -4,7 +4,7 @@ use arrow::array::{Array, AsArray};
 use arrow::compute;
 use arrow::datatypes::UInt32Type;
 use arrow::record_batch::RecordBatch;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Result, Span};
 
 use super::schema::column;
 use crate::layout::{BLOCK, Layout, ValueType};
@@ -16,13 +16,19 @@ pub(super) struct Limits {
     pub(super) genes: u32,
     pub(super) block: u32,
     pub(super) value: ValueType,
+    /// The cells of the part, and their blocks.
+    pub(super) span: Span,
 }
 
 impl Limits {
     pub(super) fn of(layout: &Layout) -> Result<Self> {
         match *layout {
-            Layout::Sparse { n_cells, n_genes, block, value } if block == BLOCK && n_cells <= i32::MAX as u32 => {
-                Ok(Self { cells: n_cells, genes: n_genes, block, value })
+            Layout::Sparse { n_cells, n_genes, block, value, first_cell, first_block } if block == BLOCK && n_cells <= i32::MAX as u32 => {
+                // A block has at least one cell.
+                if first_cell > n_cells || first_block > first_cell {
+                    return Err(Error::corrupt(format!("a part of a matrix of {n_cells} cells begins at cell {first_cell} with block {first_block}")));
+                }
+                Ok(Self { cells: n_cells, genes: n_genes, block, value, span: Span { block: first_block, cell: first_cell, end: n_cells } })
             }
             Layout::Sparse { n_cells, block, .. } => Err(Error::unsupported(format!(
                 "a matrix of {n_cells} cells in blocks of {block}: at most {} cells in blocks of {BLOCK} are supported",
@@ -35,7 +41,7 @@ impl Limits {
 
 /// Checks that gene and block numbers up to `max` are in range.
 pub(super) fn check_flat(c: usize, max: u32, limits: Limits) -> Result<()> {
-    let blocks = limits.cells.div_ceil(limits.block);
+    let blocks = limits.span.next_block();
     match c {
         column::GENE if max >= limits.genes => Err(Error::corrupt(format!("gene {max} of a matrix of {} genes", limits.genes))),
         column::BLOCK if max >= blocks => Err(Error::corrupt(format!("block {max} of a matrix of {blocks} blocks"))),
@@ -66,7 +72,8 @@ pub(super) fn check_idx(idx: &[u32], offsets: &[i32], block: &[u32], known: Know
         if start == end {
             continue;
         }
-        if idx[start] / limits.block != b || idx[end - 1] / limits.block != b {
+        let cells = limits.span.of(b);
+        if !cells.contains(&idx[start]) || !cells.contains(&idx[end - 1]) {
             return Err(Error::corrupt(format!("cells {} to {} are not of block {b}", idx[start], idx[end - 1])));
         }
         let before = if start > 0 { Some(idx[start - 1]) } else { known.previous };

@@ -14,7 +14,7 @@ use parquet::data_type::{DataType as ParquetType, DoubleType, FloatType, Int32Ty
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, TypePtr};
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Result, Span};
 
 use self::size::Size;
 use super::schema::{Values, column, sparse_schema};
@@ -33,7 +33,7 @@ const MAX_VALUES: usize = 1 << 21;
 /// where a gene has no value in a block.
 #[derive(Debug)]
 pub struct SparseSlicer {
-    n_cells: u32,
+    span: Span,
     n_genes: u32,
     value: ValueType,
     options: SliceOptions,
@@ -140,13 +140,19 @@ impl SparseSlicer {
     /// A slicer for a matrix of `n_cells` by `n_genes` whose values are all of type `value`.
     #[must_use]
     pub fn new(n_cells: u32, n_genes: u32, value: ValueType, options: SliceOptions) -> Self {
+        Self::of_part(Span::whole(n_cells), n_genes, value, options)
+    }
+
+    /// As [`Self::new`], for the part of a matrix that has the cells of `span`.
+    #[must_use]
+    pub fn of_part(span: Span, n_genes: u32, value: ValueType, options: SliceOptions) -> Self {
         let val = match value {
             ValueType::UInt16 | ValueType::UInt32 => Stored::Integers(Vec::new()),
             ValueType::Float32 => Stored::Floats(Vec::new()),
             ValueType::Float64 => Stored::Doubles(Vec::new()),
         };
         let rows = Rows { val, ..Rows::default() };
-        Self { n_cells, n_genes, value, options, last: None, rows, size: Size::new(value), form: None }
+        Self { span, n_genes, value, options, last: None, rows, size: Size::new(value), form: None }
     }
 
     /// Adds the row of `gene_id` in `block`: cell numbers (absolute, strictly ascending, within the block) and their
@@ -185,15 +191,15 @@ impl SparseSlicer {
 
     fn check(&self, gene: u32, block: u32, idx: &[u32], values: Values<'_>) -> Result<()> {
         let refuse = |why: String| Err(Error::invalid(format!("row of gene {gene}, block {block}: {why}")));
-        if self.n_cells > i32::MAX as u32 {
-            return Err(Error::unsupported(format!("a matrix of {} cells: at most {} are supported", self.n_cells, i32::MAX)));
+        if self.span.end > i32::MAX as u32 {
+            return Err(Error::unsupported(format!("a matrix of {} cells: at most {} are supported", self.span.end, i32::MAX)));
         }
         if gene >= self.n_genes {
             return refuse(format!("the matrix has {} genes", self.n_genes));
         }
-        let begin = u64::from(block) * u64::from(BLOCK);
-        if begin >= u64::from(self.n_cells) {
-            return refuse(format!("the matrix has {} cells in blocks of {BLOCK}", self.n_cells));
+        let cells = self.span.of(block);
+        if cells.is_empty() {
+            return refuse(format!("the matrix has {} cells in blocks of {BLOCK}", self.span.end));
         }
         if self.last.is_some_and(|last| last >= (block, gene)) {
             return refuse("rows must come in ascending order of block and gene, each once".into());
@@ -208,11 +214,10 @@ impl SparseSlicer {
         if !idx.windows(2).fold(true, |ok, w| ok & (w[0] < w[1])) {
             return refuse("cell numbers must be strictly ascending".into());
         }
-        let end = (begin + u64::from(BLOCK)).min(u64::from(self.n_cells));
         if let (Some(&first), Some(&last)) = (idx.first(), idx.last())
-            && (u64::from(first) < begin || u64::from(last) >= end)
+            && (first < cells.start || last >= cells.end)
         {
-            return refuse(format!("cell numbers {first} to {last} are not all in {begin}..{end}"));
+            return refuse(format!("cell numbers {first} to {last} are not all in {}..{}", cells.start, cells.end));
         }
         Ok(())
     }

@@ -59,6 +59,26 @@ fn a_cell_in_the_wrong_block_is_refused() {
     assert!(error.to_string().contains("block 1"), "{error}");
 }
 
+/// A part has its own cells in blocks of its own; a slice of it is none of another part.
+#[test]
+fn rows_of_a_part_are_about_its_own_cells() {
+    let span = Span { block: 2, cell: 70_000, end: 140_000 };
+    let mut slicer = SparseSlicer::of_part(span, 1, ValueType::UInt16, SliceOptions::default());
+    for (block, cell) in [(0, 5), (1, 69_999), (2, 69_999), (2, 135_536), (3, 140_000), (4, 139_999)] {
+        assert_eq!(slicer.push(0, block, &[cell], Values::U16(&[1])).unwrap_err().kind(), Kind::Invalid, "{block} {cell}");
+    }
+    slicer.push(0, 2, &[70_000, 135_535], Values::U16(&[1, 2])).unwrap();
+    slicer.push(0, 3, &[135_536, 139_999], Values::U16(&[3, 4])).unwrap();
+    let bytes = slicer.finish().unwrap().unwrap().bytes;
+    let all: Vec<usize> = (0..7).collect();
+    let read = |span| decode_sparse(&bytes, &Layout::sparse_part(span, 1, ValueType::UInt16), &all);
+    assert_eq!(read(span).unwrap().num_rows(), 2);
+    let whole = Span::whole(140_000);
+    for other in [whole, Span { cell: 70_001, ..span }, Span { block: 1, ..span }, Span { end: 139_999, ..span }, Span { block: 70_001, ..span }] {
+        assert_eq!(read(other).unwrap_err().kind(), Kind::Corrupt, "{other:?}");
+    }
+}
+
 #[test]
 fn bad_rows_are_refused_by_the_slicer() {
     let mut slicer = SparseSlicer::new(70_000, 3, ValueType::UInt16, SliceOptions::default());
