@@ -16,8 +16,9 @@ from pathlib import Path
 
 from one import report, timed
 
-#: What is compared, and the packages that were tried.
-STORES = {"slaf": ("SLAF", "slafdb>=0.5,<0.6"), "tiledbsoma": ("TileDB-SOMA", "tiledbsoma>=2.3,<3")}
+#: What is compared, and the packages that were tried. SLAF takes any boto3 and any aiobotocore. Few versions of these
+#: fit together, and pip tries hundreds, unless it is told which one to choose first.
+STORES = {"slaf": ("SLAF", ["aiobotocore>=3", "slafdb>=0.5,<0.6"]), "tiledbsoma": ("TileDB-SOMA", ["tiledbsoma>=2.3,<3"])}
 #: How many times ours is to be faster.
 FASTER = 2
 ROUNDS = 3
@@ -37,11 +38,12 @@ def installed(store: str) -> Path | None:
     if stamp.exists():
         return python
     shutil.rmtree(home, ignore_errors=True)
-    print(f"installing {STORES[store][1]} (once) ...", file=sys.stderr)
-    for command in ([sys.executable, "-m", "venv", str(home)], [str(python), "-m", "pip", "install", "-q", STORES[store][1]]):
+    label, packages = STORES[store]
+    print(f"installing {packages[-1]} (once) ...", file=sys.stderr)
+    for command in ([sys.executable, "-m", "venv", str(home)], [str(python), "-m", "pip", "install", "-q", *packages]):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            print(f"  {STORES[store][0]} can't be installed, and is left out: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+            print(f"  {label} can't be installed, and is left out: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
             return None
     stamp.touch()
     return python

@@ -73,7 +73,7 @@ def queries(cells: int, fleet: Path, line: Line) -> None:
     if contrast := tried(line, what, "<= 50 ms", "one.py", "cached", *at, 7):
         line(what, f"{med(contrast) * 1000:.0f} ms", f"read {contrast['bytes_read'] / 1e6:.1f} MB on the drives", "<= 50 ms", med(contrast) <= 0.05)
         memory(line, contrast)
-    # Of a lazy AnnData, of which the gene alone is read; and as an AnnData, with all that is known of the cells.
+    # Through a lazy AnnData, where the gene alone is read; and as an AnnData, with all that is known of the cells.
     what = "one gene of all cells, as values: lazy.obs_vector(gene)"
     if gene := tried(line, what, "<= 30 ms", "one.py", "gene", *at, 15):
         line(what, f"{med(gene) * 1000:.1f} ms", f"first {gene['seconds'][0] * 1000:.0f} ms", "<= 30 ms", med(gene) <= 0.03)
