@@ -152,8 +152,9 @@ def coo_parquet(source: Path) -> Path:
     print(f"making {path.name} (once) ...", file=sys.stderr)
     adata = anndata.read_h5ad(source)
     total = np.asarray(adata.X.sum(axis=1)).ravel()
+    group = adata.obs["cell_type"].cat.codes.to_numpy().astype(np.uint8)
     pq.write_table(
-        pa.table({"cell": np.arange(adata.n_obs, dtype=np.uint32), "grp": adata.obs["cell_type"].cat.codes.to_numpy().astype(np.uint8), "total": total.astype(np.float32)}),
+        pa.table({"cell": np.arange(adata.n_obs, dtype=np.uint32), "grp": group, "total": total.astype(np.float32)}),
         source.with_suffix(".cells.parquet"),
         compression="zstd",
     )
