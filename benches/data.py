@@ -8,6 +8,7 @@ to 3. The seed is fixed, so that every run measures the same matrix.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -16,9 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-OUT = Path(__file__).resolve().parent.parent / "bench-out"
+#: Where benchmarks keep their data and results: bench-out/, or the directory that SKYTETHER_BENCH_OUT names.
+OUT = Path(os.environ.get("SKYTETHER_BENCH_OUT") or Path(__file__).resolve().parent.parent / "bench-out")
 GROUPS = 12
 SEED = 20261121
+#: The share of the values that are not zero.
+DENSITY = 0.071
 
 
 @contextlib.contextmanager
@@ -53,7 +57,7 @@ def _rates(n_genes: int, density: float, rng: np.random.Generator) -> tuple[np.n
     return (mean * scale).astype(np.float32), fold
 
 
-def matrix(n_cells: int, n_genes: int, density: float = 0.071):
+def matrix(n_cells: int, n_genes: int, density: float = DENSITY):
     """A CSR matrix (cells x genes, float32 whole numbers), its group per cell, as a generator
     of (csr chunk, groups)."""
     from scipy import sparse
@@ -84,23 +88,54 @@ def matrix(n_cells: int, n_genes: int, density: float = 0.071):
 
 
 def h5ad(n_cells: int, n_genes: int) -> Path:
-    """Path of the gzip h5ad of that size, as `anndata.write_h5ad(compression="gzip")` writes it; made where absent."""
+    """Path of the gzip h5ad of that size, as `anndata.write_h5ad(compression="gzip")` writes it; made where absent.
+
+    Values are written while they are made, so that memory does not grow with the cells.
+    """
     path = OUT / f"synthetic_{n_cells}x{n_genes}.h5ad"
     if path.exists():
         return path
     import anndata
+    import h5py
     import pandas as pd
     from scipy import sparse
 
     print(f"making {path.name} (once) ...", file=sys.stderr)
     OUT.mkdir(exist_ok=True)
-    chunks, groups = zip(*matrix(n_cells, n_genes))
-    x = sparse.vstack(chunks, format="csr")
-    labels = pd.Categorical.from_codes(np.concatenate(groups), [f"type {g:02d}" for g in range(GROUPS)])
-    obs = pd.DataFrame({"cell_type": labels}, index=[f"CELL{i:08d}-1" for i in range(n_cells)])
+    part = path.with_suffix(".part")
+    obs = pd.DataFrame(index=[f"CELL{i:08d}-1" for i in range(n_cells)])
     var = pd.DataFrame(index=[f"GENE{i:05d}" for i in range(n_genes)])
-    anndata.AnnData(x, obs=obs, var=var).write_h5ad(path.with_suffix(".part"), compression="gzip")
-    path.with_suffix(".part").rename(path)
+    labels = np.zeros(n_cells, np.int8)
+    counts = np.zeros(n_cells, np.int64)
+    # anndata writes all but the values, which it could write only whole.
+    types = pd.Categorical.from_codes(labels, [f"type {g:02d}" for g in range(GROUPS)])
+    empty = sparse.csr_matrix((n_cells, n_genes), dtype=np.float32)
+    anndata.AnnData(empty, obs=obs.assign(cell_type=types), var=var).write_h5ad(part, compression="gzip")
+    with h5py.File(part, "r+") as file:
+        x = file["X"]
+        # The lengths expected, from which h5py takes its chunks as it does from those of whole arrays.
+        expected = int(DENSITY * n_cells * n_genes)
+        for name, dtype in (("data", np.float32), ("indices", np.int32)):
+            del x[name]
+            x.create_dataset(name, (expected,), dtype, maxshape=(None,), compression="gzip")
+        done = cells = 0
+        for chunk, groups in matrix(n_cells, n_genes):
+            end = done + chunk.nnz
+            for name, values in (("data", chunk.data), ("indices", chunk.indices)):
+                if end > x[name].shape[0]:
+                    x[name].resize((end + expected // 50,))
+                x[name][done:end] = values
+            labels[cells : cells + len(groups)] = groups
+            counts[cells : cells + len(groups)] = np.diff(chunk.indptr)
+            done, cells = end, cells + len(groups)
+            if cells % 50_000 == 0:
+                print(f"  {cells:,} of {n_cells:,} cells", file=sys.stderr)
+        for name in ("data", "indices"):
+            x[name].resize((done,))
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        x["indptr"][...] = offsets
+        file["obs/cell_type/codes"][...] = labels
+    part.rename(path)
     return path
 
 
@@ -117,8 +152,9 @@ def coo_parquet(source: Path) -> Path:
     print(f"making {path.name} (once) ...", file=sys.stderr)
     adata = anndata.read_h5ad(source)
     total = np.asarray(adata.X.sum(axis=1)).ravel()
+    group = adata.obs["cell_type"].cat.codes.to_numpy().astype(np.uint8)
     pq.write_table(
-        pa.table({"cell": np.arange(adata.n_obs, dtype=np.uint32), "grp": adata.obs["cell_type"].cat.codes.to_numpy().astype(np.uint8), "total": total.astype(np.float32)}),
+        pa.table({"cell": np.arange(adata.n_obs, dtype=np.uint32), "grp": group, "total": total.astype(np.float32)}),
         source.with_suffix(".cells.parquet"),
         compression="zstd",
     )

@@ -87,6 +87,50 @@ def ingest(fleet: str, name: str, source: str) -> None:
     report(seconds, ready, stored_bytes=stored)
 
 
+def gene(fleet: str, name: str, times: str) -> None:
+    """The values of one gene in all cells, another gene at each call: of a lazy AnnData."""
+    import msgexpress
+
+    with msgexpress.open(fleet) as db:
+        lazy = db[name].to_anndata(lazy=True)
+        names = iter(_some_genes(lazy.var_names, int(times)))
+        seconds, ready, values = timed(lambda: lazy.obs_vector(next(names)), int(times))
+        report(seconds, ready, values=len(values))
+
+
+def gene_anndata(fleet: str, name: str, times: str) -> None:
+    """One gene of all cells as an AnnData, with all that is known of the cells; another gene at each call."""
+    import msgexpress
+
+    with msgexpress.open(fleet) as db:
+        ds = db[name]
+        names = iter(_some_genes(ds.var_names, int(times)))
+        seconds, ready, found = timed(lambda: ds[:, next(names)], int(times))
+        report(seconds, ready, values=found.n_obs)
+
+
+def _some_genes(names, times: int):
+    """Names of genes all over the matrix, so that all drives have their turn."""
+    return names[[(i * 7919 + 13) % len(names) for i in range(times)]]
+
+
+def some_cells(fleet: str, name: str, times: str, how: str, count: str) -> None:
+    """Some cells with all genes as an AnnData, others at each call: ``random`` ones, or ``first``, neighbours."""
+    import msgexpress
+    import numpy as np
+
+    with msgexpress.open(fleet) as db:
+        ds = db[name]
+        rng, n = np.random.default_rng(1), int(count)
+
+        def job():
+            at = np.sort(rng.choice(ds.n_obs, n, replace=False)) if how == "random" else np.arange(n) + rng.integers(ds.n_obs - n + 1)
+            return ds[at]
+
+        seconds, ready, found = timed(job, int(times))
+        report(seconds, ready, cells=found.n_obs, values=int(found.X.nnz))
+
+
 def duckdb(coo: str, times: str) -> None:
     """Read, normalise, sums per gene and group; no test, no p-values."""
     import duckdb as db
@@ -165,7 +209,7 @@ def illico(source: str, times: str) -> None:
     report(seconds, ready, rows=len(frame))
 
 
-METHODS = {f.__name__: f for f in (skytether, cached, ingest, duckdb, scanpy, aggregate, wilcoxon, scanpy_wilcoxon, illico)}
+METHODS = {f.__name__: f for f in (skytether, cached, ingest, gene, gene_anndata, some_cells, duckdb, scanpy, aggregate, wilcoxon, scanpy_wilcoxon, illico)}
 
 if __name__ == "__main__":
     METHODS[sys.argv[1]](*sys.argv[2:])

@@ -142,3 +142,16 @@ def test_cells_of_several_blocks_are_read_where_they_are(db):
         np.testing.assert_array_equal(ds.to_anndata(cells=cells).X.toarray(), x[cells].toarray())
     some = np.flatnonzero(np.diff(x.indptr))[-20:]
     assert ds.to_anndata(lazy=True)[some].X.nnz == x[some].nnz > 0
+    assert ds.to_anndata(cells=np.arange(65_000, 132_000)).X.nnz == x[65_000:132_000].nnz > 0
+
+
+@pytest.mark.parametrize("few", [0, 16])
+def test_genes_of_several_blocks_are_read_in_order(db, monkeypatch, few):
+    """By one query, and where that is for none by two."""
+    monkeypatch.setattr(_export, "_FEW_GENES", few)
+    x = sp.random(140_000, 4, 0.001, format="csr", random_state=1, dtype=np.float32)
+    ds = db.ingest(ad.AnnData(x), "t/x")
+    for genes in ([1], [3, 0]):
+        found = ds.to_anndata(genes=genes).X
+        assert found.has_canonical_format and (found != x[:, genes]).nnz == 0
+        np.testing.assert_array_equal(ds.to_anndata(lazy=True).obs_vector(str(genes[0])), x[:, genes[0]].toarray()[:, 0])

@@ -45,6 +45,7 @@ use crate::broadcast::BroadcastTables;
 use crate::cells::TicketCells;
 use crate::indexed::{Costs, IndexLookup, Indexes};
 use crate::metadata_aggregates;
+use crate::passing_filters::passing_filters;
 use crate::plan_cache::Prepared;
 use crate::reader::Reader;
 use crate::scan_spec::rows_for_width;
@@ -107,6 +108,7 @@ impl Engine {
             .with_optimizer_rules(limited(rules()))
             .with_physical_optimizer_rules(limited_physical(guarded(metadata_aggregates::rules())))
             .with_physical_optimizer_rule(filter_before_project())
+            .with_physical_optimizer_rule(passing_filters())
             .build();
         skytether_plan::partial::register(&mut base).map_err(from_datafusion)?;
         skytether_plan::register_functions(&mut base).map_err(from_datafusion)?;

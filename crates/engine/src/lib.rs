@@ -17,6 +17,7 @@
 //! | [`feed`], `stripe_coalescing` | stripes that come to a scan one by one; small ones that are read together |
 //! | `cells` | the cells for grouped moments |
 //! | `metadata_aggregates` | aggregates that metadata answers |
+//! | `passing_filters` | filters over lists pass every batch on |
 //! | [`split_execution`] | a sub-plan stripe by stripe, at several pushdown levels |
 //! | [`session`], [`lane_pool`] | a sub-plan slice by slice, as its parent orders; lanes over the engine's own store |
 //! | [`meter`], `throttle` | how long work takes; operators on tasks of their own, at the speed of a device |
@@ -40,6 +41,7 @@ pub mod indexing;
 pub mod lane_pool;
 mod metadata_aggregates;
 pub mod meter;
+mod passing_filters;
 mod plan_cache;
 mod prefilter;
 pub mod prune;

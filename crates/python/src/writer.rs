@@ -20,6 +20,9 @@ use crate::runtime::block;
 
 /// Entries of a Matrix Market file that are read before they are transposed.
 const MTX_CHUNK: usize = 1 << 16;
+/// Bytes of a matrix that are kept in memory before it goes to disk: some 160 million small counts. An ingest of a
+/// million cells takes 700 MB besides, for names, annotations and what is under way, and at most 1 GiB in all.
+const MATRIX_BYTES: usize = 320 << 20;
 
 type Shared = Arc<AsyncMutex<Option<DatasetWriter>>>;
 
@@ -39,7 +42,8 @@ impl PyWriter {
     fn sink(&self, name: String, n_cells: u64, n_genes: u64, append: bool) -> PyResult<PyMatrixWriter> {
         let size = |n: u64, what: &str| u32::try_from(n).map_err(|_| Error::invalid(format!("{n} {what} are more than the supported {}", u32::MAX)));
         let (cells, genes) = (size(n_cells, "cells").or_raise()?, size(n_genes, "genes").or_raise()?);
-        let transposer = Transposer::new(cells, genes, TransposeOptions::default()).or_raise()?;
+        let options = TransposeOptions { memory_limit: MATRIX_BYTES, ..TransposeOptions::default() };
+        let transposer = Transposer::new(cells, genes, options).or_raise()?;
         Ok(PyMatrixWriter { shared: Arc::clone(&self.0), name, n_genes, append, transposer: Mutex::new(Some(transposer)) })
     }
 }
