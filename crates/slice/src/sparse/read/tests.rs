@@ -119,7 +119,9 @@ fn batches_are_as_large_as_was_asked_for() {
 fn blocks_of_another_size_are_refused() {
     let (bytes, _) = slice(ValueType::UInt16);
     for block in [0, 1, BLOCK - 1, BLOCK * 2, u32::MAX] {
-        let error = decode_sparse(&bytes, &Layout::Sparse { n_cells: CELLS, n_genes: 40, block, value: ValueType::UInt16, first_cell: 0, first_block: 0 }, &[0]).unwrap_err();
+        let error =
+            decode_sparse(&bytes, &Layout::Sparse { n_cells: CELLS, n_genes: 40, block, value: ValueType::UInt16, first_cell: 0, first_block: 0 }, &[0])
+                .unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported, "{block}: {error}");
     }
 }
