@@ -49,7 +49,7 @@ def test_missing_values_of_a_mask_choose_no_cell(ds, kind):
 
 WRONG = {
     "a set": (lambda ds: ds[{"cell-1"}], "a set has no order to give cells in: choose them with a list"),
-    "a dict": (lambda ds: ds[{"type": "B"}], "a dict has no order to give cells in"),
+    "a dict": (lambda ds: ds[{"type": "B"}], "a dict of obs columns and values chooses cells in tests"),
     "a set of genes": (lambda ds: ds[:, {"g1"}], "a set has no order to give genes in"),
     "booleans and numbers": (lambda ds: ds[[True, 1]], "booleans and other values together choose no cells"),
     "a missing number": (lambda ds: ds[pd.array([1, None], "Int64")], "the number of the cell at place 2 is missing"),
