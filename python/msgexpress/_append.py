@@ -35,6 +35,8 @@ def append(
     why matrices were written again, and is None where the new cells are a part of their own."""
     opened = _open.open_source(source, dataclasses.replace(choices, prefix=prefix))
     try:
+        if not len(opened.obs):
+            raise InvalidError(f"{opened.what} has no cells: there is nothing to append to {ds.name}")
         with ds._unchanged():
             own = _own(ds)
             _check_names(ds, own.obs, opened)

@@ -99,14 +99,19 @@ def _read(path: str, categories: list[str], cli: Any) -> pd.DataFrame:
 
 def _append(a: argparse.Namespace) -> int:
     batch = None
+    if a.label is None and a.first_label is not None:
+        raise InvalidError("--first-label says what the cells that are there get in a new column: say --label for the new cells, too")
     if a.label is not None:
         batch = {a.column: a.label if a.first_label is None else (a.first_label, a.label)}
     clash = dict(answer.split("=", 1) for answer in a.clash) if a.clash else None
     with a.cli._open(a) as db:
         ds = db[a.name]
         before = ds.n_obs
+        if a.label is not None and a.first_label is None and a.column not in ds.obs.columns:
+            raise InvalidError(f"obs of {ds.name} has no column {a.column!r} yet: say what the cells that are there get with --first-label, or name another --column")
         ds.append(a.file, batch, join=a.join, on=a.on, fill_value=a.fill_value, clash=clash)
         print(f"appended {ds.n_obs - before:,} cells: {a.cli._summary(ds)}", file=sys.stderr)
+        print(f"{ds.history['changed'].iloc[-1]}", file=sys.stderr)
     return 0
 
 

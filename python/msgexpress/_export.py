@@ -88,7 +88,7 @@ def _of_all_cells(fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to
         target = np.repeat(at - bounds[:-1], lengths_here) + np.arange(bounds[-1])
         indices[target] = of_idx
         data[target] = _cast(of_val, dtype, table)
-    return scipy.sparse.csc_matrix((data, indices, starts[::blocks]), shape=shape)
+    return scipy.sparse.csc_matrix((data, _within(indices, shape[0], table), starts[::blocks]), shape=shape)
 
 
 def _of_few_genes(fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to: np.ndarray | None, shape: tuple[int, int]) -> Any:
@@ -107,7 +107,14 @@ def _of_few_genes(fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to
     lengths = np.bincount([gene for gene, *_ in rows], [len(idx) for _, _, idx, _ in rows], shape[1]).astype(np.int64)
     indices = np.concatenate([np.zeros(0, np.uint32), *(idx for _, _, idx, _ in rows)]).view(np.int32)
     data = np.concatenate([np.zeros(0, dtype), *(_cast(val, dtype, table) for *_, val in rows)])
-    return scipy.sparse.csc_matrix((data, indices, np.r_[0, np.cumsum(lengths)]), shape=shape)
+    return scipy.sparse.csc_matrix((data, _within(indices, shape[0], table), np.r_[0, np.cumsum(lengths)]), shape=shape)
+
+
+def _within(indices: np.ndarray, n_cells: int, table: str) -> np.ndarray:
+    """The numbers of cells, checked: scipy writes where they say."""
+    if len(indices) and int(indices.view(np.uint32).max()) >= n_cells:
+        raise CorruptError(f"{table} has cell {int(indices.view(np.uint32).max())}, but {n_cells} cells were there when it was described: take the data set again")
+    return indices
 
 
 def _of_some_cells(

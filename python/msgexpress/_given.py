@@ -62,6 +62,7 @@ def columns(values: Any, name: str | None, index: pd.Index, kind: str, what: str
     if not isinstance(name, str) or not name:
         wrong = "a column needs a name" if name is None or name == "" else f"a column's name is text, and {name!r} is none"
         raise InvalidError(f"{wrong}: say it with name=")
+    _check_name(name)
     if values is None:
         raise InvalidError(f"column {name!r} is None: give a value for each {kind}, or remove the column with drop_{'obs' if kind == 'cell' else 'var'}({name!r})")
     if isinstance(values, Mapping):
@@ -69,6 +70,12 @@ def columns(values: Any, name: str | None, index: pd.Index, kind: str, what: str
     if isinstance(values, pd.Series):
         return {name: _aligned(values.to_frame(name), index, kind, what, f"column {name!r}")[name]}
     return {name: values}
+
+
+def _check_name(name: str) -> None:
+    """Refuses the name of a column that no h5ad file can hold."""
+    if "\0" in name or name in (".", ".."):
+        raise InvalidError(f"column {name!r} has a name that h5ad files can't hold: give it another one")
 
 
 def _of_frame(frame: pd.DataFrame, name: str | None, index: pd.Index, kind: str, what: str) -> dict[str, Any]:
@@ -81,6 +88,8 @@ def _of_frame(frame: pd.DataFrame, name: str | None, index: pd.Index, kind: str,
     wrong = next((column for column in frame.columns if not isinstance(column, str)), None)
     if wrong is not None:
         raise InvalidError(f"the column {wrong!r} has a name that is no text: rename it (frame.columns.astype(str))")
+    for column in frame.columns:
+        _check_name(column)
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise InvalidError(f"there are two columns named {twice[0]!r}: rename one of them")

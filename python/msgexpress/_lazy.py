@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anndata.abc
 import numpy as np
 
-from skytether import InvalidError
+from skytether import ConflictError, InvalidError
 
 from . import _export
 
@@ -23,7 +23,7 @@ class LazyMatrix(anndata.abc.CSRDataset):
     """A matrix of a data set, cells as rows, or some genes and cells of it in the order given (numbers; None for all).
 
     ``matrix[cells, genes]`` reads what it names, as the scipy matrix or numpy array that went in. After the data set
-    was replaced, that is a `ConflictError`.
+    was replaced or got a new version, that is a `ConflictError`.
     """
 
     #: Where anndata looks for a file; this matrix is in none.
@@ -32,6 +32,8 @@ class LazyMatrix(anndata.abc.CSRDataset):
 
     def __init__(self, ds: Stored, table: str, genes: np.ndarray | None = None, cells: np.ndarray | None = None) -> None:
         self._ds, self._table = ds, table
+        # The data set's object goes on to its own versions: numbers of cells, genes and blocks are those of this one.
+        self._generation = ds._generation
         self._kept: dict[str, Any] = ds._kept["matrices"][table]
         self._genes, self._cells = genes, cells
         n_cells, n_genes = self._kept["shape"]
@@ -79,6 +81,8 @@ class LazyMatrix(anndata.abc.CSRDataset):
         # Each is read once, in the order of the drives.
         sets = [None if at is None else np.unique(at) for at in (cells, genes)]
         with self._ds._unchanged():
+            if self._ds._generation != self._generation:
+                raise ConflictError(f"{self._ds.name} has a new version since this lazy AnnData was made: take it again (ds.to_anndata(lazy=True))")
             found = _export.matrix(self._ds.fleet, self._ds.table(f"{self._table}_rows"), self._kept, sets[1], sets[0])
         for axis, (at, known) in enumerate(zip((cells, genes), sets)):
             if at is not None and known is not None and not np.array_equal(at, known):

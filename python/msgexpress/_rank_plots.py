@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Literal
 
 import numpy as np
 
-from skytether import InvalidError
+from skytether import ConflictError, InvalidError
 
 from ._picture import Look
 
@@ -33,6 +33,8 @@ class RankPlots:
     _symbols: str | None
     #: The data set, its matrix, and what groups its cells: an obs column with `cells`, or names and codes.
     _origin: tuple[Plotting, str, Any] | None = None
+    #: How many cells the data set had then: an append gives it more, and their values are no part of the ranking.
+    _n_cells: int | None = None
 
     def plot_dotplot(
         self,
@@ -141,6 +143,8 @@ class RankPlots:
         if self._origin is None:
             raise InvalidError("cells are in both sets of this test, and a plot shows each cell once: use plot_volcano(), or plots of the data set")
         ds, matrix, how = self._origin
+        if self._n_cells is not None and ds.n_obs != self._n_cells:
+            raise ConflictError(f"{ds.name} has {ds.n_obs:,} cells now, and this ranking is of {self._n_cells:,}: rank its genes again")
         chosen = self.groups if groups is None else [self._name(g) for g in ([groups] if isinstance(groups, str) else groups)]
         gene_symbols = gene_symbols or self._symbols
         names = self._genes if gene_symbols is None else self._var(gene_symbols)

@@ -169,13 +169,15 @@ def joined(sources: list[Source], columns: dict[str, list[Any]], joining: Joinin
         parts = []
         for one, frame, keys in zip(bare, obs, genes.keys):
             parts.append(anndata.AnnData(obs=frame, var=one.var.set_axis(keys, axis=0), uns=dict(one.uns), obsm=dict(one.obsm), varm=dict(one.varm), varp=dict(one.varp)))
-        _leave_out_uneven(parts, notes)
+        _leave_out_uneven(parts, notes, joining.first)
         names = pd.Index(np.concatenate([frame.index.astype(str).to_numpy(object) for frame in obs]))
         first = [str(label) for label in next(iter(columns.values()), ())] or [""] * len(sources)
         keys = first if len(set(first)) == len(first) else [str(number) for number in range(len(sources))]
         apart = [frame.index.is_unique for frame in obs]
         together = anndata.concat(
-            parts, join=joining.join or "outer", merge=joining.merge, uns_merge=joining.merge, keys=keys, index_unique=None if names.is_unique or not any(apart) else "-"
+            parts, join=joining.join or "outer", merge=joining.merge, uns_merge=joining.merge, keys=keys,
+            # An append leaves stored names as they are: others go by them.
+            index_unique=None if joining.first or names.is_unique or not any(apart) else "-",
         )
     for name, values in columns.items():
         order = list(dict.fromkeys(values))
@@ -318,13 +320,15 @@ def _common(sources: list[Source], notes: list[str]) -> list[str]:
     return [m.origin for m in sources[0].matrices if m.origin in every]
 
 
-def _leave_out_uneven(parts: list[anndata.AnnData], notes: list[str]) -> None:
-    """Leaves out what obsm has of different widths: anndata would cut or widen it."""
+def _leave_out_uneven(parts: list[anndata.AnnData], notes: list[str], keep_first: bool) -> None:
+    """Leaves out what obsm has of different widths: anndata would cut or widen it. With `keep_first` that of the first
+    part stays, if it has one."""
     for key in {key for part in parts for key in part.obsm}:
         there = [part.obsm[key] for part in parts if key in part.obsm]
         if len({(type(one).__name__, one.shape[1:]) for one in there}) > 1 and not all(hasattr(one, "columns") for one in there):
-            notes.append(f"obsm[{key!r}] has other widths in other sources and is left out")
-            for part in parts:
+            stays = keep_first and key in parts[0].obsm
+            notes.append(f"obsm[{key!r}] of the new cells has another width and is left out" if stays else f"obsm[{key!r}] has other widths in other sources and is left out")
+            for part in parts[1:] if stays else parts:
                 if key in part.obsm:
                     del part.obsm[key]
 

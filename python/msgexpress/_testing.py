@@ -182,6 +182,7 @@ class Testing(Naming):
             raise InvalidError(f"there are no groups to test: no cell of {self.name} has a value in obs column {groupby!r}" + ("" if reference == "rest" else f" other than the reference {reference!r}"))
         self._warn_without_logarithms(layer, transform)
         self._warn_of_logarithms(layer, transform)
+        res._n_cells = self.n_obs
         res._origin = self, matrix, partial(_values.grouping, self, groupby, None, cells)
         return res
 
@@ -307,6 +308,7 @@ class Testing(Naming):
             genes=genes,
         )
         asked.apply(res, self, matrix, lambda: Cells(names, codes, lambda _: ([0, 2], [1, 2]) if both.any() else ([0], [1])))
+        res._n_cells = self.n_obs
         res._origin = None if both.any() else (self, matrix, (names, codes))
         return res
 
@@ -448,10 +450,12 @@ class Testing(Naming):
         group has the cells that take no part, and -1 are cells without a value."""
         from . import _select
 
-        part = np.ones(self.n_obs, bool) if cells is None else _select.mask(_select.settled(cells), self._shell.obs, "cells=")
-        if not part.any():
-            raise InvalidError("there are no cells to test: cells= chooses none")
-        named = self.fleet.sql(f"SELECT arrow_cast({_quoted(column)}, 'Utf8') AS g FROM {self.table('obs')}").to_arrow().column(0).combine_chunks().dictionary_encode()
+        with self._unchanged():
+            part = np.ones(self.n_obs, bool) if cells is None else _select.mask(_select.settled(cells), self._shell.obs, "cells=")
+            if not part.any():
+                raise InvalidError("there are no cells to test: cells= chooses none")
+            values = self.fleet.sql(f"SELECT arrow_cast({_quoted(column)}, 'Utf8') AS g FROM {self.table('obs')}").to_arrow().column(0)
+        named = values.combine_chunks().dictionary_encode()
         codes = named.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
         # Groups without a cell among these are none, as after a selection in AnnData.
         used, here = np.unique(codes[part & (codes >= 0)], return_inverse=True)

@@ -411,7 +411,8 @@ def _settle(ds: Dataset, matrix: str, transform: Any, part: Part) -> Any:
             totals = _sums.per_cell(ds, matrix, [("values", None)], genes=part.genes)[0].astype(np.float32)
         target = of.target_sum
         if target == "median":
-            target = median(totals if part.cells is None else totals[part.cells], ds._kept["matrices"][matrix]["layout"], f"a view of {ds.name}")
+            with ds._unchanged():
+                target = median(totals if part.cells is None else totals[part.cells], ds._kept["matrices"][matrix]["layout"], f"a view of {ds.name}")
         # The part is kept with it, so that no other has its id.
         known[key] = Settled(transform, float(target), totals), part  # type: ignore[arg-type]
         while len(known) > _MOST_SETTLED:

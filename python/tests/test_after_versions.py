@@ -186,7 +186,7 @@ def test_order_of_categories_follows_versions(db) -> None:
 
 def test_bytes_are_refused_before_they_are_kept(db) -> None:
     ds = db.ingest(made(), "t/x")
-    with pytest.raises(InvalidError, match="column 'b' holds bytes"):
+    with pytest.raises(InvalidError, match="column 'b' holds a value of type bytes"):
         ds.set_obs(np.array([b"a"] * 80, object), name="b")
     ds.set_obs(np.arange(80), name="n")
 
