@@ -47,16 +47,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def in_the_shell(text: str) -> str:
-    done = subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", text], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", text], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, (text, done.stdout, done.stderr)
     return done.stdout
 
 
+# Some sixty commands, each a process with its imports: minutes on a busy machine.
+@pytest.mark.timeout(600)
 def test_examples_for_biologists_run_after_the_readme(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for document in ("README.md", "docs/biologists.md"):
         run_the_examples(document, place, capsys)
 
 
+@pytest.mark.timeout(600)
 def test_examples_for_users_of_scanpy_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_the_examples("docs/from-scanpy.md", place, capsys)
 
