@@ -47,7 +47,7 @@ WRONG = {
     "clash of no column": (["ingest", "a.h5ad", "b.h5ad", "--to", "t/z", "--batch", "from", "--clash", "nope=text"], 1, "--clash names the obs column 'nope', which no source has"),
     "clipped without scale": (["pca", "t/x", "--transform", "none", "--genes", "all", "--max-value", "3"], 1, "--max-value is for --scale, and positive"),
     "too many components": (["pca", "t/x", "--transform", "none", "--genes", "all", "--components", "999"], 1, "--components is 999: a whole number"),
-    "no such metric": (["neighbors", "t/x", "--metric", "nope"], 1, "no neighbours by metric 'nope': scikit-learn and pynndescent know no such metric; 'euclidean', 'cosine'"),
+    "no such metric": (["neighbors", "t/x", "--metric", "nope"], 1, "pynndescent find no neighbours by metric 'nope': 'euclidean', 'cosine'"),
     "one neighbour": (["neighbors", "t/x", "--neighbors", "1"], 1, "--neighbors is 1: a whole number from 2"),
     "points below 0": (["umap", "t/x", "--min-dist", "-1"], 1, "--min-dist is -1.0: how close points may be, a number from 0 on"),
     "points beyond clusters": (["umap", "t/x", "--min-dist", "50"], 1, "--min-dist is 50.0 and spread is 1.0"),

@@ -26,7 +26,8 @@ const ADVICE: &str = "filter more, select fewer columns or aggregate before join
 
 /// DataFusion's error of a plan that the host runs with memory of `pool`, as one of ours.
 ///
-/// An error of a drive is ours already when it gets here: that the drive has no memory is not about the host's.
+/// An error of a drive is ours already when it gets here: that the drive has no memory is not about the host's. The
+/// cause is left out: it lists the engine's operators, and its words for users are those about a drive.
 pub fn host_error(error: DataFusionError, pool: &dyn MemoryPool) -> Error {
     if !is_out_of_memory(&error) {
         return from_datafusion(error);
@@ -40,7 +41,6 @@ pub fn host_error(error: DataFusionError, pool: &dyn MemoryPool) -> Error {
         human_bytes(limit)
     ))
     .with_detail(Detail::MemoryExhausted { limit })
-    .with_source(from_datafusion(error))
 }
 
 /// `error` of writing to a file, with what to do if the disk is full.
@@ -268,7 +268,7 @@ mod tests {
         for error in [own(), own().context("a sort"), DataFusionError::Shared(Arc::new(own()))] {
             let error = host_error(error, &pool);
             assert_eq!((error.kind(), error.detail()), (Kind::Exhausted, Some(&Detail::MemoryExhausted { limit: 1 << 30 })), "{error:?}");
-            assert!(error.to_string().contains("1.00 GiB") && error.to_string().contains("failed to allocate"), "{error}");
+            assert!(error.to_string().contains("1.00 GiB") && !error.to_string().contains("allocate"), "{error}");
         }
         let drive = || Error::exhausted("drive-1: failed to allocate additional 1 B");
         for error in [to_datafusion(drive()), to_datafusion(drive().with_source(own())), DataFusionError::Plan("x".into())] {
