@@ -327,7 +327,8 @@ def _leave_out_uneven(parts: list[anndata.AnnData], notes: list[str], keep_first
         there = [part.obsm[key] for part in parts if key in part.obsm]
         if len({(type(one).__name__, one.shape[1:]) for one in there}) > 1 and not all(hasattr(one, "columns") for one in there):
             stays = keep_first and key in parts[0].obsm
-            notes.append(f"obsm[{key!r}] of the new cells has another width and is left out" if stays else f"obsm[{key!r}] has other widths in other sources and is left out")
+            whose = "of the new cells has another width" if stays else "has other widths in other sources"
+            notes.append(f"obsm[{key!r}] {whose} and is left out")
             for part in parts[1:] if stays else parts:
                 if key in part.obsm:
                     del part.obsm[key]

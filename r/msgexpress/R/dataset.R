@@ -56,7 +56,8 @@ dimnames.msgx_dataset <- function(x) {
 #' @export
 layers <- function(ds) {
   check_dataset(ds)
-  texts_of(part_of(ds, "layers"))
+  # Python's list has hints for who looks a matrix up in it; reticulate converts plain lists alone.
+  texts_of(reticulate::import_builtins(convert = FALSE)$list(part_of(ds, "layers")))
 }
 
 #' What is known of cells and genes
