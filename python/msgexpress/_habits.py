@@ -119,7 +119,7 @@ def _copied() -> type:
 
     ``ds.obs["x"] = values`` changes a copy that nothing else refers to. pandas tells such statements of its own apart
     in the same way, by the count of references. A frame of this class becomes a plain one when anything else is done
-    with it, as other libraries look at the type.
+    with it: anndata's writer, for one, looks for exactly that class, which a subclass with `_constructor` is not.
     """
     import pandas as pd
 

@@ -44,7 +44,9 @@ WRONG = {
     "on of one file": (["ingest", "a.h5ad", "--to", "t/z", "--on", "symbol"], 1, "--on is for several sources"),
     "one label of two": (["ingest", "a.h5ad", "b.h5ad", "--to", "t/z", "--label", "one"], 1, "--label has 1 label for 'batch', but there are 2 sources"),
     "other filling": (["ingest", "a.h5ad", "b.h5ad", "--to", "t/z", "--join", "outer", "--fill-value", "3"], 1, "--fill-value is 3.0"),
-    "clash of no column": (["ingest", "a.h5ad", "b.h5ad", "--to", "t/z", "--batch", "from", "--clash", "nope=text"], 1, "--clash names the obs column 'nope', which no source has"),
+    "clash of no column": (
+        ["ingest", "a.h5ad", "b.h5ad", "--to", "t/z", "--batch", "from", "--clash", "nope=text"], 1, "--clash names the obs column 'nope', which no source has"
+    ),
     "clipped without scale": (["pca", "t/x", "--transform", "none", "--genes", "all", "--max-value", "3"], 1, "--max-value is for --scale, and positive"),
     "too many components": (["pca", "t/x", "--transform", "none", "--genes", "all", "--components", "999"], 1, "--components is 999: a whole number"),
     "no such metric": (["neighbors", "t/x", "--metric", "nope"], 1, "pynndescent find no neighbours by metric 'nope': 'euclidean', 'cosine'"),

@@ -133,7 +133,7 @@ REFUSED = {
 #: What is refused without a name: what is given, and what the error says.
 REFUSED_FRAMES = {
     "rows of several levels": (lambda: pd.DataFrame({"a": range(N)}, LEVELS), "the index of the DataFrame has several levels: index it by the cells' names alone"),
-    "columns of several levels": (lambda: pd.DataFrame(np.zeros((N, 6)), CELLS, LEVELS), r"the columns of the DataFrame have several levels, as \('a', .*1.*\): join them"),
+    "columns of several levels": (lambda: pd.DataFrame(np.zeros((N, 6)), CELLS, LEVELS), r"columns of the DataFrame have several levels, as \('a', .*1.*\): join them"),
     "columns of numbers": (lambda: pd.DataFrame(np.zeros((N, 2)), CELLS), "the column 0 has a name that is no text: rename it"),
     "columns of one name": (lambda: pd.DataFrame(np.zeros((N, 2)), CELLS, ["a", "a"]), "two columns named 'a'"),
     "rows of one name": (lambda: pd.DataFrame({"a": [1, 2]}, ["cell-1", "cell-1"]), "the index of the DataFrame has the cell 'cell-1' more than once"),

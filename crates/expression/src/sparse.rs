@@ -251,10 +251,12 @@ fn explain(fault: Fault, row: usize, block: u32, spec: &MomentsSpec, prepared: &
             let total = prepared.totals.as_ref().map(|totals| totals.values().get(cell as usize).copied().unwrap_or(f32::NAN));
             let text = match (total, spec.transform) {
                 (None, _) | (_, None) => format!(
-                    "cell {cell} (counted from 0) of {matrix} has the value {value}, which has no finite moments: it or its square is beyond the largest number; remove or scale it"
+                    "cell {cell} (counted from 0) of {matrix} has the value {value}, which has no finite moments: it or its square \
+                     is beyond the largest number; remove or scale it"
                 ),
                 (Some(total), Some(transform)) if transform.needs_totals() => format!(
-                    "{transform} needs values that are not negative, in cells with a positive total: cell {cell} (counted from 0) of {matrix} has the value {value} and the total {total}; use transform NULL if the values are already normalised"
+                    "{transform} needs values that are not negative, in cells with a positive total: cell {cell} (counted from 0) \
+                     of {matrix} has the value {value} and the total {total}; use transform NULL if the values are already normalised"
                 ),
                 (Some(_), Some(transform)) => format!(
                     "{transform} has no finite value for {value}, which cell {cell} (counted from 0) of {matrix} has; use transform NULL for values as they are"

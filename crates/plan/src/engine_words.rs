@@ -155,10 +155,11 @@ fn out_of_memory(text: &str) -> Option<String> {
     }
     let pool = text.rsplit_once("pool_size: ").and_then(|(_, rest)| rest.split_once(')')).map(|(size, _)| format!("{size} of "));
     let pool = pool.unwrap_or_default();
-    Some(format!(
-        "its part of the query needs more than the {pool}memory that its engine may use: filter more, select fewer columns, or ask for less at a time; or give it more (drive serve --memory, memory_per_drive=)"
-    ))
+    Some(format!("its part of the query needs more than the {pool}memory that its engine may use: {LESS_MEMORY}"))
 }
+
+/// What to do where a drive's engine has no memory left.
+const LESS_MEMORY: &str = "filter more, select fewer columns, or ask for less at a time; or give it more (drive serve --memory, memory_per_drive=)";
 
 /// What the engine says where a pool of memory is empty.
 const MEMORY: [&str; 3] = ["Failed to allocate additional ", "Memory Exhausted while ", "additional allocation failed for "];
@@ -326,14 +327,16 @@ mod tests {
                 "-100.00 is too small to store in a decimal of precision 4. Min is -99.99",
             ),
             (
-                "Resources exhausted: Additional allocation failed for A[0] with top memory consumers (across reservations) as:\n  A[0]#31(can spill: false) consumed 7.1 MB.\nError: Failed to allocate additional 384.0 KB for A[0] with 7.1 MB already allocated for this reservation - 358.6 KB remain available for the total memory pool: greedy(used: 7.6 MB, pool_size: 8.0 MB)".to_owned(),
+                "Resources exhausted: Additional allocation failed for A[0] with top memory consumers (across reservations) as:\n  \
+                 A[0]#31(can spill: false) consumed 7.1 MB.\nError: Failed to allocate additional 384.0 KB for A[0] with 7.1 MB already \
+                 allocated for this reservation - 358.6 KB remain available for the total memory pool: greedy(used: 7.6 MB, pool_size: 8.0 MB)".to_owned(),
                 Kind::Exhausted,
-                "its part of the query needs more than the 8.0 MB of memory that its engine may use: filter more, select fewer columns, or ask for less at a time; or give it more (drive serve --memory, memory_per_drive=)",
+                format!("its part of the query needs more than the 8.0 MB of memory that its engine may use: {LESS_MEMORY}").as_str(),
             ),
             (
                 "Resources exhausted: Memory Exhausted while Sorting (DiskManager is disabled)".to_owned(),
                 Kind::Exhausted,
-                "its part of the query needs more than the memory that its engine may use: filter more, select fewer columns, or ask for less at a time; or give it more (drive serve --memory, memory_per_drive=)",
+                format!("its part of the query needs more than the memory that its engine may use: {LESS_MEMORY}").as_str(),
             ),
             (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
         ] {
