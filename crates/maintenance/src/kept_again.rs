@@ -17,7 +17,6 @@ use skytether_device::kept::{Header, KEPT, MAX_HEADER, of_partition};
 use skytether_device::program::Program;
 use skytether_device::{PushdownLevel, SubPlan};
 use skytether_partitioning::Placement;
-use uuid::Uuid;
 
 /// Programs of a data set that are run again; a drive's kept results are bounded as well.
 const MOST: usize = 64;
@@ -98,7 +97,7 @@ async fn run(cluster: &Cluster, record: &RootRecord, table: &str, partition: &Pa
     let at = catalog.drive(&partition.drive, &record.name)?;
     let drive = &cluster.drives()[at];
     let plan = SubPlan {
-        query: Uuid::new_v4(),
+        query: cluster.options().ids.id(),
         dataset: record.name.clone(),
         partitions: record.visible(table, partition),
         with: BTreeMap::new(),
