@@ -161,12 +161,14 @@ class Versions(Stored):
             As of `MsgExpress.ingest`.
 
         What only the data set has of `uns` and `var` stays. What only one has of `obs` and `obsm` is filled with
-        missing values; `obsp` is left out, and a warning says so.
+        missing values; so is an entry of `obsm` that has another width in the new cells. `obsp` is left out. A warning
+        says what is left out. Names of cells stay as they are on both sides.
 
         Raises
         ------
         InvalidError
-            A name of a cell is there already; genes or types differ and it is not said what becomes of them.
+            There is no cell in `source`; a name of a cell is there already; genes or types differ and it is not said
+            what becomes of them.
         ConflictError
             The data set was changed since this object was made, or meanwhile. Nothing is changed.
         """
