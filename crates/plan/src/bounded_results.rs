@@ -15,15 +15,17 @@ use datafusion::arrow::compute::concat;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::config::ConfigExtension;
-use datafusion::common::{Result, extensions_options, resources_datafusion_err};
+use datafusion::common::{Result, extensions_options};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::logical_expr::type_coercion::binary::BinaryTypeCoercer;
 use datafusion::logical_expr::{ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr as PhysicalBinary, Column};
+use skytether_common::Error;
 
 use self::sizes::{bytes, total};
+use crate::error::to_datafusion;
 use crate::function_wrapper::{Around, is_wrapped, wrap};
 use crate::planning::largest_result;
 
@@ -133,12 +135,13 @@ impl Around for Bounded {
             let results: Vec<_> = parts.results.iter().map(AsRef::as_ref).collect();
             return Ok(ColumnarValue::Array(concat(&results)?));
         }
-        Err(resources_datafusion_err!(
+        // Ours: one of DataFusion's kind would be told as the host's want of memory.
+        Err(to_datafusion(Error::exhausted(format!(
             "{}: the results of {rows} rows may take {} MB, at most {} MB fit: ask for shorter results",
             inner.name(),
             most >> 20,
             limit >> 20
-        ))
+        ))))
     }
 }
 

@@ -10,11 +10,13 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::{Result, resources_err};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
+use skytether_common::{Error, Kind};
 
+use crate::error::to_datafusion;
 use crate::wrapped_rules::{Rule, wrap};
 
 /// Bytes of a result that may become part of a plan.
@@ -53,7 +55,7 @@ pub(crate) fn step<T>(rule: impl FnOnce() -> Result<T>) -> Result<T> {
         }
     }
     if GONE.with_borrow(|gone| gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed))) {
-        return resources_err!("the caller has stopped waiting for this plan");
+        return Err(to_datafusion(Error::new(Kind::Unavailable, "the caller has stopped waiting for this plan")));
     }
     let _before = Before(IN_RULE.replace(true));
     rule()
