@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray};
+use datafusion::arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
+};
 use datafusion::arrow::compute::nullif;
 use datafusion::arrow::datatypes::{
     ArrowNativeTypeOp, DataType, FieldRef, Float16Type, Float32Type, Float64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
@@ -15,13 +17,11 @@ use datafusion::arrow::datatypes::{
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::execution::FunctionRegistry;
-use datafusion::functions::core::nullif as engines_nullif;
+use datafusion::logical_expr::type_coercion::binary::BinaryTypeCoercer;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
 use datafusion::physical_expr_common::datum::compare_with_eq;
-
-use crate::function_wrapper::{Around, wrap};
 
 /// The function's name in plans.
 pub const FLOAT_KEY: &str = "__float_key";
@@ -41,7 +41,8 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
 #[must_use]
 pub fn udfs() -> [Arc<ScalarUDF>; 2] {
     let key = FloatKey { signature: Signature::any(1, Volatility::Immutable) };
-    [Arc::new(ScalarUDF::from(key)), wrap(engines_nullif(), NullIf)]
+    let null_if = NullIf { signature: Signature::user_defined(Volatility::Immutable) };
+    [Arc::new(ScalarUDF::from(key)), Arc::new(ScalarUDF::from(null_if))]
 }
 
 /// Whether values of type `of` are floats or intervals, or have them in them.
@@ -209,20 +210,66 @@ impl ScalarUDFImpl for FloatKey {
     }
 }
 
-/// `nullif`, whose arguments are compared by their keys. The result is the first one as it is.
-#[derive(Clone)]
-struct NullIf;
+/// `nullif`, whose arguments are compared as `=` does, floats by their keys. The result is the first one as it is; of
+/// numbers, it also has its type. DataFusion's has the type in which they are compared: `nullif(i, 0.0)` of a BIGINT
+/// was DOUBLE, which loses digits.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct NullIf {
+    signature: Signature,
+}
 
-impl Around for NullIf {
-    fn invoke(&self, inner: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [left, right] = args.args.as_slice() else { return inner.invoke_with_args(args) };
-        let of = left.data_type();
-        if !has_floats(&of) {
-            return inner.invoke_with_args(args);
+impl NullIf {
+    /// The type in which values of these types are compared.
+    fn common(left: &DataType, right: &DataType) -> Result<DataType> {
+        let compared = BinaryTypeCoercer::new(left, &Operator::Eq, right).get_input_types();
+        match compared {
+            Ok((left, right)) if left == right => Ok(left),
+            Ok(_) | Err(_) => plan_err!("nullif compares {left} and {right}, which have no common type: CAST one of them"),
         }
-        let (left, right) = (left.to_array(args.number_rows)?, right.to_array(args.number_rows)?);
-        let equal = compare_with_eq(&plain(&left)?, &plain(&right)?, of.is_nested())?;
-        Ok(ColumnarValue::Array(nullif(&left, &equal)?))
+    }
+}
+
+impl ScalarUDFImpl for NullIf {
+    fn name(&self) -> &str {
+        "nullif"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        let [left, right] = types else { return plan_err!("nullif takes two arguments, not {}", types.len()) };
+        let common = Self::common(left, right)?;
+        // Numbers are cast for the comparison only. Other casts may fail, and so are shown to the rules.
+        Ok(if left.is_numeric() && right.is_numeric() && *left != common { vec![left.clone(), right.clone()] } else { vec![common.clone(), common] })
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        match types {
+            [left, _] => Ok(left.clone()),
+            _ => plan_err!("nullif takes two arguments, not {}", types.len()),
+        }
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [left, right] = args.args.as_slice() else { return plan_err!("nullif takes two arguments, not {}", args.args.len()) };
+        let common = Self::common(&left.data_type(), &right.data_type())?;
+        let scalars = args.args.iter().all(|of| matches!(of, ColumnarValue::Scalar(_)));
+        let rows = if scalars { 1 } else { args.number_rows };
+        let given = left.to_array(rows)?;
+        let compared = |of: &ColumnarValue| -> Result<ArrayRef> {
+            let of = of.cast_to(&common, None)?.to_array(rows)?;
+            if has_floats(&common) { plain(&of) } else { Ok(of) }
+        };
+        let equal = compare_with_eq(&compared(left)?, &compared(right)?, common.is_nested())?;
+        // Where they can't be compared, as one is NULL, the first stays.
+        let equal = match equal.nulls() {
+            Some(nulls) => BooleanArray::new(equal.values() & nulls.inner(), None),
+            None => equal,
+        };
+        let found = nullif(&given, &equal)?;
+        Ok(if scalars { ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?) } else { ColumnarValue::Array(found) })
     }
 }
 

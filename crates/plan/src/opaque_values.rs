@@ -4,6 +4,8 @@
 //! not compute it while they plan, even if `x` is a constant. When a query runs, it costs nothing: it returns its
 //! argument. The rule `analysis::misread` puts it around what DataFusion's simplifier misreads. Pruning looks through
 //! it: see [`without_opaque`].
+//!
+//! `__nullable(x)` is `x` as well, of a column that may be NULL ([`nullable`]).
 
 use std::sync::Arc;
 
@@ -20,12 +22,20 @@ use crate::planning::is_planning;
 /// The function's name in plans.
 pub const OPAQUE: &str = "__opaque";
 
-/// Registers `__opaque`.
+const NULLABLE: &str = "__nullable";
+
+/// Registers `__opaque` and `__nullable`.
 ///
 /// # Errors
 /// Those of a registry that can't be written.
 pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
-    registry.register_udf(udf()).map(drop)
+    registry.register_udf(udf(OPAQUE))?;
+    registry.register_udf(udf(NULLABLE)).map(drop)
+}
+
+/// `e`, which may be NULL for all that the types say.
+pub(crate) fn nullable(e: Expr) -> Expr {
+    udf(NULLABLE).call(vec![e])
 }
 
 /// `e`, which rules see nothing of.
@@ -36,7 +46,7 @@ pub fn opaque(e: Expr) -> Expr {
 
 /// `e`, opaque once more where it is already, so that it is written unlike `e` in any case.
 pub(crate) fn unlike(e: Expr) -> Expr {
-    udf().call(vec![e])
+    udf(OPAQUE).call(vec![e])
 }
 
 /// `x` of [`OPAQUE`]`(x)`.
@@ -74,18 +84,19 @@ pub fn without_opaque(e: Expr, schema: &DFSchema) -> Expr {
     seen.data().unwrap_or(given)
 }
 
-fn udf() -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(Opaque { signature: Signature::any(1, Volatility::Immutable) }))
+fn udf(name: &'static str) -> Arc<ScalarUDF> {
+    Arc::new(ScalarUDF::from(Opaque { name, signature: Signature::any(1, Volatility::Immutable) }))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Opaque {
+    name: &'static str,
     signature: Signature,
 }
 
 impl ScalarUDFImpl for Opaque {
     fn name(&self) -> &str {
-        OPAQUE
+        self.name
     }
 
     fn signature(&self) -> &Signature {
@@ -95,24 +106,25 @@ impl ScalarUDFImpl for Opaque {
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         match types {
             [of] => Ok(of.clone()),
-            _ => plan_err!("{OPAQUE} takes one value"),
+            _ => plan_err!("{} takes one value", self.name),
         }
     }
 
     fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
         match args.arg_fields {
+            [of] if self.name == NULLABLE => Ok(Arc::new(of.as_ref().clone().with_nullable(true))),
             [of] => Ok(Arc::clone(of)),
-            _ => plan_err!("{OPAQUE} takes one value"),
+            _ => plan_err!("{} takes one value", self.name),
         }
     }
 
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         if is_planning() {
-            return plan_err!("{OPAQUE} has no value while a query is planned");
+            return plan_err!("{} has no value while a query is planned", self.name);
         }
         match (args.args.pop(), args.args.is_empty()) {
             (Some(of), true) => Ok(of),
-            _ => plan_err!("{OPAQUE} takes one value"),
+            _ => plan_err!("{} takes one value", self.name),
         }
     }
 }

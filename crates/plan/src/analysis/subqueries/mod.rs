@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | `EXISTS` over `LIMIT`, `OFFSET`, aggregates | a constant, a count, or `EXISTS` of what decides | [`normal`] |
 //! | `IN` over a single row | a comparison with a subquery for one value | [`normal`] |
+//! | for one value, where there may be no row | one of a column that may be NULL | [`normal`] |
 //! | `IN`, where false and NULL differ | mark joins: equal, NULL among the values, any row | [`marks`] |
 //! | any of these in a list of results, a sort, a window or an aggregate | columns of the input | here |
 //! | for one value, tied to the outer row | a left join | [`marks`] |
@@ -47,9 +48,10 @@ pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPla
             _ => false,
         };
         if is_lateral || node.expressions().iter().any(has_subquery) {
-            let node = of_node(node, &count)?;
-            changed.set(changed.get() | node.transformed);
-            return Ok(node);
+            let values = map_expressions(node, normal::missing_value)?;
+            let node = of_node(values.data, &count)?;
+            changed.set(changed.get() | values.transformed | node.transformed);
+            return Ok(Transformed::new_transformed(node.data, values.transformed | node.transformed));
         }
         // A result that was never NULL may be now.
         if changed.get() { node.recompute_schema().map(Transformed::yes) } else { Ok(Transformed::no(node)) }

@@ -9,6 +9,8 @@ use datafusion::logical_expr::expr::{Exists, GroupingSet, InSubquery};
 use datafusion::logical_expr::{Aggregate, Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, Projection, SkipType, lit, not};
 
 use super::marks::subquery;
+use super::untied::is_tied_subquery;
+use crate::opaque_values::nullable;
 
 /// `e`, if it is a subquery under `EXISTS` or `IN`, in its simplest form.
 pub(super) fn form(e: Expr) -> Result<Transformed<Expr>> {
@@ -23,6 +25,35 @@ pub(super) fn form(e: Expr) -> Result<Transformed<Expr>> {
         }
         Expr::InSubquery(of) => membership(of),
         other => Ok(Transformed::no(other)),
+    }
+}
+
+/// `e`, if it is a subquery for one value, as one that may be NULL where the subquery may have no row. DataFusion takes
+/// it for NULL only where the subquery's column may be: `(SELECT 1 WHERE FALSE) IS NOT NULL` would be true.
+pub(super) fn missing_value(e: Expr) -> Result<Transformed<Expr>> {
+    let Expr::ScalarSubquery(of) = &e else { return Ok(Transformed::no(e)) };
+    let schema = of.subquery.schema();
+    // A subquery that is tied to the outer row becomes an outer join, whose columns may be NULL.
+    if schema.fields().iter().any(|field| field.is_nullable()) || is_tied_subquery(of) || has_row(&of.subquery) {
+        return Ok(Transformed::no(e));
+    }
+    let value = |column: Column| nullable(Expr::Column(column.clone())).alias_qualified(column.relation, column.name);
+    let values = schema.columns().into_iter().map(value).collect();
+    let plan = LogicalPlan::Projection(Projection::try_new(values, Arc::clone(&of.subquery))?);
+    Ok(Transformed::yes(Expr::ScalarSubquery(subquery(plan))))
+}
+
+/// Whether `plan` has a row, whatever the tables hold; false where that is not known.
+fn has_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(node) => has_row(&node.input),
+        LogicalPlan::SubqueryAlias(node) => has_row(&node.input),
+        LogicalPlan::Window(node) => has_row(&node.input),
+        LogicalPlan::Sort(node) if node.fetch.is_none() => has_row(&node.input),
+        LogicalPlan::Aggregate(node) => has_row_without_input(node),
+        LogicalPlan::EmptyRelation(node) => node.produce_one_row,
+        LogicalPlan::Values(node) => !node.values.is_empty(),
+        _ => false,
     }
 }
 
