@@ -7,42 +7,30 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
-};
-use datafusion::arrow::compute::nullif;
+use datafusion::arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray};
 use datafusion::arrow::datatypes::{
     ArrowNativeTypeOp, DataType, FieldRef, Float16Type, Float32Type, Float64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
 };
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::execution::FunctionRegistry;
-use datafusion::logical_expr::type_coercion::binary::BinaryTypeCoercer;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
-use datafusion::physical_expr_common::datum::compare_with_eq;
 
 /// The function's name in plans.
 pub const FLOAT_KEY: &str = "__float_key";
 
-/// Registers `__float_key`, and a `nullif` that compares by it.
+/// Registers `__float_key`.
 ///
 /// # Errors
 /// Those of a registry that can't be written.
 pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
-    for udf in udfs() {
-        registry.register_udf(udf)?;
-    }
-    Ok(())
+    registry.register_udf(udf()).map(drop)
 }
 
-/// The functions that [`register`] registers.
-#[must_use]
-pub fn udfs() -> [Arc<ScalarUDF>; 2] {
-    let key = FloatKey { signature: Signature::any(1, Volatility::Immutable) };
-    let null_if = NullIf { signature: Signature::user_defined(Volatility::Immutable) };
-    [Arc::new(ScalarUDF::from(key)), Arc::new(ScalarUDF::from(null_if))]
+fn udf() -> Arc<ScalarUDF> {
+    Arc::new(ScalarUDF::from(FloatKey { signature: Signature::any(1, Volatility::Immutable) }))
 }
 
 /// Whether values of type `of` are floats or intervals, or have them in them.
@@ -81,8 +69,7 @@ pub(crate) fn key(e: Expr, schema: &DFSchema) -> Result<Expr> {
 }
 
 fn call(e: Expr) -> Expr {
-    let [key, _] = udfs();
-    key.call(vec![e])
+    udf().call(vec![e])
 }
 
 /// `e` without `__float_key`: for pruning by bounds, which hold for both zeros and are unknown where a NaN is.
@@ -114,7 +101,7 @@ fn plain_scalar(value: &ScalarValue) -> Option<ScalarValue> {
 }
 
 /// `array` with one zero and one NaN. What is not a float stays as it is.
-fn plain(array: &ArrayRef) -> Result<ArrayRef> {
+pub(crate) fn plain(array: &ArrayRef) -> Result<ArrayRef> {
     if !has_floats(array.data_type()) {
         return Ok(Arc::clone(array));
     }
@@ -207,69 +194,6 @@ impl ScalarUDFImpl for FloatKey {
             ColumnarValue::Array(array) => ColumnarValue::Array(plain(array)?),
             ColumnarValue::Scalar(value) => ColumnarValue::Scalar(ScalarValue::try_from_array(&plain(&value.to_array()?)?, 0)?),
         })
-    }
-}
-
-/// `nullif`, whose arguments are compared as `=` does, floats by their keys. The result is the first one as it is; of
-/// numbers, it also has its type. DataFusion's has the type in which they are compared: `nullif(i, 0.0)` of a BIGINT
-/// was DOUBLE, which loses digits.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct NullIf {
-    signature: Signature,
-}
-
-impl NullIf {
-    /// The type in which values of these types are compared.
-    fn common(left: &DataType, right: &DataType) -> Result<DataType> {
-        let compared = BinaryTypeCoercer::new(left, &Operator::Eq, right).get_input_types();
-        match compared {
-            Ok((left, right)) if left == right => Ok(left),
-            Ok(_) | Err(_) => plan_err!("nullif compares {left} and {right}, which have no common type: CAST one of them"),
-        }
-    }
-}
-
-impl ScalarUDFImpl for NullIf {
-    fn name(&self) -> &str {
-        "nullif"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        let [left, right] = types else { return plan_err!("nullif takes two arguments, not {}", types.len()) };
-        let common = Self::common(left, right)?;
-        // Numbers are cast for the comparison only. Other casts may fail, and so are shown to the rules.
-        Ok(if left.is_numeric() && right.is_numeric() && *left != common { vec![left.clone(), right.clone()] } else { vec![common.clone(), common] })
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        match types {
-            [left, _] => Ok(left.clone()),
-            _ => plan_err!("nullif takes two arguments, not {}", types.len()),
-        }
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [left, right] = args.args.as_slice() else { return plan_err!("nullif takes two arguments, not {}", args.args.len()) };
-        let common = Self::common(&left.data_type(), &right.data_type())?;
-        let scalars = args.args.iter().all(|of| matches!(of, ColumnarValue::Scalar(_)));
-        let rows = if scalars { 1 } else { args.number_rows };
-        let given = left.to_array(rows)?;
-        let compared = |of: &ColumnarValue| -> Result<ArrayRef> {
-            let of = of.cast_to(&common, None)?.to_array(rows)?;
-            if has_floats(&common) { plain(&of) } else { Ok(of) }
-        };
-        let equal = compare_with_eq(&compared(left)?, &compared(right)?, common.is_nested())?;
-        // Where they can't be compared, as one is NULL, the first stays.
-        let equal = match equal.nulls() {
-            Some(nulls) => BooleanArray::new(equal.values() & nulls.inner(), None),
-            None => equal,
-        };
-        let found = nullif(&given, &equal)?;
-        Ok(if scalars { ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?) } else { ColumnarValue::Array(found) })
     }
 }
 

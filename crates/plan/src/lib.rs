@@ -32,6 +32,7 @@
 //! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
 //! | [`float_keys`] | the value by which floats are compared |
 //! | [`opaque_values`] | values that DataFusion's rules see nothing of |
+//! | `null_if` | `nullif`, of the type of its first argument |
 //! | [`literal_conditions`](mod@literal_conditions) | constants that meet conditions late |
 //! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`], `list_sums`, `mended_functions` | functions that replace DataFusion's |
@@ -85,6 +86,7 @@ mod mended_functions;
 mod nesting_limits;
 pub mod node;
 pub mod null_equal_joins;
+mod null_if;
 pub mod opaque;
 pub mod opaque_values;
 pub mod operand_types;

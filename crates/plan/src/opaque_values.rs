@@ -5,7 +5,8 @@
 //! argument. The rule `analysis::misread` puts it around what DataFusion's simplifier misreads. Pruning looks through
 //! it: see [`without_opaque`].
 //!
-//! `__nullable(x)` is `x` as well, of a column that may be NULL ([`nullable`]).
+//! `__nullable(x)` is `x` too, and is taken for a value that may be NULL, even where `x` never is. The rule
+//! `analysis::subqueries` puts it around the value of a subquery that may have no row.
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::planning::is_planning;
 /// The function's name in plans.
 pub const OPAQUE: &str = "__opaque";
 
+/// The name of the function that [`nullable`] calls.
 const NULLABLE: &str = "__nullable";
 
 /// Registers `__opaque` and `__nullable`.
@@ -33,7 +35,7 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     registry.register_udf(udf(NULLABLE)).map(drop)
 }
 
-/// `e`, which may be NULL for all that the types say.
+/// `e`, declared as a value that may be NULL.
 pub(crate) fn nullable(e: Expr) -> Expr {
     udf(NULLABLE).call(vec![e])
 }

@@ -10,7 +10,7 @@ use datafusion::logical_expr::planner::ExprPlanner;
 
 use crate::list_elements::ListElements;
 use crate::operand_types::OperandTypes;
-use crate::{bounded_results, float_keys, list_functions, list_sums, masked_structs, mended_functions, opaque_values, pinned, window_functions};
+use crate::{bounded_results, float_keys, list_functions, list_sums, masked_structs, mended_functions, null_if, opaque_values, pinned, window_functions};
 
 /// What makes expressions of SQL's operators: ours, then DataFusion's. The first that knows an operator is taken.
 #[must_use]
@@ -38,6 +38,7 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     list_functions::register(registry)?;
     list_sums::register(registry)?;
     masked_structs::register(registry)?;
+    null_if::register(registry)?;
     opaque_values::register(registry)?;
     pinned::register(registry)?;
     window_functions::register(registry)

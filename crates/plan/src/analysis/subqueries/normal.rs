@@ -28,8 +28,8 @@ pub(super) fn form(e: Expr) -> Result<Transformed<Expr>> {
     }
 }
 
-/// `e`, if it is a subquery for one value, as one that may be NULL where the subquery may have no row. DataFusion takes
-/// it for NULL only where the subquery's column may be: `(SELECT 1 WHERE FALSE) IS NOT NULL` would be true.
+/// `e`; if it is a subquery for one value that may have no row, it is declared as a value that may be NULL. DataFusion
+/// declares it as the subquery's column, which may never be NULL: `(SELECT 1 WHERE FALSE) IS NOT NULL` was true.
 pub(super) fn missing_value(e: Expr) -> Result<Transformed<Expr>> {
     let Expr::ScalarSubquery(of) = &e else { return Ok(Transformed::no(e)) };
     let schema = of.subquery.schema();
