@@ -88,7 +88,7 @@ $(VENV)/.tools: requirements-build.txt
 PACKAGES := -r requirements.txt $(if $(filter test test-rust test-python test-r soak bench,$(MAKECMDGOALS)),-r requirements-dev.txt)
 
 $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
-	@echo "Building Skytether (about 12 minutes the first time, on two cores) ..." >&2
+	@echo "Building Skytether (12 to 28 minutes the first time, on two cores) ..." >&2
 	@$(BIN)/python -m pip install -q $(PACKAGES) & packages=$$!; built=0; \
 	  $(BIN)/maturin develop --skip-install || built=$$?; wait $$packages; exit $$built
 	@touch $@
