@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import sysconfig
 import time
 from pathlib import Path
+
+from one import peak_mb
 
 HERE = Path(__file__).resolve().parent
 QUERIES = HERE / "tpch"
@@ -95,7 +96,7 @@ def measure(engine: str, source: str, directory: str, scale: str, answers: str) 
         moved.append(bytes_moved)
         with pa.OSFile(f"{answers}/{engine}_{number}.arrow", "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-    print(json.dumps({"seconds": seconds, "moved": moved, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(json.dumps({"seconds": seconds, "moved": moved, "peak_mb": peak_mb()}))
 
 
 def ingest(source: str, directory: str) -> None:

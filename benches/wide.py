@@ -7,12 +7,13 @@ in a process of its own.
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from one import peak_mb
 
 HERE = Path(__file__).resolve().parent
 SHAPES = ((2_000, 12_000), (20_000, 1_000))
@@ -99,7 +100,7 @@ def measure(engine: str, source: str, file: str, columns: str) -> None:
             answers[title] = [answer.column(n)[0].as_py() for n in range(answer.num_columns)]
         else:
             answers[title] = [answer.num_rows, answer.num_columns, sum(answer["id"].to_pylist())]
-    print(json.dumps({"ingest": ingest, "seconds": seconds, "processor": processor, "answers": answers, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(json.dumps({"ingest": ingest, "seconds": seconds, "processor": processor, "answers": answers, "peak_mb": peak_mb()}))
 
 
 def compare(out: Path, line) -> None:

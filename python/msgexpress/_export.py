@@ -20,6 +20,8 @@ _MOST_NAMED = 20_000
 _MOST_RUNS, _LONG_RUN = 100, 16
 #: Up to this number of genes are read by one query. For more, a query of lengths says first where each value belongs.
 _FEW_GENES = 16
+#: How many ranges of cells a query names. For more, all cells of their blocks move.
+_MOST_RANGES = 1 << 14
 
 
 def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarray | None, cells: np.ndarray | None) -> Any:
@@ -120,20 +122,32 @@ def _within(indices: np.ndarray, n_cells: int, table: str) -> np.ndarray:
 def _of_some_cells(
     fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to: np.ndarray | None, cells: np.ndarray, cell_to: np.ndarray, shape: tuple[int, int]
 ) -> Any:
-    """The CSC matrix of some cells: of each batch only their values are kept."""
+    """The CSC matrix of some cells: the drives pick their values, unless they are very many."""
     import pyarrow as pa
     import scipy.sparse
 
     chosen = _chooser(cells, cell_to)
+    entries = picked(cells)
     columns, rows, values = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, dtype)]
-    for batch in pa.RecordBatchReader.from_stream(fleet.sql(f"SELECT gene_id, block, idx, val FROM {table}{where}")):
+    for batch in pa.RecordBatchReader.from_stream(fleet.sql(f"SELECT gene_id, {entries or 'idx, val'} FROM {table}{where}")):
         column, batch = _wanted(batch, gene_to)
-        bounds, of_idx, of_val = _entries(batch.column(2), batch.column(3))
+        bounds, of_idx, of_val = _entries(*(batch.column(1).flatten() if entries else batch.columns[1:]))
         at = chosen(of_idx)
         columns.append(column[np.searchsorted(bounds, at, side="right") - 1].astype(np.int32))
         rows.append(cell_to[of_idx[at]])
         values.append(_cast(of_val[at], dtype, table))
     return scipy.sparse.coo_matrix((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape, dtype=dtype).tocsc()
+
+
+def picked(cells: np.ndarray) -> str | None:
+    """The call by which drives give only the entries of `cells` (ascending, each once) of a row: a struct of idx and
+    val. None where the cells are more than `_MOST_RANGES` ranges of neighbours."""
+    starts = np.flatnonzero(np.r_[True, np.diff(cells) != 1]) if len(cells) else np.zeros(0, np.int64)
+    if len(starts) > _MOST_RANGES:
+        return None
+    ends = np.r_[starts[1:], len(cells)][: len(starts)] - 1
+    ranges = np.column_stack([cells[starts], cells[ends] + 1]).astype("<u4")
+    return f"entries_of(idx, val, X'{ranges.tobytes().hex()}')"
 
 
 def _chooser(cells: np.ndarray, cell_to: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -197,10 +211,13 @@ def of_blocks(where: str, cells: np.ndarray | None, kept: dict[str, Any]) -> str
     read."""
     if cells is None or not len(cells):
         return where
-    first, last = _blocks.of(kept, cells[[0, -1]]).tolist()
-    if (first, last) == (0, len(_blocks.starts(kept)) - 1):
+    blocks = np.unique(_blocks.of(kept, cells))
+    if len(blocks) == len(_blocks.starts(kept)):
         return where
-    return f"{where}{' AND' if where else ' WHERE'} block BETWEEN {first} AND {last}"
+    first, last = int(blocks[0]), int(blocks[-1])
+    # A list of blocks is for few cells that are far from each other.
+    condition = f"BETWEEN {first} AND {last}" if last - first + 1 == len(blocks) or len(blocks) > _MOST_RUNS else f"IN ({', '.join(map(str, blocks))})"
+    return f"{where}{' AND' if where else ' WHERE'} block {condition}"
 
 
 def _where(genes: np.ndarray | None) -> str:

@@ -3,6 +3,9 @@
 //! The bytes have been read already. Decoding and copying unwanted rows is saved: a slow processor spends most of its
 //! time on that in a slice with few hits. The filter above still runs. Where many rows pass, decoding the conditions'
 //! columns twice costs more than it saves, so the scan only tries it now and then.
+//!
+//! A matrix's lists can't be skipped without unpacking them, but those behind the last row that matches can. So a range
+//! of its rows is decoded, from the first that matches to the last.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,6 +20,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::physical_plan::PhysicalExpr;
 use skytether_common::Result;
+use skytether_slice::Layout;
 
 use crate::reader::{Part, Partition, Reader};
 
@@ -26,6 +30,10 @@ pub(crate) const FEW: u64 = 8;
 /// Slices of fewer rows are decoded as quickly as they are looked into.
 pub(crate) const LEAST: u64 = 8192;
 
+/// At most one of this many rows of a matrix's slice may be in the range. Its lists are nearly all of the work, and
+/// looking at the numbers of genes costs almost nothing.
+const FEW_OF_MATRIX: u64 = 2;
+
 /// Slices that are decoded without a try after one in which more rows passed.
 const PAUSE: u32 = 15;
 
@@ -34,6 +42,8 @@ pub(crate) struct Prefilter {
     /// The stored columns that they need, ascending.
     columns: Vec<usize>,
     condition: Arc<dyn PhysicalExpr>,
+    /// Whether rows are those of a matrix.
+    sparse: bool,
     /// Slices until it is tried again.
     pause: AtomicU32,
 }
@@ -46,10 +56,10 @@ impl fmt::Debug for Prefilter {
 
 impl Prefilter {
     /// From the parts of `filters` over numbers, times and booleans. `None` if there are none, if they need all of the
-    /// columns `wanted`, and for wide tables and matrices.
+    /// stored columns `wanted`, and for wide tables.
     pub(crate) fn new(state: &dyn Session, partition: &Partition, filters: &[Expr], wanted: &[usize]) -> Option<Self> {
         let schema = &partition.metadata.schema;
-        if partition.metadata.groups.len() > 1 || partition.metadata.layout != skytether_slice::Layout::Table {
+        if partition.metadata.groups.len() > 1 {
             return None;
         }
         let quick = |name: &str| schema.field_with_name(name).is_ok_and(|field| field.data_type().is_primitive() || *field.data_type() == DataType::Boolean);
@@ -63,7 +73,8 @@ impl Prefilter {
         let columns: Vec<usize> = columns.into_iter().collect();
         let read = Arc::new(schema.project(&columns).ok()?);
         let condition = state.create_physical_expr(condition, &DFSchema::try_from(read).ok()?).ok()?;
-        Some(Self { columns, condition, pause: AtomicU32::new(0) })
+        let sparse = partition.metadata.layout != Layout::Table;
+        Some(Self { columns, condition, sparse, pause: AtomicU32::new(0) })
     }
 
     /// The stored columns that are decoded first.
@@ -71,13 +82,14 @@ impl Prefilter {
         &self.columns
     }
 
-    /// The rows of a slice that pass, where they are few; `None` where it is as well to decode all.
+    /// The rows of a slice that pass, where they are few; `None` where it is as well to decode all. Of a matrix's slice all
+    /// rows from the first that passes to the last.
     ///
     /// # Errors
     /// As decoding.
     pub(crate) fn rows(&self, partition: &Arc<Partition>, part: &Part, batch_rows: usize) -> Result<Option<Arc<[u32]>>> {
         if part.is_narrowed()
-            || partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0) < LEAST
+            || (!self.sparse && partition.metadata.stripe_rows(part.number() as usize).unwrap_or(0) < LEAST)
             || self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
         {
             return Ok(None);
@@ -95,7 +107,10 @@ impl Prefilter {
             rows.extend(passed.set_indices_u32().map(|row| seen as u32 + row));
             seen += batch.num_rows() as u64;
         }
-        if rows.len() as u64 * FEW > seen {
+        if self.sparse {
+            rows = rows.first().zip(rows.last()).map_or_else(Vec::new, |(&first, &last)| (first..=last).collect());
+        }
+        if rows.len() as u64 * if self.sparse { FEW_OF_MATRIX } else { FEW } > seen {
             self.pause.store(PAUSE, Ordering::Relaxed);
             return Ok(None);
         }

@@ -290,12 +290,17 @@ impl Reader {
         let schema = metadata.groups.schema(&metadata.schema, group);
         let batches = match &rows {
             Some(rows) if metadata.layout == Layout::Table => skytether_slice::decode_rows(stored, &schema, &columns, batch_rows, rows),
-            _ => skytether_slice::decode(stored, &metadata.layout, &schema, &columns, batch_rows),
+            // Rows of a matrix's slice are neighbours.
+            Some(rows) => {
+                let wanted = rows.first().map_or(0..0, |&first| first as usize..first as usize + rows.len());
+                skytether_slice::decode_range(stored, &metadata.layout, &schema, &columns, batch_rows, wanted)
+            }
+            None => skytether_slice::decode(stored, &metadata.layout, &schema, &columns, batch_rows),
         };
         let batches = batches.context(|| format!("cannot read slice {n} of partition {}", partition.key))?;
         let expected = match rows {
-            Some(rows) if metadata.layout == Layout::Table => rows.len() as u64,
-            _ => metadata.slices.get(n as usize).map_or(0, |s| s.rows),
+            Some(rows) => rows.len() as u64,
+            None => metadata.slices.get(n as usize).map_or(0, |s| s.rows),
         };
         Ok(SliceBatches { partition: Arc::clone(partition), n, batches: Some(batches), rows: 0, expected })
     }

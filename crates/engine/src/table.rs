@@ -115,7 +115,15 @@ impl PartitionTable {
                 Shape::Dense(Arc::new(Dense { span, projection: projection.clone(), genes, cells, wanted_genes, wanted_cells, nonzero_only }))
             }
         };
-        let first = if self.view == View::Stored && limit.is_none() { Prefilter::new(state, &self.partition, filters, &projection) } else { None };
+        let first = match self.view {
+            View::Stored if limit.is_none() => Prefilter::new(state, &self.partition, filters, &projection),
+            View::Rows if limit.is_none() => {
+                // The names of genes come first in this view, and are not stored.
+                let stored: Vec<usize> = projection.iter().filter_map(|column| column.checked_sub(1)).collect();
+                Prefilter::new(state, &self.partition, filters, &stored)
+            }
+            _ => None,
+        };
         let found = match (self.view, &self.ticket.indexes) {
             (View::Stored, Some(indexes)) => {
                 let first = first.as_ref().map(|first| first.columns().len());

@@ -24,6 +24,7 @@
 //! | [`products`] | a sparse matrix times itself and times narrow dense ones, for principal components |
 //! | [`cell_sums`] | the aggregate `cell_sums(idx, val, block, gene_id, spec)`: weighted sums over genes per cell |
 //! | [`clipped_moments`] | the aggregate `clipped_moments(idx, val, block, gene_id, spec)` |
+//! | [`entries`] | the scalar function `entries_of(idx, val, cells)`: a sparse row's entries of some cells |
 //! | [`rewrite`] | the plan rewrite from the second to the first |
 //! | [`ttest`], [`students`] | t-tests from moments, and Student's distribution |
 //! | `pairs` | many t-tests at once |
@@ -55,6 +56,7 @@ pub mod cell_sums;
 pub mod cells;
 pub mod clipped_moments;
 mod df_error;
+pub mod entries;
 pub mod groups;
 pub mod kernel;
 mod lanes;

@@ -18,6 +18,7 @@ use crate::cell_sums::cell_sums_udaf;
 use crate::cells::CellSource;
 use crate::clipped_moments::clipped_moments_udaf;
 use crate::df_error::through;
+use crate::entries::entries_of_udf;
 use crate::moments::moments_udaf;
 use crate::rank::unknown_group;
 use crate::rank_sums::rank_sums_udaf;
@@ -27,7 +28,7 @@ use crate::ttest::{GroupMoments, Method, check_size, log_fold_change, test_unche
 /// The reference that means all other cells.
 pub const REST: &str = "rest";
 
-/// Registers the aggregates over matrices and `t_test`.
+/// Registers the aggregates over matrices, `t_test` and `entries_of`.
 ///
 /// # Errors
 /// What the registry answers.
@@ -39,6 +40,7 @@ pub fn register(registry: &mut dyn FunctionRegistry, source: Arc<dyn CellSource>
     registry.register_udaf(Arc::new(clipped_moments_udaf(Arc::clone(&source)))).map_err(failed)?;
     registry.register_udaf(Arc::new(cell_moments_udaf(source))).map_err(failed)?;
     registry.register_udf(Arc::new(t_test_udf())).map_err(failed)?;
+    registry.register_udf(Arc::new(entries_of_udf())).map_err(failed)?;
     Ok(())
 }
 

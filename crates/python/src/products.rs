@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Float32Array, Float64Array, ListArray};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Float32Array, Float64Array, ListArray, StructArray};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Schema, UInt16Type, UInt32Type};
 use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
@@ -67,8 +67,15 @@ fn renumbered(chosen: &[u32], n: usize) -> Vec<u32> {
 
 impl Products {
     fn take(&mut self, batch: &RecordBatch) -> Result<()> {
-        let wrong = || Error::internal("products need the columns gene_id, idx and val");
-        let [genes, idx, val] = batch.columns() else { return Err(wrong()) };
+        let wrong = || Error::internal("products need the columns gene_id, idx and val, or gene_id and a struct of these two");
+        let (genes, idx, val) = match batch.columns() {
+            [genes, idx, val] => (genes, idx, val),
+            [genes, entries] => match entries.as_struct_opt().map(StructArray::columns) {
+                Some([idx, val]) => (genes, idx, val),
+                _ => return Err(wrong()),
+            },
+            _ => return Err(wrong()),
+        };
         let (Some(genes), Some(idx), Some(val)) = (genes.as_primitive_opt::<UInt32Type>(), idx.as_list_opt::<i32>(), val.as_list_opt::<i32>()) else {
             return Err(wrong());
         };
@@ -189,7 +196,7 @@ impl PyProducts {
         }))))
     }
 
-    /// Runs `query` (columns `gene_id`, `idx`, `val`), and keeps the entries of the chosen cells `first..end` instead
+    /// Runs `query` (columns `gene_id`, `idx`, `val`, or `entries_of` in place of the latter two), and keeps the entries of the chosen cells `first..end` instead
     /// of what was read before; gives their number.
     fn read(&self, py: Python<'_>, query: &PyResultSet, first: u32, end: u32) -> PyResult<usize> {
         {

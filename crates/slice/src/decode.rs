@@ -1,5 +1,7 @@
 //! Any slice to batches.
 
+use std::ops::Range;
+
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use skytether_common::{Error, Result};
@@ -50,6 +52,25 @@ pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, pr
             let bytes = stored.whole().ok_or_else(|| Error::invalid("a slice of a matrix is decoded from all of its bytes"))?.clone();
             Batches::Sparse(Box::new(SparseBatches::open(bytes, layout, projection, batch_rows, SPARSE_VALUES)?))
         }
+    })
+}
+
+/// As [`decode`], for a matrix's slice, but only the rows `rows`. The lists of the rows before them are unpacked without
+/// being kept or checked; those behind are not read.
+///
+/// # Errors
+/// As there.
+pub fn decode_range(
+    stored: impl Into<Pieces>,
+    layout: &Layout,
+    schema: &SchemaRef,
+    projection: &[usize],
+    batch_rows: usize,
+    rows: Range<usize>,
+) -> Result<Batches> {
+    Ok(match decode(stored, layout, schema, projection, batch_rows)? {
+        Batches::Sparse(batches) => Batches::Sparse(Box::new(batches.within(rows))),
+        Batches::Table(_) => return Err(Error::invalid("a range of rows is for a matrix's slice")),
     })
 }
 

@@ -50,7 +50,7 @@ pub mod stats;
 pub mod table;
 
 pub use batches::{MAX_DECODED, TableBatches};
-pub use decode::{Batches, decode, decode_rows};
+pub use decode::{Batches, decode, decode_range, decode_rows};
 pub use encoded::Encoded;
 pub use groups::Groups;
 pub use layout::{BLOCK, Layout, ValueType};

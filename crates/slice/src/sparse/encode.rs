@@ -1,7 +1,8 @@
 //! Encodes rows as sparse slices.
 //!
 //! A slice is closed before the row that would make it too large. For that the encoder tracks the exact size of the
-//! packed columns while rows come in (`size`). The written bytes match that count, so no row is encoded twice.
+//! packed columns while rows come in (`size`). The written bytes match that count, so no row is encoded twice. It is
+//! also closed where its block ends, once it is large enough.
 
 mod size;
 
@@ -26,6 +27,10 @@ use crate::stats::{ColumnStats, SliceStats, f64_bounds};
 /// The most values in a slice, whatever they pack to: bounds the memory of writer and readers (about
 /// 12 and 8 bytes a value).
 const MAX_VALUES: usize = 1 << 21;
+
+/// The end of a block of cells closes a slice that has at least this part of its target size, 64 KiB of 1 MiB. Smaller ones go
+/// on, so that matrices of few genes do not become a slice per block.
+const LEAST_OF_BLOCK: usize = 16;
 
 /// Cuts the rows of one matrix into slices.
 ///
@@ -164,8 +169,12 @@ impl SparseSlicer {
     pub fn push(&mut self, gene_id: u32, block: u32, idx: &[u32], values: Values<'_>) -> Result<Option<Encoded>> {
         self.check(gene_id, block, idx, values)?;
         let before = self.size.clone();
+        // One gene is read from a slice of each block. A slice that has genes of two blocks may have any gene, and would
+        // be read as well.
+        let next_block = self.last.is_some_and(|(last, _)| last != block) && before.bytes() >= self.options.target_bytes / LEAST_OF_BLOCK;
         self.size.add(gene_id, block, idx, values);
-        let full = self.size.bytes() > self.options.target_bytes
+        let full = next_block
+            || self.size.bytes() > self.options.target_bytes
             || self.rows.idx.len() + idx.len() > MAX_VALUES
             || self.rows.gene.len() as u64 >= self.options.most_rows();
         let closed = if full && !self.rows.gene.is_empty() {

@@ -22,6 +22,9 @@ use crate::guard::corrupt;
 use crate::layout::ValueType;
 use crate::options::MAX_ROWS;
 
+/// Values that are skipped at a time: what they unpack to stays in a core's second-level cache.
+const SKIPPED: usize = 1 << 15;
+
 /// A slice of the known form: its short columns whole, its lists' pages as streams.
 #[derive(Debug)]
 pub(super) struct Pages {
@@ -136,6 +139,35 @@ impl Pages {
     /// Rows left.
     pub(super) fn left(&self) -> usize {
         self.rows - self.row
+    }
+
+    /// Goes on with row `to`. The lists of rows before it are unpacked where that is the way to those behind, and not
+    /// checked. `None` where a page turns out to be of another form.
+    ///
+    /// # Errors
+    /// `Corrupt` where a page is too short.
+    pub(super) fn skip(&mut self, to: usize) -> Result<Option<()>> {
+        let to = to.min(self.rows);
+        let Some(nnz) = self.flat[column::NNZ].as_ref().filter(|_| to > self.row) else {
+            self.row = self.row.max(to);
+            return Ok(Some(()));
+        };
+        let mut left: usize = nnz[self.row..to].iter().map(|&n| n as usize).sum();
+        while left > 0 {
+            let n = left.min(SKIPPED);
+            if let Some(stream) = &mut self.idx {
+                self.previous = known!(stream.take(n)?).values.last().copied().or(self.previous);
+            }
+            match &mut self.val {
+                Some(Values::F32(plain)) => plain.at += n * size_of::<f32>(),
+                Some(Values::F64(plain)) => plain.at += n * size_of::<f64>(),
+                Some(values) => drop(known!(values.take(n)?)),
+                None => {}
+            }
+            left -= n;
+        }
+        self.row = to;
+        Ok(Some(()))
     }
 
     /// The next rows: at most `rows` of them, with at most `values` values but for a single row that has more.

@@ -1,5 +1,6 @@
 //! Sparse slices to batches.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::compute;
@@ -28,6 +29,8 @@ pub struct SparseBatches {
     schema: SchemaRef,
     rows: usize,
     values: usize,
+    /// The rows that are wanted; others are passed over.
+    wanted: Range<usize>,
     source: SparseSource,
 }
 
@@ -55,24 +58,36 @@ impl SparseBatches {
             Some(pages) => Ok(SparseSource::Pages(Box::new(pages))),
             None => Ok(SparseSource::Whole(decode_slow(&bytes, limits, projection)?, 0)),
         })?;
-        Ok(Self { bytes, limits, projection: projection.to_vec(), schema: Arc::new(schema), rows: rows.max(1), values, source })
+        Ok(Self { bytes, limits, projection: projection.to_vec(), schema: Arc::new(schema), rows: rows.max(1), values, wanted: 0..usize::MAX, source })
+    }
+
+    /// The same slice, but only its rows `wanted`. Of a row that is passed over nothing is checked but its numbers.
+    #[must_use]
+    pub fn within(self, wanted: Range<usize>) -> Self {
+        Self { wanted, ..self }
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if let SparseSource::Pages(pages) = &mut self.source {
-            if pages.left() == 0 {
-                return Ok(None);
-            }
-            let row = pages.row();
-            if let Some(batch) = pages.next(&self.projection, &self.schema, self.rows, self.values)? {
-                return Ok(Some(batch));
+            let row = pages.row().max(self.wanted.start);
+            let rows = self.rows.min(self.wanted.end.saturating_sub(row));
+            if pages.skip(row)?.is_some() {
+                if pages.left() == 0 || rows == 0 {
+                    return Ok(None);
+                }
+                if let Some(batch) = pages.next(&self.projection, &self.schema, rows, self.values)? {
+                    return Ok(Some(batch));
+                }
             }
             // The form is another after all. The rows so far were right; Arrow's reader gives the rest.
             self.source = SparseSource::Whole(guarded("a sparse slice", || decode_slow(&self.bytes, self.limits, &self.projection))?, row);
         }
+        if let SparseSource::Whole(_, row) = &mut self.source {
+            *row = self.wanted.start.max(*row);
+        }
         Ok(match &mut self.source {
-            SparseSource::Whole(batch, row) if *row < batch.num_rows() => {
-                let part = batch.slice(*row, self.rows.min(batch.num_rows() - *row));
+            SparseSource::Whole(batch, row) if *row < batch.num_rows().min(self.wanted.end) => {
+                let part = batch.slice(*row, self.rows.min(batch.num_rows().min(self.wanted.end) - *row));
                 *row += part.num_rows();
                 Some(part)
             }

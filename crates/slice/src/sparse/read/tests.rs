@@ -74,6 +74,33 @@ fn fast_path_equals_arrow() {
     }
 }
 
+/// Rows `wanted` of a slice, joined.
+fn within(bytes: &Bytes, layout: &Layout, projection: &[usize], values: usize, wanted: Range<usize>) -> RecordBatch {
+    let batches = SparseBatches::open(bytes.clone(), layout, projection, 7, values).unwrap().within(wanted);
+    let schema = Arc::clone(&batches.schema);
+    compute::concat_batches(&schema, &batches.map(Result::unwrap).collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn a_range_of_rows_is_that_of_the_whole() {
+    for value in [ValueType::UInt16, ValueType::UInt32, ValueType::Float32, ValueType::Float64] {
+        let (bytes, layout) = slice(value);
+        for projection in [&[0, 1, 2, 3, 4, 5, 6][..], &[4], &[3, 0], &[2], &[]] {
+            let whole = decode_sparse(&bytes, &layout, projection).unwrap();
+            for wanted in [0..120, 0..1, 1..2, 40..80, 79..83, 117..120, 119..500, 60..60, 500..501] {
+                let (from, to) = (wanted.start.min(120), wanted.end.min(120));
+                for values in [1, 1 << 16] {
+                    assert_eq!(
+                        within(&bytes, &layout, projection, values, wanted.clone()),
+                        whole.slice(from, to - from),
+                        "{value:?} {projection:?} {wanted:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn slices_in_another_form_are_read_by_arrow() {
     let (bytes, layout) = slice(ValueType::UInt16);
@@ -83,6 +110,10 @@ fn slices_in_another_form_are_read_by_arrow() {
     let other = Bytes::from(writer.into_inner().unwrap());
     assert!(fast(&other, &layout, &[3, 4]).is_none());
     assert_eq!(decode_sparse(&other, &layout, &[3, 4]).unwrap(), batch.project(&[3, 4]).unwrap());
+    for wanted in [0..10, 30..50, 119..500, 500..501] {
+        let (from, to) = (wanted.start.min(120), wanted.end.min(120));
+        assert_eq!(within(&other, &layout, &[3, 4], 1 << 16, wanted), batch.slice(from, to - from).project(&[3, 4]).unwrap());
+    }
     // The same checks hold there: this matrix has fewer cells.
     assert!(decode_sparse(&other, &Layout::sparse(CELLS - 5, 40, ValueType::UInt16), &[3]).is_err());
 }
