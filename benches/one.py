@@ -32,7 +32,8 @@ def peak_mb() -> float:
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 

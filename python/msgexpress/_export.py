@@ -20,8 +20,9 @@ _MOST_NAMED = 20_000
 _MOST_RUNS, _LONG_RUN = 100, 16
 #: Up to this number of genes are read by one query. For more, a query of lengths says first where each value belongs.
 _FEW_GENES = 16
-#: How many ranges of cells a query names. For more, all cells of their blocks move.
-_MOST_RANGES = 1 << 14
+#: How many ranges of cells a query names (8 bytes each for each drive), and up to what share of the cells in their
+#: blocks it does.
+_MOST_RANGES, _WORTH_IT = 1 << 11, 0.8
 
 
 def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarray | None, cells: np.ndarray | None) -> Any:
@@ -41,7 +42,7 @@ def matrix(fleet: Fleet, rows_table: str, kept: dict[str, Any], genes: np.ndarra
     # scipy can't work with float16, which float32 holds exactly.
     dtype = np.dtype("float32" if kept["dtype"] == "float16" else kept["dtype"])
     if cells is not None and cell_to is not None:
-        csc = _of_some_cells(fleet, rows_table, where, dtype, gene_to, cells, cell_to, shape)
+        csc = _of_some_cells(fleet, rows_table, where, dtype, gene_to, cells, cell_to, picked(cells, kept), shape)
     else:
         csc = (_of_few_genes if shape[1] <= _FEW_GENES else _of_all_cells)(fleet, rows_table, where, dtype, gene_to, shape)
     layout = kept["layout"]
@@ -120,14 +121,21 @@ def _within(indices: np.ndarray, n_cells: int, table: str) -> np.ndarray:
 
 
 def _of_some_cells(
-    fleet: Fleet, table: str, where: str, dtype: np.dtype, gene_to: np.ndarray | None, cells: np.ndarray, cell_to: np.ndarray, shape: tuple[int, int]
+    fleet: Fleet,
+    table: str,
+    where: str,
+    dtype: np.dtype,
+    gene_to: np.ndarray | None,
+    cells: np.ndarray,
+    cell_to: np.ndarray,
+    entries: str | None,
+    shape: tuple[int, int],
 ) -> Any:
-    """The CSC matrix of some cells: the drives pick their values, unless they are very many."""
+    """The CSC matrix of some cells, whose values the drives pick where there are `entries` (`picked`)."""
     import pyarrow as pa
     import scipy.sparse
 
     chosen = _chooser(cells, cell_to)
-    entries = picked(cells)
     columns, rows, values = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, dtype)]
     for batch in pa.RecordBatchReader.from_stream(fleet.sql(f"SELECT gene_id, {entries or 'idx, val'} FROM {table}{where}")):
         column, batch = _wanted(batch, gene_to)
@@ -139,15 +147,22 @@ def _of_some_cells(
     return scipy.sparse.coo_matrix((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape, dtype=dtype).tocsc()
 
 
-def picked(cells: np.ndarray) -> str | None:
-    """The call by which drives give only the entries of `cells` (ascending, each once) of a row: a struct of idx and
-    val. None where the cells are more than `_MOST_RANGES` ranges of neighbours."""
-    starts = np.flatnonzero(np.r_[True, np.diff(cells) != 1]) if len(cells) else np.zeros(0, np.int64)
-    if len(starts) > _MOST_RANGES:
+def picked(cells: np.ndarray, kept: dict[str, Any]) -> str | None:
+    """The call by which drives give the entries of `cells` (ascending, each once) of a row, a struct of idx and val.
+
+    Cells between two of them may come as well, where these are in more than `_MOST_RANGES` ranges of neighbours. None
+    where that would be nearly all cells of their blocks."""
+    if not len(cells):
         return None
-    ends = np.r_[starts[1:], len(cells)][: len(starts)] - 1
-    ranges = np.column_stack([cells[starts], cells[ends] + 1]).astype("<u4")
-    return f"entries_of(idx, val, X'{ranges.tobytes().hex()}')"
+    gaps = np.diff(cells)
+    breaks = np.flatnonzero(gaps > 1)
+    if len(breaks) >= _MOST_RANGES:
+        # The widest gaps stay.
+        breaks = np.sort(breaks[np.argsort(-gaps[breaks], kind="stable")[: _MOST_RANGES - 1]])
+    ranges = np.column_stack([cells[np.r_[0, breaks + 1]], cells[np.r_[breaks, len(cells) - 1]] + 1])
+    if (ranges[:, 1] - ranges[:, 0]).sum() > _WORTH_IT * _blocks.sizes(kept)[np.unique(_blocks.of(kept, cells))].sum():
+        return None
+    return f"entries_of(idx, val, X'{ranges.astype('<u4').tobytes().hex()}') AS entries"
 
 
 def _chooser(cells: np.ndarray, cell_to: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -209,8 +224,10 @@ def _renumber(chosen: np.ndarray | None, n: int) -> np.ndarray | None:
 def of_blocks(where: str, cells: np.ndarray | None, kept: dict[str, Any]) -> str:
     """The condition `where`, and that rows are of the blocks with the given cells (ascending): others need not be
     read."""
-    if cells is None or not len(cells):
+    if cells is None:
         return where
+    if not len(cells):
+        return f"{where}{' AND' if where else ' WHERE'} FALSE"
     blocks = np.unique(_blocks.of(kept, cells))
     if len(blocks) == len(_blocks.starts(kept)):
         return where

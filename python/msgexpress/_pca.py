@@ -106,9 +106,10 @@ class _Asked:
 
     def read(self, products: Any, first: int, end: int) -> None:
         """Reads the chosen cells `first` to `end`."""
-        where = _export.of_blocks(_export._where(self.genes), self.cells[first:end], self.ds._kept["matrices"][self.matrix])
+        kept = self.ds._kept["matrices"][self.matrix]
+        where = _export.of_blocks(_export._where(self.genes), self.cells[first:end], kept)
         # A range is often a part of a block of cells, and the rest of the block stays on the drives.
-        entries = _export.picked(self.cells[first:end]) or "idx, val"
+        entries = _export.picked(self.cells[first:end], kept) or "idx, val"
         query = self.ds.fleet.sql(f"SELECT gene_id, {entries} FROM {self.ds.table(self.matrix + '_rows')}{where}")
         try:
             products.read(query._inner, first, end)

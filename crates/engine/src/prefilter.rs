@@ -67,13 +67,17 @@ impl Prefilter {
         let parts = parts.filter(|part| !part.column_refs().is_empty() && part.column_refs().iter().all(|column| quick(&column.name)));
         let condition = conjunction(parts.cloned().collect::<Vec<_>>())?;
         let columns: BTreeSet<usize> = condition.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
+        let sparse = partition.metadata.layout != Layout::Table;
+        // Of a matrix only lists take long.
+        if sparse && !wanted.iter().any(|&column| schema.fields().get(column).is_some_and(|field| matches!(field.data_type(), DataType::List(_)))) {
+            return None;
+        }
         if wanted.iter().all(|column| columns.contains(column)) || !columns.iter().all(|column| wanted.contains(column)) {
             return None;
         }
         let columns: Vec<usize> = columns.into_iter().collect();
         let read = Arc::new(schema.project(&columns).ok()?);
         let condition = state.create_physical_expr(condition, &DFSchema::try_from(read).ok()?).ok()?;
-        let sparse = partition.metadata.layout != Layout::Table;
         Some(Self { columns, condition, sparse, pause: AtomicU32::new(0) })
     }
 
@@ -82,8 +86,8 @@ impl Prefilter {
         &self.columns
     }
 
-    /// The rows of a slice that pass, where they are few; `None` where it is as well to decode all. Of a matrix's slice all
-    /// rows from the first that passes to the last.
+    /// The rows of a slice that pass, where they are few; `None` where it is as well to decode all. Of a matrix's slice
+    /// all rows from the first that passes to the last.
     ///
     /// # Errors
     /// As decoding.
@@ -94,6 +98,8 @@ impl Prefilter {
         {
             return Ok(None);
         }
+        // Batches of a matrix have few rows, for the sake of the lists.
+        let batch_rows = if self.sparse { batch_rows.max(LEAST as usize) } else { batch_rows };
         let (mut rows, mut seen) = (Vec::new(), 0u64);
         for batch in Reader::decode(partition, part.with_columns(self.columns.clone()), batch_rows)? {
             let batch = batch?;

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType, col, lit};
 use datafusion::physical_plan::ExecutionPlan;
 use skytether_common::{Error, Result};
 use skytether_plan::error::to_datafusion;
@@ -31,6 +31,9 @@ pub(crate) enum View {
     /// A matrix as `(gene, cell, value)`.
     Dense,
 }
+
+/// The most genes that a condition on names becomes one on numbers for, which is evaluated before lists are decoded.
+const MOST_NAMED: usize = 1_000;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -112,15 +115,28 @@ impl PartitionTable {
                 }
                 let zero: ArrayRef = Arc::new(Float64Array::from(vec![0.0]));
                 let nonzero_only = prune::matching(state, about("value"), "value", &zero).is_some_and(|mask| mask.true_count() == 0);
-                Shape::Dense(Arc::new(Dense { span, projection: projection.clone(), genes, cells, wanted_genes, wanted_cells, nonzero_only }))
+                Shape::Dense(Arc::new(Dense {
+                    span,
+                    projection: projection.clone(),
+                    genes,
+                    cells,
+                    wanted_genes: wanted_genes.clone(),
+                    wanted_cells,
+                    nonzero_only,
+                }))
             }
         };
         let first = match self.view {
             View::Stored if limit.is_none() => Prefilter::new(state, &self.partition, filters, &projection),
             View::Rows if limit.is_none() => {
                 // The names of genes come first in this view, and are not stored.
-                let stored: Vec<usize> = projection.iter().filter_map(|column| column.checked_sub(1)).collect();
-                Prefilter::new(state, &self.partition, filters, &stored)
+                let mut stored: Vec<usize> = projection.iter().filter_map(|column| column.checked_sub(1)).collect();
+                let mut filters = filters.to_vec();
+                if let (Some(wanted), Ok(gene_id)) = (wanted_genes.as_ref().filter(|wanted| wanted.len() <= MOST_NAMED), self.partition.column("gene_id")) {
+                    filters.push(col("gene_id").in_list(wanted.iter().map(|&gene| lit(gene)).collect(), false));
+                    stored.push(gene_id);
+                }
+                Prefilter::new(state, &self.partition, &filters, &stored)
             }
             _ => None,
         };

@@ -2,9 +2,9 @@
 //!
 //! A host that wants few cells of a matrix asks the drives with it, so that the entries of other cells do not move.
 //! `cells` is a binary literal of ranges: for each its first cell and the one after its last, as little-endian u32.
-//! Ranges ascend and do not overlap. A row's cells ascend, so a range is found by doubling steps and bisection: few
-//! ranges cost their number times a logarithm, many cost a look at each entry.
+//! Ranges ascend and do not overlap. A row's cells ascend, so a range is found by doubling steps and bisection.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, ListArray, Prim
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float32Type, Float64Type, UInt16Type, UInt32Type};
 use datafusion::common::{Result as DfResult, ScalarValue};
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::{ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use skytether_common::{Error, Result};
 
 use crate::df_error::through;
@@ -72,9 +72,12 @@ impl ScalarUDFImpl for EntriesOf {
 
     fn coerce_types(&self, types: &[DataType]) -> DfResult<Vec<DataType>> {
         match types {
-            [DataType::List(idx), DataType::List(val), DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_)]
-                if idx.data_type() == &DataType::UInt32
-                    && matches!(val.data_type(), DataType::UInt16 | DataType::UInt32 | DataType::Float32 | DataType::Float64) =>
+            [
+                DataType::List(idx),
+                DataType::List(val),
+                DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) | DataType::Null,
+            ] if idx.data_type() == &DataType::UInt32
+                && matches!(val.data_type(), DataType::UInt16 | DataType::UInt32 | DataType::Float32 | DataType::Float64) =>
             {
                 Ok(vec![types[0].clone(), types[1].clone(), DataType::Binary])
             }
@@ -87,6 +90,23 @@ impl ScalarUDFImpl for EntriesOf {
             [DataType::List(idx), DataType::List(val), _] => Ok(DataType::Struct(fields(idx, val))),
             _ => Err(through(usage())),
         }
+    }
+
+    fn display_name(&self, args: &[Expr]) -> DfResult<String> {
+        self.schema_name(args)
+    }
+
+    /// The literal may be long, and is in every message that has the column. Its checksum tells two calls apart.
+    fn schema_name(&self, args: &[Expr]) -> DfResult<String> {
+        let told = |arg: &Expr| match arg {
+            Expr::Literal(ScalarValue::Binary(Some(cells)), _) => {
+                let mut hash = DefaultHasher::new();
+                cells.hash(&mut hash);
+                format!("{} ranges {:016x}", cells.len() / 8, hash.finish())
+            }
+            other => other.schema_name().to_string(),
+        };
+        Ok(format!("{ENTRIES_OF}({})", args.iter().map(told).collect::<Vec<_>>().join(",")))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
@@ -125,6 +145,10 @@ fn typed<T: ArrowPrimitiveType>(idx: &ListArray, val: &ListArray, ranges: &[Rang
             if cells.len() != values.len() {
                 return Err(Error::corrupt(format!("row {row} of a batch has {} values for {} cell numbers", values.len(), cells.len())));
             }
+            // Compared without leaving early, so that it vectorises.
+            if !cells.windows(2).fold(true, |ok, pair| ok & (pair[0] < pair[1])) {
+                return Err(Error::invalid(format!("entries_of takes cell numbers that ascend, as a matrix has them: those of row {row} of a batch do not")));
+            }
             each_run(cells, ranges, |run| {
                 kept.extend_from_slice(&cells[run.clone()]);
                 kept_values.extend_from_slice(&values[run]);
@@ -143,33 +167,32 @@ fn typed<T: ArrowPrimitiveType>(idx: &ListArray, val: &ListArray, ranges: &[Rang
     Ok(Arc::new(built.ok_or_else(usage)?))
 }
 
-/// Calls `take` with the places of each run of ascending `cells` that lies in one of the ranges.
+/// Calls `take` with the places of each run of ascending `cells` that lies in one of the ranges. Steps over cells
+/// between ranges and over ranges between cells, so that the shorter of both decides how long it takes.
 fn each_run(cells: &[u32], ranges: &[Range<u32>], mut take: impl FnMut(Range<usize>)) {
-    let (Some(&first), Some(&last)) = (cells.first(), cells.last()) else { return };
-    let begin = ranges.partition_point(|range| range.end <= first);
-    let mut at = 0;
-    for range in ranges[begin..].iter().take_while(|range| range.start <= last) {
-        at = first_from(cells, at, range.start);
-        let end = if range.end - range.start == 1 { at + usize::from(cells.get(at) == Some(&range.start)) } else { first_from(cells, at, range.end) };
+    let (mut at, mut next) = (0, 0);
+    while let Some(&cell) = cells.get(at) {
+        next = first_from(ranges, next, |range| range.end <= cell);
+        let Some(range) = ranges.get(next) else { return };
+        at = first_from(cells, at, |&cell| cell < range.start);
+        let end = first_from(cells, at, |&cell| cell < range.end);
         if end > at {
             take(at..end);
         }
-        at = end;
+        (at, next) = (end, next + 1);
     }
 }
 
-/// The first place from `at` on whose cell is at least `cell`.
-fn first_from(cells: &[u32], at: usize, cell: u32) -> usize {
+/// The first place from `at` on that is not `before`, which holds for a beginning of `of`: by doubling steps, then by
+/// bisection.
+fn first_from<T>(of: &[T], at: usize, before: impl Fn(&T) -> bool) -> usize {
     let (mut low, mut step) = (at, 1);
-    while let Some(&found) = cells.get(low + step - 1) {
-        if found >= cell {
-            break;
-        }
+    while of.get(low + step - 1).is_some_and(&before) {
         low += step;
         step *= 2;
     }
-    let high = (low + step - 1).min(cells.len());
-    low + cells[low..high].partition_point(|&found| found < cell)
+    let high = (low + step - 1).min(of.len());
+    low + of[low..high].partition_point(before)
 }
 
 #[cfg(test)]
@@ -227,6 +250,25 @@ mod tests {
         }
     }
 
+    /// A row of few cells next to very many ranges, and the other way round.
+    #[test]
+    fn runs_are_found_in_steps_of_the_shorter_side() {
+        let every_other: Vec<Range<u32>> = (0..1 << 20).map(|i| 2 * i..2 * i + 1).collect();
+        let few = [0u32, 1, 1001, 1002, 2_000_000, 3_000_000];
+        let mut found = Vec::new();
+        for _ in 0..100_000 {
+            found.clear();
+            each_run(&few, &every_other, |run| found.push(run));
+        }
+        assert_eq!(found, [0..1, 3..4, 4..5]);
+        let many: Vec<u32> = (0..1 << 20).collect();
+        for _ in 0..100_000 {
+            found.clear();
+            each_run(&many, &[5..7, 1_000_000..1_000_001, 1 << 20..1 << 21], |run| found.push(run));
+        }
+        assert_eq!(found, [5..7, 1_000_000..1_000_001]);
+    }
+
     #[test]
     fn rows_with_a_null_have_no_entries() {
         let mut idx = ListBuilder::new(UInt32Builder::new());
@@ -243,6 +285,8 @@ mod tests {
         }
         let ((idx, _), (_, val)) = (lists(&[vec![1, 2]]), lists(&[vec![1]]));
         assert_eq!(entries(&idx, &val, &[]).unwrap_err().kind(), Kind::Corrupt);
+        let (idx, val) = lists(&[vec![2, 1]]);
+        assert_eq!(entries(&idx, &val, &[]).unwrap_err().kind(), Kind::Invalid);
     }
 
     #[tokio::test]
@@ -254,6 +298,12 @@ mod tests {
         let found = batches[0].column(0).as_struct();
         assert_eq!(found.column(0).as_list::<i32>().value(0).as_primitive::<UInt32Type>().values(), &[7]);
         assert_eq!(found.column(1).as_list::<i32>().value(0).as_primitive::<Float32Type>().values(), &[2.0]);
+        let long =
+            "0700000008000000".to_owned() + &(10..5000u32).map(|i| format!("{:08x}{:08x}", (2 * i).swap_bytes(), (2 * i + 1).swap_bytes())).collect::<String>();
+        let batches =
+            ctx.sql(&format!("SELECT entries_of({lists}, X'{long}'), entries_of({lists}, X'0700000008000000')")).await.unwrap().collect().await.unwrap();
+        assert_eq!(batches[0].column(0), batches[0].column(1));
+        assert!(batches[0].schema().fields().iter().all(|field| field.name().len() < 1000));
         for wrong in ["[1], [1], X''", &format!("{lists}, 'text'"), &format!("{lists}, X'07'")] {
             let failed = match ctx.sql(&format!("SELECT entries_of({wrong})")).await {
                 Ok(frame) => frame.collect().await.map(drop),

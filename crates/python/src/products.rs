@@ -196,8 +196,8 @@ impl PyProducts {
         }))))
     }
 
-    /// Runs `query` (columns `gene_id`, `idx`, `val`, or `entries_of` in place of the latter two), and keeps the entries of the chosen cells `first..end` instead
-    /// of what was read before; gives their number.
+    /// Runs `query` (columns `gene_id`, `idx`, `val`, or `entries_of` in place of the latter two), and keeps the
+    /// entries of the chosen cells `first..end` instead of what was read before; gives their number.
     fn read(&self, py: Python<'_>, query: &PyResultSet, first: u32, end: u32) -> PyResult<usize> {
         {
             let mut products = self.0.lock();

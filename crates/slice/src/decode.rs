@@ -55,8 +55,8 @@ pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, pr
     })
 }
 
-/// As [`decode`], for a matrix's slice, but only the rows `rows`. The lists of the rows before them are unpacked without
-/// being kept or checked; those behind are not read.
+/// As [`decode`], for a matrix's slice, but only the rows `rows`. The lists of the rows before them are unpacked
+/// without being kept or checked; those behind are not read.
 ///
 /// # Errors
 /// As there.

@@ -28,8 +28,8 @@ use crate::stats::{ColumnStats, SliceStats, f64_bounds};
 /// 12 and 8 bytes a value).
 const MAX_VALUES: usize = 1 << 21;
 
-/// The end of a block of cells closes a slice that has at least this part of its target size, 64 KiB of 1 MiB. Smaller ones go
-/// on, so that matrices of few genes do not become a slice per block.
+/// The end of a block of cells closes a slice that has at least this part of its target size, 64 KiB of 1 MiB. Smaller
+/// ones go on, so that matrices of few genes do not become a slice per block.
 const LEAST_OF_BLOCK: usize = 16;
 
 /// Cuts the rows of one matrix into slices.
@@ -169,8 +169,8 @@ impl SparseSlicer {
     pub fn push(&mut self, gene_id: u32, block: u32, idx: &[u32], values: Values<'_>) -> Result<Option<Encoded>> {
         self.check(gene_id, block, idx, values)?;
         let before = self.size.clone();
-        // One gene is read from a slice of each block. A slice that has genes of two blocks may have any gene, and would
-        // be read as well.
+        // One gene is read from a slice of each block. A slice that has genes of two blocks may have any gene, and
+        // would be read as well.
         let next_block = self.last.is_some_and(|(last, _)| last != block) && before.bytes() >= self.options.target_bytes / LEAST_OF_BLOCK;
         self.size.add(gene_id, block, idx, values);
         let full = next_block

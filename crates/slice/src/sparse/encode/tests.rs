@@ -145,3 +145,23 @@ fn row_out_of_order_is_found_in_any_batches() {
         }
     }
 }
+
+/// A gene's rows are then in one slice of each block. Blocks with little stay together.
+#[test]
+fn slices_end_with_their_block_once_large_enough() {
+    let rows_of = |cells: u32| {
+        let mut slicer = SparseSlicer::new(3 * BLOCK, 4, ValueType::UInt16, SliceOptions::default());
+        let mut rows = Vec::new();
+        for block in 0..3 {
+            let idx: Vec<u32> = (block * BLOCK..block * BLOCK + cells).collect();
+            let values: Vec<u16> = idx.iter().map(|i| (i.wrapping_mul(2_654_435_761) >> 16) as u16).collect();
+            for gene in 0..4 {
+                rows.extend(slicer.push(gene, block, &idx, Values::U16(&values)).unwrap().map(|slice| slice.stats.rows));
+            }
+        }
+        rows.extend(slicer.finish().unwrap().map(|slice| slice.stats.rows));
+        rows
+    };
+    assert_eq!(rows_of(BLOCK), [4, 4, 4]);
+    assert_eq!(rows_of(10), [12]);
+}

@@ -17,7 +17,7 @@ const CELLS: u32 = 150_000;
 
 /// A slice of 40 genes by three blocks, with empty and full rows.
 fn slice(value: ValueType) -> (Bytes, Layout) {
-    let mut slicer = SparseSlicer::new(CELLS, 40, value, SliceOptions { target_bytes: 8 << 20, ..SliceOptions::default() });
+    let mut slicer = SparseSlicer::new(CELLS, 40, value, SliceOptions { target_bytes: 256 << 20, ..SliceOptions::default() });
     for block in 0..3 {
         for gene in 0..40u32 {
             let begin = block * BLOCK;
