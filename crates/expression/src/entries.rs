@@ -24,6 +24,9 @@ pub const ENTRIES_OF: &str = "entries_of";
 ///
 /// Gives `Struct<idx: List<UInt32>, val: List<_>>`, the entries of the row in the chosen cells, in their order. A row
 /// with a NULL has none.
+///
+/// Calls fail with `Invalid` for other types, a literal that is not as the module says, and cell numbers that do not
+/// ascend; with `Corrupt` for a row whose lists differ in length.
 #[must_use]
 pub fn entries_of_udf() -> ScalarUDF {
     ScalarUDF::new_from_impl(EntriesOf { signature: Signature::user_defined(Volatility::Immutable) })
@@ -184,7 +187,7 @@ fn each_run(cells: &[u32], ranges: &[Range<u32>], mut take: impl FnMut(Range<usi
 }
 
 /// The first place from `at` on that is not `before`, which holds for a beginning of `of`: by doubling steps, then by
-/// bisection.
+/// bisection. Bisection of all that is left took 2.7 s instead of 2.0 for 1,000 random cells of a million.
 fn first_from<T>(of: &[T], at: usize, before: impl Fn(&T) -> bool) -> usize {
     let (mut low, mut step) = (at, 1);
     while of.get(low + step - 1).is_some_and(&before) {

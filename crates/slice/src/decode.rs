@@ -59,7 +59,7 @@ pub fn decode(stored: impl Into<Pieces>, layout: &Layout, schema: &SchemaRef, pr
 /// without being kept or checked; those behind are not read.
 ///
 /// # Errors
-/// As there.
+/// As there; `Invalid` also for a table's slice.
 pub fn decode_range(
     stored: impl Into<Pieces>,
     layout: &Layout,
