@@ -1,0 +1,4 @@
+/* A function that is defined elsewhere. */
+extern int elsewhere(void);
+
+int main(void) { return elsewhere(); }

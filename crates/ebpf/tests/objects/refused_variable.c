@@ -1,0 +1,4 @@
+/* A variable that is defined elsewhere. */
+extern int elsewhere;
+
+int main(void) { return elsewhere; }

@@ -1,0 +1,133 @@
+"""Programs inside Kinetic drives: they run next to the values, with the rights of who calls them.
+
+>>> from skytether import programs                                # doctest: +SKIP
+>>> drive = programs.connect("kinetic://127.0.0.1:8123")          # doctest: +SKIP
+>>> drive.write("text", "to be or not to be")                     # doctest: +SKIP
+>>> drive.put("words.o")                                          # doctest: +SKIP
+>>> drive.run("words", "text").text                               # doctest: +SKIP
+'6\\n'
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._internal import ProgramLibrary
+
+__all__ = ["Drive", "Ended", "Program", "connect"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that a drive has."""
+
+    name: str
+    #: ``"ebpf"``, ``"wasm"``, ``"native"``, ``"query"`` (a sub-plan for the drive's query engine) or ``"unknown"``.
+    language: str
+    #: Its length in bytes.
+    bytes: int
+    #: How many keys of the drive have it.
+    keys: int
+    #: How often it runs at this moment.
+    running: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended."""
+
+    #: What it returned; 0 is success, -1 that the drive stopped it.
+    code: int
+    #: The POSIX signal for what ended it, or 0.
+    signal: int
+    #: A sentence about its end.
+    message: str
+    #: What it printed.
+    printed: bytes
+    #: What it gave as its output: that of the output key.
+    output: bytes
+
+    @property
+    def text(self) -> str:
+        """What it printed, as text."""
+        return self.printed.decode("utf-8", errors="replace")
+
+
+class Drive:
+    """The programs of one Kinetic drive. Make one by :func:`connect`."""
+
+    def __init__(self, library: ProgramLibrary, url: str) -> None:
+        self._library = library
+        self._url = url
+
+    def __repr__(self) -> str:
+        return f"<programs of the drive at {self._url}>"
+
+    def put(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> Program:
+        """Put a program on the drive, and have the drive check it.
+
+        :param program: the path of its file (an eBPF object, a WebAssembly module or an executable), or its bytes.
+        :param name: its name (default: the file's name without its extension).
+        :raises InvalidError: where the drive can't run it; the text says why.
+        """
+        if isinstance(program, bytes):
+            if name is None:
+                raise TypeError("a program given as bytes needs a name")
+            content = program
+        else:
+            path = Path(program)
+            content, name = path.read_bytes(), path.stem if name is None else name
+        return Program(*self._library.put(name, content))
+
+    def run(self, name: str, *arguments: str | bytes, output_key: str | bytes | None = None, timeout: float | None = None) -> Ended:
+        """Run a program and wait for its end. Ctrl-C ends it.
+
+        :param arguments: its arguments; often the keys that it reads. Bytes are given as they are.
+        :param output_key: the key of the drive that its output is put under.
+        :param timeout: seconds after which the drive ends it.
+        :raises NotFoundError: where the drive has no such program.
+        """
+        key = None if output_key is None else _bytes(output_key)
+        return Ended(*self._library.run(name, [_bytes(argument) for argument in arguments], key, timeout))
+
+    def ls(self) -> list[Program]:
+        """The programs that the drive has, by name."""
+        return [Program(*found) for found in self._library.list()]
+
+    def rm(self, name: str) -> None:
+        """Remove a program. Runs of it come to their end."""
+        self._library.remove(name)
+
+    def read(self, key: str | bytes) -> bytes | None:
+        """The value of a key of the drive, or None where there is none."""
+        return self._library.read(_bytes(key))
+
+    def write(self, key: str | bytes, value: str | bytes) -> None:
+        """Write a value (1 MiB at most) that programs may read, in the place of the one that was there."""
+        self._library.write(_bytes(key), _bytes(value))
+
+    def delete(self, key: str | bytes) -> None:
+        """Remove a key of the drive, if it is there."""
+        self._library.delete(_bytes(key))
+
+    def abort(self, name: str) -> None:
+        """End the runs of a program."""
+        self._library.abort(name)
+
+
+def connect(url: str, *, identity: int | None = None, key: str | None = None, tls_ca: str | os.PathLike[str] | None = None) -> Drive:
+    """Connect to a Kinetic drive.
+
+    :param url: ``kinetic://host:port``, or ``kinetics://host:port`` with TLS.
+    :param identity: the number of the identity (default: ``SKYTETHER_KINETIC_IDENTITY``, or 1).
+    :param key: its key (default: ``SKYTETHER_KINETIC_KEY``, or that of new drives).
+    :param tls_ca: the authorities whose certificates are trusted, a PEM file (default: ``SKYTETHER_TLS_CA``).
+    :raises UnavailableError: where no drive answers.
+    """
+    return Drive(ProgramLibrary.connect(url, identity, key, None if tls_ca is None else os.fspath(tls_ca)), url)
+
+
+def _bytes(given: str | bytes) -> bytes:
+    return given.encode() if isinstance(given, str) else given
