@@ -1,0 +1,193 @@
+//! `skytether volume`: the volumes of a drive that is not served at the moment.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use skytether_common::units::{counted, human_bytes};
+use skytether_common::{Error, Result};
+use skytether_drive::{Drive, DriveOptions};
+use skytether_volume::{Options, StorageBacking, VolumeName, Volumes};
+
+use crate::common_args::ListFormat;
+use crate::context::{Failure, print_line};
+use crate::listing;
+use crate::output::columns;
+use crate::volumes::DIRECTORY;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// List the volumes of a drive with their snapshots.
+    Ls(Ls),
+    /// Keep the present content of a volume under a name. No data is copied.
+    Snapshot(Snapshot),
+    /// Make a volume with the content of a snapshot. No data is copied.
+    Clone(CloneVolume),
+    /// Remove a volume with its snapshots, or a snapshot.
+    Rm(Rm),
+    /// Verify what the drive holds of its volumes, and name what is damaged.
+    Scrub(ScrubVolumes),
+}
+
+#[derive(Debug, Args)]
+struct DriveArg {
+    /// The drive's directory. No other process may have the drive open: stop `skytether drive serve` first.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    #[command(flatten)]
+    drive: DriveArg,
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    format: ListFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Snapshot {
+    /// The volume.
+    #[arg(value_name = "VOLUME")]
+    volume: VolumeName,
+    /// The name of the snapshot.
+    #[arg(value_name = "NAME")]
+    name: VolumeName,
+    #[command(flatten)]
+    drive: DriveArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CloneVolume {
+    /// The snapshot.
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = of_snapshot)]
+    from: (VolumeName, VolumeName),
+    /// The new volume.
+    #[arg(value_name = "VOLUME")]
+    to: VolumeName,
+    #[command(flatten)]
+    drive: DriveArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Rm {
+    /// The volume or the snapshot.
+    #[arg(value_name = "VOLUME[@SNAPSHOT]")]
+    what: String,
+    #[command(flatten)]
+    drive: DriveArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScrubVolumes {
+    /// The volumes (default: all).
+    #[arg(value_name = "VOLUME")]
+    volumes: Vec<VolumeName>,
+    #[command(flatten)]
+    drive: DriveArg,
+}
+
+/// Parses `VOLUME@SNAPSHOT`.
+fn of_snapshot(text: &str) -> Result<(VolumeName, VolumeName), String> {
+    let (volume, snapshot) = text.split_once('@').ok_or_else(|| "write VOLUME@SNAPSHOT, such as disk@monday".to_owned())?;
+    let named = |text: &str| text.parse().map_err(|error: Error| error.report());
+    Ok((named(volume)?, named(snapshot)?))
+}
+
+/// Runs a command about volumes.
+pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::Ls(args) => ls(args).await,
+        VolumeCommand::Snapshot(args) => {
+            let volumes = open(&args.drive).await?;
+            volumes.snapshot(&args.volume, &args.name).await?;
+            close(&volumes, &format!("snapshot {}@{}", args.volume, args.name)).await
+        }
+        VolumeCommand::Clone(args) => {
+            let volumes = open(&args.drive).await?;
+            volumes.clone_snapshot(&args.from.0, &args.from.1, &args.to).await?;
+            close(&volumes, &format!("volume {} with the content of {}@{}", args.to, args.from.0, args.from.1)).await
+        }
+        VolumeCommand::Rm(args) => {
+            let volumes = open(&args.drive).await?;
+            match args.what.split_once('@') {
+                Some((volume, snapshot)) => volumes.remove_snapshot(&volume.parse()?, &snapshot.parse()?).await?,
+                None => volumes.remove(&args.what.parse()?).await?,
+            }
+            close(&volumes, &format!("removed {}", args.what)).await
+        }
+        VolumeCommand::Scrub(args) => scrub(args).await,
+    }
+}
+
+async fn open(drive: &DriveArg) -> Result<Arc<Volumes>, Failure> {
+    let data = drive.data.clone();
+    let opening = tokio::task::spawn_blocking(move || Drive::open(&data, None, DriveOptions::default()));
+    let opened = opening.await.map_err(|e| Error::internal("opening the drive was interrupted").with_source(e))??;
+    let journals = drive.data.join(DIRECTORY);
+    if !journals.exists() {
+        let text = format!("{}: the drive has no volumes; `skytether drive serve --volume NAME=SIZE` makes one", drive.data.display());
+        return Err(Error::not_found(text).into());
+    }
+    Ok(Volumes::open(Arc::new(StorageBacking::new(opened)?), &journals, Options::default()).await?)
+}
+
+async fn close(volumes: &Volumes, done: &str) -> Result<(), Failure> {
+    volumes.close().await?;
+    Ok(print_line(done)?)
+}
+
+async fn ls(args: Ls) -> Result<(), Failure> {
+    let volumes = open(&args.drive).await?;
+    let found = volumes.list().await?;
+    volumes.close().await?;
+    let printed = match args.format {
+        ListFormat::Json => print_line(&listing::json(&found)?),
+        ListFormat::Table if found.is_empty() => print_line("no volumes"),
+        ListFormat::Table => {
+            let mut rows = Vec::new();
+            for volume in &found {
+                let of = std::iter::once((volume.name.clone(), volume));
+                for (name, status) in of.chain(volume.snapshots.iter().map(|snapshot| (format!("{}@{}", volume.name, snapshot.name), snapshot))) {
+                    let stored = status.extents * u64::from(status.extent);
+                    let number = if status.number == 0 { String::new() } else { status.number.to_string() };
+                    let state = status.error.clone().unwrap_or_default();
+                    rows.push(vec![name, number, human_bytes(status.size), human_bytes(stored), status.id.to_string(), state]);
+                }
+            }
+            print_line(columns(&["volume", "unit", "size", "mapped", "id", ""], &[false, true, true, true, false, false], &rows).trim_end())
+        }
+    };
+    Ok(printed?)
+}
+
+async fn scrub(args: ScrubVolumes) -> Result<(), Failure> {
+    let volumes = open(&args.drive).await?;
+    let failed = volumes.failed();
+    for (name, error) in &failed {
+        eprintln!("volume {name} can't be opened: {}", error.report());
+    }
+    let mut names = args.volumes;
+    if names.is_empty() {
+        names = volumes.names();
+        names.retain(|name| failed.iter().all(|(other, _)| other != name));
+    }
+    let mut damaged = 0;
+    for name in &names {
+        let found = volumes.scrub(name, None).await?;
+        damaged += found.damaged.len();
+        print_line(&format!("volume {name}: {} verified, {} damaged", counted(found.extents, "extent"), found.damaged.len()))?;
+        for place in &found.damaged {
+            print_line(&format!("  extent {} of {} at byte {}: {}", place.extent, place.of, place.at, place.why))?;
+        }
+    }
+    volumes.close().await?;
+    match damaged {
+        0 if failed.is_empty() => Ok(()),
+        0 => Err(Error::corrupt(format!("{} can't be opened", counted(failed.len() as u64, "volume"))).into()),
+        _ => {
+            Err(Error::corrupt(format!("{} of volumes are damaged: restore them from a copy; a snapshot may share them", counted(damaged as u64, "extent")))
+                .into())
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Tests of the command set through its public interface.
+
+mod bench;
+mod blocks;
+mod copies;
+mod durability;
+mod exec;
+mod identity;
+mod modes;
+mod parsing;
+mod reservations;
+mod sanitize;
+mod tasks;
+mod thin;

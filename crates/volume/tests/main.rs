@@ -1,0 +1,11 @@
+//! Tests of volumes, one program.
+
+mod basic;
+mod concurrency;
+mod crash;
+mod damage;
+mod full;
+mod manager;
+mod model;
+mod snapshots;
+mod util;

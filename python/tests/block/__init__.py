@@ -1,0 +1,1 @@
+"""Volumes as the clients of block protocols see them."""
