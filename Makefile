@@ -23,8 +23,10 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml 2>/dev/null
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
+# Where the demo keeps its data: embedded, or kinetic.
+DRIVES ?= embedded
 demo: setup ## everything that is needed, then marker genes of pbmc3k found by the drives themselves
-	@$(BIN)/msgx demo
+	@$(BIN)/msgx demo --drives $(DRIVES)
 
 test: setup test-rust test-python test-r ## everything that is needed, then every test
 
@@ -33,6 +35,7 @@ soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in sho
 	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q python/tests/test_table_roundtrips.py
 	cd python/tests && $(abspath $(BIN))/python -m oracles
 	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q -n 2 python/tests/test_anndata_roundtrips.py
+	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q python/tests/kinetic
 
 bench: $(VENV)/.benchmarked ## benchmarks, in comparison with other tools (hours; benches/run.py --help lists the parts)
 	@$(BIN)/python benches/run.py
@@ -45,7 +48,9 @@ WORKSPACE := --workspace --exclude skytether-python
 NEXTEST := $(BIN)/cargo-nextest nextest
 # What `make soak` repeats of the Rust tests; the oracles over SQL follow (SKYTETHER_ORACLE_QUERIES, .._SEED).
 # It reads SKYTETHER_SOAK (and dst SKYTETHER_STORMS=FROM..TO, faulty SKYTETHER_FAULTS=all).
-SOAK := test(/^dst::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) | (package(skytether-store) & kind(test))
+SOAK := test(/^dst::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) \
+  | ((package(skytether-store) | package(skytether-kv) | package(skytether-volume)) & kind(test)) \
+  | (package(skytether-nvme-tcp) & test(/^guest::/))
 
 # All targets of fuzz/, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. Findings stay in $(FUZZ_DIR).
 FUZZ_SECONDS ?= 20

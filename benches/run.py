@@ -19,6 +19,7 @@ import cells  # noqa: E402
 import data  # noqa: E402
 import encode  # noqa: E402
 import hostile  # noqa: E402
+import kinetic  # noqa: E402
 import million  # noqa: E402
 import moving  # noqa: E402
 import parity  # noqa: E402
@@ -32,7 +33,7 @@ from processes import fleet_of, med, one  # noqa: E402
 
 RESULTS: list[dict] = []
 
-PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hostile")
+PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hostile", "kinetic")
 
 
 def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
@@ -137,6 +138,8 @@ def measured(part: str, quick: bool) -> None:
             line(f"{seeds} simulations of a fleet: nothing lost, nothing left behind", f"{took:.0f} s", told, "all", True)
         case "regret":
             regret.compare(40 if quick else 1, 1, line)
+        case "kinetic":
+            kinetic.compare(quick, line)
         case "moving":
             moving.compare(600_000 if quick else 12_000_000, 1 if quick else 3, line)
 

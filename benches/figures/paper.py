@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,53 @@ def figure(width: float = 8.0, height: float = 5.0, columns: int = 1, sharey: bo
         ax.grid(True, color="#e6e8ec", linewidth=0.8)
         ax.set_axisbelow(True)
     return made, axes
+
+
+#: The columns of [`spread`].
+SPREAD = ["slices", "mean", "deviation", "least", "lower quartile", "median", "upper quartile", "most"]
+
+
+def spread(warm: list[float], cold: list[list[float]]) -> tuple[list[Any], float]:
+    """The figures of some slices: a value per column of `SPREAD`, the medians of each process's first slices, and the
+    first of these in terms of the median; and the median."""
+    values = sorted(warm)
+    quarter = statistics.quantiles(values, n=4)
+    early = [statistics.median(times) for times in zip(*cold)]
+    figures = [len(values), statistics.fmean(values), statistics.pstdev(values), values[0], *quarter, values[-1], *early, early[0] / quarter[1]]
+    return figures, quarter[1]
+
+
+def spread_columns(first: int) -> list[str]:
+    """The columns of [`spread`] for this number of first slices."""
+    return [*SPREAD, *[f"slice {n + 1}, median" for n in range(first)], "slice 1 / median"]
+
+
+def first_and_others(
+    names: list[str], labels: list[str], colours: tuple[str, ...], cold: list[list[list[float]]], warm: list[list[float]], time: str, order: str,
+) -> Any:
+    """A figure of slices: on the left the first ones of each process in their order, on the right boxes of all others.
+    `names` are for the legend, `labels` for the boxes; `time` says what is measured, `order` the order of the first."""
+    made, axes = figure(9.5, 4.8, 2)
+    left, right = axes
+    first = len(cold[0][0])
+    for processes, name, colour in zip(cold, names, colours, strict=True):
+        for at, times in enumerate(processes):
+            left.plot(range(1, first + 1), times, color=colour, alpha=0.55, linewidth=1, marker="o", markersize=3.5, label=name if at == 0 else None)
+    left.set_xticks(range(1, first + 1))
+    left.set_xlabel(f"slice, in the order in which they are {order}")
+    left.set_ylabel(time)
+    left.set_title(f"the first {first} slices of each process", fontsize=10, color=INK)
+    left.legend(fontsize=8, frameon=False)
+    drawn = right.boxplot(warm, tick_labels=labels, whis=(0, 100), patch_artist=True, widths=0.5, showmeans=True, meanline=True)
+    for box, colour in zip(drawn["boxes"], colours, strict=True):
+        box.set(facecolor=colour, alpha=0.35, edgecolor=colour)
+    for line in (*drawn["medians"], *drawn["means"], *drawn["whiskers"], *drawn["caps"]):
+        line.set(color=INK, linewidth=1)
+    right.set_title("all others", fontsize=10, color=INK)
+    for ax in axes:
+        ax.set_yscale("log")
+        plain_numbers(ax.yaxis)
+    return made
 
 
 def save(out: Path, made: Any, name: str, title: str, caption: str) -> str:

@@ -54,16 +54,12 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None], program: Path) ->
         f"Processor time of each slice ({size['rows']} genes of {size['cells']:,} cells) for decoding and Accumulate, on the processor that does it; {size['times']} processes per configuration, each with the sub-plan that a host would send, "
         f"run slice by slice in one lane of the engine (`crates/skytether/examples/slice_times.rs`). The first {first} slices of each process are shown apart, as in the paper. Envoy is a profile: this machine's processor time, times 15.",
     )
-    rows = []
+    rows, medians = [], {}
     for place, (name, what, theirs) in PLACES.items():
-        values = sorted(warm[place])
-        quarter = statistics.quantiles(values, n=4)
-        early = [statistics.median(times) for times in zip(*cold[place])]
-        rows.append([name, theirs, len(values), statistics.fmean(values), statistics.pstdev(values), values[0], *quarter, values[-1], *early, early[0] / quarter[1], statistics.median(wall[place])])
-    columns = ["code | data", "in the paper", "slices", "mean", "deviation", "least", "lower quartile", "median", "upper quartile", "most"]
-    columns += [f"slice {n + 1}, median" for n in range(first)] + ["slice 1 / median", "median by the clock, reading included"]
+        figures, medians[place] = paper.spread(warm[place], cold[place])
+        rows.append([name, theirs, *figures, statistics.median(wall[place])])
+    columns = ["code | data", "in the paper", *paper.spread_columns(first), "median by the clock, reading included"]
     result.tables.append(paper.Table("figure6", "Milliseconds of processor time per slice", columns, rows))
-    medians = {place: row[7] for place, row in zip(PLACES, rows, strict=True)}
     starts = {place: row[-2] for place, row in zip(PLACES, rows, strict=True)}
     result.says += [
         f"Median per slice by where the data are: {medians['host']:.3f} ms over a disk of the host's own, {medians['served']:.3f} over a drive that is served, {medians['handed']:.3f} over an Envoy. The paper finds no slowdown by the drive's disk.",
@@ -72,32 +68,15 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None], program: Path) ->
         "The first slice of a process takes " + ", ".join(f"{starts[place]:.1f} ({name})" for place, (name, _, _) in PLACES.items()) + " times the median. "
         "The paper saw slow first slices at Envoy only, five of them. The cost model gives the first five slices of a drive half weight for that.",
     ]
-    result.plots.append(_draw(out, cold, warm, first, size))
+    result.plots.append(_draw(out, cold, warm, size))
     return result
 
 
-def _draw(out: Path, cold: dict, warm: dict, first: int, size: dict) -> str:
-    made, axes = paper.figure(9.5, 4.8, 2)
+def _draw(out: Path, cold: dict, warm: dict, size: dict) -> str:
     names = [name for name, _, _ in PLACES.values()]
     colours = (paper.CLIENT, paper.OTHER, paper.BOTH, paper.DRIVE)
-    left, right = axes
-    for place, name, colour in zip(PLACES, names, colours, strict=True):
-        for at, times in enumerate(cold[place]):
-            left.plot(range(1, first + 1), times, color=colour, alpha=0.55, linewidth=1, marker="o", markersize=3.5, label=name if at == 0 else None)
-    left.set_xticks(range(1, first + 1))
-    left.set_xlabel("slice, in the order in which they are worked off")
-    left.set_ylabel("milliseconds of processor time")
-    left.set_title(f"the first {first} slices of each process", fontsize=10, color=paper.INK)
-    left.legend(fontsize=8, frameon=False)
-    drawn = right.boxplot(list(warm.values()), tick_labels=[name.replace(" | ", "\n") for name in names], whis=(0, 100), patch_artist=True, widths=0.5, showmeans=True, meanline=True)
-    for box, colour in zip(drawn["boxes"], colours, strict=True):
-        box.set(facecolor=colour, alpha=0.35, edgecolor=colour)
-    for line in (*drawn["medians"], *drawn["means"], *drawn["whiskers"], *drawn["caps"]):
-        line.set(color=paper.INK, linewidth=1)
-    right.set_title("all others", fontsize=10, color=paper.INK)
-    for ax in axes:
-        ax.set_yscale("log")
-        paper.plain_numbers(ax.yaxis)
+    labels = [name.replace(" | ", "\n") for name in names]
+    made = paper.first_and_others(names, labels, colours, list(cold.values()), list(warm.values()), "milliseconds of processor time", "worked off")
     caption = (
         f"Decoding and Accumulate of {size['rows']} genes by {size['cells']:,} cells; labels are <code>|<data>. Boxes are quartiles, whiskers least and most, dashed the mean. Envoy is this machine's processor time times 15, as its profile says. "
         "The paper's text gives the ratio of 15 between the two right boxes, and no milliseconds."

@@ -21,6 +21,7 @@ from typing import Any, Callable
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
+import doors  # noqa: E402
 import measured  # noqa: E402
 import operators  # noqa: E402
 import paper  # noqa: E402
@@ -32,6 +33,7 @@ import slice_shape  # noqa: E402
 PARTS: dict[str, tuple[Callable[..., paper.Result], str | None]] = {
     "figure5": (slice_shape.measure, None),
     "figure6": (places.measure, "slice_times"),
+    "doors": (doors.measure, None),
     "figure7": (operators.measure, None),
     "clocks": (simulated.clocks, "regret"),
     "links": (simulated.links, "regret"),

@@ -7,20 +7,34 @@
 //! |---|---|
 //! | `cells` | sums per cell: states and literals |
 //! | `codes` | code maps and digests of redundant data sets |
+//! | `ebpf` | eBPF programs: object files, instructions |
 //! | `files` | table files that are ingested |
 //! | `indexes` | heads, pages and definitions of indexes |
+//! | `kinetic` | frames, messages and commands of Kinetic drives |
 //! | `stored` | values in stores, and files that are ingested |
+//! | `offload` | descriptors and results of EXEC |
+//! | `nbd` | options and requests of NBD clients |
+//! | `native` | native programs: which files are taken |
+//! | `nvme` | units and commands of NVMe/TCP hosts |
 //! | `plans` | sub-plans, expressions, plans of other producers |
-//! | `wire` | tickets, broadcast tables, deliveries, sessions, details of errors |
+//! | `wasm` | WebAssembly programs: modules |
+//! | `wire` | tickets, broadcast tables, streams of rows, deliveries, sessions, details of errors |
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
 mod cells;
 mod codes;
+mod ebpf;
 mod files;
 mod indexes;
+mod kinetic;
+mod native;
+mod nbd;
+mod nvme;
+mod offload;
 mod plans;
 mod stored;
+mod wasm;
 mod wire;
 
 /// A parser and bytes that it takes.
@@ -58,10 +72,21 @@ pub const TARGETS: &[Target] = &[
     Target { name: "code_map_read", run: codes::code_map_read, seeds: codes::code_maps, rounds: 20000 },
     Target { name: "digest_read", run: codes::digest_read, seeds: codes::digests, rounds: 20000 },
     Target { name: "index_read", run: indexes::index_read, seeds: indexes::indexes, rounds: 20000 },
+    Target { name: "kinetic_stream_decode", run: kinetic::stream_decode, seeds: kinetic::streams, rounds: 20000 },
+    Target { name: "kinetic_command_decode", run: kinetic::command_decode, seeds: kinetic::commands, rounds: 20000 },
+    Target { name: "ebpf_object_load", run: ebpf::object_load, seeds: ebpf::objects, rounds: 12000 },
+    Target { name: "ebpf_instructions_load", run: ebpf::instructions_load, seeds: ebpf::instructions, rounds: 12000 },
+    Target { name: "wasm_module_load", run: wasm::module_load, seeds: wasm::modules, rounds: 12000 },
+    Target { name: "native_program_check", run: native::program_check, seeds: native::programs, rounds: 20000 },
+    Target { name: "exec_descriptor_decode", run: offload::descriptor_decode, seeds: offload::descriptors, rounds: 20000 },
+    Target { name: "exec_result_decode", run: offload::result_decode, seeds: offload::results, rounds: 20000 },
+    Target { name: "nbd_negotiate", run: nbd::negotiate, seeds: nbd::dialogues, rounds: 20000 },
+    Target { name: "nvme_units_read", run: nvme::units_read, seeds: nvme::streams, rounds: 20000 },
     Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
     Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 6000 },
     Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },
     Target { name: "ticket_decode", run: wire::ticket_decode, seeds: wire::tickets, rounds: 20000 },
+    Target { name: "arrow_stream_read", run: wire::stream_read, seeds: wire::streams, rounds: 12000 },
     Target { name: "shipped_read", run: wire::shipped_read, seeds: wire::tables, rounds: 12000 },
     Target { name: "values_decode", run: wire::values_decode, seeds: wire::rows, rounds: 12000 },
     Target { name: "keys_read", run: wire::keys_read, seeds: wire::keys, rounds: 20000 },

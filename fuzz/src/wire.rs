@@ -7,6 +7,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, DictionaryArray, Int32Array, Int64Array, ListArray, NullArray, RecordBatch, StringArray, StringViewArray, StructArray,
 };
 use arrow::datatypes::{Field, Int32Type, Int64Type};
+use arrow::ipc::writer::StreamWriter;
 use arrow_flight::FlightData;
 use bytes::Bytes;
 use datafusion::common::ScalarValue;
@@ -14,6 +15,7 @@ use datafusion::physical_plan::collect;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::prelude::SessionContext;
 use skytether_common::{DatasetName, Detail, Error, Generation, Kind, PartitionName};
+use skytether_device::arrow_messages::{ArrowMessage, ArrowStream};
 use skytether_device::session::{Message, Stripe};
 use skytether_device::{Annotation, Program, PushdownLevel, ResultMessage, SubPlan};
 use skytether_engine::broadcast::tables as broadcast;
@@ -112,6 +114,39 @@ pub(crate) fn shipped_read(data: &[u8]) -> bool {
         }
     }
     taken
+}
+
+/// Streams of rows in which all messages have the same schema.
+pub(crate) fn streams() -> Vec<Vec<u8>> {
+    let stream = |batch: RecordBatch| {
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).ok()?;
+        writer.write(&batch).ok()?;
+        writer.write(&batch.slice(1, 1)).ok()?;
+        writer.into_inner().ok()
+    };
+    batches().into_iter().filter_map(stream).collect()
+}
+
+/// Rows that a Kinetic drive sends, in pieces: an error, or batches that may be read.
+pub(crate) fn stream_read(data: &[u8]) -> bool {
+    let mut stream = ArrowStream::default();
+    for piece in data.chunks(700) {
+        stream.push(piece);
+        loop {
+            match stream.next_message() {
+                Ok(None) => break,
+                Ok(Some(ArrowMessage::Batch(batch))) => {
+                    let _ = arrow::util::pretty::pretty_format_batches(&[batch.slice(0, batch.num_rows().min(8))]).map(|text| text.to_string());
+                }
+                Ok(Some(_)) => {}
+                Err(e) => {
+                    assert_eq!(e.kind(), Kind::Corrupt, "{}", e.report());
+                    return false;
+                }
+            }
+        }
+    }
+    stream.finish().is_ok()
 }
 
 pub(crate) fn rows() -> Vec<Vec<u8>> {

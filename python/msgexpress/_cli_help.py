@@ -30,7 +30,7 @@ EXAMPLES = {
     "set-obs": ("msgx set-obs blood/pbmc3k clusters.csv --category leiden",),
     "append": ("msgx append lab/donors donor3.h5ad --column donor --label d3",),
     "drop": ("msgx drop blood/pbmc3k",),
-    "demo": ("msgx demo --out demo-out",),
+    "demo": ("msgx demo --out demo-out", "msgx demo --drives kinetic"),
 }
 
 

@@ -12,6 +12,7 @@ Results go to stdout, everything else to stderr.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -260,7 +261,9 @@ def _drop(a: argparse.Namespace) -> int:
 
 
 def _demo(a: argparse.Namespace) -> int:
+    from . import connect
     from . import open as open_fleet
+    from ._demo_fleet import Failed, kinetic_fleet
     from ._open import open_source
     from ._text import table
 
@@ -275,8 +278,17 @@ def _demo(a: argparse.Namespace) -> int:
     except OSError as e:
         raise _InTheWay(f"cannot make the directory {a.out}: {_cli_words.reason(e)}; choose another one with --out") from e
     fleet = os.path.join(a.out, "fleet")
-    print(f"A fleet of 4 drives in {fleet}; {a.data} goes in ...", file=sys.stderr)
-    with open_fleet(fleet, drives=4) as db:
+    with contextlib.ExitStack() as opened:
+        if a.drives == "kinetic":
+            print(f"4 Kinetic drives in {fleet}-kinetic begin, and a host over them ...", file=sys.stderr)
+            try:
+                address = opened.enter_context(kinetic_fleet(f"{fleet}-kinetic", 4))
+            except Failed as e:
+                raise _InTheWay(str(e)) from e
+            db = opened.enter_context(connect(address))
+        else:
+            print(f"A fleet of 4 drives in {fleet}; {a.data} goes in ...", file=sys.stderr)
+            db = opened.enter_context(open_fleet(fleet, drives=4))
         ds = db.ingest(a.data, "blood/pbmc3k", replace=True)
         print(f"{_summary(ds)}.\nEach cell type against all other cells, tested where the data are ...\n", file=sys.stderr)
         res = ds.rank_genes_groups("cell_type", transform="log1p_cp10k")
@@ -527,6 +539,8 @@ def _parser() -> argparse.ArgumentParser:
     p = command("demo", _demo, "marker genes of 2,700 blood cells, found by four drives", fleet=False)
     p.add_argument("--data", default=os.path.join("examples", "data", "pbmc3k.h5ad"), metavar="FILE", help="an h5ad file of raw counts with an obs column cell_type (default: %(default)s)")
     p.add_argument("--out", default="demo-out", metavar="DIR", help="where fleet, plots and markers.csv go (default: %(default)s)")
+    where = "drives in this process, or Kinetic drives as processes of their own, which run the tests as programs (default: %(default)s)"
+    p.add_argument("--drives", choices=("embedded", "kinetic"), default="embedded", help=where)
     return parser
 
 

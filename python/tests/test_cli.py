@@ -358,6 +358,15 @@ def test_demo(tmp_path):
     assert len(list(out.glob("volcano-*.png"))) == 9 and len(pd.read_csv(out / "markers.csv")) == 10 * 32738
 
 
+def test_demo_on_kinetic_drives_runs_its_tests_there(tmp_path):
+    out = tmp_path / "demo"
+    done = command("demo", "--drives", "kinetic", "--data", PBMC3K, "--out", out, alone=True)
+    assert done.returncode == 0, done.stderr
+    for wanted in ("CD79A", "GNLY", "drive-3: everything ran here"):
+        assert wanted in done.stdout, done.stdout
+    assert len(pd.read_csv(out / "markers.csv")) == 10 * 32738
+
+
 def test_the_skytether_command_is_reached_through_the_wheel(fleet):
     done = command("ls", "--fleet", fleet, "--format", "json", module="skytether._cli", alone=True)
     assert done.returncode == 0 and "t.x" in done.stdout, done.stderr

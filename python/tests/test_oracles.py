@@ -191,6 +191,28 @@ def test_shrinking_keeps_what_sorts_for_a_limit():
             assert {place.at for place in smaller.query.order} == set(range(1, len(smaller.query.items) + 1))
 
 
+def test_keys_of_joins_leave_no_ties():
+    """A group of NULL has a row that no other row of a full join differs from, if both sides have one."""
+    random = Random(4)
+    tables = schema(random)
+    duck, joined = engines.duck(tables), 0
+    for at in range(1500):
+        queries = Queries(Random(f"ties {at}"), tables, known.without())
+        table = queries.random.choice(list(tables.values()))
+        by = E("int", "CASE WHEN (a.u % 3) <> 0 THEN (a.u % 3) END", size=3, width=64)
+        groups = nodes.Select((nodes.Item(by, "c0"),), nodes.Table(table.name, "a"), groups=nodes.Groups((by,)))
+        queries.named = [("w0", queries.columns_of(groups), queries.keys_of(groups), 4)]
+        source, scope = queries.source(2)
+        if not isinstance(source, nodes.Join) or not scope.unique or scope.rows > 4000:
+            continue
+        joined += 1
+        items = tuple(nodes.Item(key, f"c{at}") for at, key in enumerate(scope.unique))
+        text = printing.text(nodes.Select(items, source, withs=(nodes.With("w0", groups),)), "duckdb")
+        rows = engines.ask_duck(duck, text)
+        assert isinstance(rows, answers.Refusal) or len(set(map(str, rows.rows))) == len(rows.rows), text
+    assert joined > 100
+
+
 def test_refusals_of_defects_are_told_apart():
     assert answers.Refusal("UnsupportedError", "internal error: x. This issue was likely caused by a bug in DataFusion's code").is_defect
     assert not answers.Refusal("InvalidError", "ambiguous reference to unqualified field k").is_defect

@@ -20,7 +20,8 @@ import pyarrow.parquet
 import pytest
 from conftest import command, rich
 from fleets import PROGRAM
-from test_docs import ROOT, blocks, free_port
+from guides import run_guide
+from test_docs import ROOT
 
 import msgexpress
 import skytether
@@ -203,27 +204,7 @@ def test_msgx_help_names_credentials_of_each_command() -> None:
 
 def test_the_guide_to_security_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commands in order, those that serve in the background, on ports of this test's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", os.fspath(PROGRAM.parent), prepend=os.pathsep)
-    examples = [(language, text) for language, text in blocks("docs/security.md") if language in ("sh", "python")]
-    ports = {port: str(free_port()) for _, text in examples for port in re.findall(r"127\.0\.0\.1:(\d{4})\b", text)}
-    serving: list[subprocess.Popen[str]] = []
-    printed: list[str] = []
-    try:
-        for language, text in examples:
-            text = re.sub(r"(127\.0\.0\.1:)(\d{4})\b", lambda m: m[1] + ports[m[2]], text)
-            for command in [f"python - <<'END'\n{text}END\n"] if language == "python" else text.replace("\\\n", " ").splitlines():
-                if " serve " in command:
-                    serving.append(subprocess.Popen(["bash", "-c", f"exec {command}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-                    assert "grpc+tls://" in serving[-1].stdout.readline(), serving[-1].stderr.read()
-                else:
-                    done = subprocess.run(["bash", "-eu", "-c", command], capture_output=True, text=True, timeout=120)
-                    assert done.returncode == 0, (command, done.stdout, done.stderr)
-                    printed.append(done.stdout)
-    finally:
-        for process in serving:
-            process.kill()
-            process.communicate()
-    assert len(serving) == 2 and sum("17.5" in text or "17.2" in text for text in printed) == 2, printed
+    serving, printed = run_guide("docs/security.md", tmp_path, monkeypatch)
+    assert serving == 2 and sum("17.5" in text or "17.2" in text for text in printed) == 2, printed
     assert any("laptop" in text and "read:taxi" in text for text in printed), printed
     assert (ROOT / "docs" / "security.md").read_text().count("```") > 6

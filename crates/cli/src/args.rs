@@ -13,11 +13,15 @@ use crate::commands::host::HostCommand;
 use crate::commands::index::Index;
 use crate::commands::ingest::Ingest;
 use crate::commands::init::Init;
+use crate::commands::locate::Locate;
 use crate::commands::maintenance::{Repair, Scrub};
+use crate::commands::oas::OasCommand;
 use crate::commands::pki::PkiCommand;
+use crate::commands::program::ProgramCommand;
 use crate::commands::resize::FleetCommand;
 use crate::commands::sql::Sql;
 use crate::commands::token::TokenCommand;
+use crate::commands::volume::VolumeCommand;
 use crate::common_args::ListArgs;
 
 /// A computational storage system: data on many drives, queries cut into plans that run next to the bytes.
@@ -57,6 +61,8 @@ pub(crate) enum Command {
     Sql(Sql),
     /// Show the columns of a table, or the tables of an expression data set.
     Describe(Describe),
+    /// Show which drives hold which values of a data set.
+    Locate(Locate),
     /// Show how a query is cut: what the host keeps and what each drive runs.
     Explain(Explain),
     /// List the data sets.
@@ -75,6 +81,15 @@ pub(crate) enum Command {
     Index(Index),
     /// Remove a data set.
     Drop(Drop),
+    /// Programs inside Kinetic drives: put, run, list, remove.
+    #[command(subcommand)]
+    Program(ProgramCommand),
+    /// Compute on files in the block storage below them: digests, search, counts, sorts.
+    #[command(subcommand)]
+    Oas(OasCommand),
+    /// Volumes of a drive: list, snapshot, clone, remove, scrub.
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Tokens, with which people and programs prove their identity to a host.
     #[command(subcommand)]
     Token(TokenCommand),

@@ -21,6 +21,8 @@ pub(crate) enum Failure {
     Work(Error),
     /// The work failed for several reasons: a line for each.
     Each(Vec<Error>),
+    /// A program on a drive ended with this exit status; what there is to say is said.
+    Status(u8),
     /// Ctrl-C ended it; has the line to print.
     Stopped(&'static str),
 }

@@ -4,16 +4,33 @@ use std::sync::Arc;
 
 use skytether_doors::{Connectors, DriveDoors};
 use skytether_transport::endpoint::{DEFAULT_SCHEME, TLS_SCHEME};
-use skytether_transport::{Registry, Security};
+use skytether_transport::{Endpoint, Registry, Security};
 
 /// How a host reaches drives.
 pub(crate) fn connectors() -> Arc<Connectors> {
-    Arc::new(skytether_flight_drive::connectors())
+    let mut connectors = skytether_flight_drive::connectors();
+    skytether_kinetic::connectors_into(&mut connectors);
+    Arc::new(connectors)
 }
 
-/// How a drive, or an aggregator, is served.
+/// How a drive, or an aggregator, is served by any protocol that needs no store of its own.
 pub(crate) fn of_drives() -> DriveDoors {
     skytether_flight_drive::drive_doors()
+}
+
+/// The schemes by which a drive is served. Its Kinetic doors and those to its volumes are made when it is open,
+/// as their keys and journals lie in its directory.
+pub(crate) fn schemes_of_drives() -> Registry<Security> {
+    let mut schemes = skytether_doors::securities(&of_drives());
+    schemes.register(skytether_kinetic_server::options::SCHEME, Security::Plain);
+    schemes.register(skytether_kinetic_server::options::TLS_SCHEME, Security::Tls);
+    crate::volumes::schemes_into(&mut schemes);
+    schemes
+}
+
+/// Whether an address is that of a Kinetic door.
+pub(crate) fn is_kinetic(at: &Endpoint) -> bool {
+    [skytether_kinetic_server::options::SCHEME, skytether_kinetic_server::options::TLS_SCHEME].contains(&at.scheme())
 }
 
 /// How a host is served. Its Flight protocol and Flight SQL share a port.

@@ -25,6 +25,7 @@ mod run;
 mod serving;
 mod shutdown;
 mod statements;
+mod volumes;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -75,6 +76,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             }
             FAILED
         }
+        Err(Failure::Status(status)) => status,
         Err(Failure::Stopped(line)) => {
             shutdown::print_error_line(line);
             shutdown::STOPPED

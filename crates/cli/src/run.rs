@@ -4,7 +4,8 @@ use futures::future::LocalBoxFuture;
 
 use crate::args::Command;
 use crate::commands::{
-    calibrate, describe, drive, drop, explain, export, generate, host, index, ingest, init, ls, maintenance, pki, resize, sql, status, token,
+    calibrate, describe, drive, drop, explain, export, generate, host, index, ingest, init, locate, ls, maintenance, oas, pki, program, resize, sql, status,
+    token, volume,
 };
 use crate::context::Failure;
 use crate::shutdown::{NOTHING_STORED, Stop};
@@ -31,6 +32,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Generate(a) => Box::pin(async { tokio::task::block_in_place(|| generate::run(a)) }),
         Command::Sql(a) => Box::pin(sql::run(a)),
         Command::Describe(a) => Box::pin(describe::run(a)),
+        Command::Locate(a) => Box::pin(locate::run(a)),
         Command::Explain(a) => Box::pin(explain::run(a)),
         Command::Ls(a) => Box::pin(ls::run(a)),
         Command::Status(a) => Box::pin(status::run(a)),
@@ -39,7 +41,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Scrub(a) => Box::pin(maintenance::scrub(a)),
         Command::Repair(a) => Box::pin(maintenance::repair(a)),
         Command::Fleet(command) => Box::pin(resize::run(command)),
+        Command::Oas(c) => Box::pin(oas::run(c)),
+        Command::Volume(c) => Box::pin(volume::run(c)),
         Command::Token(command) => Box::pin(token::run(command)),
+        Command::Program(command) => Box::pin(program::run(command)),
         Command::Pki(command) => Box::pin(async { tokio::task::block_in_place(|| pki::run(command)) }),
         Command::Calibrate(a) => Box::pin(calibrate::run(a)),
     };

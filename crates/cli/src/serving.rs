@@ -15,9 +15,9 @@ use crate::context::{Failure, print_line};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on; may be given several times. Schemes: grpc:// (also without one) and grpc+tls://. Port 0
-    /// picks a free one. The addresses are printed on stdout, a line each, when the server is ready [default:
-    /// 127.0.0.1:0].
+    /// Address to listen on; may be given several times. Schemes: grpc:// (also without one), grpc+tls://, for a drive
+    /// also kinetic:// and kinetics:// (with TLS), and for its volumes iscsi://, nvme-tcp:// and nbd://. Port 0 picks a
+    /// free one. The addresses are printed on stdout, a line each, when the server is ready [default: 127.0.0.1:0].
     #[arg(long, value_name = "URL", value_parser = address)]
     listen: Vec<Endpoint>,
     /// The server's certificate, a PEM file; it is read again when it changes. `skytether pki init DIR` makes one.

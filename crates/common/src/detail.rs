@@ -61,6 +61,9 @@ pub enum Detail {
     /// `Invalid`, and `Unavailable` of a drive: TLS with a server fails. One side refuses the other's certificate, or
     /// the server speaks no TLS.
     TlsRefused,
+    /// `Unavailable`: a drive is there and did not run a sub-plan as a whole, for example because it is too busy. What
+    /// it stores can be read instead.
+    NotRun,
     /// `Invalid`: a value of a stored matrix has no moments, as it is or transformed.
     UnfitValue {
         /// The cell, counted from 0.
@@ -135,6 +138,7 @@ mod tests {
             (Detail::MemoryExhausted { limit: 1 << 30 }, r#"{"type":"memory_exhausted","limit":1073741824}"#),
             (Detail::SpillExhausted { limit: 5 }, r#"{"type":"spill_exhausted","limit":5}"#),
             (Detail::SpillDiskFull, r#"{"type":"spill_disk_full"}"#),
+            (Detail::NotRun, r#"{"type":"not_run"}"#),
             (unfit(0.1, None), r#"{"type":"unfit_value","cell":7,"value":"0.1"}"#),
             (unfit(-3.0, Some(f64::INFINITY)), r#"{"type":"unfit_value","cell":7,"value":"-3.0","total":"inf"}"#),
             (Detail::UnfitEntry { gene: 2, cell: 1 << 40 }, r#"{"type":"unfit_entry","gene":2,"cell":1099511627776}"#),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Key, Result};
 use skytether_index::State;
 use skytether_scheduler::profile::Profile;
-use skytether_store::{Entry, Op, Usage, Version};
+use skytether_store::{Entry, Op, Usage, Version, ranges};
 use uuid::Uuid;
 
 use crate::capabilities::Capabilities;
@@ -64,12 +64,8 @@ pub trait Storage: Send + Sync + Debug {
     fn get_ranges_unverified<'a>(&'a self, key: &'a Key, ranges: &'a [Range<u64>]) -> BoxFuture<'a, Result<Vec<Bytes>>> {
         Box::pin(async move {
             let value = self.get(key).await?;
-            let part = |range: &Range<u64>| {
-                let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
-                (start <= end && end <= value.len()).then(|| value.slice(start..end))
-            };
-            let wrong = || Error::invalid(format!("a range of {key} is not within its {} bytes", value.len()));
-            ranges.iter().map(|range| part(range).ok_or_else(wrong)).collect()
+            ranges::check(key, value.len() as u64, ranges)?;
+            Ok(ranges::cut(&value, ranges))
         })
     }
     /// As [`skytether_store::SliceStore::stat`].

@@ -9,6 +9,7 @@
 //! - [`FaultReporter`] takes reports of a caller about a CSE.
 //! - [`StorageOnly`] is the smallest CSE, over any store.
 //! - [`kept`] has names and bytes of results that a CSE keeps.
+//! - [`ticket`] has the bytes of sub-plans, and [`arrow_messages`] reads rows that come from elsewhere.
 //!
 //! Invariant: a method that is not among a CSE's capabilities answers `Unsupported`. Functions of [`negotiate`] ask
 //! first, and take another way. This crate has no transport and no query engine: `skytether-flight-drive` is the
@@ -40,6 +41,7 @@
 //! See also ARCHITECTURE.md, section 9, and `docs/internals/adaptive-execution.md`.
 
 pub mod annotation;
+pub mod arrow_messages;
 pub mod capabilities;
 pub mod conform;
 pub mod cse;
@@ -53,6 +55,7 @@ pub mod session;
 pub mod size;
 pub mod storage_only;
 pub mod subplan;
+pub mod ticket;
 pub mod verify;
 
 pub use annotation::{Annotation, OperatorNote, ParentWork};

@@ -111,9 +111,11 @@ pub struct Drive {
     /// By the kinds of programs that they run.
     executors: BTreeMap<ProgramKind, Arc<dyn Executor>>,
     kept: Arc<KeptResults>,
-    context: ExecutionContext,
+    pub(crate) context: ExecutionContext,
     /// What annotations call the device.
     device: Option<String>,
+    /// Partitions that one sub-plan is run in.
+    pub(crate) threads: usize,
 }
 
 impl Drive {
@@ -182,7 +184,7 @@ impl Drive {
                 return Err(Error::invalid(format!("{}: two executors run programs of kind {kind}; leave one out", info.name)));
             }
         }
-        Ok(Arc::new(Self { info, indexes, store, shared, executors, kept, context, device }))
+        Ok(Arc::new(Self { info, indexes, store, shared, executors, kept, context, device, threads: options.threads }))
     }
 
     /// Opens the drive in `dir`, or makes it under `create`'s identity where there is none yet.
@@ -206,7 +208,7 @@ impl Drive {
     }
 
     /// Plans on a task of its own, so that a panic fails one sub-plan only. The task ends with its caller.
-    async fn planned<T: Send + Unpin + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(crate) async fn planned<T: Send + Unpin + 'static>(&self, planning: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let planning = paced(self.context.processor.clone(), Box::pin(planning));
         let planned = match AbortOnDropHandle::new(tokio::spawn(async move { planning.await })).await {
             Ok(planned) => planned,
@@ -224,7 +226,7 @@ impl Drive {
     }
 
     /// What runs as a whole, with the device's name in its annotation.
-    fn whole(&self, stream: DeliveryStream) -> DeliveryStream {
+    pub(crate) fn whole(&self, stream: DeliveryStream) -> DeliveryStream {
         match &self.device {
             Some(device) => tag_device(device, stream),
             None => stream,

@@ -9,6 +9,7 @@
 //! | [`executor`] | what it runs: an executor for each kind of program |
 //! | `heads` | the partitions in its store |
 //! | `indexes` | the indexes that it builds over its own slices |
+//! | `other_store` | its engine over the values of another door |
 //! | `kept` | the results that it keeps to answer the same sub-plan again |
 //! | `shared_reads` | slices that its sub-plans and others read at the same time |
 //! | [`throttle`] | the device that it emulates: which one, its disk, its link |
@@ -24,6 +25,7 @@ pub mod executor;
 mod heads;
 mod indexes;
 mod kept;
+mod other_store;
 mod shared_reads;
 pub mod throttle;
 

@@ -1,4 +1,5 @@
-//! Broadcast tables: the small tables that travel with a sub-plan and are joined with the drive's own rows.
+//! Broadcast tables: the small tables that travel with a sub-plan and are joined with the drive's own rows; and tables
+//! that the caller of the engine gives it in the same way.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use skytether_slice::metadata::ipc;
 
 /// The broadcast tables of a sub-plan, by name.
 #[derive(Clone, Default)]
-pub(crate) struct BroadcastTables(Arc<BTreeMap<String, Arc<MemTable>>>);
+pub(crate) struct BroadcastTables(Arc<BTreeMap<String, Arc<dyn TableProvider>>>);
 
 impl fmt::Debug for BroadcastTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,14 +41,23 @@ impl BroadcastTables {
             // The reader checks what it reads; what it overlooks must not take the drive with it.
             let table = catch_unwind(AssertUnwindSafe(|| stream(name, bytes)))
                 .unwrap_or_else(|_| Err(Error::invalid(format!("the table {name} beside the sub-plan is no Arrow IPC stream"))))?;
-            read.insert(name.clone(), Arc::new(table));
+            read.insert(name.clone(), Arc::new(table) as _);
         }
         Ok(Self(Arc::new(read)))
     }
 
+    /// These and `given`, which are no part of the sub-plan.
+    pub(crate) fn and(self, given: &BTreeMap<String, Arc<dyn TableProvider>>) -> Self {
+        if given.is_empty() {
+            return self;
+        }
+        let own = self.0.iter().map(|(name, table)| (name.clone(), Arc::clone(table)));
+        Self(Arc::new(own.chain(given.iter().map(|(name, table)| (name.clone(), Arc::clone(table)))).collect()))
+    }
+
     /// The table of that name.
     pub(crate) fn table(&self, name: &str) -> Option<Arc<dyn TableProvider>> {
-        self.0.get(name).map(|table| Arc::clone(table) as _)
+        self.0.get(name).cloned()
     }
 }
 

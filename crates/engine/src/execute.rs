@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use datafusion::catalog::TableProvider;
 use datafusion::common::TableReference;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::context::SQLOptions;
@@ -128,6 +129,12 @@ impl Engine {
         Self { indexes: Some((indexes, costs)), ..self }
     }
 
+    /// The same, whose sub-plans take their turns with those of another engine.
+    #[must_use]
+    pub fn with_turns(self, turns: Arc<Semaphore>) -> Self {
+        Self { running: turns, ..self }
+    }
+
     /// Waits until one more sub-plan may run.
     async fn turn(&self) -> Result<SemaphorePermit<'_>> {
         self.running.acquire().await.map_err(|_| Error::unavailable("the drive is shutting down"))
@@ -189,6 +196,16 @@ impl Engine {
         Ok(self.run(planned, &plan))
     }
 
+    /// As [`Engine::start`], where tables of the plan's data set are `given`, by their names in it. A given table goes
+    /// before a partition of that name.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_over(self: &Arc<Self>, plan: SubPlan, given: &BTreeMap<String, Arc<dyn TableProvider>>) -> Result<DeliveryStream> {
+        let planned = self.read_over(&plan, given).await?.planned(self.threads).await?;
+        Ok(self.run(planned, &plan))
+    }
+
     /// Runs what was planned of `plan`.
     pub(crate) fn run(self: &Arc<Self>, planned: Planned, plan: &SubPlan) -> DeliveryStream {
         let Planned { physical, slices, reader, context, pool, started, .. } = planned;
@@ -204,9 +221,13 @@ impl Engine {
 
     /// Decodes and binds `plan`.
     pub(crate) async fn read(&self, plan: &SubPlan) -> Result<Read> {
+        self.read_over(plan, &BTreeMap::new()).await
+    }
+
+    async fn read_over(&self, plan: &SubPlan, given: &BTreeMap<String, Arc<dyn TableProvider>>) -> Result<Read> {
         let started = Instant::now();
         ticket::check(plan)?;
-        let (reader, broadcast) = (Arc::new(self.reader.counting()), BroadcastTables::read(&plan.tables)?);
+        let (reader, broadcast) = (Arc::new(self.reader.counting()), BroadcastTables::read(&plan.tables)?.and(given));
         let indexes = self.indexes.as_ref().map(|(indexes, costs)| Arc::new(IndexLookup::new(Arc::clone(indexes), *costs)));
         let ticket = |(dataset, partitions): (&DatasetName, &BTreeMap<String, PartitionName>)| Ticket {
             reader: Arc::clone(&reader),

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use skytether_common::{Error, Key, Result};
 use skytether_device::Storage;
+use skytether_runtime::waiting;
 use skytether_store::{Entry, Op, SliceStore, Usage, Version};
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::Handle;
 
 /// Reads what another CSE stores. Its calls wait for tasks of a runtime; they are better made by other
 /// threads than the runtime's own.
@@ -39,13 +40,8 @@ impl RemoteStore {
             let answer = tokio::time::timeout(deadline, call).await.unwrap_or(Err(silent));
             let _ = sender.send(answer);
         });
-        let heard = || receiver.recv();
-        // A runtime's own thread that waits here leaves its other tasks, the one above among them, to another thread.
-        let heard = match Handle::try_current() {
-            Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(heard),
-            _ => heard(),
-        };
-        heard.unwrap_or_else(|_| Err(Error::unavailable(format!("{name} was not heard to the end: this process is shutting down"))))
+        // The task above may be one of this thread's.
+        waiting(|| receiver.recv()).unwrap_or_else(|_| Err(Error::unavailable(format!("{name} was not heard to the end: this process is shutting down"))))
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`ParquetView`](parquet_view::ParquetView) opens a table over a catalog, reads ranges of its file, and exports the
 //!   whole to a [`Sink`](parquet_view::Sink).
+//! - [`places`](places::places) tells which drives hold which values of a data set.
 //! - [`VirtualFile`](virtual_file::VirtualFile) is an open file: its length, its footer, and a cache of slices.
 //!
 //! Invariants: a file has the generation that it was opened with, or reading fails with `Conflict`. Every slice is
@@ -47,4 +48,5 @@
 //! See also `docs/internals/parquet-view.md`.
 
 pub mod parquet_view;
+pub mod places;
 pub mod virtual_file;

@@ -232,6 +232,65 @@ mod tests {
         }
     }
 
+    /// Cells whose column comes from a task of the runtime, as that of a remote drive does.
+    #[derive(Debug)]
+    struct Remote(Cells, tokio::runtime::Handle);
+
+    impl CellSource for Remote {
+        fn n_cells(&self, dataset: &DatasetName) -> Result<u32> {
+            self.0.n_cells(dataset)
+        }
+
+        fn obs_column(&self, dataset: &DatasetName, column: &str) -> Result<ArrayRef> {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            self.1.spawn(async move {
+                // The other partitions come to the cache meanwhile.
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                let _ = sender.send(());
+            });
+            skytether_runtime::waiting(|| receiver.recv()).unwrap();
+            self.0.obs_column(dataset, column)
+        }
+
+        fn cell_names(&self, dataset: &DatasetName) -> Result<ArrayRef> {
+            self.0.cell_names(dataset)
+        }
+
+        fn totals(&self, dataset: &DatasetName, matrix: &str) -> Result<Arc<Float32Array>> {
+            self.0.totals(dataset, matrix)
+        }
+
+        fn prepared(&self) -> Arc<PreparedCache> {
+            self.0.prepared()
+        }
+    }
+
+    /// The partitions of a query take all threads of the runtime, and its tasks must run all the same.
+    #[test]
+    fn partitions_that_wait_for_groups_hold_no_thread() {
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+            let column = Arc::new(StringArray::from(vec!["a", "b"])) as ArrayRef;
+            let cells = Arc::new(Remote(Cells(Mutex::new(Some(column)), Arc::default()), runtime.handle().clone()));
+            let partition = |_| {
+                let cells = Arc::clone(&cells);
+                runtime.spawn(async move {
+                    let groups = Groups::Obs { column: "c".into() };
+                    let spec =
+                        MomentsSpec { dataset: "a.b".parse().unwrap(), matrix: "x".into(), groups, transform: None, squares: Default::default(), totals: None };
+                    cells.prepared().get(&spec, cells.as_ref()).unwrap().names.len()
+                })
+            };
+            let partitions: Vec<_> = (0..8).map(partition).collect();
+            for partition in partitions {
+                assert_eq!(runtime.block_on(partition).unwrap(), 2);
+            }
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("the partitions wait for each other");
+    }
+
     #[test]
     fn resolved_groups_hold_for_the_identical_column_only() {
         let column = || Arc::new(StringArray::from(vec!["a", "b", "a"])) as ArrayRef;

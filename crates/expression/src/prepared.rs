@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use arrow::array::{Array, Float32Array};
 use parking_lot::Mutex;
 use skytether_common::{Blocks, Result};
+use skytether_runtime::waiting;
 
 use crate::kernel::Codes;
 use crate::log1p::Formula;
@@ -79,8 +80,8 @@ impl PreparedCache {
         resolve: impl FnOnce() -> Result<Prepared>,
     ) -> Result<Arc<Prepared>> {
         // The lock is held while resolving, so that other partitions of the query wait for the result instead of
-        // resolving too.
-        let mut kept = self.0.lock();
+        // resolving too. The source may wait for a task of this runtime: those who wait here must leave threads to it.
+        let mut kept = self.0.try_lock().unwrap_or_else(|| waiting(|| self.0.lock()));
         if let Some(at) = kept.iter().position(|(s, p)| s == spec && p.blocks == *blocks) {
             let entry = kept.remove(at);
             if still_holds(&entry.1)? {

@@ -4,20 +4,14 @@
 //! A delivery's `app_metadata` is JSON: `{"epoch":0}` on a batch. On messages without Arrow data it is
 //! `{"complete":0}`, `{"done":{annotation}}` or `"alive"`.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use arrow::array::ArrayRef;
-use arrow::buffer::Buffer;
 use arrow::datatypes::{Schema, SchemaRef};
-use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
 use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
-use arrow::ipc::{MessageHeader, root_as_message};
 use arrow::record_batch::RecordBatch;
 use arrow_flight::FlightData;
 use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Result};
 use skytether_device::annotation::Annotation;
+use skytether_device::arrow_messages::{ArrowMessage, ArrowMessages};
 use skytether_device::delivery::ResultMessage;
 use skytether_device::size::batch_bytes;
 
@@ -145,8 +139,7 @@ fn note(note: &Note) -> Result<FlightData> {
 /// Reads the Flight messages of a `DoGet` answer.
 #[derive(Debug, Default)]
 pub struct DeliveryDecoder {
-    schema: Option<SchemaRef>,
-    dictionaries: HashMap<i64, ArrayRef>,
+    rows: ArrowMessages,
 }
 
 impl DeliveryDecoder {
@@ -167,68 +160,15 @@ impl DeliveryDecoder {
                 Note::Epoch(_) => Err(Error::corrupt("a batch came without its rows")),
             };
         }
-        // Arrow's IPC reader panics on some malformed headers (an unknown type in a schema, for one).
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.decode_arrow(data)))
-            .unwrap_or_else(|_| Err(Error::corrupt("an Arrow IPC message is malformed")))
-    }
-
-    fn decode_arrow(&mut self, data: FlightData) -> Result<Incoming> {
-        let message = root_as_message(&data.data_header).map_err(|e| Error::corrupt(format!("an Arrow IPC message is malformed: {e}")))?;
-        match message.header_type() {
-            MessageHeader::Schema => {
-                let schema = message.header_as_schema().map(arrow::ipc::convert::fb_to_schema).ok_or_else(|| Error::corrupt("a schema message holds none"))?;
-                let schema = Arc::new(schema);
-                self.schema = Some(Arc::clone(&schema));
-                Ok(Incoming::Schema(schema))
-            }
-            MessageHeader::DictionaryBatch => {
-                let schema = self.known_schema()?;
-                let batch = message.header_as_dictionary_batch().ok_or_else(|| Error::corrupt("a dictionary message holds none"))?;
-                batch.data().map_or(Ok(()), |values| bounded(&values, data.data_body.len()))?;
-                read_dictionary(&Buffer::from(data.data_body), batch, &schema, &mut self.dictionaries, &message.version()).map_err(arrow_error)?;
-                Ok(Incoming::Nothing)
-            }
-            MessageHeader::RecordBatch => {
-                let schema = self.known_schema()?;
-                let Note::Epoch(epoch) = from_json("a batch's note", &data.app_metadata).map_err(garbled)? else {
-                    return Err(Error::corrupt("a batch came without its epoch"));
-                };
-                let batch = message.header_as_record_batch().ok_or_else(|| Error::corrupt("a batch message holds none"))?;
-                bounded(&batch, data.data_body.len())?;
-                let body = Buffer::from(data.data_body);
-                let batch = RecordBatchDecoder::try_new(&body, batch, schema, &self.dictionaries, &message.version())
-                    .and_then(RecordBatchDecoder::read_record_batch)
-                    .map_err(arrow_error)?;
-                Ok(Incoming::Message(ResultMessage::Batch { epoch, batch }))
-            }
-            other => Err(Error::corrupt(format!("an Arrow IPC message of kind {} was not expected", other.variant_name().unwrap_or("unknown")))),
+        let batch_note = data.app_metadata;
+        match self.rows.read(&data.data_header, data.data_body)? {
+            ArrowMessage::Schema(schema) => Ok(Incoming::Schema(schema)),
+            ArrowMessage::Dictionary => Ok(Incoming::Nothing),
+            ArrowMessage::Batch(batch) => match from_json("a batch's note", &batch_note).map_err(garbled)? {
+                Note::Epoch(epoch) => Ok(Incoming::Message(ResultMessage::Batch { epoch, batch })),
+                _ => Err(Error::corrupt("a batch came without its epoch")),
+            },
         }
-    }
-
-    fn known_schema(&self) -> Result<SchemaRef> {
-        self.schema.clone().ok_or_else(|| Error::corrupt("rows came before their schema"))
-    }
-}
-
-/// The most rows of a batch whose columns take no bytes: nulls.
-const MAX_NULLS: usize = 1 << 24;
-
-/// Refuses a batch that would take far more memory than the bytes that arrived. Packed columns may claim terabytes,
-/// many buffers may be the same bytes, and rows of nulls cost their sender nothing.
-fn bounded(batch: &arrow::ipc::RecordBatch<'_>, body: usize) -> Result<()> {
-    if batch.compression().is_some() {
-        return Err(Error::corrupt("a batch came packed, which no drive sends"));
-    }
-    let bytes = batch.buffers().into_iter().flatten().try_fold(0u64, |sum, b| sum.checked_add(u64::try_from(b.length()).ok()?));
-    if bytes.is_none_or(|bytes| bytes > body as u64) {
-        return Err(Error::corrupt("a batch claims more bytes than came"));
-    }
-    // Bits are the narrowest values.
-    let most = body.saturating_mul(8).max(MAX_NULLS) as u64;
-    let lengths = batch.nodes().into_iter().flatten().map(|node| node.length()).chain([batch.length()]);
-    match lengths.into_iter().find(|n| u64::try_from(*n).map_or(true, |n| n > most)) {
-        Some(n) => Err(Error::corrupt(format!("a batch claims {n} rows in {body} bytes"))),
-        None => Ok(()),
     }
 }
 
@@ -236,12 +176,10 @@ fn garbled(error: Error) -> Error {
     Error::corrupt(error.report())
 }
 
-fn arrow_error(error: arrow::error::ArrowError) -> Error {
-    Error::corrupt("an Arrow IPC message is malformed").with_source(error)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use arrow::array::{Array, AsArray, DictionaryArray, Int32Array, StringViewArray};
     use arrow::datatypes::{DataType, Field, Int32Type};

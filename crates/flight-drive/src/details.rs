@@ -3,7 +3,6 @@
 //! A detail that is too long does not travel, and one that a reader does not know is no detail: kind and text of the
 //! error are there in either case.
 
-use serde::{Deserialize, Deserializer};
 use skytether_common::{Detail, Error};
 
 /// The longest detail, in bytes of JSON. With a text of [`super::status::MAX_TEXT`] bytes the headers of a status stay
@@ -25,14 +24,6 @@ pub fn decode(json: &[u8]) -> Option<Detail> {
 /// The detail of `error`, if it is short enough to travel.
 pub(crate) fn short(error: &Error) -> Option<Detail> {
     encode(error).and(error.detail().cloned())
-}
-
-/// Reads a field with a detail, or with a detail of another version, which gives `None`.
-///
-/// # Errors
-/// Those of the reader; never for an unknown detail.
-pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Detail>, D::Error> {
-    Ok(serde_json::from_value(serde_json::Value::deserialize(from)?).ok())
 }
 
 /// `error`, with `detail` if there is one.

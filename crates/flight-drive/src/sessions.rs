@@ -69,7 +69,7 @@ enum Note {
         #[serde(serialize_with = "underscored")]
         kind: Kind,
         text: String,
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "details::lenient")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "skytether_device::ticket::known_detail")]
         detail: Option<Detail>,
     },
     Done(Box<Annotation>),

@@ -2,7 +2,7 @@
 //! checked first: they lie within the file, and do not unpack to far more than it.
 
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use arrow::datatypes::SchemaRef;
 use arrow::ipc::reader::{FileReader, StreamReader};
@@ -12,6 +12,7 @@ use skytether_common::{Error, Result};
 
 use super::format::Batches;
 use super::guard::{corrupt, damaged, guarded, named};
+use super::location::Location;
 use super::source::{Failure, FileSource, failed};
 
 /// Unpacked bytes that a message may claim, whatever the file's length.
@@ -29,7 +30,7 @@ enum Ipc {
 
 type Source = BufReader<FileSource>;
 
-fn open(path: &Path) -> Result<(Ipc, Failure)> {
+fn open(path: &Location) -> Result<(Ipc, Failure)> {
     let source = FileSource::open(path)?;
     let failure = source.failure();
     let bytes = source.len();
@@ -53,18 +54,18 @@ fn open(path: &Path) -> Result<(Ipc, Failure)> {
 }
 
 /// Columns.
-pub(super) fn look_at(path: &Path) -> Result<SchemaRef> {
+pub(super) fn look_at(path: &Location) -> Result<SchemaRef> {
     Ok(match open(path)?.0 {
         Ipc::File(reader) => reader.schema(),
         Ipc::Stream(reader) => reader.schema(),
     })
 }
 
-pub(super) fn read(path: PathBuf) -> Result<Batches> {
+pub(super) fn read(path: Location) -> Result<Batches> {
     let (opened, failure) = open(&path)?;
     Ok(match opened {
-        Ipc::File(reader) => named(path, failure, damaged, reader),
-        Ipc::Stream(reader) => named(path, failure, damaged, reader),
+        Ipc::File(reader) => named(path.to_path_buf(), failure, damaged, reader),
+        Ipc::Stream(reader) => named(path.to_path_buf(), failure, damaged, reader),
     })
 }
 
@@ -240,8 +241,8 @@ mod tests {
 
     fn rows_at(path: &Path, bytes: &[u8]) -> Result<usize> {
         std::fs::write(path, bytes).unwrap();
-        look_at(path)?;
-        read(path.to_path_buf())?.map(|batch| batch.map(|batch| batch.num_rows())).sum()
+        look_at(&Location::file(path))?;
+        read(Location::file(path))?.map(|batch| batch.map(|batch| batch.num_rows())).sum()
     }
 
     /// Bytes of a stream and of a file are wrong, one at a time. Nothing ends the process, and no error lacks the file.

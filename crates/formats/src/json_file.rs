@@ -15,10 +15,11 @@ use super::guard::follows;
 use super::json_objects::{Objects, Place};
 use super::json_shape::Shape;
 use super::large_text;
+use super::location::Location;
 use super::pieces::PIECE_BYTES;
 
 /// Columns of some files together, and the number of rows of each.
-pub(super) fn look_at(paths: &[PathBuf]) -> Result<(Schema, Vec<u64>)> {
+pub(super) fn look_at(paths: &[Location]) -> Result<(Schema, Vec<u64>)> {
     let rows = RefCell::new(Vec::new());
     // The place of the reader, for errors without one.
     let at = RefCell::new((Path::new(""), Place::Line(0)));
@@ -77,9 +78,9 @@ fn external(e: Error) -> ArrowError {
     ArrowError::ExternalError(Box::new(e))
 }
 
-pub(super) fn read(path: PathBuf, schema: &SchemaRef) -> Result<Batches> {
-    let objects = Objects::open(&path)?;
-    let reader = Reader { path, schema: SchemaRef::clone(schema), objects, rows: 0, over: false };
+pub(super) fn read(location: Location, schema: &SchemaRef) -> Result<Batches> {
+    let objects = Objects::open(&location)?;
+    let reader = Reader { path: location.to_path_buf(), schema: SchemaRef::clone(schema), objects, rows: 0, over: false };
     Ok(Box::new(reader))
 }
 

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use skytether_common::{Error, Result};
 
+use super::location::Location;
 use super::source::{Failure, Text, failed};
 
 /// The longest row of a text file. What parses a row takes some times as much memory.
@@ -49,7 +50,7 @@ enum Array {
 }
 
 impl Objects {
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Location) -> Result<Self> {
         let text = Text::open(path)?;
         let failure = text.failure();
         let mut objects = Self { path: path.to_path_buf(), reader: BufReader::new(text), failure, number: 0, array: None };
@@ -206,7 +207,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         std::fs::write(&path, text).unwrap();
-        let all = Objects::open(&path).and_then(|all| all.collect::<Result<Vec<_>>>());
+        let all = Objects::open(&Location::file(&path)).and_then(|all| all.collect::<Result<Vec<_>>>());
         all.map(|all| all.into_iter().map(|(place, text)| format!("{place}: {}", text.trim())).collect()).map_err(|e| e.to_string())
     }
 

@@ -1,6 +1,7 @@
 //! Table files, read as Arrow batches: Parquet, Arrow IPC and Feather, CSV and TSV, JSON, raw VPIC particles.
 //!
 //! - [`open`] reads files as one table, [`open_with`] also ones whose columns differ; [`find`] finds files by patterns.
+//! - [`open_locations`] reads bytes that are no files ([`Object`]) in the same way.
 //! - [`Format`] follows from the name's ending, or the caller gives it. Text may be compressed with gzip or zstd, with
 //!   a second ending (`.csv.gz`).
 //! - [`storage_schema`] is the form in which columns are stored.
@@ -44,6 +45,7 @@ mod json_objects;
 mod json_shape;
 mod large_text;
 mod legacy;
+mod location;
 mod open;
 mod options;
 mod parquet_file;
@@ -57,7 +59,8 @@ mod widen;
 
 pub use self::find_files::find;
 pub use self::format::{BATCH_ROWS, Format};
-pub use self::open::{TableFile, open, open_as, open_with};
+pub use self::location::{Location, Object};
+pub use self::open::{TableFile, open, open_as, open_locations, open_with};
 pub use self::options::{NO_QUOTE, ReadOptions, SchemaMode, TextOptions, TextType};
 pub use self::sound::check as check_values;
 

@@ -1,7 +1,7 @@
 //! Opens files as one table: inspects each, decides on the columns, and reads one after the other.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::RecordBatch;
@@ -9,6 +9,7 @@ use skytether_common::{Error, Result};
 
 use super::format::{Batches, Format};
 use super::legacy::Units;
+use super::location::Location;
 use super::options::{ReadOptions, TextOptions};
 use super::together::{self, Columns, Together};
 use super::{arrow_file, hive, json_file, parquet_file, separated, source, vpic_file};
@@ -35,7 +36,7 @@ impl std::fmt::Debug for TableFile {
 
 /// A file that was inspected and closed again.
 struct Looked {
-    path: PathBuf,
+    path: Location,
     format: Format,
     schema: SchemaRef,
     rows: Option<u64>,
@@ -81,14 +82,27 @@ pub fn open_as<P: AsRef<Path>>(paths: &[P], format: Option<Format>) -> Result<Ta
 /// # Errors
 /// As there; `Invalid` for options that do not fit the files.
 pub fn open_with<P: AsRef<Path>>(paths: &[P], options: &ReadOptions) -> Result<TableFile> {
+    let locations: Vec<_> = paths.iter().map(|path| Location::file(path.as_ref())).collect();
+    open_locations(&locations, options)
+}
+
+/// As [`open_with`], where some or all of the files are objects.
+///
+/// # Errors
+/// As there.
+pub fn open_locations(locations: &[Location], options: &ReadOptions) -> Result<TableFile> {
     options.text.check()?;
     let (mut bytes, mut named) = (0, Vec::new());
-    for path in paths {
-        let path = path.as_ref().to_path_buf();
-        let data = std::fs::metadata(&path).map_err(|e| source::failed("open", &path, e))?;
-        check_kind(&path, &data)?;
-        bytes += data.len();
-        named.push((format_of(&path, options)?, path));
+    for location in locations {
+        bytes += match location.bytes() {
+            Some(object) => object.len(),
+            None => {
+                let data = std::fs::metadata(&**location).map_err(|e| source::failed("open", location, e))?;
+                check_kind(location, &data)?;
+                data.len()
+            }
+        };
+        named.push((format_of(location, options)?, location.clone()));
     }
     check_text_options(&named, &options.text)?;
     let (mut files, hint) = look_at(named, options)?;
@@ -101,7 +115,7 @@ pub fn open_with<P: AsRef<Path>>(paths: &[P], options: &ReadOptions) -> Result<T
     let batches = files.into_iter().zip(maps).flat_map(move |(file, map)| {
         let path = file.path.clone();
         match read(file, &map.reading, &units, &text) {
-            Ok(batches) => map.apply(path, batches, &to),
+            Ok(batches) => map.apply(path.to_path_buf(), batches, &to),
             Err(e) => Box::new(std::iter::once(Err(e))),
         }
     });
@@ -133,7 +147,7 @@ fn format_of(path: &Path, options: &ReadOptions) -> Result<Format> {
     }
 }
 
-fn check_text_options(named: &[(Format, PathBuf)], text: &TextOptions) -> Result<()> {
+fn check_text_options(named: &[(Format, Location)], text: &TextOptions) -> Result<()> {
     let separated = named.iter().any(|(format, _)| matches!(format, Format::Separated(_)));
     let plain = TextOptions { types: text.types.clone(), ..TextOptions::default() };
     if !separated && *text != plain {
@@ -156,7 +170,7 @@ fn check_asked(files: &[Looked], schema: &Schema, text: &TextOptions) -> Result<
 }
 
 /// Inspects the files. Also gives a warning for people.
-fn look_at(named: Vec<(Format, PathBuf)>, options: &ReadOptions) -> Result<(Vec<Looked>, Option<String>)> {
+fn look_at(named: Vec<(Format, Location)>, options: &ReadOptions) -> Result<(Vec<Looked>, Option<String>)> {
     // A key in one JSON file may be missing in another, so these files are inspected together.
     let json: Vec<_> = named.iter().filter(|(format, _)| *format == Format::JsonLines).map(|(_, path)| path.clone()).collect();
     let (json_schema, json_rows) = if json.is_empty() { (Schema::empty(), Vec::new()) } else { json_file::look_at(&json)? };
@@ -187,7 +201,7 @@ fn look_at(named: Vec<(Format, PathBuf)>, options: &ReadOptions) -> Result<(Vec<
 
 /// One unit of time for each INT96 column of all files, which the schemas then have.
 fn units_of(files: &mut [Looked]) -> Result<HashMap<String, TimeUnit>> {
-    let mut all: HashMap<String, (Units, PathBuf)> = HashMap::new();
+    let mut all: HashMap<String, (Units, Location)> = HashMap::new();
     for file in files.iter() {
         for (column, units) in &file.times {
             let both = all.get(column).map_or(*units, |(before, _)| before.and(*units));

@@ -2,7 +2,7 @@
 //! read as other values are looked at value by value ([`legacy`]).
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::compute::{CastOptions, cast_with_options};
@@ -21,6 +21,7 @@ use super::footer;
 use super::format::{BATCH_ROWS, Batches};
 use super::guard::{corrupt, guarded, named};
 use super::legacy::{self, Units};
+use super::location::Location;
 use super::pieces::{PIECE_BYTES, pieces};
 use super::source::{Failure, FileSource};
 
@@ -37,7 +38,7 @@ pub(super) struct Looked {
 
 type Parquet = ParquetRecordBatchReaderBuilder<FileSource>;
 
-fn open(path: &Path, units: &HashMap<String, TimeUnit>) -> Result<(FileSource, ArrowReaderMetadata, SchemaRef, Failure)> {
+fn open(path: &Location, units: &HashMap<String, TimeUnit>) -> Result<(FileSource, ArrowReaderMetadata, SchemaRef, Failure)> {
     let source = FileSource::open(path)?;
     let failure = source.failure();
     footer::check(path, &source)?;
@@ -122,7 +123,7 @@ fn check_integers(path: &Path, metadata: &ParquetMetaData) -> Result<()> {
 }
 
 /// Columns and number of rows.
-pub(super) fn look_at(path: &Path) -> Result<Looked> {
+pub(super) fn look_at(path: &Location) -> Result<Looked> {
     let (source, reading, schema, failure) = open(path, &HashMap::new())?;
     let metadata = reading.metadata();
     let (said, there) = (metadata.file_metadata().num_rows(), metadata.row_groups().iter().map(|group| i128::from(group.num_rows())).sum::<i128>());
@@ -166,12 +167,12 @@ fn check_variants(path: &Path, metadata: &ParquetMetaData) -> Result<()> {
 }
 
 /// Columns, where the times of INT96 columns have the `units`.
-pub(super) fn schema(path: &Path, units: &HashMap<String, TimeUnit>) -> Result<SchemaRef> {
+pub(super) fn schema(path: &Location, units: &HashMap<String, TimeUnit>) -> Result<SchemaRef> {
     Ok(open(path, units)?.2)
 }
 
 /// The rows, where the times of INT96 columns have the `units`.
-pub(super) fn read(path: PathBuf, units: &HashMap<String, TimeUnit>) -> Result<Batches> {
+pub(super) fn read(path: Location, units: &HashMap<String, TimeUnit>) -> Result<Batches> {
     let (source, reading, told, failure) = open(&path, units)?;
     let rows = batch_rows(reading.metadata());
     let builder = Parquet::new_with_metadata(source, reading);
@@ -183,7 +184,7 @@ pub(super) fn read(path: PathBuf, units: &HashMap<String, TimeUnit>) -> Result<B
         }
         Err(e) => Either::Error(Some(Err(e))),
     });
-    Ok(named(path, failure, super::guard::damaged, batches))
+    Ok(named(path.to_path_buf(), failure, super::guard::damaged, batches))
 }
 
 /// Rows of a batch, so that lists of usual length fit in memory.

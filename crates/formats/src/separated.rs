@@ -1,7 +1,7 @@
 //! Separated values (CSV, TSV): columns and types from all rows, then the rows.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, RecordBatch, RecordBatchOptions, StringArray};
@@ -15,6 +15,7 @@ use super::csv_quotes::Quotes;
 use super::csv_values::Values;
 use super::format::{BATCH_ROWS, Batches, check_columns};
 use super::guard::{follows, named};
+use super::location::Location;
 use super::options::TextOptions;
 use super::pieces::PIECE_BYTES;
 use super::source::Text;
@@ -60,7 +61,7 @@ fn builder(by: u8, text: &TextOptions) -> csv::ReaderBuilder {
 }
 
 /// Columns and number of rows of a file whose values are separated by `by`.
-pub(super) fn look_at(path: &Path, by: u8, text: &TextOptions) -> Result<Looked> {
+pub(super) fn look_at(path: &Location, by: u8, text: &TextOptions) -> Result<Looked> {
     let source = Text::open(path)?;
     let failure = source.failure();
     let mut source = Quotes::new(CsvNulls::new(source, by, text.quote), by, text.quote);
@@ -139,7 +140,7 @@ fn other_separator(by: u8, names: &str) -> Option<&'static str> {
 
 /// The error for separated values that can't be read. Rows with decimal commas have more fields than the line of names,
 /// where that has another separator.
-fn misread(path: &Path, by: u8, e: &csv::Error) -> Error {
+fn misread(path: &Location, by: u8, e: &csv::Error) -> Error {
     let names = first_line(path).filter(|names| !names.contains(char::from(by)));
     let hint = names.and_then(|names| other_separator(by, &names));
     let hint = hint.map(|advice| format!(" (its first line seems to be separated by {advice})")).unwrap_or_default();
@@ -154,7 +155,7 @@ fn misread(path: &Path, by: u8, e: &csv::Error) -> Error {
 }
 
 /// The first line of a text, if it can be read.
-fn first_line(path: &Path) -> Option<String> {
+fn first_line(path: &Location) -> Option<String> {
     let mut line = Vec::new();
     BufReader::new(Text::open(path).ok()?).take(1 << 16).read_until(b'\n', &mut line).ok()?;
     Some(String::from_utf8_lossy(&line).into_owned())
@@ -169,7 +170,7 @@ pub(super) fn is_parsed(of: &DataType) -> bool {
 }
 
 /// The rows with the types of `schema`, which [`is_parsed`].
-pub(super) fn read(path: PathBuf, by: u8, text: &TextOptions, looked: &Looked, schema: &SchemaRef) -> Result<Batches> {
+pub(super) fn read(path: Location, by: u8, text: &TextOptions, looked: &Looked, schema: &SchemaRef) -> Result<Batches> {
     let source = Text::open(&path)?;
     let failure = source.failure();
     // What the library would parse in another way is read as text.
@@ -202,7 +203,7 @@ pub(super) fn read(path: PathBuf, by: u8, text: &TextOptions, looked: &Looked, s
         parsed(&batch, &to, before - batch.num_rows() + header)
     });
     let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
-    Ok(named(path, failure, move |path, rows, e| misfit(path, rows, &names, e), batches))
+    Ok(named(path.to_path_buf(), failure, move |path, rows, e| misfit(path, rows, &names, e), batches))
 }
 
 /// A batch whose columns of text become those of `to`; `lines` are before it, as far as no value has line breaks.

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use parking_lot::Mutex;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use skytether_common::{Error, Result};
+
+use super::location::{Location, Object};
 
 /// What the system says where a process, or the whole system, has as many files open as it may: EMFILE and ENFILE.
 const TOO_MANY_FILES: [i32; 2] = [24, 23];
@@ -24,10 +27,15 @@ pub(super) fn failed(action: &str, path: &Path, e: io::Error) -> Error {
     Error::io(action, path, e)
 }
 
-/// An open file.
+/// An open file, or an object.
 pub(super) struct FileSource {
-    file: File,
+    bytes: Opened,
     failure: Failure,
+}
+
+enum Opened {
+    File(File),
+    Object { object: Arc<dyn Object>, at: u64 },
 }
 
 /// The last error that the system gave for a file.
@@ -61,9 +69,12 @@ impl Failure {
 }
 
 impl FileSource {
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|e| failed("open", path, e))?;
-        Ok(Self { file, failure: Failure::default() })
+    pub(super) fn open(place: &Location) -> Result<Self> {
+        let bytes = match place.bytes() {
+            Some(object) => Opened::Object { object: Arc::clone(object), at: 0 },
+            None => Opened::File(File::open(place.deref()).map_err(|e| failed("open", place, e))?),
+        };
+        Ok(Self { bytes, failure: Failure::default() })
     }
 
     pub(super) fn failure(&self) -> Failure {
@@ -80,7 +91,7 @@ pub(super) struct Text {
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 impl Text {
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Location) -> Result<Self> {
         let wrong = |e| failed("read", path, e);
         let source = FileSource::open(path)?;
         let failure = source.failure();
@@ -142,19 +153,38 @@ fn unmarked(reader: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
 
 impl Read for FileSource {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.failure.note(self.file.read(buf))
+        let read = match &mut self.bytes {
+            Opened::File(file) => file.read(buf),
+            Opened::Object { object, at } => object.read_at(*at, buf).inspect(|read| *at += *read as u64),
+        };
+        self.failure.note(read)
     }
 }
 
 impl Seek for FileSource {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.failure.note(self.file.seek(to))
+        let moved = match &mut self.bytes {
+            Opened::File(file) => file.seek(to),
+            Opened::Object { object, at } => {
+                let target = match to {
+                    SeekFrom::Start(to) => Some(to),
+                    SeekFrom::End(by) => object.len().checked_add_signed(by),
+                    SeekFrom::Current(by) => at.checked_add_signed(by),
+                };
+                let target = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput));
+                target.inspect(|to| *at = *to)
+            }
+        };
+        self.failure.note(moved)
     }
 }
 
 impl Length for FileSource {
     fn len(&self) -> u64 {
-        self.failure.note(self.file.metadata()).map_or(0, |m| m.len())
+        match &self.bytes {
+            Opened::File(file) => self.failure.note(file.metadata()).map_or(0, |m| m.len()),
+            Opened::Object { object, .. } => object.len(),
+        }
     }
 }
 
@@ -162,8 +192,11 @@ impl ChunkReader for FileSource {
     type T = BufReader<FileSource>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        let file = self.failure.note(self.file.try_clone())?;
-        let mut source = Self { file, failure: self.failure() };
+        let bytes = match &self.bytes {
+            Opened::File(file) => Opened::File(self.failure.note(file.try_clone())?),
+            Opened::Object { object, .. } => Opened::Object { object: Arc::clone(object), at: 0 },
+        };
+        let mut source = Self { bytes, failure: self.failure() };
         source.seek(SeekFrom::Start(start))?;
         Ok(BufReader::new(source))
     }
@@ -196,7 +229,7 @@ mod tests {
     #[test]
     fn io_error_takes_precedence_over_the_parser_error() {
         let dir = tempfile::tempdir().unwrap();
-        let mut source = FileSource::open(dir.path()).unwrap();
+        let mut source = FileSource::open(&Location::file(dir.path())).unwrap();
         let failure = source.failure();
         assert_eq!(failure.or(dir.path(), Error::corrupt("x")).kind(), Kind::Corrupt);
         // A directory opens, and can't be read.

@@ -228,3 +228,45 @@ fn unknown_extension_is_refused_with_the_known_ones() {
     let (_d, path) = write("a.h5ad", b"");
     assert!(open(&[&path]).unwrap_err().to_string().contains("msgx ingest"));
 }
+
+/// Bytes in memory, read in pieces of a few.
+struct Slow(Vec<u8>);
+
+impl super::Object for Slow {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        let rest = &self.0[(at as usize).min(self.0.len())..];
+        let n = rest.len().min(into.len()).min(7);
+        into[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+}
+
+#[test]
+fn objects_are_read_as_files_of_the_same_bytes() {
+    use std::sync::Arc;
+    let batch = RecordBatch::try_from_iter([("n", Arc::new(arrow::array::Int64Array::from_iter_values(0..5000)) as arrow::array::ArrayRef)]).unwrap();
+    let (mut parquet, mut ipc) = (Vec::new(), Vec::new());
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut parquet, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let mut writer = arrow::ipc::writer::FileWriter::try_new(&mut ipc, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    drop(writer);
+    let csv = b"gene,count\nCD3D,7\n\"MS\n4\",\n".to_vec();
+    let json = b"{\"a\": 1, \"b\": [1.5]}\n{\"a\": null}\n".to_vec();
+    for (name, bytes) in [("t.parquet", parquet), ("t.arrow", ipc), ("t.csv", csv), ("t.jsonl", json)] {
+        let (_dir, path) = write(name, &bytes);
+        let object = super::Location::object(name, Arc::new(Slow(bytes)));
+        let (file, object) = (super::open(&[path]).unwrap(), super::open_locations(&[object], &super::ReadOptions::default()).unwrap());
+        assert_eq!((&object.schema, object.rows, object.bytes), (&file.schema, file.rows, file.bytes), "{name}");
+        assert_eq!(object.batches.collect::<Result<Vec<_>>>().unwrap(), file.batches.collect::<Result<Vec<_>>>().unwrap(), "{name}");
+    }
+    let broken = super::Location::object("x.parquet", Arc::new(Slow(b"PAR1 no".to_vec())));
+    let error = super::open_locations(&[broken], &super::ReadOptions::default()).unwrap_err();
+    assert!(error.kind() == skytether_common::Kind::Corrupt && error.to_string().contains("x.parquet"), "{error}");
+}

@@ -77,6 +77,7 @@ pub use skytether_common::Pushdown;
 pub use skytether_erasure::Scheme;
 pub use skytether_export::parquet_view::Sink;
 pub use skytether_export::parquet_view::{Exported, ParquetView};
+pub use skytether_export::places::{Place, Places, Purpose, places};
 pub use skytether_export::virtual_file::VirtualFile;
 pub use skytether_ingest::dataset_writer::{DatasetWriter, IngestReport};
 pub use skytether_maintenance::resize_nodes::host_of;

@@ -44,6 +44,7 @@ enum Behaviour {
     LacksSomethingElse,
     /// Fails in the middle.
     Fails,
+    DoesNotRun,
 }
 
 #[derive(Debug)]
@@ -153,6 +154,7 @@ impl Cse for TestDrive {
                     let key = plan.partitions["data"].key()?;
                     return Err(Error::not_found(format!("there is no {key}")).with_detail(Detail::MissingColumn { column: "x".into() }));
                 }
+                Behaviour::DoesNotRun => return Err(Error::unavailable("too much to do").with_detail(Detail::NotRun)),
                 Behaviour::Fails => stream::iter(vec![batch(rows()), Err(Error::corrupt("slice 3 is damaged"))]).boxed(),
             };
             Ok(DeliveryStream { schema, messages })
@@ -211,6 +213,17 @@ async fn every_misbehaviour_is_an_error_that_names_the_drive() {
     }
     *drives[1].behaviour.lock() = Behaviour::Good;
     assert_eq!(run(&host, "SELECT id FROM lab.t").await.unwrap(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drives_that_do_not_run_a_plan_are_read_instead() {
+    let (host, drives, _) = fleet().await;
+    for drive in &drives {
+        *drive.behaviour.lock() = Behaviour::DoesNotRun;
+    }
+    let query = host.sql("SELECT id FROM lab.t", &QueryOptions { cut: Pushdown::Raw, ..QueryOptions::default() }).await.unwrap();
+    let batches = query.collect().await.unwrap();
+    assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 20_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

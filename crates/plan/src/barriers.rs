@@ -5,6 +5,9 @@
 //!   first of them, and rows are dropped by the wrong column. While these rules run, a barrier is above every operator
 //!   with such columns. It lets no filter pass that names one of them. The same goes for a filter that names no column
 //!   at all, above an aggregate that has a row without any input.
+//! - **Lists, structs and maps.** A join makes a filter of the keys of one side for the other, and `min` and `max` make
+//!   one of what they found. For nested values such filters are computed in several ways, which take NULLs within them
+//!   for different things: rows were lost. Some keys were errors. A barrier below lets no filter of such values pass.
 //! - **Pinned conditions.** A filter takes the conditions above it into its own. A barrier below a filter whose
 //!   condition can fail, or is random, keeps it in its place.
 //! - **Limits.** Where the input of `ORDER BY x LIMIT 3` is sorted by `x`, DataFusion drops the sort and gives its
@@ -17,7 +20,7 @@
 //!   does not know that the other is sorted as well, and there is no plan. There, a barrier keeps sorts above.
 //! - **Constants of joins.** A sort by a column that is a constant below a join moves below that join, and is left out
 //!   there. The join does not know that the column is a constant, and there is no plan. While this rule runs, a barrier
-//!   keeps sorts above joins of such inputs.
+//!   keeps sorts above joins of such inputs. It is made before those of unions, which hide the constants of branches.
 //! - **Constants of one row.** The columns of an aggregate without groups are constants, and a sort above a window
 //!   over them is left out. Then the window's rows are divided, the constants are lost, and there is no plan. While
 //!   this rule runs, a barrier above such a window hides that they are constant.
@@ -47,7 +50,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
-use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::filter_pushdown::{
@@ -64,6 +67,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
+use crate::nested_sorts::nested_sorts;
 use crate::physical_rule::PhysicalRule;
 use crate::pinned::PINNED;
 
@@ -75,19 +79,21 @@ pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
     let filters = [FilterPushdown::new().name().to_owned(), FilterPushdown::new_post_optimization().name().to_owned()];
     let limits = EnsureRequirements::new().name().to_owned();
     let projections = ProjectionPushdown::new().name().to_owned();
-    let guarded = |rule: Rule| -> Rule {
+    let guarded = |rule: Rule| -> Vec<Rule> {
         if filters.iter().any(|name| name == rule.name()) {
-            Arc::new(Guarded { rule, fence: BarrierExec::for_filters })
+            // After the last rule that moves a limit into a sort, and before sorts make filters.
+            let sorts: Option<Rule> = (filters[1] == rule.name()).then(|| nested_sorts() as Rule);
+            sorts.into_iter().chain([Arc::new(Guarded { rule, fences: &[BarrierExec::for_filters] }) as Rule]).collect()
         } else if limits == rule.name() {
-            Arc::new(Guarded { rule, fence: BarrierExec::for_sorts })
+            vec![Arc::new(Guarded { rule, fences: &[BarrierExec::for_constants, BarrierExec::for_sorts] })]
         } else if projections == rule.name() {
-            Arc::new(Guarded { rule, fence: BarrierExec::for_projections })
+            vec![Arc::new(Guarded { rule, fences: &[BarrierExec::for_projections] })]
         } else {
-            rule
+            vec![rule]
         }
     };
     let lasting: Rule = PhysicalRule::new("lasting_barriers", below_lasting_barrier);
-    std::iter::once(lasting).chain(rules.into_iter().map(guarded)).collect()
+    std::iter::once(lasting).chain(rules.into_iter().flat_map(guarded)).collect()
 }
 
 /// A barrier that stays in the plan, above what takes columns for constants or for equal that are not: an aggregate
@@ -116,13 +122,16 @@ type Fence = fn(Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionP
 #[derive(Debug)]
 struct Guarded {
     rule: Rule,
-    /// Puts a barrier where an operator needs one.
-    fence: Fence,
+    /// Put barriers where operators need them, one after the other.
+    fences: &'static [Fence],
 }
 
 impl PhysicalOptimizerRule for Guarded {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let fenced = plan.transform_up(self.fence).data()?;
+        let mut fenced = plan;
+        for fence in self.fences {
+            fenced = fenced.transform_up(fence).data()?;
+        }
         self.rule
             .optimize(fenced, config)?
             .transform_up(|node| {
@@ -172,24 +181,55 @@ impl BarrierExec {
             let barrier = Arc::new(Self::new(Arc::clone(filter.input()), HashSet::new(), true));
             return node.replace_children(vec![barrier], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)).map(Transformed::yes);
         }
-        let schema = node.schema();
-        let mut columns: HashMap<&str, usize> = HashMap::new();
-        schema.fields().iter().for_each(|field| *columns.entry(field.name()).or_default() += 1);
-        let single: HashSet<usize> = schema.fields().iter().enumerate().filter(|(_, field)| columns[field.name().as_str()] == 1).map(|(at, _)| at).collect();
+        let node = Self::for_nested_values(node)?;
+        let single = single_columns(&node.data);
         // A filter without columns would pass an aggregate that has a row without any input.
-        let of_nothing = node.downcast_ref::<AggregateExec>().is_some_and(|a| a.group_expr().is_true_no_grouping() || a.group_expr().has_grouping_set());
-        Ok(if single.len() == schema.fields().len() && !of_nothing { Transformed::no(node) } else { Transformed::yes(Arc::new(Self::new(node, single, true))) })
+        let aggregate = node.data.downcast_ref::<AggregateExec>();
+        let of_nothing = aggregate.is_some_and(|a| a.group_expr().is_true_no_grouping() || a.group_expr().has_grouping_set());
+        if single.len() == node.data.schema().fields().len() && !of_nothing {
+            return Ok(node);
+        }
+        Ok(Transformed::yes(Arc::new(Self::new(node.data, single, true))))
     }
 
-    /// `node`, next to a barrier if it is a union, a join or a sort that needs one.
-    fn for_sorts(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-        if node.is::<UnionExec>() {
-            Ok(Self::for_unions(node))
-        } else if loses_constants(&node) {
-            Ok(Transformed::yes(Arc::new(Self::new(node, HashSet::new(), false))))
+    /// `node`; if it makes a filter of lists, structs or maps, with a barrier that keeps this filter out of its input.
+    fn for_nested_values(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let (side, values): (usize, Vec<Arc<dyn PhysicalExpr>>) = if let Some(join) = node.downcast_ref::<HashJoinExec>() {
+            (1, join.on().iter().map(|(_, probed)| Arc::clone(probed)).collect())
+        } else if let Some(aggregate) = node.downcast_ref::<AggregateExec>().filter(|a| *a.mode() == AggregateMode::Partial) {
+            // No other has a filter. Over states, the arguments would be columns of what is no input any more.
+            let calls = aggregate.aggr_expr().iter().filter(|call| matches!(call.fun().name(), "min" | "max"));
+            (0, calls.flat_map(|call| call.expressions()).collect())
         } else {
-            Self::for_limits(node)
+            return Ok(Transformed::no(node));
+        };
+        let mut inputs: Vec<Arc<dyn ExecutionPlan>> = node.children().into_iter().map(Arc::clone).collect();
+        let Some(input) = inputs.get_mut(side) else { return Ok(Transformed::no(node)) };
+        let schema = input.schema();
+        let mut single = single_columns(input);
+        let mut any = false;
+        for value in values {
+            if value.data_type(&schema)?.is_nested() {
+                any = true;
+                collect_columns(&value).iter().for_each(|column| _ = single.remove(&column.index()));
+            }
         }
+        if !any {
+            return Ok(Transformed::no(node));
+        }
+        *input = Arc::new(Self::new(Arc::clone(input), single, true));
+        node.replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)).map(Transformed::yes)
+    }
+
+    /// `node`, below a barrier if it is a join or a window that loses constants.
+    fn for_constants(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let loses = !node.is::<UnionExec>() && loses_constants(&node);
+        Ok(if loses { Transformed::yes(Arc::new(Self::new(node, HashSet::new(), false))) } else { Transformed::no(node) })
+    }
+
+    /// `node`, next to a barrier if it is a union or a sort that needs one.
+    fn for_sorts(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        if node.is::<UnionExec>() { Ok(Self::for_unions(node)) } else { Self::for_limits(node) }
     }
 
     /// `node`, below a barrier if it is a filter that shows some columns of its input only.
@@ -230,6 +270,14 @@ impl BarrierExec {
         let barrier = Arc::new(Self::new(Arc::clone(input), HashSet::new(), false));
         node.replace_children(vec![barrier], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)).map(Transformed::yes)
     }
+}
+
+/// The places of columns whose name no other column of `node` has.
+fn single_columns(node: &Arc<dyn ExecutionPlan>) -> HashSet<usize> {
+    let schema = node.schema();
+    let mut columns: HashMap<&str, usize> = HashMap::new();
+    schema.fields().iter().for_each(|field| *columns.entry(field.name()).or_default() += 1);
+    schema.fields().iter().enumerate().filter(|(_, field)| columns[field.name().as_str()] == 1).map(|(at, _)| at).collect()
 }
 
 /// `node` with a barrier above the sort whose order it has, which asks for that order.
@@ -482,5 +530,32 @@ mod tests {
     async fn branches_with_equal_columns_are_sorted() {
         let query = "SELECT max(u) AS a, max(u) AS b FROM t GROUP BY k UNION ALL SELECT u AS a, u AS b FROM t GROUP BY u, k ORDER BY 2, 1";
         assert_eq!(sorted(query).await, ["00", "11", "22", "33", "44", "55", "66", "66", "77", "77", "88", "88", "99", "99"]);
+    }
+
+    /// The filter of a join is where the sort is, on the side of `b`.
+    #[tokio::test]
+    async fn joins_by_nested_keys_make_no_filter() {
+        for key in ["[CASE WHEN u = 7 THEN u END]", "[[u]]", "{'f': CASE WHEN u = 7 THEN u END, 'g': u}", "{'f': [u]}", "MAP {'f': u}"] {
+            let table = |name: &str| format!("(SELECT u, {key} AS y FROM t WHERE u > 6) AS {name}");
+            let query = format!("SELECT b.u, row_number() OVER (ORDER BY b.u) FROM {} JOIN {} ON a.y = b.y AND a.u = b.u", table("a"), table("b"));
+            assert_eq!(sorted(&query).await, ["71", "82", "93"], "{query}");
+            let query = format!("SELECT b.u FROM {} WHERE y IN (SELECT y FROM {}) ORDER BY b.u", table("b"), table("a"));
+            assert_eq!(sorted(&query).await, ["7", "8", "9"], "{query}");
+        }
+    }
+
+    #[tokio::test]
+    async fn sorts_stay_above_joins_of_constant_branches() {
+        let table = "(SELECT 1 AS x, 5 AS y UNION ALL SELECT 2 AS x, 6 AS y)";
+        assert_eq!(sorted(&format!("SELECT b.x FROM {table} a JOIN {table} b ON a.y = b.y ORDER BY b.x DESC")).await, ["2", "1"]);
+        let query = format!("SELECT b.x, row_number() OVER (ORDER BY b.x) FROM {table} a JOIN {table} b ON a.y = b.y");
+        assert_eq!(sorted(&query).await, ["11", "22"]);
+    }
+
+    #[tokio::test]
+    async fn arguments_of_merged_extremes_are_not_looked_at() {
+        for query in ["SELECT min(u - u) FILTER (WHERE k > 2) AS m FROM t", "SELECT max(u - u) AS m FROM (SELECT k, u FROM t LIMIT 9) v"] {
+            assert_eq!(sorted(query).await, ["0"], "{query}");
+        }
     }
 }

@@ -39,6 +39,7 @@
 //! | `function_wrapper` | a function with something of ours around it |
 //! | `list_elements` | elements of aggregated lists |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
+//! | `nested_sorts` | sorts by lists and structs with a limit |
 //! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
 //! | `wrapped_rules` | DataFusion's rules with something of ours around them |
 //! | [`planning`] | what bounds the rules of the planner |
@@ -83,6 +84,7 @@ mod list_sums;
 pub mod literal_conditions;
 pub mod masked_structs;
 mod mended_functions;
+mod nested_sorts;
 mod nesting_limits;
 pub mod node;
 pub mod null_equal_joins;

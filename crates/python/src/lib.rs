@@ -31,6 +31,7 @@ mod fleet;
 mod incoming;
 mod plain;
 mod products;
+mod programs;
 mod rank;
 mod result;
 mod runtime;
@@ -66,6 +67,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyMatrixWriter>()?;
     module.add_class::<products::PyProducts>()?;
+    module.add_class::<programs::PyProgramLibrary>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
     module.add_function(wrap_pyfunction!(fleet::calibrate, module)?)?;

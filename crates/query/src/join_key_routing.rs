@@ -5,6 +5,8 @@
 //! left out by each key alone. So this rule follows each key of each join through filters, projections, groups and
 //! other joins. Where an inner or semi join below makes two columns equal, it follows both.
 //!
+//! Keys that are lists, structs or maps go nowhere: see `skytether_plan::barriers`.
+//!
 //! No deadlock is possible: a scan with a key waits for the join's other side, and that side only waits for joins
 //! further up.
 
@@ -39,6 +41,12 @@ pub(crate) fn send_keys_apart() -> Arc<PhysicalRule> {
         let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
         let Some(filter) = join.dynamic_expressions_produced().pop() else { return Ok(None) };
         let probe: Vec<_> = join.on().iter().map(|(_, probe)| Arc::clone(probe)).collect();
+        let schema = join.right().schema();
+        for key in &probe {
+            if key.data_type(&schema)?.is_nested() {
+                return Ok(None);
+            }
+        }
         let places: Places = probe.iter().map(|key| column(key).map(|_| Arc::clone(key))).collect();
         let keys = Keys { filter: &filter, probe: &probe };
         let Some(right) = keys.below(join.right(), &places)? else { return Ok(None) };

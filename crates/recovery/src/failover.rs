@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::{Mutex, MutexGuard};
-use skytether_common::{Error, Key, Kind, PartitionName, Result};
+use skytether_common::{Detail, Error, Key, Kind, PartitionName, Result};
 use skytether_device::session::Message;
 use skytether_device::{Capabilities, Cse, CseInfo, DeliveryStream, FaultReporter, Layer, OpenReply, ProgramKind, Session, Storage, SubPlan};
 use skytether_store::{Entry, Op, Version};
@@ -141,6 +141,13 @@ impl FailoverDrive {
         self.is_redundant() || !self.drive().capabilities().runs(ProgramKind::Substrait)
     }
 
+    /// Whether a plan runs here, with which the drive failed with `error`. A drive without sessions can't give slices
+    /// back: one that is too busy refuses the whole plan, and its values are read instead. Any other failure of a
+    /// drive that nothing replaces is the query's: reading from a drive that answers wrongly would hide its fault.
+    fn replaces(&self, error: &Error) -> bool {
+        error.detail() == Some(&Detail::NotRun) || (self.has_fallback() && covers(error))
+    }
+
     /// Why the drive itself is not to be asked to run a plan, if it is not.
     fn why(&self, plan: u64) -> Option<String> {
         let DegradedStorage { reconstructor, at, .. } = self.0.rebuilt.as_ref();
@@ -160,6 +167,7 @@ impl FailoverDrive {
     fn failed(&self, plan: u64, error: &Error) -> String {
         let DegradedStorage { reconstructor, at, .. } = self.0.rebuilt.as_ref();
         let why = match error.kind() {
+            Kind::Unavailable if error.detail() == Some(&Detail::NotRun) => format!("{} did not run it ({})", reconstructor.name(*at), error.report()),
             Kind::Unavailable => format!("{} was lost ({})", reconstructor.name(*at), error.report()),
             // The receipt says this where other drives had what it takes.
             Kind::Corrupt if self.is_redundant() => format!("{} could not ({})", reconstructor.name(*at), mendable(&error.report())),
@@ -283,35 +291,29 @@ impl Layer for FailoverDrive {
 
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         Box::pin(async move {
-            if !self.has_fallback() {
-                return self.drive().execute(plan).await;
-            }
-            let number = hash(&plan);
-            if let Some(why) = self.why(number) {
+            let (number, has_fallback) = (hash(&plan), self.has_fallback());
+            if has_fallback && let Some(why) = self.why(number) {
                 return self.stand_in()?.execute(plan, why).await;
             }
             match self.drive().execute(plan.clone()).await {
-                Ok(stream) => Ok(self.held(&plan, number, stream)),
-                Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.execute(plan, why).await).await,
-                Err(e) => Err(e),
+                Ok(stream) if has_fallback => Ok(self.held(&plan, number, stream)),
+                Err(e) if self.replaces(&e) => self.instead(number, e, async |stand_in, why| stand_in.execute(plan, why).await).await,
+                other => other,
             }
         })
     }
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         Box::pin(async move {
-            if !self.has_fallback() {
-                return self.drive().open(plan).await;
-            }
-            let number = hash(&plan);
-            if let Some(why) = self.why(number) {
+            let (number, has_fallback) = (hash(&plan), self.has_fallback());
+            if has_fallback && let Some(why) = self.why(number) {
                 return self.stand_in()?.open(plan, why).await;
             }
             match self.drive().open(plan.clone()).await {
-                Ok(OpenReply::Whole(stream)) => Ok(OpenReply::Whole(self.held(&plan, number, stream))),
-                Ok(OpenReply::Session(session)) => Ok(OpenReply::Session(self.watched_over(number, session))),
-                Err(e) if covers(&e) => self.instead(number, e, async |stand_in, why| stand_in.open(plan, why).await).await,
-                Err(e) => Err(e),
+                Ok(OpenReply::Whole(stream)) if has_fallback => Ok(OpenReply::Whole(self.held(&plan, number, stream))),
+                Ok(OpenReply::Session(session)) if has_fallback => Ok(OpenReply::Session(self.watched_over(number, session))),
+                Err(e) if self.replaces(&e) => self.instead(number, e, async |stand_in, why| stand_in.open(plan, why).await).await,
+                other => other,
             }
         })
     }

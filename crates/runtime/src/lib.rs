@@ -28,4 +28,4 @@ pub mod threads;
 pub use append_vec::AppendVec;
 pub use deadline::within;
 pub use ids::Ids;
-pub use threads::{Threads, spawn_blocking_thread};
+pub use threads::{Threads, spawn_blocking_thread, waiting};

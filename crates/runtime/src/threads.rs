@@ -6,7 +6,7 @@
 use std::panic::AssertUnwindSafe;
 
 use skytether_common::{Error, Result};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, oneshot};
 
 /// Plans are recursive. Memory that is not used is not taken.
@@ -62,6 +62,15 @@ pub async fn spawn_blocking_thread<T: Send + 'static>(work: impl FnOnce() -> Res
     // memory that a thread unmaps when it ends at that moment.
     let _ = thread.join();
     done
+}
+
+/// Runs `work`, which may wait for a lock, a disk or a task, on this thread. Where this is a thread of a runtime with
+/// several, its other tasks go on elsewhere meanwhile: what `work` waits for may be one of them.
+pub fn waiting<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current() {
+        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        _ => work(),
+    }
 }
 
 #[cfg(test)]

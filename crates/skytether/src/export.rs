@@ -6,8 +6,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde::Serialize;
-use skytether_common::{Error, Result};
-use skytether_host::{Exported, ParquetView, Sink, ViewParts};
+use skytether_common::{DatasetName, Error, Result};
+use skytether_host::{Exported, ParquetView, Places, Sink, ViewParts};
 
 use crate::fleet::Fleet;
 use skytether_formats::atomic_file::AtomicFile;
@@ -63,6 +63,18 @@ impl Fleet {
         Box::pin(async move {
             let ViewParts { catalog, records } = self.service().view_parts().await?;
             Ok(ParquetView::new(catalog, records))
+        })
+    }
+
+    /// Which drives hold which values of the data set `name`, as the drives say.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown data set; `Unavailable` where a remote host does not answer. A drive that does not
+    /// answer is named in the answer.
+    pub fn places<'a>(&'a self, name: &'a DatasetName) -> BoxFuture<'a, Result<Places>> {
+        Box::pin(async move {
+            let ViewParts { catalog, records } = self.service().view_parts().await?;
+            skytether_host::places(&catalog, records.as_ref(), name).await
         })
     }
 

@@ -7,7 +7,10 @@ use skytether_common::{Detail, Error, Key, Result, units::human_bytes};
 use crate::{Expect, MAX_VALUE, Op, Version};
 
 /// Refuses a key named twice and values above [`MAX_VALUE`].
-pub(crate) fn validate(batch: &[Op]) -> Result<()> {
+///
+/// # Errors
+/// `Invalid`, naming the key.
+pub fn validate(batch: &[Op]) -> Result<()> {
     let mut seen = HashSet::with_capacity(batch.len());
     for op in batch {
         if !seen.insert(op.key().as_str()) {
@@ -44,7 +47,10 @@ pub(crate) fn check_link(from: &Key, wanted: (u64, u32), found: Option<(u64, u32
 }
 
 /// `Conflict` where `found`, the key's present version, is not what the writer expects.
-pub(crate) fn check_expectation(key: &Key, expect: Expect, found: Option<Version>) -> Result<()> {
+///
+/// # Errors
+/// `Conflict`, naming the key and both versions.
+pub fn check_expectation(key: &Key, expect: Expect, found: Option<Version>) -> Result<()> {
     let wrong = match (expect, found) {
         (Expect::Any, _) | (Expect::Absent, None) => return Ok(()),
         (Expect::Version(wanted), Some(found)) if wanted == found => return Ok(()),

@@ -26,14 +26,14 @@
 //!
 //! See also `docs/internals/formats/drive-directory.md`.
 
-mod batch;
+pub mod batch;
 #[doc(hidden)]
 pub mod contract;
 pub mod disk;
 pub mod fault;
 pub mod layer;
 pub mod memory;
-mod ranges;
+pub mod ranges;
 
 use std::ops::Range;
 

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use skytether_common::{Error, Result};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Who may read a file that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,15 +122,6 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
         }
     }
     Err(Error::invalid(format!("{}: its symbolic links go in a circle; name the file itself", path.display())))
-}
-
-/// Runs `work`, which may wait for disks and other processes. The asynchronous tasks of this thread go on elsewhere
-/// meanwhile, where their runtime has several threads.
-pub(crate) fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::try_current() {
-        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-        _ => work(),
-    }
 }
 
 /// The directory of `path`.

@@ -9,6 +9,7 @@
 //! | [`endpoint`] | addresses (`grpc+tls://host:port`) and registries by scheme |
 //! | [`context`], [`metrics`] | [`ServeContext`], [`Limits`], [`Metrics`] |
 //! | [`listener`] | binding, the rule about loopback, accepting, bounded greetings |
+//! | [`conversation`] | a task for each connection; replies that are written together |
 //! | [`tls`] | server and client configurations of rustls, reloaded when their files change |
 //! | [`identity`], [`auth`] | who calls, and how that is found |
 //! | [`token`] | bearer tokens in a file, hashed |
@@ -40,6 +41,7 @@
 pub mod auth;
 pub mod connection;
 pub mod context;
+pub mod conversation;
 pub mod endpoint;
 mod files;
 pub mod grpc;
@@ -47,15 +49,18 @@ pub mod identity;
 pub mod listener;
 pub mod metrics;
 pub mod pki;
+mod security;
 pub mod tls;
 pub mod token;
 
 pub use auth::{Authenticator, Gate};
 pub use connection::{Connection, Peer};
 pub use context::{Limits, ServeContext};
+pub use conversation::{Conversations, write_replies};
 pub use endpoint::{Endpoint, Registry};
 pub use identity::{Denied, Identity, IdentityKind};
-pub use listener::{Listener, Security};
+pub use listener::Listener;
 pub use metrics::Metrics;
+pub use security::Security;
 pub use tls::{Alpn, Credentials, ServerTls, TlsFiles};
 pub use token::{Secret, TokenInfo, TokenStore};

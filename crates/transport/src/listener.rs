@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use skytether_common::{Error, Result};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -24,6 +25,7 @@ use crate::connection::{Connection, Io, Peer};
 use crate::context::{Limits, ServeContext};
 use crate::endpoint::{DEFAULT_SCHEME, Endpoint};
 use crate::metrics::Metrics;
+use crate::security::Security;
 use crate::tls::{Alpn, ServerTls};
 
 /// The first byte of a TLS connection: the type of the record with the client's hello (RFC 8446, 5.1).
@@ -35,18 +37,12 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long accepting rests after the system refused a connection: it is short of files then.
 const REST: Duration = Duration::from_millis(50);
 
+/// How long a connection is silent before the system probes its client.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
 /// How old a greeting is before a further one may end it. A burst of honest clients finishes sooner: each needs a few
 /// round trips and milliseconds of a processor.
 const YOUNG: Duration = Duration::from_millis(500);
-
-/// Whether a door speaks TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Security {
-    /// It does not.
-    Plain,
-    /// It does.
-    Tls,
-}
 
 /// A bound port.
 #[derive(Debug)]
@@ -54,6 +50,8 @@ pub struct Listener {
     tcp: TcpListener,
     endpoint: Endpoint,
     security: Security,
+    /// Whether a client without TLS waits for the server's first byte.
+    speaks_first: bool,
 }
 
 impl Listener {
@@ -90,7 +88,7 @@ impl Listener {
         }
         let tcp = TcpListener::bind(addresses.as_slice()).await.map_err(failed)?;
         let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").with_source(e))?;
-        Ok(Self { endpoint: Endpoint::new(at.scheme(), bound.to_string()), tcp, security })
+        Ok(Self { endpoint: Endpoint::new(at.scheme(), bound.to_string()), tcp, security, speaks_first: false })
     }
 
     /// A listener without TLS that the caller has bound, wherever that is: for tests, and for programs with rules of
@@ -100,7 +98,14 @@ impl Listener {
     /// `Unavailable` where the system does not say its address.
     pub fn plain(tcp: TcpListener) -> Result<Self> {
         let bound = tcp.local_addr().map_err(|e| Error::unavailable("cannot learn the address that was bound").with_source(e))?;
-        Ok(Self { endpoint: Endpoint::new(DEFAULT_SCHEME, bound.to_string()), tcp, security: Security::Plain })
+        Ok(Self { endpoint: Endpoint::new(DEFAULT_SCHEME, bound.to_string()), tcp, security: Security::Plain, speaks_first: false })
+    }
+
+    /// For a protocol in which the server speaks first: a connection without TLS is handed over at once, before the
+    /// client has sent a byte. A client that speaks TLS to a port without it is then not told apart.
+    #[must_use]
+    pub fn speaking_first(self) -> Self {
+        Self { speaks_first: true, ..self }
     }
 
     /// Where it listens.
@@ -134,7 +139,7 @@ impl Listener {
         };
         let (metrics, time) = (Arc::clone(&context.metrics), context.limits.greeting_time);
         let first_call = (alpn == Alpn::Http2).then_some(context.limits.first_call_time);
-        let greeter = Arc::new(Greeter { tls, alpn, metrics, time, first_call, url: self.url(), ready });
+        let greeter = Arc::new(Greeter { tls, alpn, metrics, time, first_call, url: self.url(), speaks_first: self.speaks_first, ready });
         let accepting = tokio::spawn(accept(self.tcp, greeter, context.limits.clone()));
         Incoming { ready: receive, _accepting: AbortOnDropHandle::new(accepting) }
     }
@@ -172,6 +177,7 @@ struct Greeter {
     /// How long a connection may take until its first call, where the protocol has calls.
     first_call: Option<Duration>,
     url: String,
+    speaks_first: bool,
     ready: mpsc::Sender<Connection>,
 }
 
@@ -250,6 +256,13 @@ impl Greeter {
     async fn connect(&self, mut stream: TcpStream, address: SocketAddr) -> io::Result<Option<(Io, Peer)>> {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot send small packets at once");
+        }
+        // A client whose machine is gone gives its place back after some minutes.
+        if let Err(error) = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE)) {
+            tracing::debug!(%error, "cannot probe silent clients");
+        }
+        if self.speaks_first && self.tls.is_none() {
+            return Ok(Some((Io::Plain(stream), Peer { address, tls: false, certificate: None })));
         }
         let mut first = [0];
         if stream.peek(&mut first).await? == 0 {

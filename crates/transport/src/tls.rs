@@ -4,6 +4,6 @@ mod client;
 mod pem;
 mod server;
 
-pub use client::Credentials;
 pub(crate) use client::{Connector, LastAlert, explain};
+pub use client::{Credentials, Stream, dial};
 pub use server::{Alpn, ServerTls, TlsFiles};

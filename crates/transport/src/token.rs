@@ -19,9 +19,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use skytether_common::{Context, Error, Kind, Result};
+use skytether_runtime::waiting;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::files::{Access, Stamp, blocking, open_lock, replace, resolved};
+use crate::files::{Access, Stamp, open_lock, replace, resolved};
 use crate::identity::{Denied, Identity};
 
 /// What tokens begin with, so that scanners for leaked secrets find them.
@@ -203,7 +204,7 @@ impl TokenStore {
     /// # Errors
     /// `Corrupt` for a damaged file, `Unsupported` for one of a newer version.
     pub fn list(&self) -> Result<Vec<TokenInfo>> {
-        let mut tokens: Vec<_> = blocking(|| self.read(&self.path))?.tokens.into_iter().map(|entry| entry.info).collect();
+        let mut tokens: Vec<_> = waiting(|| self.read(&self.path))?.tokens.into_iter().map(|entry| entry.info).collect();
         tokens.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(tokens)
     }
@@ -285,7 +286,7 @@ impl TokenStore {
 
     /// Replaces the file by what `change` makes of it, with no other process doing so at the same time.
     fn change(&self, change: impl FnOnce(&mut Content) -> Result<()>) -> Result<()> {
-        blocking(|| {
+        waiting(|| {
             // All processes must lock and replace the same file, by whatever links they come to it.
             let path = resolved(&self.path)?;
             let _lock = self.lock(&path).context(|| format!("cannot change {}", self.path.display()))?;

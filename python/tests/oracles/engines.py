@@ -45,25 +45,30 @@ def duck(schema: Schema) -> duckdb.DuckDBPyConnection:
     return con
 
 
-def ask_duck(con: duckdb.DuckDBPyConnection, sql: str) -> answers.Answer:
+#: How long DuckDB may take for a query, in seconds. Drawn joins may be products that it does not finish.
+DUCK_SECONDS = 60.0
+
+
+def ask_duck(con: duckdb.DuckDBPyConnection, sql: str, seconds: float = DUCK_SECONDS) -> answers.Answer:
+    limit = threading.Timer(seconds, con.interrupt)
+    limit.start()
     try:
         return answers.of_stream(con.sql(sql).to_arrow_reader())
     except answers.TooManyRows:
         return answers.Refusal("TooManyRows", "more rows than the oracles read")
     except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, UnicodeDecodeError) as error:
         return answers.Refusal(type(error).__name__, str(error))
+    finally:
+        limit.cancel()
 
 
 def ask_plain_duck(con: duckdb.DuckDBPyConnection, sql: str) -> answers.Answer:
     """DuckDB's answer without its optimizer, which has faults of its own."""
     con.execute("PRAGMA disable_optimizer")
-    # Joins may be products of all rows then.
-    limit = threading.Timer(20, con.interrupt)
-    limit.start()
     try:
-        return ask_duck(con, sql)
+        # Joins may be products of all rows then.
+        return ask_duck(con, sql, 20)
     finally:
-        limit.cancel()
         con.execute("PRAGMA enable_optimizer")
 
 

@@ -27,6 +27,8 @@ class Scope:
     outer: list[E] = field(default_factory=list)
     #: Columns that together differ from row to row; None if there are none.
     unique: tuple[E, ...] | None = None
+    #: Whether in each row one of `unique` is not NULL.
+    filled: bool = False
     #: Rows that there may be at most.
     rows: int = 1000
     #: Whether subqueries may stand here.

@@ -250,7 +250,7 @@ class Queries(Calls):
         table = self.random.choice(list(self.schema.values()))
         alias = self._alias()
         columns = [E(c.type.kind, f"{alias}.{name(c.name)}", size=c.type.size, width=c.type.width, exact=c.type.exact) for c in table.columns]
-        return n.Table(table.name, alias), Scope(columns, unique=(columns[0],), rows=max(len(table.rows), 1))
+        return n.Table(table.name, alias), Scope(columns, unique=(columns[0],), filled=True, rows=max(len(table.rows), 1))
 
     def _unnested(self) -> tuple[n.Source, Scope] | None:
         """The elements of a table's lists."""
@@ -297,6 +297,18 @@ class Queries(Calls):
         return source, scope
 
     def _join(self, left: n.Source, of_left: Scope, right: n.Source, of_right: Scope, depth: int) -> tuple[n.Source, Scope]:
+        source, both = self._pair(left, of_left, right, of_right, depth)
+        if both is of_left or not isinstance(source, n.Join):
+            return source, both
+        filled = of_left.filled, of_right.filled
+        if "FULL" in source.how and not any(filled):
+            # A row of NULLs from the left and one from the right are the same keys.
+            both.unique = None
+        sides = {"LEFT": filled[0], "RIGHT": filled[1], "FULL": all(filled)}
+        both.filled = next((of_side for side, of_side in sides.items() if side in source.how), any(filled))
+        return source, both
+
+    def _pair(self, left: n.Source, of_left: Scope, right: n.Source, of_right: Scope, depth: int) -> tuple[n.Source, Scope]:
         both = Scope(of_left.columns + of_right.columns, rows=of_left.rows * of_right.rows, subqueries=False)
         if of_left.unique and of_right.unique:
             both.unique = of_left.unique + of_right.unique

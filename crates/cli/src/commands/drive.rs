@@ -5,18 +5,23 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use skytether_common::Error;
+use skytether_doors::{ConnectOptions, DriveDoor};
 use skytether_drive::{Device, Drive, DriveOptions};
+use skytether_kinetic_server::{Kinetic, Options, Profile as LimitsProfile, QueryEngine, StoredSlices};
+use skytether_kv::KeyValues;
 use skytether_store::disk::DriveIdentity;
+use skytether_transport::Credentials;
 use uuid::Uuid;
 
 use crate::common_args::{Profile, device};
 use crate::context::Failure;
 use crate::doors;
 use crate::serving::ServeArgs;
+use crate::volumes::VolumeArgs;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DriveCommand {
-    /// Serve one drive over Arrow Flight until interrupted.
+    /// Serve one drive until interrupted: over Arrow Flight, to clients of Kinetic drives, and its volumes as disks.
     Serve(Box<DriveServe>),
 }
 
@@ -49,6 +54,27 @@ pub(crate) struct DriveServe {
     /// Disk that results may take which the drive keeps to answer the same test again, in MiB; 0 keeps none.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     kept: u64,
+    /// Which limits the drive announces to Kinetic clients: those of a real drive (keys of 1,024 bytes, batches of 64
+    /// MiB), or those of the Java simulator (keys of 4,096 bytes, batches of 15 operations).
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = KineticLimits::Drive)]
+    kinetic_limits: KineticLimits,
+    /// Refuse requests of Kinetic clients that do not have the connection id of the drive's greeting.
+    #[arg(long)]
+    kinetic_connection_ids: bool,
+    /// Run native programs of Kinetic clients that may run programs: statically linked ELF files in name spaces of
+    /// their own, under Landlock, seccomp and limits, with their caller's rights. Off by default, because the kernel
+    /// alone then stands between a client's program and this machine. Where it cannot contain programs, the drive does
+    /// not start.
+    #[arg(long)]
+    kinetic_native_programs: bool,
+    #[command(flatten)]
+    volumes: VolumeArgs,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum KineticLimits {
+    Drive,
+    Java,
 }
 
 /// Parses a load, which is 1 at least.
@@ -71,8 +97,8 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
     let options =
         DriveOptions { max_load: args.max_load, kept_bytes: args.kept << 20, ..DriveOptions::like(args.profile.device, args.memory.map(|mib| mib << 20)) };
     // First, so that a port that is taken leaves no new drive behind.
-    let doors = doors::of_drives();
-    let bound = args.serve.bind(&skytether_doors::securities(&doors), None).await?;
+    let bound = args.serve.bind(&doors::schemes_of_drives(), None).await?;
+    args.volumes.check(&args.data, &bound)?;
     let data = args.data.clone();
     let (drive, new) = tokio::task::spawn_blocking(move || {
         // Only a new drive gets the name and an identity; one that exists has its own.
@@ -87,8 +113,43 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
         // Shows the mistake if the directory of an existing drive was mistyped.
         eprintln!("made a new drive in {}", args.data.display());
     }
+    let mut doors = doors::of_drives();
+    if bound.listeners.iter().any(|listener| doors::is_kinetic(listener.endpoint())) {
+        let directory = args.data.join("kinetic");
+        let profile = match args.kinetic_limits {
+            KineticLimits::Drive => LimitsProfile::Drive,
+            KineticLimits::Java => LimitsProfile::Java,
+        };
+        // To peers that it pushes values to: the authority of SKYTETHER_TLS_CA counts.
+        let connect = ConnectOptions { credentials: Credentials::default().or_environment(), ..ConnectOptions::default() };
+        let options = Options {
+            profile,
+            enforce_connection_id: args.kinetic_connection_ids,
+            native_programs: args.kinetic_native_programs,
+            directory: Some(directory.clone()),
+            connect,
+            queries: None,
+        };
+        let checked = options.clone();
+        let opening = tokio::task::spawn_blocking(move || {
+            checked.check()?;
+            KeyValues::open(&directory, &skytether_kv::Options::default())
+        });
+        let keys = opening.await.map_err(|e| Error::internal("opening the keys of Kinetic clients was interrupted").with_source(e))??;
+        let keys = Arc::new(keys);
+        let slices = Arc::new(StoredSlices::new(Arc::clone(&keys)));
+        let queries = Some(QueryEngine::new(Arc::clone(&slices), drive.over(slices)?));
+        for door in Kinetic::doors(keys, Options { queries, ..options }) {
+            doors.register(door.scheme(), door);
+        }
+    }
     let who = format!("{} serves {}", drive_name(&drive), args.data.display());
-    bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(drive.clone(), listener, context))).await
+    let volumes = args.volumes.open(drive.clone(), &args.data, &bound, &mut doors).await?;
+    let served = bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(drive.clone(), listener, context))).await;
+    if let Some(volumes) = volumes {
+        volumes.close().await?;
+    }
+    served
 }
 
 fn drive_name(drive: &Arc<Drive>) -> String {

@@ -31,6 +31,7 @@ fn help_explains_every_command() {
         &["generate", "particles"],
         &["sql"],
         &["describe"],
+        &["locate"],
         &["explain"],
         &["ls"],
         &["status"],

@@ -1,5 +1,7 @@
 //! What commands say of drives that an embedded fleet lacks, and of those that it no longer needs.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::util::{file, run, run_with, text};
 
 /// The log has a short line for each, `status` one with the advice; none has a time and a module.
@@ -33,6 +35,44 @@ fn each_lost_drive_gets_one_line() {
     }
     let list = run(&["ls", "--fleet", text(&at)]).code(0);
     assert!(list.err.lines().count() == 1 && list.err.contains("drive-1, drive-3 are lost; the list is whole"), "{list:?}");
+}
+
+/// Keys of a data set on each drive, by its name.
+fn located(at: &str) -> (BTreeMap<String, u64>, serde_json::Value) {
+    let found: serde_json::Value = serde_json::from_str(&run(&["locate", "d.t", "--fleet", at, "--format", "json"]).code(0).out).unwrap();
+    let mut keys = BTreeMap::new();
+    for value in found["values"].as_array().unwrap() {
+        *keys.entry(value["drive"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    (keys, found)
+}
+
+#[test]
+fn located_values_are_all_that_the_drives_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("fleet");
+    run(&["init", text(&at), "--drives", "3", "--redundancy", "ec:2+1"]).code(0);
+    let lines: String = (0..50_000).map(|n| format!("{n},{}\n", n * 7919 % 1000)).collect();
+    run(&["ingest", &file(dir.path(), "t.csv", &format!("a,b\n{lines}")), "--to", "d.t", "--fleet", text(&at)]).code(0);
+    let (keys, found) = located(text(&at));
+    let status: serde_json::Value = serde_json::from_str(&run(&["status", "--fleet", text(&at), "--format", "json"]).code(0).out).unwrap();
+    for drive in status.as_array().unwrap() {
+        // One more is the membership record.
+        assert_eq!(keys[drive["info"]["name"].as_str().unwrap()] + 1, drive["usage"]["keys"].as_u64().unwrap(), "{keys:?} {status}");
+    }
+    let roles: BTreeSet<&str> = found["values"].as_array().unwrap().iter().map(|value| value["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, BTreeSet::from(["metadata", "parity", "root record", "slice"]));
+    let each = run(&["locate", "d.t", "--values", "--fleet", text(&at)]).code(0);
+    let value = &found["values"][0];
+    assert!(each.out.lines().any(|line| ["key", "crc32c", "drive"].iter().all(|of| line.contains(value[of].as_str().unwrap()))), "{value} {each:?}");
+    let summed = run(&["locate", "d.t", "--fleet", text(&at)]).code(0);
+    assert!(summed.out.lines().count() < each.out.lines().count() && summed.out.contains("parity"), "{summed:?}");
+
+    std::fs::remove_dir_all(at.join("drives/1")).unwrap();
+    let lost = run(&["locate", "d.t", "--fleet", text(&at)]).code(0);
+    assert!(!lost.out.contains("drive-1") && lost.err.contains("drive-1 was not asked"), "{lost:?}");
+    let none = run(&["locate", "d.other", "--fleet", text(&at)]).code(1);
+    assert!(none.err.contains("d.other"), "{none:?}");
 }
 
 #[test]

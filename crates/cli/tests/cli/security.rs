@@ -177,8 +177,8 @@ fn server_beyond_loopback_needs_tls_or_insecure() {
         assert!(said.contains("0.0.0.0:0") && said.contains("--tls-cert") && said.contains("--insecure"), "{said}");
         assert!(!data.exists(), "a refused drive is not made");
         assert!(run(&listening(&["--listen", "grpc+tls://0.0.0.0:0"])).fails(2).contains("--tls-cert"));
-        let said = run(&listening(&["--listen", "nbd://127.0.0.1:0"])).fails(2);
-        assert!(said.contains("\"nbd\"") && said.contains("grpc+tls://"), "{said}");
+        let said = run(&listening(&["--listen", "smoke://127.0.0.1:0"])).fails(2);
+        assert!(said.contains("\"smoke\"") && said.contains("grpc+tls://"), "{said}");
         Served::start(&listening(&["--listen", "0.0.0.0:0", "--insecure"])).stop().code(0);
         if data.exists() {
             std::fs::remove_dir_all(&data).unwrap();

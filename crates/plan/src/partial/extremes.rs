@@ -1,7 +1,8 @@
 //! `min` and `max` of floats in SQL's order: NaN equals itself and is above all numbers, infinities are numbers.
 //!
 //! DataFusion's begin each group with the largest finite number: a group of nothing but infinities returns that number,
-//! and the effect of a NaN depends on the order of rows. Everything but floats is left to DataFusion's.
+//! and the effect of a NaN depends on the order of rows. Lists and structs are those of `nested_extremes`. Everything
+//! else is left to DataFusion's.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, EmitTo, GroupsAccumulator};
 
+use super::nested_extremes::{Nested, Sliding, has_order};
 use super::replacement::{Replacement, replaced};
 
 /// `min` and `max`, to replace DataFusion's.
@@ -28,27 +30,34 @@ struct Extreme {
 }
 
 impl Extreme {
-    fn of_floats(&self, of: &DataType) -> Option<Box<dyn Extremes>> {
-        match of {
+    fn own(&self, of: &DataType) -> Result<Option<Box<dyn Extremes>>> {
+        Ok(match of {
             DataType::Float32 => Some(Box::new(Floats::<Float32Type>::new(self.greatest))),
             DataType::Float64 => Some(Box::new(Floats::<Float64Type>::new(self.greatest))),
+            of if has_order(of) => Some(Box::new(Nested::new(of, self.greatest)?)),
             _ => None,
-        }
+        })
     }
 }
 
 impl Replacement for Extreme {
     fn accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
-        match self.of_floats(args.return_field.data_type()) {
-            Some(floats) => Ok(Box::new(One(floats))),
+        match self.own(args.return_field.data_type())? {
+            Some(own) => Ok(Box::new(One(own))),
             None => inner.accumulator(args),
         }
+    }
+
+    fn sliding_accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
+        let of = args.return_field.data_type();
+        if has_order(of) { Ok(Box::new(Sliding::new(of, self.greatest)?)) } else { inner.create_sliding_accumulator(args) }
     }
 
     fn groups_accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>> {
         match args.return_field.data_type() {
             DataType::Float32 => Ok(Box::new(Floats::<Float32Type>::new(self.greatest))),
             DataType::Float64 => Ok(Box::new(Floats::<Float64Type>::new(self.greatest))),
+            of if has_order(of) => Ok(Box::new(Nested::new(of, self.greatest)?)),
             _ => inner.create_groups_accumulator(args),
         }
     }
@@ -62,10 +71,10 @@ struct Floats<T: ArrowPrimitiveType> {
     seen: Vec<bool>,
 }
 
-/// [`Floats`] of any type, with one group.
-trait Extremes: GroupsAccumulator + Debug + Sync {
-    fn add_all(&mut self, values: &ArrayRef);
-    fn value(&self) -> ScalarValue;
+/// Extremes of any type, with one group.
+pub(super) trait Extremes: GroupsAccumulator + Debug + Sync {
+    fn add_all(&mut self, values: &ArrayRef) -> Result<()>;
+    fn value(&self) -> Result<ScalarValue>;
 }
 
 impl<T: ArrowPrimitiveType> Floats<T> {
@@ -127,10 +136,7 @@ impl<T: ArrowPrimitiveType + Send> GroupsAccumulator for Floats<T> {
     }
 
     fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
-        Ok(vec![match filter {
-            Some(filter) => nullif(&values[0], &not(&prep_null_mask_filter(filter))?)?,
-            None => Arc::clone(&values[0]),
-        }])
+        Ok(vec![kept(&values[0], filter)?])
     }
 
     fn size(&self) -> usize {
@@ -138,17 +144,26 @@ impl<T: ArrowPrimitiveType + Send> GroupsAccumulator for Floats<T> {
     }
 }
 
+/// `values`, NULL where `filter` drops them.
+pub(super) fn kept(values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<ArrayRef> {
+    Ok(match filter {
+        Some(filter) => nullif(values, &not(&prep_null_mask_filter(filter))?)?,
+        None => Arc::clone(values),
+    })
+}
+
 impl<T: ArrowPrimitiveType + Send> Extremes for Floats<T> {
-    fn add_all(&mut self, values: &ArrayRef) {
+    fn add_all(&mut self, values: &ArrayRef) -> Result<()> {
         self.room(1);
         for value in values.as_primitive::<T>().iter().flatten() {
             self.add(0, value);
         }
+        Ok(())
     }
 
-    fn value(&self) -> ScalarValue {
+    fn value(&self) -> Result<ScalarValue> {
         let value = self.values.first().copied().filter(|_| self.seen == [true]);
-        ScalarValue::new_primitive::<T>(value, &T::DATA_TYPE).unwrap_or(ScalarValue::Null)
+        ScalarValue::new_primitive::<T>(value, &T::DATA_TYPE)
     }
 }
 
@@ -158,12 +173,11 @@ struct One(Box<dyn Extremes>);
 
 impl Accumulator for One {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.0.add_all(&values[0]);
-        Ok(())
+        self.0.add_all(&values[0])
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        Ok(self.0.value())
+        self.0.value()
     }
 
     fn size(&self) -> usize {
@@ -171,7 +185,7 @@ impl Accumulator for One {
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        Ok(vec![self.0.value()])
+        Ok(vec![self.0.value()?])
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {

@@ -18,6 +18,8 @@ mod extremes;
 mod forms;
 mod merge;
 mod moments;
+mod named;
+mod nested_extremes;
 mod ordered;
 mod percentiles;
 mod queue;
@@ -98,13 +100,15 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     !NOT_MERGEABLE.contains(&name) && !name.starts_with(PREFIX) && name == name.to_lowercase()
 }
 
-/// Aggregates that replace DataFusion's: `min` and `max` that order floats as SQL does, a `sum` that does not wrap
-/// around, truths and bits over frames that slide, moments of floats, and ordered lists of distinct values.
+/// Aggregates that replace DataFusion's: `min` and `max` that order floats and lists as SQL does, a `sum` that does not
+/// wrap around, truths and bits over frames that slide, moments of floats, ordered lists of distinct values, and first
+/// and last values that keep their name.
 fn own() -> Vec<Arc<AggregateUDF>> {
     extremes::udafs()
         .into_iter()
         .chain([sums::udaf()])
         .chain(moments::udafs())
+        .chain(named::udafs())
         .chain(ordered::udafs())
         .chain(percentiles::udafs())
         .chain(sliding::udafs())

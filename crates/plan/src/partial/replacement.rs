@@ -15,6 +15,10 @@ use datafusion::logical_expr::{
 /// The accumulators of a replacement, which are the original's unless it says otherwise. Each is given the original,
 /// for types that it leaves alone.
 pub(super) trait Replacement: Debug + Clone + Eq + Hash + Send + Sync + 'static {
+    fn name<'a>(&'a self, original: &'a AggregateUDF) -> &'a str {
+        original.name()
+    }
+
     /// The fields of its state; none for those of the original.
     fn state_fields(&self, _: &StateFieldsArgs) -> Option<Vec<FieldRef>> {
         None
@@ -32,10 +36,14 @@ pub(super) trait Replacement: Debug + Clone + Eq + Hash + Send + Sync + 'static 
         original.create_sliding_accumulator(args)
     }
 
-    /// Whether it sorts its values by itself where the input has another order. Then it also replaces the original's
-    /// aggregate over the reversed order.
+    /// Whether it sorts its values by itself where the input has another order.
     fn sorts(&self) -> bool {
         false
+    }
+
+    /// Whether it also replaces the original's aggregate over the reversed order. Otherwise nothing reverses it.
+    fn replaces_reversed(&self) -> bool {
+        self.sorts()
     }
 }
 
@@ -52,7 +60,7 @@ struct Replaced<R> {
 
 impl<R: Replacement> AggregateUDFImpl for Replaced<R> {
     fn name(&self) -> &str {
-        self.original.name()
+        self.replacement.name(&self.original)
     }
 
     fn aliases(&self) -> &[String] {
@@ -126,7 +134,7 @@ impl<R: Replacement> AggregateUDFImpl for Replaced<R> {
     fn reverse_expr(&self) -> ReversedUDAF {
         match self.original.reverse_udf() {
             ReversedUDAF::Identical => ReversedUDAF::Identical,
-            ReversedUDAF::Reversed(original) if self.replacement.sorts() => ReversedUDAF::Reversed(replaced(original, self.replacement.clone())),
+            ReversedUDAF::Reversed(original) if self.replacement.replaces_reversed() => ReversedUDAF::Reversed(replaced(original, self.replacement.clone())),
             _ => ReversedUDAF::NotSupported,
         }
     }

@@ -24,6 +24,7 @@ mod growth;
 mod indexes;
 mod join;
 mod killed_processes;
+mod kinetic;
 mod locks;
 mod missing_slice;
 mod ordered_read;

@@ -18,8 +18,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::endpoint::{Endpoint, TLS_SCHEME};
+use crate::endpoint::{DEFAULT_SCHEME, Endpoint, TLS_SCHEME};
+use crate::security::Security;
 use crate::tls::pem::{authorities, certificates, private_key, provider};
+use crate::tls::server::Alpn;
 use crate::token::Secret;
 
 /// What a client shows (a certificate, a token), and the authorities that it trusts.
@@ -71,7 +73,7 @@ impl Credentials {
         )))
     }
 
-    fn config(&self) -> Result<ClientConfig> {
+    fn config(&self, alpn: Alpn) -> Result<ClientConfig> {
         let roots = match &self.tls_ca {
             Some(path) => authorities(path)?,
             None => system()?,
@@ -86,7 +88,9 @@ impl Credentials {
                 Error::invalid(format!("{} and {} can't be used together; name a certificate and its own key", cert.display(), key.display())).with_source(e)
             })?,
         };
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        if alpn == Alpn::Http2 {
+            config.alpn_protocols = vec![b"h2".to_vec()];
+        }
         Ok(config)
     }
 }
@@ -113,7 +117,7 @@ pub(crate) struct Connector {
 }
 
 /// A connection, plain or TLS.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -198,23 +202,45 @@ impl Connector {
     }
 
     async fn connect_newly(self) -> Result<Box<dyn Stream>> {
-        let (host, port) = self.endpoint.socket()?;
-        let failed = |e: io::Error| Error::unavailable(format!("{e}")).with_source(e);
-        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(failed)?.collect();
-        self.credentials.check_route(&self.endpoint, &addresses)?;
-        let stream = TcpStream::connect(addresses.as_slice()).await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
+        let stream = reach(&self.endpoint, |addresses| self.credentials.check_route(&self.endpoint, addresses)).await?;
         if self.endpoint.scheme() != TLS_SCHEME {
             return Ok(Box::new(stream));
         }
-        let name = host.split('%').next().unwrap_or(host).to_owned();
-        let name = ServerName::try_from(name).map_err(|e| Error::invalid(format!("{host:?} can't be the name in a certificate")).with_source(e))?;
-        let config = self.credentials.config()?;
-        match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
-            Ok(stream) => Ok(Box::new(Watched { stream, alert: self.alert })),
-            Err(error) => Err(of_handshake(error)),
-        }
+        let stream = handshake(&self.endpoint, stream, &self.credentials, Alpn::Http2, (DEFAULT_SCHEME, TLS_SCHEME)).await?;
+        Ok(Box::new(Watched { stream, alert: self.alert }))
     }
+}
+
+/// Connects to `at` for a protocol other than gRPC, which has its own way of authentication: the token is not sent.
+/// With TLS, `credentials` say which certificates are trusted and shown, and no protocol is agreed on. `schemes` are
+/// those of the protocol, plain and with TLS, for errors. The caller sets a deadline.
+///
+/// # Errors
+/// `Invalid` for an address or a certificate that can't be right, `Unavailable` where nothing answers. The text is the
+/// cause alone: the caller names the object.
+pub async fn dial(at: &Endpoint, security: Security, credentials: &Credentials, schemes: (&str, &str)) -> Result<Box<dyn Stream>> {
+    let stream = reach(at, |_| Ok(())).await?;
+    match security {
+        Security::Plain => Ok(Box::new(stream)),
+        Security::Tls => Ok(Box::new(handshake(at, stream, credentials, Alpn::Absent, schemes).await?)),
+    }
+}
+
+async fn reach(at: &Endpoint, check: impl FnOnce(&[SocketAddr]) -> Result<()>) -> Result<TcpStream> {
+    let failed = |e: io::Error| Error::unavailable(format!("{e}")).with_source(e);
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host(at.socket()?).await.map_err(failed)?.collect();
+    check(&addresses)?;
+    let stream = TcpStream::connect(addresses.as_slice()).await.map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    Ok(stream)
+}
+
+async fn handshake(at: &Endpoint, stream: TcpStream, credentials: &Credentials, alpn: Alpn, schemes: (&str, &str)) -> Result<TlsStream<TcpStream>> {
+    let (host, _) = at.socket()?;
+    let name = host.split('%').next().unwrap_or(host).to_owned();
+    let name = ServerName::try_from(name).map_err(|e| Error::invalid(format!("{host:?} can't be the name in a certificate")).with_source(e))?;
+    let config = credentials.config(alpn)?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| of_handshake(error, schemes))
 }
 
 /// What is wrong with a server's certificate, and what to do.
@@ -234,17 +260,17 @@ fn of_certificate(why: &CertificateError) -> &'static str {
     }
 }
 
-/// What a failed handshake means, and what to do.
-fn of_handshake(error: io::Error) -> Error {
+/// What a failed handshake means, and what to do. `plain` and `tls` are the schemes without and with TLS.
+fn of_handshake(error: io::Error, (plain, tls): (&str, &str)) -> Error {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).cloned();
     let text = match &cause {
-        Some(rustls::Error::InvalidCertificate(why)) => of_certificate(why),
+        Some(rustls::Error::InvalidCertificate(why)) => of_certificate(why).to_owned(),
         Some(rustls::Error::AlertReceived(alert)) => return refused(*alert),
-        Some(rustls::Error::InvalidMessage(_)) => "it does not speak TLS; write grpc:// instead of grpc+tls://, or start it with --tls-cert",
+        Some(rustls::Error::InvalidMessage(_)) => format!("it does not speak TLS; write {plain}:// instead of {tls}://, or start it with --tls-cert"),
         None if error.kind() == io::ErrorKind::UnexpectedEof || error.kind() == io::ErrorKind::ConnectionReset => {
-            "it ended the TLS handshake; if it speaks no TLS, write grpc:// instead of grpc+tls://"
+            format!("it ended the TLS handshake; if it speaks no TLS, write {plain}:// instead of {tls}://")
         }
-        _ => "the TLS handshake failed",
+        _ => "the TLS handshake failed".to_owned(),
     };
     match cause {
         Some(_) => Error::invalid(text).with_detail(Detail::TlsRefused).with_source(error),
