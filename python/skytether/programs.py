@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._internal import ProgramLibrary
+from ._internal import InvalidError, ProgramLibrary, ProgramWatch, SkytetherError
 
-__all__ = ["Drive", "Ended", "Program", "connect"]
+__all__ = ["Drive", "Ended", "Program", "Run", "Watch", "connect"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,81 @@ class Ended:
         return self.printed.decode("utf-8", errors="replace")
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run that a drive began because a key had changed."""
+
+    #: The key.
+    key: bytes
+    #: ``"put"`` or ``"delete"``.
+    change: str
+    #: Whether the drive ran the program; else ``message`` says why not.
+    ran: bool
+    #: What the program returned; -1 that the drive stopped it, or did not run it.
+    code: int
+    #: The POSIX signal for what ended it, or 0.
+    signal: int
+    #: A sentence about its end.
+    message: str
+    #: What it printed.
+    printed: bytes
+
+    @property
+    def text(self) -> str:
+        """What it printed, as text."""
+        return self.printed.decode("utf-8", errors="replace")
+
+
+class Watch:
+    """A watch of a drive. Iterate over it for its runs as they end; leave the ``with`` to end it.
+
+    Without :meth:`end` the drive goes on watching when this object is gone: :meth:`Drive.unwatch` ends it then.
+    """
+
+    def __init__(self, watch: ProgramWatch, name: str) -> None:
+        self._watch = watch
+        self._name = name
+        self._ended = False
+
+    def __repr__(self) -> str:
+        return f"<watch of the program {self._name}{', ended' if self._ended else ''}>"
+
+    def next(self, timeout: float | None = None) -> Run | None:
+        """The next run, or None if there is none within ``timeout`` seconds or the watch was ended.
+
+        :param timeout: seconds (default: as long as the drive answers).
+        :raises UnavailableError: where the drive has gone.
+        """
+        told = None if self._ended else self._watch.next(timeout)
+        return None if told is None else Run(*told)
+
+    def __iter__(self) -> Iterator[Run]:
+        while (run := self.next()) is not None:
+            yield run
+
+    @property
+    def missed(self) -> int:
+        """How many runs came faster than they were taken. They took place, and are not told."""
+        return self._watch.missed()
+
+    def end(self) -> None:
+        """End the watch. A run under way goes on. Ending it again does nothing."""
+        if not self._ended:
+            self._ended = True
+            self._watch.end()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.end()
+        except SkytetherError:
+            # What ended the block is told, and not that the drive has gone, too.
+            if kind is None:
+                raise
+
+
 class Drive:
     """The programs of one Kinetic drive. Make one by :func:`connect`."""
 
@@ -91,6 +167,46 @@ class Drive:
         """
         key = None if output_key is None else _bytes(output_key)
         return Ended(*self._library.run(name, [_bytes(argument) for argument in arguments], key, timeout))
+
+    def watch(
+        self,
+        name: str,
+        first: str | bytes,
+        last: str | bytes = b"",
+        *arguments: str | bytes,
+        on: Sequence[str] = ("put", "delete"),
+        output_key: str | bytes | None = None,
+        timeout: float | None = None,
+    ) -> Watch:
+        """Have the drive run a program after each change of some keys.
+
+        The drive gives the program two more arguments: the key, and ``PUT`` or ``DELETE``. A watch of the same program
+        and keys is replaced. The watch belongs to the drive, until it is ended or the drive restarts.
+
+        >>> with drive.watch("words", "text/", "text0") as runs:        # doctest: +SKIP
+        ...     for run in runs:
+        ...         print(run.key, run.text)
+
+        :param first: the first key that is watched.
+        :param last: the last one, which is watched, too (default: there is no last one).
+        :param arguments: the program's arguments in front of these two.
+        :param on: which changes start it.
+        :param output_key: the key of the drive that the output of each run is put under.
+        :param timeout: seconds after which the drive ends a run.
+        :raises NotFoundError: where the drive has no such program.
+        """
+        key = None if output_key is None else _bytes(output_key)
+        kinds = [on] if isinstance(on, str) else list(on)
+        if not kinds:
+            raise InvalidError("no change starts the program: give on=(\"put\", \"delete\") or one of them")
+        return Watch(self._library.watch(name, _bytes(first), _bytes(last), kinds, [_bytes(argument) for argument in arguments], key, timeout), name)
+
+    def unwatch(self, name: str) -> None:
+        """End all watches of a program that were set with this identity. A run under way goes on.
+
+        :raises NotFoundError: where there is no such program, or no such watch.
+        """
+        self._library.unwatch(name)
 
     def ls(self) -> list[Program]:
         """The programs that the drive has, by name."""

@@ -17,6 +17,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Drive(_) | Command::Host(_) => true,
         // Ctrl-C in a shell stops the query alone.
         Command::Sql(a) => a.is_shell(),
+        // Ctrl-C ends the watch at the drive first.
+        Command::Program(program::ProgramCommand::Watch(_)) => true,
         _ => false,
     };
     if !handles_signal {

@@ -6,7 +6,7 @@
 //! | [`values`], [`batch`], [`admin`], [`programs`] | its operations |
 //! | [`client`] | [`Client`]: a connection that is made again |
 //! | [`queries`], `run_query` | sub-plans as programs inside the drive |
-//! | [`library`] | programs of a drive by name |
+//! | [`library`], [`watching`] | programs of a drive by name; those that run when keys change |
 //! | [`layout`] | how values lie on a drive: versions, and keys of our own |
 //! | [`drive`] | [`KineticDrive`]: `Storage` and `Cse` over a client |
 //! | [`door`] | [`connectors_into`]: the schemes `kinetic://` and `kinetics://` |
@@ -40,6 +40,7 @@ mod read;
 mod run_query;
 mod traffic;
 pub mod values;
+pub mod watching;
 
 pub use batch::Change;
 pub use client::Client;
@@ -49,5 +50,6 @@ pub use drive::KineticDrive;
 pub use failure::{Failure, Outcome};
 pub use options::{ClientOptions, Identity};
 pub use programs::{Executed, Execution, Noticed, Watched};
-pub use skytether_kinetic_protocol::HmacKey;
+pub use skytether_kinetic_protocol::program::ProgramResult;
+pub use skytether_kinetic_protocol::{HmacKey, MessageType};
 pub use values::{Delete, Keys, Put, Record};

@@ -129,7 +129,7 @@ pub struct ProgramLibrary {
 }
 
 /// Checks a program's name.
-fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_part = name.rsplit_once('.').is_some_and(|(_, end)| end.len() == 4 && end.bytes().all(|byte| byte.is_ascii_digit()));
     let fits = !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if fits && !is_part {
@@ -155,7 +155,12 @@ impl ProgramLibrary {
         Ok(ProgramLibrary { client: Client::connect(at, options).await? })
     }
 
-    fn failed(&self, what: &str, failure: Failure) -> Error {
+    /// The drive's connections.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn failed(&self, what: &str, failure: Failure) -> Error {
         Error::from(failure).context(format!("cannot {what} at {}", self.client.at().authority()))
     }
 
@@ -233,16 +238,7 @@ impl ProgramLibrary {
         let what = format!("run the program {name}");
         // A connection of its own: it is closed to end the program, and a long one holds up nothing.
         let on = self.client.another().await.map_err(|e| self.failed(&what, e))?;
-        let keys = self.keys_of(&on, name).await.map_err(|e| self.failed(&what, e))?;
-        let Some(first) = keys.first() else { return Err(self.absent(name)) };
-        let begin = on.get(first.clone(), false).await.map_err(|e| self.failed(&what, e))?;
-        let execution = Execution {
-            arguments: run.arguments,
-            output_in_response: true,
-            output_key: run.output_key,
-            most: run.most,
-            ..Execution::new(ProgramLanguage::of(&begin.value).number(), keys)
-        };
+        let execution = Execution { output_in_response: true, ..self.execution(&on, name, run).await? };
         let output_key = execution.output_key.clone();
         let mut ended = on.execute(execution, PATIENCE).await.map_err(|e| self.failed(&what, e))?;
         if let (Some(key), Ok(Report::Done { parts, .. })) = (output_key, Report::parse(&ended.result.output)) {
@@ -261,12 +257,22 @@ impl ProgramLibrary {
         Ok(ended)
     }
 
-    fn absent(&self, name: &str) -> Error {
+    /// What to ask a drive for, to run the program.
+    pub(crate) async fn execution(&self, on: &Connection, name: &str, run: ProgramRun) -> Result<Execution> {
+        let what = format!("run the program {name}");
+        let keys = self.keys_of(on, name).await.map_err(|e| self.failed(&what, e))?;
+        let Some(first) = keys.first() else { return Err(self.absent(name)) };
+        let begin = on.get(first.clone(), false).await.map_err(|e| self.failed(&what, e))?;
+        let ProgramRun { arguments, output_key, most } = run;
+        Ok(Execution { arguments, output_key, most, ..Execution::new(ProgramLanguage::of(&begin.value).number(), keys) })
+    }
+
+    pub(crate) fn absent(&self, name: &str) -> Error {
         Error::not_found(format!("the drive at {} has no program {name}: `skytether program ls` lists those that it has", self.client.at().authority()))
     }
 
     /// The keys of a program, in their order.
-    async fn keys_of(&self, on: &Connection, name: &str) -> Outcome<Vec<Bytes>> {
+    pub(crate) async fn keys_of(&self, on: &Connection, name: &str) -> Outcome<Vec<Bytes>> {
         let whole = whole_key(name);
         if on.get_version(whole.clone()).await?.is_some() {
             return Ok(vec![whole]);

@@ -68,6 +68,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::PyMatrixWriter>()?;
     module.add_class::<products::PyProducts>()?;
     module.add_class::<programs::PyProgramLibrary>()?;
+    module.add_class::<programs::PyWatch>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
     module.add_function(wrap_pyfunction!(fleet::calibrate, module)?)?;

@@ -16,9 +16,11 @@ MODULES = OBJECTS.parents[2] / "wasm" / "tests" / "modules"
 
 @pytest.mark.skipif(not contains_programs(), reason="the guide has native programs, and this kernel refuses user name spaces")
 def test_guide_to_kinetic_drives_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(OBJECTS / "words.o", tmp_path)
+    for name in ("words.o", "note.o"):
+        shutil.copy(OBJECTS / name, tmp_path)
     shutil.copy(MODULES / "words.wasm", tmp_path)
     serving, printed = run_guide("docs/kinetic.md", tmp_path, monkeypatch)
     assert serving == 4
     assert "0 3\n3\n" in printed and "3\n" in printed, printed
+    assert any("b'sample/1' put 0 PUT\nb'PUT'\n" in text for text in printed), printed
     assert "17.25" in printed[-1], printed

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import struct
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +72,69 @@ def test_output_of_a_program_comes_back_and_is_kept(library: programs.Drive) -> 
     ended = library.run("filter", "particles", struct.pack("<d", 1.5), output_key="found")
     assert ended.code == 0 and ended.output == particles[48:96] + particles[144:]
     assert library.read("found") == ended.output
+
+
+def test_watched_keys_start_the_program(library: programs.Drive) -> None:
+    library.put(OBJECTS / "note.o")
+    with library.watch("note", "b", "c", "seen") as runs:
+        library.write("a", "not watched")
+        library.write("b", "watched")
+        put = runs.next(timeout=30)
+        assert put is not None and (put.key, put.change, put.ran, put.code, put.signal, put.text) == (b"b", "put", True, 0, 0, "PUT")
+        library.delete("b")
+        assert [(run.key, run.change) for run, _ in zip(runs, range(1), strict=False)] == [(b"b", "delete")]
+        assert runs.next(timeout=0.2) is None and runs.missed == 0
+    assert library.read("seen/b") == b"DELETE"
+    assert runs.next() is None and list(runs) == []
+    with pytest.raises(NotFoundError, match="end the watches of the program note"):
+        library.unwatch("note")
+
+
+def test_watch_of_puts_sees_no_deletes(library: programs.Drive) -> None:
+    library.put(OBJECTS / "note.o")
+    runs = library.watch("note", "b", b"", "seen", on=["put"])
+    library.delete("b")
+    library.write("b", "v")
+    run = runs.next(timeout=30)
+    assert run is not None and run.change == "put"
+    # It is the drive's: another connection ends it.
+    library.unwatch("note")
+    library.write("b", "w")
+    assert runs.next(timeout=0.3) is None
+    runs.end()
+
+
+def test_another_thread_ends_a_watch(library: programs.Drive) -> None:
+    library.put(OBJECTS / "note.o")
+    runs = library.watch("note", "b")
+    waiting = threading.Thread(target=lambda: list(runs))
+    waiting.start()
+    runs.end()
+    waiting.join(timeout=30)
+    assert not waiting.is_alive()
+
+
+def test_watches_that_can_not_be_are_refused(library: programs.Drive) -> None:
+    with pytest.raises(NotFoundError, match="no program note"):
+        library.watch("note", "b")
+    library.put(OBJECTS / "note.o")
+    with pytest.raises(InvalidError, match="'moved' is no change of a key|\"moved\" is no change of a key"):
+        library.watch("note", "b", on="moved")
+    with pytest.raises(InvalidError, match="no change starts the program"):
+        library.watch("note", "b", on=[])
+
+
+def test_watch_command_prints_runs_and_ends_the_watch(library: programs.Drive, drive: Target) -> None:
+    library.put(OBJECTS / "note.o")
+    url = f"kinetic://{drive.address.host}:{drive.address.port}"
+    command = [sys.executable, "-m", "skytether._cli", "program", "watch", "note", "seen", "--first", "b", "--last", "c", "--format", "json", "--drive", url]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert watching.stderr.readline() == "watching; Ctrl-C ends it\n"
+        library.write("b", "v")
+        assert json.loads(watching.stdout.readline()) == {"key": "b", "change": "put", "code": 0, "signal": 0, "message": "", "printed": "PUT"}
+    finally:
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=30) == 0
+    with pytest.raises(NotFoundError):
+        library.unwatch("note")

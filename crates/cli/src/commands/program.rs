@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 use skytether_common::units::human_bytes;
 use skytether_common::{Error, Result};
 use skytether_kinetic::library::{ProgramLibrary, ProgramRun, StoredProgram};
-use skytether_kinetic::{ClientOptions, Identity};
+use skytether_kinetic::watching::word;
+use skytether_kinetic::{ClientOptions, Identity, MessageType, Noticed, Watched};
 use skytether_transport::Endpoint;
 
 use crate::common_args::ListFormat;
@@ -27,6 +29,13 @@ Example:\n  skytether program put words.o --drive kinetic://127.0.0.1:8123")]
     /// Run a program next to the drive's values, and print what it prints. The exit status is the program's.
     #[command(after_help = "Example:\n  skytether program run words text --drive kinetic://127.0.0.1:8123")]
     Run(ProgramRunArgs),
+    /// Have the drive run a program after each change of some keys, and print a line for each run.
+    #[command(after_help = "The drive gives the program two more arguments: the key, and PUT or DELETE. The watch ends with \
+this command (Ctrl-C); with --stay it belongs to the drive, until `program unwatch` or the drive's restart.\n\n\
+Example:\n  skytether program watch words --first text/ --last text0 --drive kinetic://127.0.0.1:8123")]
+    Watch(ProgramWatch),
+    /// End the watches of a program.
+    Unwatch(ProgramRm),
     /// List the programs that a drive has, and how often each runs now.
     Ls(ProgramLs),
     /// Remove a program from a drive.
@@ -77,6 +86,49 @@ pub(crate) struct ProgramRunArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ProgramWatch {
+    /// The program's name.
+    name: String,
+    /// Its arguments in front of the key and the change. Put `--` in front of those that begin with a hyphen.
+    #[arg(value_name = "ARGUMENT")]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    at: DriveArg,
+    /// The first key that is watched.
+    #[arg(long, value_name = "KEY")]
+    first: String,
+    /// The last key that is watched (default: there is no last one).
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
+    last: String,
+    /// Which changes start it.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = On::Both)]
+    on: On,
+    /// Put the output of each run under this key of the drive.
+    #[arg(long, value_name = "KEY")]
+    output_key: Option<String>,
+    /// End each run after this many seconds (default: when the drive does).
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Leave the watch with the drive, and end at once.
+    #[arg(long)]
+    stay: bool,
+    /// How to print runs: a line of text, or of JSON.
+    #[arg(long, value_enum, default_value_t = ListFormat::Table)]
+    format: ListFormat,
+}
+
+/// Changes of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// Values that are put.
+    Put,
+    /// Keys that are deleted.
+    Delete,
+    /// Both.
+    Both,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ProgramLs {
     #[command(flatten)]
     at: DriveArg,
@@ -111,6 +163,12 @@ pub(crate) async fn run(command: ProgramCommand) -> Result<(), Failure> {
     match command {
         ProgramCommand::Put(args) => put(args).await,
         ProgramCommand::Run(args) => execute(args).await,
+        ProgramCommand::Watch(args) => watch(args).await,
+        ProgramCommand::Unwatch(args) => {
+            args.at.open().await?.unwatch(&args.name).await?;
+            eprintln!("ended the watches of the program {}", args.name);
+            Ok(())
+        }
         ProgramCommand::Ls(args) => {
             let programs = args.at.open().await?.list().await?;
             let listed = match args.format {
@@ -160,6 +218,79 @@ async fn execute(args: ProgramRunArgs) -> Result<(), Failure> {
             Err(Failure::Status(u8::try_from(128 + signal).unwrap_or(u8::MAX)))
         }
     }
+}
+
+async fn watch(args: ProgramWatch) -> Result<(), Failure> {
+    let kinds = match args.on {
+        On::Put => vec![MessageType::Put],
+        On::Delete => vec![MessageType::Delete],
+        On::Both => Vec::new(),
+    };
+    let changes = Watched { first: args.first.into(), last: args.last.into(), kinds };
+    let run = ProgramRun { arguments: args.arguments.into_iter().map(Bytes::from).collect(), output_key: args.output_key.map(Bytes::from), most: args.timeout };
+    // Registered first: Ctrl-C from here on ends the watch, too.
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut watching = tokio::select! {
+        watching = async { args.at.open().await?.watch(&args.name, changes, run).await } => watching?,
+        _ = &mut interrupted => return Err(Failure::Stopped("stopped")),
+    };
+    if args.stay {
+        eprintln!("the drive watches; `skytether program unwatch {}` ends it", args.name);
+        return Ok(());
+    }
+    eprintln!("watching; Ctrl-C ends it");
+    let mut lost = 0;
+    let ended = loop {
+        let noticed = tokio::select! {
+            noticed = watching.next() => noticed,
+            _ = &mut interrupted => break Ok(()),
+        };
+        if watching.missed() > lost {
+            lost = watching.missed();
+            eprintln!("skytether: runs came faster than they were printed: {lost} are not shown");
+        }
+        let mut out = std::io::stdout().lock();
+        let printed = noticed.and_then(|noticed| line(&noticed, args.format)).map(|line| writeln!(out, "{line}").and_then(|()| out.flush()));
+        match printed {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => break Ok(()),
+            Ok(Err(e)) => break Err(Error::io("write", "standard output", e)),
+            Err(e) => break Err(e),
+        }
+    };
+    let unwatched = watching.end().await;
+    Ok(ended.and(unwatched)?)
+}
+
+/// A run, as JSON.
+#[derive(Debug, Serialize)]
+struct Run<'a> {
+    key: String,
+    change: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    message: String,
+    printed: std::borrow::Cow<'a, str>,
+}
+
+fn line(noticed: &Noticed, format: ListFormat) -> Result<String> {
+    let key = String::from_utf8_lossy(&noticed.key).into_owned();
+    let change = word(noticed.kind);
+    let run = match &noticed.ended {
+        Ok(ended) => {
+            let printed = String::from_utf8_lossy(&ended.output);
+            Run { key, change, code: Some(ended.exit_code), signal: Some(ended.signal), message: ended.message.clone(), printed }
+        }
+        Err(refusal) => Run { key, change, code: None, signal: None, message: refusal.to_string(), printed: "".into() },
+    };
+    Ok(match (format, run.code, run.signal) {
+        (ListFormat::Json, ..) => serde_json::to_string(&run).map_err(|e| Error::internal("a run is no JSON").with_source(e))?,
+        (ListFormat::Table, Some(code), Some(0)) => format!("{change} {}: exit code {code}: {}", run.key, run.printed.trim_end()),
+        (ListFormat::Table, Some(_), Some(signal)) => format!("{change} {}: ended with signal {signal}: {}", run.key, run.message),
+        (ListFormat::Table, ..) => format!("{change} {}: did not run: {}", run.key, run.message),
+    })
 }
 
 fn table(programs: &[StoredProgram]) -> String {
