@@ -48,8 +48,8 @@ impl Incoming {
 }
 
 /// Writes replies in the order in which they come, several at once where they are short, until no more can come; then
-/// it shuts `writing` down. `open` gives a reply's pieces, and what it holds until they are written: room in memory, for
-/// example.
+/// it shuts `writing` down. `open` gives a reply's pieces, and what it holds until they are written, such as room in
+/// memory.
 ///
 /// # Errors
 /// Those of `writing`; `TimedOut` where it takes nothing for `patience`.
