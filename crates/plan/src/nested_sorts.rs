@@ -1,15 +1,20 @@
-//! Sorts by lists and structs with a limit.
+//! Sorts with a limit: by lists and structs, and by constants.
 //!
 //! A sort with a limit drops rows above the greatest that it holds. It compares them with `<`, to which NULL within a
 //! list is below all values. The sort itself has such a NULL where it has NULLs: last going up, unless the query says
 //! otherwise. So `ORDER BY list LIMIT 3` lost rows. By nested keys, all rows are sorted, and the limit follows.
+//!
+//! A sort by constants alone does nothing but its limit, and keeps its order for those above. In
+//! `SELECT c, sum(x) FROM (SELECT 7 AS c ... ORDER BY 1 LIMIT 3) GROUP BY c ORDER BY 1, 2` DataFusion left the outer sort
+//! out, because one group has every order. Then it divided the groups, and found no order. Such a sort is a limit here.
 
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::limit::LocalLimitExec;
+use datafusion::physical_expr::AcrossPartitions;
+use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::physical_rule::PhysicalRule;
 
@@ -27,6 +32,20 @@ fn whole(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>
     }
     let all = SortExec::new(sort.expr().clone(), Arc::clone(sort.input())).with_preserve_partitioning(sort.preserve_partitioning());
     Ok(nested.then(|| Arc::new(LocalLimitExec::new(Arc::new(all), fetch)) as Arc<dyn ExecutionPlan>))
+}
+
+/// The rule that makes limits of sorts by constants alone. It comes before sorts are left out.
+pub(crate) fn constant_sorts() -> Arc<PhysicalRule> {
+    PhysicalRule::new("constant_sorts", limit_alone)
+}
+
+fn limit_alone(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some((sort, fetch)) = node.downcast_ref::<SortExec>().and_then(|sort| Some((sort, sort.fetch()?))) else { return Ok(None) };
+    let known = sort.input().equivalence_properties();
+    let constant = sort.expr().iter().all(|key| matches!(known.is_expr_constant(&key.expr), Some(AcrossPartitions::Uniform(_))));
+    // A sort that keeps its partitions has a limit for each of them, and a merge above.
+    let limits = constant && !sort.preserve_partitioning();
+    Ok(limits.then(|| Arc::new(GlobalLimitExec::new(Arc::clone(sort.input()), 0, Some(fetch))) as Arc<dyn ExecutionPlan>))
 }
 
 #[cfg(test)]
