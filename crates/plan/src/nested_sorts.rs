@@ -4,9 +4,9 @@
 //! list is below all values. The sort itself has such a NULL where it has NULLs: last going up, unless the query says
 //! otherwise. So `ORDER BY list LIMIT 3` lost rows. By nested keys, all rows are sorted, and the limit follows.
 //!
-//! A sort by constants alone does nothing but its limit, and keeps its order for those above. In
-//! `SELECT c, sum(x) FROM (SELECT 7 AS c ... ORDER BY 1 LIMIT 3) GROUP BY c ORDER BY 1, 2` DataFusion left the outer sort
-//! out, because one group has every order. Then it divided the groups, and found no order. Such a sort is a limit here.
+//! A sort by constants alone does nothing but its limit, and keeps its order for those above. In `SELECT c, sum(x) FROM
+//! (SELECT 7 AS c ... ORDER BY 1 LIMIT 3) GROUP BY c ORDER BY 1, 2` DataFusion left the outer sort out, because one
+//! group has every order. Then it divided the groups, and found no order. Such a sort is a limit here.
 
 use std::sync::Arc;
 
