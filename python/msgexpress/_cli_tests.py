@@ -28,9 +28,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
     )
     which.add_argument(
         "--logfc",
-        choices=("scanpy", "seurat"),
+        choices=("scanpy", "seurat", "seurat4"),
         default="scanpy",
-        help="fold changes of means of logarithms (scanpy), or of means of normalised counts plus 1 (seurat) (default: %(default)s)",
+        help="fold changes of means of logarithms (scanpy), or of means of normalised counts, as Seurat 5 (seurat) or 4 (seurat4) (default: %(default)s)",
     )
     which.add_argument("--gene-symbols", metavar="COLUMN", help="show this var column next to the genes' names")
 

@@ -39,7 +39,7 @@ class Contrasts(Testing):
         min_pct: float | None = None,
         min_logfc: float | None = None,
         min_cells: int | None = None,
-        logfc: Literal["scanpy", "seurat"] = "scanpy",
+        logfc: Literal["scanpy", "seurat", "seurat4"] = "scanpy",
         **others: Any,
     ) -> _pairs.PairwiseResult:
         """Compares each group with each other one. The drives look at the matrix once, however many pairs there are.
@@ -109,7 +109,7 @@ class Contrasts(Testing):
             self._names(matrix),
             asked.filters,
             self._kept["log1p_base"] if transform is None else None,
-            _folds.means(self, matrix, transform, (chosen, codes), found.genes) if logfc == "seurat" else None,
+            _folds.means(self, matrix, transform, (chosen, codes), found.genes, logfc) if logfc != "scanpy" else None,
             None if gene_symbols is None else (gene_symbols, self._var_column(matrix, gene_symbols)),
             shown,
         )
