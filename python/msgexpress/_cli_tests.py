@@ -45,7 +45,8 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     p = described(
         command("pairs", _pairs, "rank the genes of each group against each other group"),
         cli,
-        "Ranks the genes of each group against each other group. The drives look at the matrix once, for all pairs.\n"
+        "Ranks the genes of each group against each other group. The drives look at the matrix once, for all pairs\n"
+        "(wilcoxon: once more for each group).\n"
         "--summary shows, per gene and group, the least score over all other groups: genes that mark a group against each.",
         "msgx pairs blood/pbmc3k --groupby cell_type --transform log1p_cp10k --summary --top 5",
     )
@@ -53,7 +54,12 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
     p.add_argument("--group", action="append", metavar="GROUP", help="compare just these groups with each other; repeat it for each")
     p.add_argument("--summary", action="store_true", help="a row per gene and group: what holds against every other group")
-    p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="Welch's test (default), scanpy's variant, or Student's")
+    p.add_argument(
+        "--method",
+        default="t-test",
+        choices=("t-test", "t-test_overestim_var", "student", "wilcoxon"),
+        help="Welch's test (default), scanpy's variant, Student's, or rank sums",
+    )
     p.add_argument("--transform", choices=("log1p_cp10k", "none"), help=_TRANSFORM)
     p.add_argument(
         "--correction",

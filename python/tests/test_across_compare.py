@@ -391,3 +391,8 @@ def test_numbers_identify_genes_also_with_gaps(db):
     with pytest.warns(UserWarning, match="1 genes of t/y have no identifier"):
         res = db.compare({"dataset": "t/x", "type": "B"}, {"dataset": "t/y", "type": "B"}, on="entrez", transform=T)
     assert res.matched == [str(i) for i in range(1003, 1030) if i != 1008]
+
+
+def test_rank_sums_over_data_sets_are_refused_by_name(tiny):
+    with pytest.raises(skytether.InvalidError, match=r"method 'wilcoxon' ranks the cells of both sides together.*batch=.*ds\.wilcoxon\(a, b\).*'t-test'"):
+        tiny.compare({"dataset": "t/x", "type": "B"}, {"dataset": "t/x", "type": "T"}, method="wilcoxon", transform=T)
