@@ -72,8 +72,8 @@ ttest <- function(ds, a, b, equal_var = NULL, method = "t-test", transform, corr
 
 #' Every pair of groups
 #'
-#' Compares each group of cells with each other one. The drives look at the matrix once, however many pairs there are; for
-#' `method = "wilcoxon"` once more for each group.
+#' Compares each group of cells with each other one. The drives look at the matrix once, however many pairs there are;
+#' for `method = "wilcoxon"` once more for each group.
 #' The numbers of a pair are those of [rank_genes_groups()] with that group and that reference.
 #'
 #' @inheritParams rank_genes_groups
