@@ -356,6 +356,11 @@ def test_names_in_the_plot_do_not_overlap(pbmc3k_fleet, tmp_path):
     figure = Figure(figsize=(8, 6), dpi=150)
     canvas = FigureCanvasAgg(figure)
     ax = res.plot_volcano(ax=figure.add_subplot())
+    frame, drawn = res.to_df(), ax.data
+    pd.testing.assert_frame_equal(drawn.drop(columns="side")[["names", "pvals_adj"]], frame[["names", "pvals_adj"]])
+    significant = frame["pvals_adj"] < 0.05
+    assert (drawn["side"] == "higher").equals(significant & (frame["logfoldchanges"] > 1))
+    assert (drawn["side"] == "lower").equals(significant & (frame["logfoldchanges"] < -1))
     canvas.draw()
     boxes = [t.get_window_extent() for t in ax.texts if t.get_text() in set(res.to_df()["names"])]
     assert len(boxes) >= 10

@@ -191,3 +191,27 @@ def test_a_view_is_exported_and_drawn(ds, adata, tmp_path):
     assert written.shape == view.shape and list(written.var_names) == list(view.var_names)
     plot = view.plot_qc(path=tmp_path / "qc.png")
     assert len(plot.data) == view.n_obs and (tmp_path / "qc.png").stat().st_size > 1000
+
+
+def test_views_write_nothing_and_masks_ask_nothing(tmp_path, adata, monkeypatch):
+    place = tmp_path / "fleet"
+    with msgexpress.open(place, drives=2, kept_per_drive=0) as db:
+        ds = db.ingest(adata, "t/x")
+        asked = []
+        sql = skytether.Fleet.sql
+        monkeypatch.setattr(skytether.Fleet, "sql", lambda self, query, *args, **kwargs: (asked.append(query), sql(self, query, *args, **kwargs))[1])
+
+        def files() -> dict[str, tuple[int, int]]:
+            found = ((path, path.stat()) for path in place.rglob("*") if path.is_file())
+            return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
+
+        ds.obs_names, ds.var_names  # read once, and known from then on
+        before, versions = files(), len(ds.history)
+        asked.clear()
+        view = ds.filter_cells(mask=np.arange(CELLS) < 100).filter_genes(mask=np.arange(GENES) < 40).filter_cells(mask=np.arange(100) >= 20)
+        assert view.shape == (80, 40) and asked == []
+        # Limits count on the drives, from columns of counts: no value of the matrix comes here.
+        view = view.filter_cells(min_genes=5).filter_genes(min_cells=3)
+        assert view.n_obs <= 80 and asked and not any("val FROM" in query for query in asked)
+        assert files() == before and len(ds.history) == versions
+        assert ds.views == []
