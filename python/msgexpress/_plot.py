@@ -87,8 +87,9 @@ def volcano(
     # In turn, so that neither side takes all the room.
     best, worst = by_score[up][:label], by_score[down][::-1][:label]
     _labels.name_points(ax, x, height, names, [i for pair in zip_longest(best, worst) for i in pair if i is not None], _INK, [higher, lower])
-    # matplotlib's axes have no such attribute, and may have others set: what is given back are axes, for users' own lines.
-    ax.data = frame[seen].assign(side=np.where(up, "higher", np.where(down, "lower", ""))).reset_index(drop=True)  # type: ignore[attr-defined]
+    # matplotlib's axes have no attribute of that name. A `Plot` would have one, but users draw on what this gives.
+    sides = np.where(up, "higher", np.where(down, "lower", ""))
+    setattr(ax, "data", frame[seen].assign(side=sides).reset_index(drop=True))
     if path is not None:
         ax.figure.savefig(os.fspath(path))
     return ax

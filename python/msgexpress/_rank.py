@@ -275,8 +275,8 @@ class RankResult(RankPlots):
     def plot_volcano(
         self, group: str | None = None, ax: matplotlib.axes.Axes | None = None, path: str | os.PathLike[str] | None = None, *, label: int = 12, lfc: float = 1.0, p: float = 0.05
     ) -> matplotlib.axes.Axes:
-        """Log fold changes against p-values of one group. The axes that it gives have the genes that are drawn as `data`,
-        a frame with the columns of `to_df` and `side`: ``"higher"``, ``"lower"`` or empty, as their colours are.
+        """Log fold changes against p-values of one group. The axes that it gives have the genes that are drawn as
+        `data`: a frame with the columns of `to_df` and `side`, which is ``"higher"``, ``"lower"`` or empty.
 
         Parameters
         ----------
