@@ -159,14 +159,15 @@ def _write(frame: pd.DataFrame, path: str) -> None:
 
 
 def _hvg(a: argparse.Namespace) -> int:
-    from . import _draw_genes
+    from . import _draw_genes, _progress
     from ._text import write_frame
 
     _check_files(a)
     transform = _transform(a)
     with a.cli._open(a) as db:
         ds = db[a.name]
-        frame = ds.highly_variable_genes(a.top, a.flavor, a.batch, layer=a.layer, span=a.span, **transform)
+        with _progress.busy(f"genes of {a.name}", "the drives look at how they vary"):
+            frame = ds.highly_variable_genes(a.top, a.flavor, a.batch, layer=a.layer, span=a.span, **transform)
         shown = frame.drop(columns=["mean_bin", "gene_name"], errors="ignore")
         by = "variances_norm" if "variances_norm" in shown else "dispersions_norm"
         if not a.all:

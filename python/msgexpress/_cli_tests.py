@@ -92,6 +92,7 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
 
 
 def _pairs(a: argparse.Namespace) -> int:
+    from . import _progress
     from ._text import write_frame
 
     cli = a.cli
@@ -100,16 +101,17 @@ def _pairs(a: argparse.Namespace) -> int:
         raise cli._UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none{cli._what_values(a)}")
     with cli._open(a) as db:
         few = a.top is None and a.format == "table" and sys.stdout.isatty()
-        res = db[a.name].pairwise(
-            a.groupby,
-            a.group or "all",
-            method=a.method,
-            transform=None if a.transform == "none" else a.transform,
-            corr_method=a.correction,
-            n_genes=cli._SHOWN if few else a.top or None,
-            layer=a.layer,
-            **options(a, cli._listed),
-        )
+        with _progress.busy(f"pairs of {a.name}", "the drives look at the matrix"):
+            res = db[a.name].pairwise(
+                a.groupby,
+                a.group or "all",
+                method=a.method,
+                transform=None if a.transform == "none" else a.transform,
+                corr_method=a.correction,
+                n_genes=cli._SHOWN if few else a.top or None,
+                layer=a.layer,
+                **options(a, cli._listed),
+            )
         write_frame(res.summary() if a.summary else res.to_df(), a.format, sys.stdout)
         if few:
             print(f"The {cli._SHOWN} best genes of each: --top all shows all of them, --top N shows N.", file=sys.stderr)
