@@ -78,8 +78,11 @@ def speed(cells: int, genes: int) -> None:
     contrast = one("cached", fleet, "bench/matrix", 7)
     read = f"read {contrast['bytes_read'] / 1e6:.1f} MB on the drives"
     line("another contrast of the same groups, from kept results", f"{med(contrast) * 1000:.0f} ms", read, "<= 50 ms", med(contrast) <= 0.05)
-    factor = med(sc) / med(contrast)
-    line("  scanpy 1.11 t-test, in memory", f"{med(sc):.2f} s", f"{factor:.0f}x slower", ">= 100x", factor >= 100)
+    # The same two groups; its test of all groups against the rest is another job.
+    pair = one("scanpy_contrast", source, 3)
+    factor = med(pair) / med(contrast)
+    line("  scanpy 1.11 t-test of the same two groups, in memory", f"{med(pair):.2f} s", f"{factor:.0f}x slower", ">= 100x", factor >= 100)
+    line("  scanpy 1.11 t-test of all groups, in memory", f"{med(sc):.2f} s", f"{med(sc) / med(contrast):.0f}x the time of the two groups")
 
     ranks = one("wilcoxon", fleet, "bench/matrix", 3)
     line("Wilcoxon of all groups", f"{med(ranks):.2f} s", f"first in a process {ranks['seconds'][0]:.2f} s")

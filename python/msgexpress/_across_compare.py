@@ -100,6 +100,11 @@ def compare(
     progress: Any,
 ) -> CompareResult:
     """See `MsgExpress.compare`."""
+    if method == "wilcoxon":
+        raise InvalidError(
+            "method 'wilcoxon' ranks the cells of both sides together, and they are in several data sets: ingest these as one "
+            f"(db.ingest([...], name, batch=...)) and ask ds.wilcoxon(a, b); here, use one of {', '.join(map(repr, T_TESTS))}"
+        )
     method = chosen_method(method, T_TESTS)
     _check(corr_method, CORRECTIONS, "corr_method")
     check_n_genes(n_genes)

@@ -51,7 +51,7 @@ class Cells:
 class Asked:
     """Checked when it is made; `logfc` is one of `_folds.FOLDS`, `gene_symbols` a var column."""
 
-    logfc: Literal["scanpy", "seurat"] = "scanpy"
+    logfc: Literal["scanpy", "seurat", "seurat4"] = "scanpy"
     gene_symbols: str | None = None
     filters: Filters = field(default_factory=Filters)
 
@@ -76,9 +76,9 @@ class Asked:
             return found[0]
 
         self.name(result, ds, matrix)
-        if self.logfc == "seurat" and result.groups:
+        if self.logfc != "scanpy" and result.groups:
             at = known()
-            means = _folds.means(ds, matrix, result.params["transform"], (at.names, at.codes), result._tested())
+            means = _folds.means(ds, matrix, result.params["transform"], (at.names, at.codes), result._tested(), self.logfc)
             result.receipts.append(means.receipt)
             result._replace_folds({g: (means.genes, means.fold(*at.sets(g))) for g in result.groups})
         if self.filters:

@@ -34,7 +34,7 @@ for example:
 
 def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     """Adds the commands; as of `_cli_plots.add`."""
-    from ._cli_plots import add_sets
+    from . import _cli_views
 
     def one(kind: str, run: Callable[[argparse.Namespace], int], text: str, more: str) -> argparse.ArgumentParser:
         sub = described(command(kind, run, text), cli, more)
@@ -45,15 +45,10 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
         return sub
 
     p = one("qc", _qc, "show the quality of cells and genes, and what filters would leave", _QC)
-    add_sets(p)
     p.add_argument("--cells", metavar="FILE", help="write the numbers of each cell as CSV")
     p.add_argument("--genes", metavar="FILE", help="write the numbers of each gene as CSV")
-    limits = p.add_argument_group("limits to try")
-    for name, what in (("genes", "genes per cell"), ("counts", "counts per cell"), ("cells", "cells per gene")):
-        limits.add_argument(f"--min-{name}", type=_number, metavar="N", help=f"at least N {what}")
-        limits.add_argument(f"--max-{name}", type=_number, metavar="N", help=f"at most N {what}")
-    share = "at most PCT %% of a cell's counts in a set, for example mt=5; may be repeated"
-    limits.add_argument("--max-pct", action="append", type=_share, metavar="NAME=PCT", help=share)
+    _add_limits(p)
+    _cli_views.add(command, cli, _add_limits)
 
     p = one("hvg", _hvg, "select highly variable genes", _HVG)
     p.add_argument("--top", type=cli._positive, default=2000, metavar="N", help="how many genes (default: %(default)s)")
@@ -66,6 +61,19 @@ def add(commands: Any, command: Callable[..., argparse.ArgumentParser], cli: Any
     p.add_argument("--all", action="store_true", help="print all genes, not only those that are selected")
 
 
+def _add_limits(p: argparse.ArgumentParser) -> None:
+    """Limits of cells and genes, and the sets of genes that they name."""
+    from ._cli_plots import add_sets
+
+    add_sets(p)
+    limits = p.add_argument_group("limits")
+    for name, what in (("genes", "genes per cell"), ("counts", "counts per cell"), ("cells", "cells per gene")):
+        limits.add_argument(f"--min-{name}", type=_number, metavar="N", help=f"at least N {what}")
+        limits.add_argument(f"--max-{name}", type=_number, metavar="N", help=f"at most N {what}")
+    share = "at most PCT %% of a cell's counts in a set, for example mt=5; may be repeated"
+    limits.add_argument("--max-pct", action="append", type=_share, metavar="NAME=PCT", help=share)
+
+
 def _number(text: str) -> float:
     try:
         number = float(text)
@@ -73,7 +81,8 @@ def _number(text: str) -> float:
         number = -1.0
     if not number >= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return number
+    # Views say their limits: 200, not 200.0.
+    return int(number) if number.is_integer() else number
 
 
 def _share(text: str) -> tuple[str, float]:
@@ -159,14 +168,15 @@ def _write(frame: pd.DataFrame, path: str) -> None:
 
 
 def _hvg(a: argparse.Namespace) -> int:
-    from . import _draw_genes
+    from . import _draw_genes, _progress
     from ._text import write_frame
 
     _check_files(a)
     transform = _transform(a)
     with a.cli._open(a) as db:
         ds = db[a.name]
-        frame = ds.highly_variable_genes(a.top, a.flavor, a.batch, layer=a.layer, span=a.span, **transform)
+        with _progress.busy(f"genes of {a.name}", "the drives look at how they vary"):
+            frame = ds.highly_variable_genes(a.top, a.flavor, a.batch, layer=a.layer, span=a.span, **transform)
         shown = frame.drop(columns=["mean_bin", "gene_name"], errors="ignore")
         by = "variances_norm" if "variances_norm" in shown else "dispersions_norm"
         if not a.all:

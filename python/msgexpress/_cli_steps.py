@@ -78,10 +78,9 @@ def _components(ds: Any, a: argparse.Namespace, genes: Any, transform: str | Non
     return found
 
 
-def _clusters(ds: Any, a: argparse.Namespace) -> None:
-    found = ds.leiden(a.resolution, seed=a.seed, key_added=a.key)
+def _say_clusters(found: Any, key: str) -> None:
     sizes = found.value_counts(sort=False)
-    print(f"{len(sizes)} clusters in obs column {a.key!r}: " + ", ".join(f"{name} ({size:,} cells)" for name, size in sizes.items()))
+    print(f"{len(sizes)} clusters in obs column {key!r}: " + ", ".join(f"{name} ({size:,} cells)" for name, size in sizes.items()))
 
 
 def _pca(a: argparse.Namespace) -> int:
@@ -93,22 +92,29 @@ def _pca(a: argparse.Namespace) -> int:
 
 
 def _neighbors(a: argparse.Namespace) -> int:
-    with a.cli._open(a) as db:
+    from . import _progress
+
+    with a.cli._open(a) as db, _progress.busy(a.name, "looking for nearest neighbours"):
         graph = db[a.name].neighbors(a.neighbors, a.components, metric=a.metric)
     print(f"a graph of {graph.shape[0]:,} cells and {graph.nnz // 2:,} pairs of neighbours")
     return 0
 
 
 def _umap(a: argparse.Namespace) -> int:
-    with a.cli._open(a) as db:
+    from . import _progress
+
+    with a.cli._open(a) as db, _progress.busy(a.name, "UMAP places the cells"):
         layout = db[a.name].umap(min_dist=a.min_dist, seed=a.seed)
     print(f"a layout of {len(layout):,} cells: msgx plot embedding {a.name} --basis umap draws it")
     return 0
 
 
 def _leiden(a: argparse.Namespace) -> int:
-    with a.cli._open(a) as db:
-        _clusters(db[a.name], a)
+    from . import _progress
+
+    with a.cli._open(a) as db, _progress.busy(a.name, "Leiden looks for clusters"):
+        found = db[a.name].leiden(a.resolution, seed=a.seed, key_added=a.key)
+    _say_clusters(found, a.key)
     return 0
 
 
@@ -127,7 +133,7 @@ def _cluster(a: argparse.Namespace) -> int:
         step(3, 5, "UMAP")
         ds.umap(seed=a.seed)
         step(4, 5, "Leiden")
-        _clusters(ds, a)
+        _say_clusters(ds.leiden(a.resolution, seed=a.seed, key_added=a.key), a.key)
         step(5, 5, "done")
     print(f"msgx plot embedding {a.name} --basis umap --color {a.key} draws them; msgx de {a.name} --groupby {a.key} finds their genes", file=sys.stderr)
     return 0

@@ -28,9 +28,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
     )
     which.add_argument(
         "--logfc",
-        choices=("scanpy", "seurat"),
+        choices=("scanpy", "seurat", "seurat4"),
         default="scanpy",
-        help="fold changes of means of logarithms (scanpy), or of means of normalised counts plus 1 (seurat) (default: %(default)s)",
+        help="fold changes of means of logarithms (scanpy), or of means of normalised counts, as Seurat 5 (seurat) or 4 (seurat4) (default: %(default)s)",
     )
     which.add_argument("--gene-symbols", metavar="COLUMN", help="show this var column next to the genes' names")
 
@@ -45,7 +45,8 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     p = described(
         command("pairs", _pairs, "rank the genes of each group against each other group"),
         cli,
-        "Ranks the genes of each group against each other group. The drives look at the matrix once, for all pairs.\n"
+        "Ranks the genes of each group against each other group. The drives look at the matrix once, for all pairs\n"
+        "(wilcoxon: once more for each group).\n"
         "--summary shows, per gene and group, the least score over all other groups: genes that mark a group against each.",
         "msgx pairs blood/pbmc3k --groupby cell_type --transform log1p_cp10k --summary --top 5",
     )
@@ -53,7 +54,12 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
     p.add_argument("--groupby", required=True, metavar="COLUMN", help="the obs column that groups the cells")
     p.add_argument("--group", action="append", metavar="GROUP", help="compare just these groups with each other; repeat it for each")
     p.add_argument("--summary", action="store_true", help="a row per gene and group: what holds against every other group")
-    p.add_argument("--method", default="t-test", choices=("t-test", "t-test_overestim_var", "student"), help="Welch's test (default), scanpy's variant, or Student's")
+    p.add_argument(
+        "--method",
+        default="t-test",
+        choices=("t-test", "t-test_overestim_var", "student", "wilcoxon"),
+        help="Welch's test (default), scanpy's variant, Student's, or rank sums",
+    )
     p.add_argument("--transform", choices=("log1p_cp10k", "none"), help=_TRANSFORM)
     p.add_argument(
         "--correction",
@@ -86,6 +92,7 @@ def add(command: Callable[..., argparse.ArgumentParser], cli: Any) -> None:
 
 
 def _pairs(a: argparse.Namespace) -> int:
+    from . import _progress
     from ._text import write_frame
 
     cli = a.cli
@@ -94,16 +101,17 @@ def _pairs(a: argparse.Namespace) -> int:
         raise cli._UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none{cli._what_values(a)}")
     with cli._open(a) as db:
         few = a.top is None and a.format == "table" and sys.stdout.isatty()
-        res = db[a.name].pairwise(
-            a.groupby,
-            a.group or "all",
-            method=a.method,
-            transform=None if a.transform == "none" else a.transform,
-            corr_method=a.correction,
-            n_genes=cli._SHOWN if few else a.top or None,
-            layer=a.layer,
-            **options(a, cli._listed),
-        )
+        with _progress.busy(f"pairs of {a.name}", "the drives look at the matrix"):
+            res = db[a.name].pairwise(
+                a.groupby,
+                a.group or "all",
+                method=a.method,
+                transform=None if a.transform == "none" else a.transform,
+                corr_method=a.correction,
+                n_genes=cli._SHOWN if few else a.top or None,
+                layer=a.layer,
+                **options(a, cli._listed),
+            )
         write_frame(res.summary() if a.summary else res.to_df(), a.format, sys.stdout)
         if few:
             print(f"The {cli._SHOWN} best genes of each: --top all shows all of them, --top N shows N.", file=sys.stderr)

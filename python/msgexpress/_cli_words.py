@@ -38,6 +38,7 @@ _IN_THE_SHELL = {
     "min_genes=": "--min-genes ",
     "where=": "--where ",
     'logfc="seurat"': "--logfc seurat",
+    'logfc="seurat4"': "--logfc seurat4",
     'logfc="scanpy"': "--logfc scanpy",
     "leave logfc= and min_...= out": "leave --logfc and --min-... out",
     "cells=, genes= or min_cells=": "--min-cells",

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Iterable, Literal
 
 from skytether import ExhaustedError, InvalidError, NotFoundError
 
-from . import _filters, _folds, _group_moments, _pairs, _pseudobulk
+from . import _filters, _folds, _group_moments, _pairs, _pseudobulk, _rank_sums
 from ._arguments import check_n_genes, chosen_layer, chosen_method, one_name, refuse_others
 from ._asked import Asked
 from ._hints import instead
-from ._testing import _OF_COUNTS, _REQUIRED, CORRECTIONS, T_TESTS, Testing, _check, _group, _say_transform
+from ._testing import _OF_COUNTS, _REQUIRED, CORRECTIONS, METHODS, Testing, _check, _group, _say_transform
 from ._transforms import check_transform
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Contrasts(Testing):
         groupby: str,
         groups: Literal["all"] | Iterable[str] = "all",
         *,
-        method: Literal["t-test", "t-test_overestim_var", "student"] = "t-test",
+        method: Literal["t-test", "t-test_overestim_var", "student", "wilcoxon"] = "t-test",
         transform: Transform = _REQUIRED,
         corr_method: Literal["benjamini-hochberg", "bonferroni"] = "benjamini-hochberg",
         n_genes: int | None = None,
@@ -39,10 +39,12 @@ class Contrasts(Testing):
         min_pct: float | None = None,
         min_logfc: float | None = None,
         min_cells: int | None = None,
-        logfc: Literal["scanpy", "seurat"] = "scanpy",
+        logfc: Literal["scanpy", "seurat", "seurat4"] = "scanpy",
+        tie_correct: bool = False,
         **others: Any,
     ) -> _pairs.PairwiseResult:
-        """Compares each group with each other one. The drives look at the matrix once, however many pairs there are.
+        """Compares each group with each other one. The drives look at the matrix once, however many pairs there are;
+        for ``"wilcoxon"``, which ranks the cells of each pair, once more for each group.
 
         The numbers of a pair are those of ``rank_genes_groups(groupby, groups=[group], reference=reference)``, and
         arguments mean what they mean there. `groups` are those to compare with each other; others count nowhere.
@@ -65,7 +67,9 @@ class Contrasts(Testing):
         check_transform(transform)
         check_n_genes(n_genes)
         one_name(groupby, "groupby", "obs column")
-        method = chosen_method(method, T_TESTS)
+        method = chosen_method(method, METHODS)
+        if tie_correct and method != "wilcoxon":
+            raise InvalidError(f"tie_correct belongs to the Wilcoxon test, and method={method!r} has no ranks: leave it out, or say method=\"wilcoxon\"")
         _check(corr_method, CORRECTIONS, "corr_method")
         matrix, column = self._matrix(layer), self._column(groupby)
         self._check_not_empty(matrix)
@@ -96,7 +100,7 @@ class Contrasts(Testing):
         found = _group_moments.moments(self, matrix, transform, (chosen, codes), some, single)
         for g, n in zip(chosen, found.n):
             if n < 2:
-                raise InvalidError(f"group {g!r} has {n} cells: a t-test needs at least two; name the others with groups=")
+                raise InvalidError(f"group {g!r} has {n} cells: a test needs at least two; name the others with groups=")
         if transform is None and self._is_counts(layer):
             warnings.warn(_OF_COUNTS.format(self.name), stacklevel=2)
         self._warn_of_logarithms(layer, transform)
@@ -104,14 +108,18 @@ class Contrasts(Testing):
             self.name,
             found,
             chosen,
-            {"groupby": groupby, "reference": "pairwise", "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform, **asked.params},
+            {
+                "groupby": groupby, "reference": "pairwise", "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform,
+                **asked.params, **({"tie_correct": bool(tie_correct)} if method == "wilcoxon" else {}),
+            },
             n_genes,
             self._names(matrix),
             asked.filters,
             self._kept["log1p_base"] if transform is None else None,
-            _folds.means(self, matrix, transform, (chosen, codes), found.genes) if logfc == "seurat" else None,
+            _folds.means(self, matrix, transform, (chosen, codes), found.genes, logfc) if logfc != "scanpy" else None,
             None if gene_symbols is None else (gene_symbols, self._var_column(matrix, gene_symbols)),
             shown,
+            _rank_sums.against_each(self, matrix, transform, (chosen, codes), some) if method == "wilcoxon" else None,
         )
 
     def pseudobulk(

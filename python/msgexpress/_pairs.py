@@ -40,13 +40,14 @@ class PairwiseResult:
         means: _folds.Means | None = None,
         symbols: tuple[str, np.ndarray] | None = None,
         names: dict[str, str] | None = None,
+        ranks: tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[Receipt]] | None = None,
     ) -> None:
         #: The data set's name.
         self.dataset = dataset
         #: What ran where, and how little moved.
         self.receipt: Receipt = moments.receipt
-        #: That, and what ran after it where fold changes needed more than the tests.
-        self.receipts = [moments.receipt] + ([] if means is None else [means.receipt])
+        #: That, and what ran after it: rank sums, and where fold changes needed more than the tests.
+        self.receipts = [moments.receipt] + ([] if ranks is None else ranks[1]) + ([] if means is None else [means.receipt])
         #: The groups, in the order of the obs column's categories; each is compared with each other one.
         self.groups = [(names or {}).get(g, g) for g in groups]
         #: What was asked for.
@@ -55,13 +56,15 @@ class PairwiseResult:
         self._names = genes
         self._factor = 1.0 if log_base is None else float(np.log(log_base))
         self._at = {name: moments.names.index(g) for name, g in zip(self.groups, groups)}
+        # By number of the reference.
+        self._ranks = None if ranks is None else {moments.names.index(g): found for g, found in ranks[0].items()}
 
     @property
     def test(self) -> str:
         """Which test it was, in words: ``Welch's t-test``."""
         from ._rank import TESTS
 
-        return TESTS[self.params["method"]]
+        return TESTS[self.params["method"]] + (", corrected for ties" if self.params.get("tie_correct") else "")
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -178,7 +181,11 @@ class PairwiseResult:
     def _tested(self, group: str, reference: str) -> dict[str, np.ndarray]:
         """The test of every gene, in the order of genes."""
         m, (a, b) = self._moments, (self._at[group], self._at[reference])
-        scores, pvals = t_test(self.params["method"], (m.n[a], m.mean[:, a], m.m2[:, a]), (m.n[b], m.mean[:, b], m.m2[:, b]))
+        if self._ranks is not None:
+            sums, ties = self._ranks[b]
+            scores, pvals = rank_sum_test(m.n[a], m.n[b], sums[:, a], ties[:, a] if self.params["tie_correct"] else None)
+        else:
+            scores, pvals = t_test(self.params["method"], (m.n[a], m.mean[:, a], m.m2[:, a]), (m.n[b], m.mean[:, b], m.m2[:, b]))
         if self._means is not None:
             folds = self._means.fold([a], [b])
         else:
@@ -242,6 +249,21 @@ def t_test(method: str, first: Sample, second: Sample) -> tuple[np.ndarray, np.n
     same = np.isnan(t)
     p = np.where(np.isinf(t), 0.0, p)
     return np.where(same, 0.0, t), np.where(same, 1.0, p)
+
+
+def rank_sum_test(n1: Any, n2: Any, sums: np.ndarray, ties: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """z and two-sided p-values of Wilcoxon's test of `n1` cells with these sums of midranks against `n2` others. `ties`
+    are the sums of t^3 - t over all ties of t cells, or None for a variance as without any. Equal cells give 0 and 1.
+    """
+    from scipy.special import erfc
+
+    n1, n2 = float(n1), float(n2)
+    n = n1 + n2
+    of_ties = 1.0 if ties is None else 1 - ties / (n**3 - n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = (sums - n1 * (n + 1) / 2) / np.sqrt(of_ties * n1 * n2 * (n + 1) / 12)
+    z = np.where(np.isnan(z), 0.0, z)
+    return z, erfc(np.abs(z) / np.sqrt(2))
 
 
 def corrected(p: np.ndarray, corr_method: str) -> np.ndarray:

@@ -24,7 +24,7 @@ def volcano(
     frame: pd.DataFrame, title: str, subtitle: str, ax: matplotlib.axes.Axes | None, path: str | os.PathLike[str] | None, label: int, lfc: float, p: float
 ) -> matplotlib.axes.Axes:
     """Draws `frame` (columns `names`, `scores`, `logfoldchanges`, `pvals_adj`, best score first); see
-    `RankResult.plot_volcano`."""
+    `RankResult.plot_volcano`. The axes have the genes that are drawn as `data`."""
     if ax is None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -87,6 +87,9 @@ def volcano(
     # In turn, so that neither side takes all the room.
     best, worst = by_score[up][:label], by_score[down][::-1][:label]
     _labels.name_points(ax, x, height, names, [i for pair in zip_longest(best, worst) for i in pair if i is not None], _INK, [higher, lower])
+    # matplotlib's axes have no attribute of that name. A `Plot` would have one, but users draw on what this gives.
+    sides = np.where(up, "higher", np.where(down, "lower", ""))
+    setattr(ax, "data", frame[seen].assign(side=sides).reset_index(drop=True))
     if path is not None:
         ax.figure.savefig(os.fspath(path))
     return ax

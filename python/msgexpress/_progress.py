@@ -86,3 +86,11 @@ def stepper(progress: Report | bool | None, title: str) -> Iterator[Callable[[in
             yield bar.step
         finally:
             bar.end()
+
+
+@contextmanager
+def busy(title: str, what: str) -> Iterator[None]:
+    """Says on a terminal what one long step does, for as long as it does it: nothing tells how much of it is done."""
+    with stepper(None, title) as step:
+        step(0, 1, what)
+        yield

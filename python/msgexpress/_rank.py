@@ -275,7 +275,8 @@ class RankResult(RankPlots):
     def plot_volcano(
         self, group: str | None = None, ax: matplotlib.axes.Axes | None = None, path: str | os.PathLike[str] | None = None, *, label: int = 12, lfc: float = 1.0, p: float = 0.05
     ) -> matplotlib.axes.Axes:
-        """Log fold changes against p-values of one group.
+        """Log fold changes against p-values of one group. The axes that it gives have the genes that are drawn as
+        `data`: a frame with the columns of `to_df` and `side`, which is ``"higher"``, ``"lower"`` or empty.
 
         Parameters
         ----------
@@ -431,6 +432,6 @@ def subtitle(params: dict[str, Any]) -> str:
     values = "log1p of counts per 10,000" if transform == "log1p_cp10k" else "values as stored" if transform is None else values_said(transform)
     if params["method"] == "logreg":
         return f"{TESTS['logreg']}, {values}"
-    folds = ", Seurat's fold changes" if params.get("logfc") == "seurat" else ""
+    folds = {"seurat": ", Seurat 5's fold changes", "seurat4": ", Seurat 4's fold changes"}.get(params.get("logfc", "scanpy"), "")
     least = "".join(f", {name} {params[name]:g}" for name in ("min_pct", "min_logfc", "min_cells") if params.get(name) is not None)
     return f"{TESTS[params['method']]}, {values}, {params['corr_method']}{folds}{least}"

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 import numpy as np
 
-from skytether import Receipt, _internal
+from skytether import InvalidError, Receipt, _internal
 
 from . import _blocks, _export
+from ._normalize import moments_spec
 from ._receipts import together
 
 if TYPE_CHECKING:
     from ._testing import Testing
+    from ._transforms import Transform
 
 #: Bytes of nonzeros that one query keeps, and bytes of one: its value and its group, for values of 32 and of 64 bits.
 _MOST_BYTES, _BYTES, _WIDE_BYTES = 192 << 20, 6, 10
@@ -36,11 +38,15 @@ class Queries:
         self._done: list[Any] = []
 
     def __iter__(self) -> Iterator[Any]:
+        return (query._inner for query in self.asked())
+
+    def asked(self) -> Iterator[Any]:
+        """Each query as it is asked."""
         rows = self._ds.table(self._matrix + "_rows")
         for genes in self._ranges():
             query = self._ds.fleet.sql(f"SELECT {self._by}, {self._selected} FROM {rows}{_export._where(genes)} GROUP BY {self._by}")
             self._done.append(query)
-            yield query._inner
+            yield query
 
     def _ranges(self) -> list[np.ndarray | None]:
         kept = self._ds._kept["matrices"][self._matrix]
@@ -61,6 +67,45 @@ class Queries:
     def receipt(self) -> Receipt:
         """What all of them cost."""
         return together([query.receipt for query in self._done])
+
+
+def against_each(
+    ds: Testing, matrix: str, transform: Transform, groups: tuple[list[str], np.ndarray], genes: np.ndarray | None
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[Receipt]]:
+    """By reference, which is each of `groups` in turn: the sums of midranks and the ties of each gene (row, by number)
+    and group (column), of the cells of the two groups. A query, or one for each range of genes, serves a reference;
+    it has a receipt.
+
+    Raises
+    ------
+    InvalidError
+        A value that the transform can't take; gene and cell are named.
+    """
+    names, _ = groups
+    spec = moments_spec(ds, matrix, transform, None, groups)
+    out, receipts = {}, []
+    for reference in names:
+        text = _internal.rank_sums_spec(spec, reference).replace("'", "''")
+        queries = Queries(ds, matrix, f"rank_sums(idx, val, block, '{text}') AS ranks", "gene_id", genes, True)
+        numbers, sums, ties = [], [], []
+        with ds._unchanged():
+            try:
+                for query in queries.asked():
+                    rows = query.to_arrow()
+                    numbers.append(rows.column("gene_id").to_numpy())
+                    flat = rows.column("ranks").combine_chunks().flatten()
+                    for field, found in (("sum", sums), ("ties", ties)):
+                        found.append(flat.field(field).to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)[:, : len(names)])
+            except InvalidError as e:
+                raise ds._with_names(e, matrix, transform) from e
+        number = np.concatenate(numbers)
+        order = np.argsort(number)
+        if genes is not None:
+            # Of many genes a query names the first and the last only.
+            order = order[np.isin(number[order], genes)]
+        out[reference] = np.concatenate(sums)[order], np.concatenate(ties)[order]
+        receipts.append(queries.receipt)
+    return out, receipts
 
 
 def ranges(nonzeros: np.ndarray, some: np.ndarray | None, drives: int, most: int) -> Iterator[np.ndarray | None]:

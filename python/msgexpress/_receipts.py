@@ -37,6 +37,7 @@ def together(receipts: list[Receipt]) -> Receipt:
             known = drives[drive["name"]]
             known.update({key: known[key] + drive[key] for key in _ADDED_BY_DRIVE})
             known["peak_memory"] = max(known["peak_memory"], drive["peak_memory"])
+            known["cached"] = bool(known.get("cached") and drive.get("cached"))
             known["rung"] = min(known["rung"], drive["rung"], key=_LEVELS.index)
             known["reason"] = known["reason"] or drive["reason"]
     total["drives"] = list(drives.values())

@@ -65,7 +65,7 @@ class Testing(Naming):
         min_pct: float | None = None,
         min_logfc: float | None = None,
         min_cells: int | None = None,
-        logfc: Literal["scanpy", "seurat"] = "scanpy",
+        logfc: Literal["scanpy", "seurat", "seurat4"] = "scanpy",
         pts: bool = True,
         tie_correct: bool = False,
         **others: Any,
@@ -112,8 +112,8 @@ class Testing(Naming):
             and ``min.cells.feature``. None for all genes. Numbers are the same with and without: p-values are corrected
             for all genes that are tested, as in Seurat and as where scanpy filters after its test.
         logfc
-            Which fold change: ``"scanpy"``, of means of logarithms, or ``"seurat"`` (v5), of means of what these are
-            logarithms of, with 1 added to each mean.
+            Which fold change: ``"scanpy"``, of means of logarithms; ``"seurat"``, of means of what these are logarithms
+            of, with 1 added to the sum of each group (Seurat 5); ``"seurat4"``, with 1 added to each mean (Seurat 4).
         pts
             False: `RankResult.to_uns` leaves the shares of cells out, as scanpy does by default.
         tie_correct
@@ -203,7 +203,7 @@ class Testing(Naming):
         min_pct: float | None = None,
         min_logfc: float | None = None,
         min_cells: int | None = None,
-        logfc: Literal["scanpy", "seurat"] = "scanpy",
+        logfc: Literal["scanpy", "seurat", "seurat4"] = "scanpy",
         overlap: bool = False,
         **others: Any,
     ) -> RankResult:

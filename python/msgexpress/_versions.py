@@ -204,7 +204,7 @@ def put(
     layers
         Matrices of cells x genes by the layers' names.
     views
-        Records of views by name, as `_view` makes them.
+        Records of views by name, as `_view` makes them; None drops a view.
     action, params
         What `history` says of the version: the method's name, and its arguments.
 
@@ -275,7 +275,8 @@ def _commit(ds: Versions, change: Change, action: str, params: dict[str, Any]) -
 
                 kept["log1p_base"] = _h5ad.log1p_base({k: v for k, v in change.mappings["uns"].items() if v is not None}, what)
             if change.views:
-                kept["views"] = {**kept.get("views", {}), **change.views}
+                # A record that is None drops the view of its name.
+                kept["views"] = {name: record for name, record in {**kept.get("views", {}), **change.views}.items() if record is not None}
             if layers:
                 _write_layers(ds, writer, layers, kept)
             if values:

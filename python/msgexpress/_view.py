@@ -90,6 +90,17 @@ class Filtering(Preparing):
         """
         return saved(self, name)
 
+    def drop_view(self, name: str) -> None:
+        """Drops the view that was saved under `name`, as a new version; no cell and no gene is removed.
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
+        ds = saved(self, name).dataset
+        _keep(ds, name, None, "drop_view")
+
     @property
     def views(self) -> list[str]:
         """The names of the views that were saved."""
@@ -515,11 +526,11 @@ def _kept(ds: Dataset) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _keep(ds: Dataset, name: str, record: dict[str, Any]) -> None:
-    """Keeps the record of a view under a name, as a new version of the data set."""
+def _keep(ds: Dataset, name: str, record: dict[str, Any] | None, action: str = "save_view") -> None:
+    """Keeps the record of a view under a name, as a new version of the data set; None drops it."""
     from . import _versions
 
-    _versions.put(ds, views={name: record}, action="save_view", params={"name": name})
+    _versions.put(ds, views={name: record}, action=action, params={"name": name})
 
 
 def _record(view: View) -> dict[str, Any]:

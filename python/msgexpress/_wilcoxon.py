@@ -33,7 +33,7 @@ class Wilcoxon(Contrasts):
         min_pct: float | None = None,
         min_logfc: float | None = None,
         min_cells: int | None = None,
-        logfc: Literal["scanpy", "seurat"] = "scanpy",
+        logfc: Literal["scanpy", "seurat", "seurat4"] = "scanpy",
         overlap: bool = False,
         **others: Any,
     ) -> RankResult:

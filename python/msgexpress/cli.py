@@ -157,7 +157,7 @@ def _info(a: argparse.Namespace) -> int:
 
 
 def _de(a: argparse.Namespace) -> int:
-    from . import _cli_tests
+    from . import _cli_tests, _progress
     from ._text import write_frame
 
     if a.volcano:
@@ -169,21 +169,21 @@ def _de(a: argparse.Namespace) -> int:
         raise _UsageError(f"say --transform log1p_cp10k (each cell scaled to 10,000, then log1p) or --transform none{_what_values(a)}")
     with _open(a) as db:
         ds = db[a.name]
-        shown = None if a.top == 0 else a.top
-        if a.top is None and a.format == "table" and sys.stdout.isatty():
-            shown = _SHOWN
-        res = ds.rank_genes_groups(
-            a.groupby,
-            method=a.method,
-            reference=a.reference,
-            groups=a.group or "all",
-            corr_method=a.correction,
-            n_genes=shown,
-            layer=a.layer,
-            transform=None if a.transform == "none" else a.transform,
-            tie_correct=a.tie_correct,
-            **_cli_tests.options(a, _listed),
-        )
+        few = a.top is None and a.format == "table" and sys.stdout.isatty()
+        shown = _SHOWN if few else a.top or None
+        with _progress.busy(f"markers of {a.name}", "the drives rank the genes"):
+            res = ds.rank_genes_groups(
+                a.groupby,
+                method=a.method,
+                reference=a.reference,
+                groups=a.group or "all",
+                corr_method=a.correction,
+                n_genes=shown,
+                layer=a.layer,
+                transform=None if a.transform == "none" else a.transform,
+                tie_correct=a.tie_correct,
+                **_cli_tests.options(a, _listed),
+            )
         if a.volcano and _is_picture(a.volcano) and len(res.groups) != 1:
             raise _InTheWay(f"{len(res.groups)} groups do not fit into one plot: give a directory to --volcano, or one --group")
         frame = res.to_df()

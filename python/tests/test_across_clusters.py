@@ -120,10 +120,12 @@ def test_clusters_find_their_own_kind_by_its_markers(two):
     assert list(found.receipts) == ["blood/a", "blood/b"] and "10 clusters with 10 of 1 data set, pearson" in repr(found)
 
 
-def test_one_cluster_and_few_matches_are_shown(two):
+def test_one_cluster_and_few_matches_are_shown(two, pair):
     found = two.similar(two["blood/a"], BY, "NK", ["blood/b"], 3, transform=T, on="gene_ids")
     assert found.groups == ["NK"] and found.to_df()["match"].tolist()[0] == "NK" and len(found.to_df()) == 3 and len(found.matrix) == 1
-    assert found.shared == {"blood/b": len(set(found.genes("NK", "blood/b", "B cell")["id"])) + found.shared["blood/b"] - len(found.genes("NK", "blood/b", "B cell"))}
+    assert found.shared == {"blood/b": len({*pair[0].var["gene_ids"]} & {*pair[1].var["gene_ids"]})}
+    ids = found.genes("NK", "blood/b", "B cell")["id"]
+    assert ids.is_unique and {*ids} <= {*pair[1].var["gene_ids"]} and len(ids) == found.to_df()["n_genes"].iloc[0] > 100
     # What is compared does not depend on which cluster is asked for.
     whole = two.similar("blood/a", BY, transform=T, on="gene_ids").to_df("NK", 3)
     pd.testing.assert_frame_equal(found.to_df(), whole)

@@ -16,8 +16,8 @@ from conftest import PBMC3K, PROJECT, command
 import msgexpress
 from msgexpress import cli
 
-#: What compiles for half a minute: these are parsed here, and run by the tests of clusters and of the documentation.
-COMPILED = ("neighbors", "umap", "leiden", "cluster")
+#: Steps that take what the one before left: they run one after the other, in a test of their own.
+STEPS = ("pca", "neighbors", "umap", "leiden", "cluster")
 HEAD = "for example:"
 
 
@@ -74,15 +74,28 @@ def test_help_is_no_wider_than_a_terminal_with_examples() -> None:
         assert done.returncode == 0 and max(map(len, done.stdout.splitlines())) <= 130, name
 
 
-@pytest.mark.parametrize("name", [name for name in HELPS if name])
+@pytest.mark.parametrize("name", [name for name in HELPS if name and name not in STEPS])
 def test_the_examples_of_every_help_run(place: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(place)
     # What makes or removes data sets does so elsewhere, so that the other tests find theirs.
     fleet = {"ingest": "new-fleet", "drop": "another-fleet"}.get(name, "cell-fleet")
     for line in examples(HELPS[name]):
         words = shlex.split(line)[1:]
-        if name in COMPILED:
-            assert cli._parser().parse_args(words).name == "blood/pbmc3k"
-            continue
         done = command(*words, MSGX_FLEET=fleet)
         assert done.returncode == 0, f"{line}: {done.stderr}"
+
+
+def test_the_examples_of_steps_to_clusters_run_in_turn(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    whole = ad.read_h5ad(PBMC3K)[::9]
+    with msgexpress.open(place / "steps-fleet", drives=2) as db:
+        ds = db.ingest(whole[:, np.asarray(whole.X.sum(axis=0)).ravel() > 60].copy(), "blood/pbmc3k")
+        ds.set_var(np.arange(ds.n_vars) % 3 == 0, name="highly_variable")
+    for name in STEPS:
+        for line in examples(HELPS[name]):
+            done = command(*shlex.split(line)[1:], MSGX_FLEET="steps-fleet")
+            assert done.returncode == 0, f"{line}: {done.stderr}"
+    with msgexpress.open(place / "steps-fleet") as db:
+        ds = db["blood/pbmc3k"]
+        assert [*ds.history["action"]][:6] == ["ingest", "set_var", "pca", "neighbors", "umap", "leiden"]
+        assert {"X_pca", "X_umap"} <= {*ds.to_anndata().obsm} and 1 < ds.obs["leiden"].nunique() < 100

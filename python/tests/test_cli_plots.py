@@ -108,10 +108,10 @@ def test_a_module_run_alone_knows_its_own_errors(fleet, tmp_path):
     assert done.returncode == 2 and done.stderr.startswith("msgx: say --transform")
 
 
-def test_report_shows_a_bar_on_a_terminal(fleet, tmp_path):
-    """Steps by name, on stderr; the line is wiped at the end."""
+def on_a_terminal(*words: object) -> tuple[str, str]:
+    """What a command prints, and what it says on stderr, which is a terminal."""
     outer, inner = pty.openpty()
-    arguments = [sys.executable, "-m", "msgexpress.cli", "report", "t/x", "--groupby", "type", *T, "--top", "3", "-o", os.fspath(tmp_path / "a.html"), "--fleet", os.fspath(fleet)]
+    arguments = [sys.executable, "-m", "msgexpress.cli", *map(str, words)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=inner, env={**os.environ, "COLUMNS": "120"})
     os.close(inner)
     said = b""
@@ -121,8 +121,31 @@ def test_report_shows_a_bar_on_a_terminal(fleet, tmp_path):
     except OSError:
         pass  # the other end is closed
     os.close(outer)
-    assert process.wait(timeout=120) == 0 and process.stdout.read() == b""
+    printed = process.stdout.read().decode()
     process.stdout.close()
-    text = said.decode()
+    assert process.wait(timeout=120) == 0, said.decode()
+    return printed, said.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["de", "t/x", "--groupby", "type"], "markers of t/x [........................]   0%  the drives rank the genes"),
+        (["pairs", "t/x", "--groupby", "type"], "pairs of t/x [........................]   0%  the drives look at the matrix"),
+        (["hvg", "t/x"], "genes of t/x [........................]   0%  the drives look at how they vary"),
+    ],
+)
+def test_long_commands_say_what_they_do_on_a_terminal(fleet, words, says):
+    printed, said = on_a_terminal(*words, *T, "--top", "2", "--format", "csv", "--fleet", fleet)
+    # The line is wiped at the end, and is no part of what is printed.
+    wiped = "\r" + " " * 78 + "\r"
+    assert says in said and wiped in said and says not in said.split(wiped)[-1] and "[...." not in printed and printed.count("\n") > 2
+
+
+def test_report_shows_a_bar_on_a_terminal(fleet, tmp_path):
+    """Steps by name, on stderr; the line is wiped at the end."""
+    words = ["report", "t/x", "--groupby", "type", *T, "--top", "3", "-o", tmp_path / "a.html", "--fleet", fleet]
+    printed, text = on_a_terminal(*words)
+    assert printed == ""
     assert "report of t/x [" in text and "  0%  quality of cells" in text and "volcano plot of NK" in text and "100%  writing" in text
     assert text.rstrip().endswith(f"wrote {tmp_path / 'a.html'}")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
-from conftest import PBMC3K, counts
+from conftest import PBMC3K, command, counts
 from test_rank import assert_agree, scanpy_says
 
 import msgexpress
@@ -191,3 +191,72 @@ def test_a_view_is_exported_and_drawn(ds, adata, tmp_path):
     assert written.shape == view.shape and list(written.var_names) == list(view.var_names)
     plot = view.plot_qc(path=tmp_path / "qc.png")
     assert len(plot.data) == view.n_obs and (tmp_path / "qc.png").stat().st_size > 1000
+
+
+def test_views_write_nothing_and_masks_ask_nothing(tmp_path, adata, monkeypatch):
+    place = tmp_path / "fleet"
+    with msgexpress.open(place, drives=2, kept_per_drive=0) as db:
+        ds = db.ingest(adata, "t/x")
+        asked = []
+        sql = skytether.Fleet.sql
+        monkeypatch.setattr(skytether.Fleet, "sql", lambda self, query, *args, **kwargs: (asked.append(query), sql(self, query, *args, **kwargs))[1])
+
+        def files() -> dict[str, tuple[int, int]]:
+            found = ((path, path.stat()) for path in place.rglob("*") if path.is_file())
+            return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
+
+        ds.obs_names, ds.var_names  # read once, and known from then on
+        before, versions = files(), len(ds.history)
+        asked.clear()
+        view = ds.filter_cells(mask=np.arange(CELLS) < 100).filter_genes(mask=np.arange(GENES) < 40).filter_cells(mask=np.arange(100) >= 20)
+        assert view.shape == (80, 40) and asked == []
+        # Limits count on the drives, from columns of counts: no value of the matrix comes here.
+        view = view.filter_cells(min_genes=5).filter_genes(min_cells=3)
+        assert view.n_obs <= 80 and asked and not any("val FROM" in query for query in asked)
+        assert files() == before and len(ds.history) == versions
+        assert ds.views == []
+
+
+def test_saved_views_are_dropped(tmp_path, adata):
+    with msgexpress.open(tmp_path / "fleet", drives=2) as db:
+        ds = db.ingest(adata, "t/x")
+        ds.filter_cells(min_genes=25).save("clean")
+        ds.filter_cells(min_genes=30).save("other")
+        ds.drop_view("clean")
+        assert ds.views == ["other"] and [*ds.history["action"]] == ["ingest", "save_view", "save_view", "drop_view"] and ds.n_obs == CELLS
+        with pytest.raises(skytether.NotFoundError, match="t/x has no view 'clean': it has 'other'"):
+            ds.drop_view("clean")
+    with msgexpress.open(tmp_path / "fleet") as db:
+        assert db["t/x"].views == ["other"]
+
+
+def test_views_command_saves_lists_and_drops(tmp_path, adata):
+    fleet = tmp_path / "fleet"
+    with msgexpress.open(fleet, drives=2) as db:
+        db.ingest(adata, "t/x")
+
+    def views(*words: str) -> str:
+        done = command("views", "t/x", *words, "--fleet", fleet)
+        assert done.returncode == 0, done.stderr
+        return done.stdout or done.stderr
+
+    assert views("--format", "csv") == "view,cells,genes,filters\n"
+    said = views("--save", "clean", "--set", "some=g1", "--max-pct", "some=15", "--min-genes", "25", "--min-cells", "20")
+    with msgexpress.open(fleet) as db:
+        ds = db["t/x"]
+        few = ds.qc_metrics({"some": "g1"})[0]["pct_counts_some"] <= 15
+        wanted = ds.filter_cells(mask=few).filter_cells(min_genes=25).filter_genes(min_cells=20)
+        found = ds.view("clean")
+        assert 0 < (~few).sum() < CELLS and np.array_equal(found.cells, wanted.cells) and np.array_equal(found.genes, wanted.genes)
+        assert said == f"view clean has {wanted.n_obs} of {CELLS} cells and {wanted.n_vars} of {GENES} genes of t/x\n"
+    assert views("--format", "csv").splitlines()[1].startswith(f"clean,{wanted.n_obs},{wanted.n_vars},")
+    assert views("--save", "clean", "--max-counts", "60", "--replace").startswith("view clean has ")
+    assert views("--drop", "clean") == "dropped view clean of t/x\n" and views("--format", "csv").count("\n") == 1
+    for words, status, says in (
+        (("--save", "x"), 2, "--save needs a limit"),
+        (("--min-genes", "3"), 2, "belong to --save VIEW"),
+        (("--drop", "x"), 1, "has no view 'x'"),
+        (("--save", "x", "--max-pct", "ribo=3"), 2, "there is no set ribo"),
+    ):
+        done = command("views", "t/x", *words, "--fleet", fleet)
+        assert done.returncode == status and says in done.stderr, done.stderr

@@ -325,3 +325,37 @@ def test_keys_beyond_a_drives_memory_are_refused_by_name(tmp_path):
         # The drive goes on, with what fits.
         some = db["t.x"].rank_genes_groups("half", method="wilcoxon", transform=None, genes=["0", "1"]).to_df("a").set_index("names")
         pd.testing.assert_series_equal(some["scores"].sort_index(), whole.set_index("names").loc[["0", "1"], "scores"].sort_index())
+
+
+FILTERS = {
+    "min_pct": ({"min_pct": 0.25}, lambda f: f[["pct_nz_group", "pct_nz_reference"]].max(axis=1) >= 0.25),
+    "min_logfc": ({"min_logfc": 0.5}, lambda f: f["logfoldchanges"].abs() >= 0.5),
+    "min_cells": ({"min_cells": 9}, lambda f: np.maximum((f["pct_nz_group"] * 15).round(), (f["pct_nz_reference"] * 45).round()) >= 9),
+    "fold changes": ({"logfc": "seurat4", "min_logfc": 0.5}, lambda f: f["logfoldchanges"].abs() >= 0.5),
+}
+
+
+@pytest.mark.parametrize("what", FILTERS)
+def test_filters_leave_the_numbers_of_the_others(unlabelled, what):
+    adata, ds = unlabelled
+    options, keeps = FILTERS[what]
+    whole = ds.rank_genes_groups("g", "wilcoxon", transform="log1p_cp10k", groups=["one"], **({"logfc": options["logfc"]} if "logfc" in options else {})).to_df()
+    found = ds.rank_genes_groups("g", "wilcoxon", transform="log1p_cp10k", groups=["one"], **options).to_df()
+    pd.testing.assert_frame_equal(found, whole[keeps(whole)].reset_index(drop=True))
+    assert 0 < len(found) < len(whole)
+    a = (adata.obs["g"].astype(object) == "one").to_numpy(bool)
+    two = ds.wilcoxon(a, ~a, transform="log1p_cp10k", **options).to_df()
+    assert two["names"].tolist() == found["names"].tolist()
+    np.testing.assert_allclose(two["scores"], found["scores"], rtol=1e-6)
+
+
+def test_seurats_fold_changes_go_with_rank_sums(unlabelled):
+    """The fold changes are those of the t-test, and all other numbers those of the rank sums."""
+    _, ds = unlabelled
+    for logfc in ("seurat", "seurat4"):
+        of = {"transform": "log1p_cp10k", "groups": ["one"], "logfc": logfc}
+        ranks, t = ds.rank_genes_groups("g", "wilcoxon", **of).to_df(), ds.rank_genes_groups("g", **of).to_df().set_index("names")
+        assert ranks["logfoldchanges"].tolist() == t.loc[ranks["names"], "logfoldchanges"].tolist()
+        plain = ds.rank_genes_groups("g", "wilcoxon", transform="log1p_cp10k", groups=["one"]).to_df()
+        pd.testing.assert_frame_equal(ranks.drop(columns="logfoldchanges"), plain.drop(columns="logfoldchanges"))
+        assert (ranks["logfoldchanges"] - plain["logfoldchanges"]).abs().max() > 0.01

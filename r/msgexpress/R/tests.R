@@ -7,8 +7,9 @@
 #'
 #' @param ds A data set.
 #' @param groupby The column of [obs()] that groups the cells. Cells without a value are in no group, but count as rest.
-#' @param method `"t-test"` (Welch), `"t-test_overestim_var"`, `"student"` (equal variances), and others that your
-#'   version of the Python package has.
+#' @param method `"t-test"` (Welch), `"t-test_overestim_var"`, `"student"` (equal variances), `"wilcoxon"` (rank sums;
+#'   scores are z, and `tie_correct = TRUE` is [stats::wilcox.test()] with `exact = FALSE, correct = FALSE`), and
+#'   `"logreg"` in `rank_genes_groups()` (of chosen `genes`). `ttest()` has t-tests only.
 #' @param reference `"rest"` (all other cells), or the group to compare with.
 #' @param groups Which groups to test, or `"all"`.
 #' @param transform What to do with the stored values first. It has no default, and is never guessed: `"log1p_cp10k"`
@@ -20,7 +21,8 @@
 #' @param cells,genes Which take part, as in [counts()]; `cells` may also be a list of obs columns and values. `NULL`
 #'   for all.
 #' @param gene_symbols A column of [var()] to have next to `names`.
-#' @param ... Further arguments of the Python function, by name.
+#' @param ... Further arguments of the Python function, by name: `tie_correct`, `min_pct`, `min_logfc`, `min_cells`,
+#'   `logfc` (`"scanpy"`, `"seurat"` for version 5 or `"seurat4"`).
 #' @return A data frame of class `msgx_ranks`, best score first: `group` (a factor; where there are several), `names`,
 #'   `scores`, `logfoldchanges` (base 2), `pvals`, `pvals_adj`, `pct_nz_group`, `pct_nz_reference` (shares of cells, 0
 #'   to 1). [receipt()] says what ran where, and `attr(, "params")` what was asked for.
@@ -72,7 +74,8 @@ ttest <- function(ds, a, b, equal_var = NULL, method = "t-test", transform, corr
 
 #' Every pair of groups
 #'
-#' Compares each group of cells with each other one. The drives look at the matrix once, however many pairs there are.
+#' Compares each group of cells with each other one. The drives look at the matrix once, however many pairs there are;
+#' for `method = "wilcoxon"` once more for each group.
 #' The numbers of a pair are those of [rank_genes_groups()] with that group and that reference.
 #'
 #' @inheritParams rank_genes_groups

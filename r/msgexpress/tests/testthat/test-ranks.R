@@ -45,6 +45,22 @@ test_that("its options mean what they mean in Python", {
   expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(transform = "log1p_cp10k"), "gene_ids"))
 })
 
+test_that("rank sums are those of Python, and of R's own test", {
+  ds <- test_dataset()
+  found <- rank_genes_groups(ds, "type", method = "wilcoxon", tie_correct = TRUE, transform = "log1p_cp10k")
+  expect_same_ranks(found, in_python(ds, "rank_genes_groups", list("type"), list(method = "wilcoxon", tie_correct = TRUE, transform = "log1p_cp10k")))
+  found <- rank_genes_groups(ds, "type", groups = "B", reference = "T", method = "wilcoxon", tie_correct = TRUE, transform = NULL, layer = "dense")
+  values <- as.matrix(counts(ds, layer = "dense"))
+  kind <- obs(ds)$type
+  wanted <- vapply(found$names, function(gene) {
+    x <- values[gene, ]
+    suppressWarnings(stats::wilcox.test(x[kind == "B"], x[kind == "T"], exact = FALSE, correct = FALSE)$p.value)
+  }, 0)
+  expect_equal(found$pvals, unname(ifelse(is.nan(wanted), 1, wanted)), tolerance = 1e-9)
+  pairs <- pairwise(ds, "type", method = "wilcoxon", tie_correct = TRUE, transform = NULL, layer = "dense")
+  expect_equal(pairs[pairs$group == "B" & pairs$reference == "T", numbers], found[, numbers], tolerance = 1e-9, ignore_attr = TRUE)
+})
+
 test_that("filters, fold changes and regressions pass through by name", {
   ds <- test_dataset()
   found <- rank_genes_groups(ds, "type", transform = "log1p_cp10k", min_pct = 0.4, min_logfc = 0.1, min_cells = 10, logfc = "seurat")
