@@ -1,7 +1,7 @@
 """A link of a given rate: TCP connections through it share the rate, in each direction apart.
 
-Several drives behind one `Link` are drives behind one network card. The bucket holds the bytes of a few milliseconds, so
-that short transfers do not pass the rate either. `python benches/link.py RATE ADDRESS...` serves one by hand.
+Several drives behind one `Link` are drives behind one network card. The bucket holds the bytes of a few milliseconds,
+so that short transfers do not pass the rate either. `python benches/link.py RATE ADDRESS...` serves one by hand.
 """
 
 from __future__ import annotations
