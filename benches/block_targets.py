@@ -35,7 +35,7 @@ WRITE_CACHE_ON = "mode_page=8:0:18:0x14:0:0xff:0xff:0:0:0xff:0xff:0xff:0xff:0x80
 
 #: Seconds that a server must rest to count as settled (ours merges its journal two to four seconds after the last write),
 #: the processor time that it may take in them, and the most seconds that it gets.
-REST, REST_WORK, SETTLE = 5.0, 0.02, 180.0
+REST, REST_WORK, SETTLE = 6.0, 0.01, 180.0
 
 
 def missing(*programs: str) -> str | None:
