@@ -1,7 +1,7 @@
-"""Block storage: iSCSI next to Debian's tgt, what EXEC adds to a request, search next to ripgrep, and sums behind a link.
+"""Block storage: iSCSI next to Debian's tgt, what EXEC adds to a request, search next to ripgrep, sums behind a link.
 
-- **iscsi**: random reads and writes of 4 KiB and sequential ones of 1 MiB at a volume of ours and at tgt's file, both on
-  one disk, in alternating pairs of runs of one client (`qemu-img bench`, and `iscsi-perf` for reads).
+- **iscsi**: random reads and writes of 4 KiB and sequential ones of 1 MiB at a volume of ours and at tgt's file, both
+  on one disk, in alternating pairs of runs of one client (`qemu-img bench`, and `iscsi-perf` for reads).
 - **exec**: the EXEC of a CRC-32C of 4 KiB, and a READ of the same 4 KiB over the same connection, in turns.
 - **search**: fixed strings and regular expressions by EXEC's operations and by ripgrep, on the same bytes in memory.
 - **links**: CRC-32C of all bytes of one to four drives behind one link, computed by the drives or by the client.
@@ -47,9 +47,12 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: bytes of the volumes, seconds of a run, turns, pairs of small requests, MiB of text and turns
-    of searches, MiB of each drive behind the link. These are multiples of 64: a drive that starts again reads what the
-    last segment of its journal has (64 MiB) from there, and not from its disk."""
+    """How much is measured: bytes of the volumes, seconds of a run, turns, pairs of small requests, MiB of text and
+    turns of searches, MiB of each drive behind the link.
+
+    The last are multiples of 64: a drive that starts again reads what the last segment of its journal has (64 MiB) from
+    there, and not from its disk.
+    """
 
     volume: int
     seconds: float

@@ -29,12 +29,13 @@ PACKAGES = {"tgtd": "tgt", "tgtadm": "tgt", "qemu-img": "qemu-utils and qemu-blo
 #: The name of each target.
 IQN = "iqn.2026-11.io.skytether.bench:disk"
 
-#: tgt's answer to MODE SENSE, page 8: write cache on, as it is by default. A WRITE is then a `pwrite` into the page cache
-#: of the backing file and survives the end of tgtd; SYNCHRONIZE CACHE is an fdatasync. Ours is the same, of its journal.
+#: tgt's answer to MODE SENSE, page 8: write cache on, as it is by default. A WRITE is then a `pwrite` into the page
+#: cache of the backing file and survives the end of tgtd; SYNCHRONIZE CACHE is an fdatasync (both seen with strace).
+#: Ours is the same, of its journal.
 WRITE_CACHE_ON = "mode_page=8:0:18:0x14:0:0xff:0xff:0:0:0xff:0xff:0xff:0xff:0x80:0x14:0:0:0:0:0:0"
 
-#: Seconds that a server must rest to count as settled (ours merges its journal two to four seconds after the last write),
-#: the processor time that it may take in them, and the most seconds that it gets.
+#: Seconds that a server must rest to count as settled (ours merges its journal two to four seconds after the last
+#: write), the processor time that it may take in a quarter of a second of them, and the most seconds that it gets.
 REST, REST_WORK, SETTLE = 6.0, 0.01, 180.0
 
 
@@ -114,8 +115,8 @@ def settle(number: int) -> None:
 
 
 def qemu(url: str, size: int, depth: int, count: int, *, write: bool, step: int, start: int = 0, flush: int = 0) -> float:
-    """Requests per second of `qemu-img bench`, `count` of `size` bytes, `step` bytes from each to the next. With `flush`,
-    it flushes after that many."""
+    """Requests per second of `qemu-img bench`: `count` of `size` bytes, `step` bytes from each to the next. With
+    `flush`, it flushes after that many."""
     words: list[object] = ["qemu-img", "bench", "-f", "raw", "-t", "none", "-c", count, "-d", depth, "-s", size, "-S", step, "-o", start]
     words += ["-w", "--pattern", 0xA5] if write else []
     words += [f"--flush-interval={flush}"] if flush else []
