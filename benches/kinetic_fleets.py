@@ -45,16 +45,16 @@ class Skipped(Exception):
     """Why a row can't be measured here."""
 
 
-def built() -> dict[str, Path]:
-    """The programs of `EXAMPLES`, built with the profile of benchmarks unless they are up to date."""
+def built(examples: tuple[str, ...] = EXAMPLES, selection: tuple[str, ...] = SELECTION) -> dict[str, Path]:
+    """The programs `examples`, built with the profile of benchmarks unless they are up to date."""
     if BUILT:
-        return {name: Path(BUILT) / name for name in EXAMPLES}
+        return {name: Path(BUILT) / name for name in examples}
     protoc = Path(sys.executable).with_name("protoc")
     environment = {"PROTOC": str(protoc), **os.environ} if protoc.exists() else None
     words = ["cargo", "build", "--quiet", "--profile", "benchmark"]
-    words += [word for package in SELECTION for word in ("-p", package)] + [word for name in EXAMPLES for word in ("--example", name)]
+    words += [word for package in selection for word in ("-p", package)] + [word for name in examples for word in ("--example", name)]
     subprocess.run(words, cwd=ROOT, check=True, env=environment)
-    return {name: Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "benchmark" / "examples" / name for name in EXAMPLES}
+    return {name: Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "benchmark" / "examples" / name for name in examples}
 
 
 def told(words: list[object], seconds: float = 300) -> dict[str, Any]:

@@ -68,6 +68,10 @@ pub trait Storage: Send + Sync + Debug {
             Ok(ranges::cut(&value, ranges))
         })
     }
+    /// As [`skytether_store::SliceStore::get_range_in_memory`]: `None` from a CSE behind a network, for example.
+    fn get_range_in_memory(&self, _key: &Key, _range: Range<u64>) -> Option<Bytes> {
+        None
+    }
     /// As [`skytether_store::SliceStore::stat`].
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>>;
     /// As [`skytether_store::SliceStore::list`].

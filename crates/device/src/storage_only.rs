@@ -64,6 +64,10 @@ impl Storage for StorageOnly {
         Box::pin(async move { self.store.get_ranges_unverified(key, ranges) })
     }
 
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        self.store.get_range_in_memory(key, range)
+    }
+
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
         Box::pin(async move { self.store.stat(key) })
     }

@@ -304,6 +304,11 @@ impl Storage for Drive {
         })
     }
 
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        // An emulated processor must be waited for.
+        if self.context.processor.is_some() { None } else { self.store.get_range_in_memory(key, range) }
+    }
+
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
         Box::pin(async move {
             let key = key.clone();

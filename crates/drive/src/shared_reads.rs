@@ -8,6 +8,7 @@
 //! While only one of the two reads, which is nearly always the case, this does nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -211,6 +212,10 @@ impl StoreLayer for SharedReads {
             changed.iter().for_each(|key| state.forget(key));
         }
         applied
+    }
+
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        self.inner.get_range_in_memory(key, range)
     }
 
     fn get_expected(&self, key: &Key, len: u64, expected: u32) -> Result<Option<Bytes>> {

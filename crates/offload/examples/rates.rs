@@ -5,6 +5,8 @@
 //! ```
 //!
 //! With ripgrep installed, its rate on the same bytes in a file in memory (`/dev/shm`) is next to that of searches.
+//! `rates --searches MIB ROUNDS` measures searches alone, in turns with ripgrep, and prints JSON: `benches/block.py`
+//! runs it.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -75,27 +77,32 @@ impl Bench {
     }
 }
 
-/// The best of some rounds of a program that prints a count, in MB/s; and the count.
-fn program(command: &str, arguments: &[&str], file: &str) -> Option<(f64, u64)> {
-    let (mut best, mut count) = (Duration::MAX, 0);
-    for _ in 0..ROUNDS {
-        let began = Instant::now();
-        let child = Command::new(command).args(arguments).arg(file).env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).output().ok()?;
-        best = best.min(began.elapsed());
-        count = String::from_utf8_lossy(&child.stdout).trim().parse().unwrap_or_default();
-    }
-    Some((LENGTH as f64 / best.as_secs_f64() / 1e6, count))
+/// Seconds of a program that prints a count, and the count; `None` where it is not installed.
+fn program(command: &str, arguments: &[&str], file: &str) -> Option<(Duration, u64)> {
+    let began = Instant::now();
+    let child = Command::new(command).args(arguments).arg(file).env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).output().ok()?;
+    let took = began.elapsed();
+    Some((took, String::from_utf8_lossy(&child.stdout).trim().parse().unwrap_or_default()))
+}
+
+fn mb_per_s(bytes: u64, took: Duration) -> f64 {
+    bytes as f64 / took.as_secs_f64() / 1e6
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let filter = std::env::args().nth(1).unwrap_or_default();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let filter = match arguments.as_slice() {
+        [option, mib, rounds] if option == "--searches" => {
+            let number = |text: &str| text.parse::<u64>().map_err(|cause| Error::invalid("usage: rates --searches MIB ROUNDS").with_source(cause));
+            return in_turns(number(mib)? << 20, number(rounds)?).await;
+        }
+        [filter] => filter.clone(),
+        _ => String::new(),
+    };
     let exec = Offload::new(operations::registry(None)?, Options::default())?;
-    let device = Arc::new(MemoryDevice::new("bench", 4 * LENGTH));
     let bytes = text(LENGTH as usize);
-    for (number, block) in bytes.chunks(1 << 20).enumerate() {
-        device.write((number as u64) << 20, block.to_vec().into(), Durability::Cached).await?;
-    }
+    let device = holding(&bytes, 4 * LENGTH).await?;
     let bench = Bench { exec, device, filter };
     let object = Object::new(LENGTH, vec![Extent::new(0, LENGTH)]);
 
@@ -141,33 +148,95 @@ fn room(number: u64) -> Object {
     Object::new(length, vec![Extent::new(number * (LENGTH + (1 << 20)), length)])
 }
 
-async fn searches(bench: &Bench, object: &Object, bytes: &[u8]) -> Result<()> {
+/// A device of `size` bytes that begins with `bytes`.
+async fn holding(bytes: &[u8], size: u64) -> Result<Arc<MemoryDevice>> {
+    let device = Arc::new(MemoryDevice::new("bench", size));
+    for (number, block) in bytes.chunks(1 << 20).enumerate() {
+        device.write((number as u64) << 20, block.to_vec().into(), Durability::Cached).await?;
+    }
+    Ok(device)
+}
+
+/// What is searched for: a title, patterns, and whether they are fixed strings.
+type Case = (&'static str, &'static [&'static str], bool);
+
+const CASES: [Case; 6] = [
+    ("search: rare string", &["Sherlock Holmes"], true),
+    ("search: frequent string", &["abc"], true),
+    ("search: three strings", &["Sherlock Holmes", "John Watson", "Irene Adler"], true),
+    ("search: regex with a literal", &["[A-Z][a-z]+ Holmes"], false),
+    ("search: regex of classes", &["[a-z]+ing [a-z]+ed"], false),
+    ("search: alternatives", &["Sherlock|Holmes|Watson|Irene|Adler"], false),
+];
+
+/// What is counted: a title, the mode of EXEC, and the option of ripgrep.
+const WAYS: [(&str, u64, &str); 2] = [("lines", mode::COUNT_LINES, "-c"), ("matches", mode::COUNT_MATCHES, "--count-matches")];
+
+fn question(object: &Object, (_, patterns, fixed): Case, mode: u64) -> Descriptor {
+    patterns.iter().fold(Descriptor::new(opcode::SEARCH).number(tag::MODE, mode).input(object.clone()), |ask, pattern| {
+        if fixed { ask.bytes(tag::STRING, pattern.as_bytes()) } else { ask.text(tag::REGEX, *pattern) }
+    })
+}
+
+/// The same question for ripgrep. A file is searched by one thread in any case.
+fn words((_, patterns, fixed): Case, option: &'static str) -> Vec<&'static str> {
+    let mut words = vec!["-j1", "--no-messages", "-a", option];
+    words.extend(fixed.then_some("-F"));
+    words.extend(patterns.iter().flat_map(|pattern| ["-e", pattern]));
+    words
+}
+
+/// A file in memory with these bytes, which the caller removes.
+fn in_memory(bytes: &[u8]) -> Result<String> {
     let file = format!("/dev/shm/skytether-rates-{}", std::process::id());
     std::fs::write(&file, bytes).map_err(|error| Error::io("write", &file, error))?;
-    let cases: [(&str, &[&str], bool); 6] = [
-        ("search: rare string", &["Sherlock Holmes"], true),
-        ("search: frequent string", &["abc"], true),
-        ("search: three strings", &["Sherlock Holmes", "John Watson", "Irene Adler"], true),
-        ("search: regex with a literal", &["[A-Z][a-z]+ Holmes"], false),
-        ("search: regex of classes", &["[a-z]+ing [a-z]+ed"], false),
-        ("search: alternatives", &["Sherlock|Holmes|Watson|Irene|Adler"], false),
-    ];
-    for (name, patterns, fixed) in cases {
-        for (way, mode, option) in [("lines", mode::COUNT_LINES, "-c"), ("matches", mode::COUNT_MATCHES, "--count-matches")] {
-            let ask = patterns.iter().fold(Descriptor::new(opcode::SEARCH).number(tag::MODE, mode).input(object.clone()), |ask, pattern| {
-                if fixed { ask.bytes(tag::STRING, pattern.as_bytes()) } else { ask.text(tag::REGEX, *pattern) }
-            });
-            let Some((rate, result)) = bench.rate(&format!("{name}, {way}"), &ask).await? else { continue };
-            let mut arguments = vec!["-j1", "--no-messages", "-a", option];
-            arguments.extend(fixed.then_some("-F"));
-            arguments.extend(patterns.iter().flat_map(|pattern| ["-e", pattern]));
+    Ok(file)
+}
+
+async fn searches(bench: &Bench, object: &Object, bytes: &[u8]) -> Result<()> {
+    let file = in_memory(bytes)?;
+    for case in CASES {
+        for (way, mode, option) in WAYS {
+            let Some((rate, result)) = bench.rate(&format!("{}, {way}", case.0), &question(object, case, mode)).await? else { continue };
             let found = result.items[0].values[0];
-            match program("rg", &arguments, &file) {
-                Some((ripgrep, count)) => println!("{:<34} {ripgrep:>8.0} MB/s of ripgrep: {:.2}x, {found} and {count}", "", rate / ripgrep),
+            let runs = (0..ROUNDS).map(|_| program("rg", &words(case, option), &file)).collect::<Option<Vec<_>>>();
+            match runs.and_then(|runs| runs.into_iter().min()) {
+                Some((took, count)) => {
+                    let ripgrep = mb_per_s(LENGTH, took);
+                    println!("{:<34} {ripgrep:>8.0} MB/s of ripgrep: {:.2}x, {found} and {count}", "", rate / ripgrep);
+                }
                 None => println!("{:<34} ripgrep is not installed", ""),
             }
         }
     }
+    std::fs::remove_file(&file).map_err(|error| Error::io("remove", &file, error))
+}
+
+/// Searches of `length` bytes, each in turn with ripgrep. Prints a list of JSON.
+async fn in_turns(length: u64, rounds: u64) -> Result<()> {
+    let exec = Offload::new(operations::registry(None)?, Options::default())?;
+    let bytes = text(length as usize);
+    let bench = Bench { exec, device: holding(&bytes, length.next_multiple_of(4096)).await?, filter: String::new() };
+    let object = Object::new(length, vec![Extent::new(0, length)]);
+    let (file, mut told) = (in_memory(&bytes)?, Vec::new());
+    for case in CASES {
+        for (way, mode, option) in WAYS {
+            let (ask, words) = (question(&object, case, mode), words(case, option));
+            let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                let began = Instant::now();
+                let found = bench.run(&ask).await?.items[0].values[0];
+                ours.push(mb_per_s(length, began.elapsed()).round());
+                let Some((took, count)) = program("rg", &words, &file) else { continue };
+                if count != found {
+                    return Err(Error::internal(format!("{}: EXEC counts {found} {way}, and ripgrep {count}", case.0)));
+                }
+                theirs.push(mb_per_s(length, took).round());
+            }
+            told.push(format!("{{\"what\": \"{}, {way}\", \"ours\": {ours:?}, \"ripgrep\": {theirs:?}}}", case.0));
+        }
+    }
+    println!("[{}]", told.join(", "));
     std::fs::remove_file(&file).map_err(|error| Error::io("remove", &file, error))
 }
 

@@ -154,7 +154,13 @@ fn ranges_are_parts_of_values(store: &dyn SliceStore) {
         let parts = read("large", ranges).unwrap();
         let due: Vec<&[u8]> = ranges.iter().map(|range| &large[range.start as usize..range.end as usize]).collect();
         assert_eq!(parts, due, "{ranges:?}");
+        for (range, part) in ranges.iter().zip(parts) {
+            let in_memory = store.get_range_in_memory(&key("large"), range.clone());
+            assert!(in_memory.is_none_or(|bytes| bytes == part), "{range:?}");
+        }
     }
+    assert_eq!(store.get_range_in_memory(&key("large"), end..end + 1), None);
+    assert_eq!(store.get_range_in_memory(&key("absent"), 0..1), None);
     assert_eq!(read("empty", &[0..0]).unwrap(), [&b""[..]]);
     for (name, wrong) in [("large", end..end + 1), ("large", end + 1..end + 1), ("large", 0..u64::MAX), ("large", Range { start: 9, end: 8 }), ("empty", 0..1)]
     {

@@ -318,6 +318,14 @@ impl SliceStore for DiskStore {
         Ok(self.read(key, Some(wanted))?.1)
     }
 
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        self.alive().ok()?;
+        // Of the index only the pages that every read needs: few, and in memory.
+        let row = self.index.row(key).ok()??;
+        ranges::check(key, u64::from(row.len), std::slice::from_ref(&range)).ok()?;
+        self.files.read_in_memory(row.number, u64::from(row.len), range)
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {
         self.alive()?;
         self.index.entry(key)

@@ -80,6 +80,11 @@ pub trait StoreLayer: Send + Sync + Debug {
         self.before_read(key)?;
         self.inner()?.get_ranges_unverified(key, ranges)
     }
+    /// As [`SliceStore::get_range_in_memory`]. It is not passed on by default: what delays or refuses reads must be
+    /// asked.
+    fn get_range_in_memory(&self, _key: &Key, _range: Range<u64>) -> Option<Bytes> {
+        None
+    }
     /// As [`SliceStore::stat`].
     ///
     /// # Errors
@@ -109,6 +114,10 @@ impl<L: StoreLayer> SliceStore for L {
 
     fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         StoreLayer::get_ranges_unverified(self, key, ranges)
+    }
+
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        StoreLayer::get_range_in_memory(self, key, range)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {

@@ -200,6 +200,13 @@ pub trait SliceStore: Send + Sync + std::fmt::Debug {
     /// [`Self::get`]; `Invalid` where a range ends before it begins or beyond the value.
     fn get_ranges_unverified(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>>;
 
+    /// The bytes of one range as [`Self::get_ranges_unverified`] gives them, but only where the system has them in
+    /// memory: threads that must not wait for a disk may call it. `None` else, and where anything is wrong; the other
+    /// method then waits, or says what.
+    fn get_range_in_memory(&self, _key: &Key, _range: Range<u64>) -> Option<Bytes> {
+        None
+    }
+
     /// What is known about `key`, or `None`.
     ///
     /// # Errors

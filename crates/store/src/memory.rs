@@ -103,6 +103,10 @@ impl SliceStore for MemoryStore {
         Ok(ranges::cut(&value, wanted))
     }
 
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        self.get_ranges_unverified(key, std::slice::from_ref(&range)).ok()?.pop()
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Entry>> {
         Ok(self.read().values.get(key.as_str()).map(|(entry, _)| entry.clone()))
     }

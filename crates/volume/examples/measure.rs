@@ -61,6 +61,10 @@ impl Storage for Threaded {
         self.run(move |store| store.get_ranges_unverified(&key, &ranges))
     }
 
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        self.store.get_range_in_memory(key, range)
+    }
+
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {
         let key = key.clone();
         self.run(move |store| store.stat(&key))

@@ -31,6 +31,11 @@ pub trait Backing: Send + Sync + Debug {
     /// # Errors
     /// As [`skytether_store::SliceStore::get_ranges_unverified`].
     fn get_range_unverified<'a>(&'a self, key: &'a Key, range: Range<u64>) -> BoxFuture<'a, Result<Bytes>>;
+    /// A part of the value of `key`, unverified, where nothing has to be waited for. `None` where the other method is
+    /// to be asked.
+    fn get_range_in_memory(&self, _key: &Key, _range: Range<u64>) -> Option<Bytes> {
+        None
+    }
     /// What is known about `key`.
     ///
     /// # Errors
@@ -86,6 +91,10 @@ impl Backing for StorageBacking {
             let mut parts = self.0.get_ranges_unverified(key, &ranges).await?;
             parts.pop().ok_or_else(|| Error::internal(format!("{}: a part of key {key} got lost", self.0.info().name)))
         })
+    }
+
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        self.0.get_range_in_memory(key, range)
     }
 
     fn stat<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Entry>>> {

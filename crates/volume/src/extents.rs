@@ -161,7 +161,13 @@ impl Extents {
         let before = self.last_end.swap(place + range.len() as u64, Ordering::Relaxed);
         let Some(known) = self.cache.blocks.get(&(self.owner, extent)).filter(|_| before != place) else { return Ok(None) };
         let key = extent_key(&self.prefix, extent)?;
-        match self.backing.get_range_unverified(&key, range.start as u64..range.end as u64).await {
+        let part = range.start as u64..range.end as u64;
+        // A change of threads, and back, takes longer than the read itself.
+        let read = match self.backing.get_range_in_memory(&key, part.clone()) {
+            Some(bytes) => Ok(bytes),
+            None => self.backing.get_range_unverified(&key, part).await,
+        };
+        match read {
             // Other bytes: damage, or a merge came between. Reading the whole tells.
             Ok(bytes) => Ok(Some(bytes).filter(|bytes| bytes.chunks(BLOCK).map(crc32c).eq(known[range.start / BLOCK..range.end / BLOCK].iter().copied()))),
             Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound | Kind::Invalid) => Ok(None),
