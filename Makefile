@@ -49,7 +49,7 @@ NEXTEST := $(BIN)/cargo-nextest nextest
 # What `make soak` repeats of the Rust tests; the oracles over SQL follow (SKYTETHER_ORACLE_QUERIES, .._SEED).
 # It reads SKYTETHER_SOAK (and dst SKYTETHER_STORMS=FROM..TO, faulty SKYTETHER_FAULTS=all).
 SOAK := test(/^dst::/) | test(/^faulty::/) | test(/^chaos::/) | test(/^regret::/) \
-  | ((package(skytether-store) | package(skytether-kv) | package(skytether-volume)) & kind(test)) \
+  | ((package(skytether-store) | package(skytether-kv) | package(skytether-volume) | package(skytether-fleet-volume)) & kind(test)) \
   | (package(skytether-nvme-tcp) & test(/^guest::/))
 
 # All targets of fuzz/, or one: make fuzz FUZZ_TARGETS=plan_read FUZZ_SECONDS=600. Findings stay in $(FUZZ_DIR).

@@ -60,10 +60,14 @@ impl Catalog {
 
     /// The homes under another policy: `number` drives per root record, with these home slots and failure domains.
     pub fn homes_where(&self, name: &DatasetName, number: usize, seats: Option<&HomeSlots>, domains: Option<&FailureDomains>) -> Vec<usize> {
-        let key = name.root_key();
+        self.homes_of_key(name.root_key().as_str(), number, seats, domains)
+    }
+
+    /// As [`Self::homes_where`], of what lies under `key`.
+    pub fn homes_of_key(&self, key: &str, number: usize, seats: Option<&HomeSlots>, domains: Option<&FailureDomains>) -> Vec<usize> {
         let (mut homes, seated) = match seats {
             Some(seats) => {
-                let (order, seated) = seats.order(key.as_str());
+                let (order, seated) = seats.order(key);
                 let place = |id: &Uuid| self.drives().iter().position(|drive| drive.info().id == *id);
                 let seated = order[..seated].iter().filter_map(place).count();
                 (order.iter().filter_map(place).collect(), seated)
@@ -71,7 +75,7 @@ impl Catalog {
             None => {
                 let members = self.health().members();
                 let ids: Vec<_> = members.iter().map(|at| self.drives()[*at].info().id).collect();
-                let order = rendezvous_order(key.as_str(), ids.iter());
+                let order = rendezvous_order(key, ids.iter());
                 (order.into_iter().map(|at| members[at]).collect::<Vec<_>>(), members.len())
             }
         };

@@ -29,6 +29,8 @@ pub struct DriveHealth {
     turn: Turn<()>,
     /// Held to write while the homes of root records change, and to read while a root record does.
     records: RwLock<()>,
+    /// Generations of volumes' extents that this process writes, and that no record names yet.
+    writing: Mutex<BTreeSet<u64>>,
     state: Mutex<State>,
 }
 
@@ -62,6 +64,7 @@ impl DriveHealth {
             homes: AtomicUsize::new(1),
             turn: Turn::new(()),
             records: RwLock::new(()),
+            writing: Mutex::default(),
             state: Mutex::new(State {
                 known: false,
                 scheme: Scheme::None,
@@ -194,6 +197,21 @@ impl DriveHealth {
     /// While it is held, no root record changes.
     pub async fn freeze_records(&self) -> RwLockWriteGuard<'_, ()> {
         self.records.write().await
+    }
+
+    /// A generation of an extent of a volume is written from now on: its parts are no garbage.
+    pub fn begin_generation(&self, generation: u64) {
+        self.writing.lock().insert(generation);
+    }
+
+    /// It is written, and its record is committed, or it is given up.
+    pub fn end_generation(&self, generation: u64) {
+        self.writing.lock().remove(&generation);
+    }
+
+    /// Whether this process writes it.
+    pub fn is_writing(&self, generation: u64) -> bool {
+        self.writing.lock().contains(&generation)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -5,6 +5,7 @@
 //! | [`records`] | the forms as bytes: root records, membership, code maps, bounds, indexes |
 //! | [`root_store`] | [`Catalog`](root_store::Catalog): root records over the drives |
 //! | [`commit`], [`root_cache`] | a compare-and-set at the first home drive; records that are still current |
+//! | [`volume_records`] | records of volumes, committed as root records are |
 //! | [`rendezvous`], [`raise`] | which drives are a data set's homes, and how there come to be more of them |
 //! | [`membership_store`], [`join`] | drives that found a fleet, and that join or leave one |
 //! | [`rejoin`], [`replacement`] | drives that come back, and blank ones in the place of lost ones |
@@ -63,3 +64,4 @@ pub mod replacement;
 pub mod root_cache;
 pub mod root_store;
 pub mod table_view;
+pub mod volume_records;

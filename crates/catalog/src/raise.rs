@@ -143,6 +143,7 @@ impl Catalog {
             let new = self.homes_where(&name, after.number, after.seats.as_ref(), after.domains.as_ref()).into_iter().filter(|at| !had.contains(at));
             copies.extend(new.map(|at| (at, name.clone(), had.clone())));
         }
+        self.hand_records_on(|group| self.homes_of_key(group, after.number, after.seats.as_ref(), after.domains.as_ref())).await?;
         for some in copies.chunks(COPIES) {
             // All of them come to their end: none is written when others may change it again.
             let done = join_all(some.iter().cloned().map(|(at, name, had)| async move { self.copy_to(at, &name, &had).await })).await;

@@ -241,6 +241,7 @@ impl Catalog {
             names.extend(self.names_at(*at).await?);
         }
         self.agree_on(&names, &back).await?;
+        self.reconcile_records(&back).await?;
         for at in &damaged {
             self.rewrite_record(*at, &newest, deadline).await?;
         }

@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 /// The positions of the ids by their hashes with `name`, the highest first: the order of the homes.
-pub(crate) fn rendezvous_order<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Vec<usize> {
+#[must_use]
+pub fn rendezvous_order<'a>(name: &str, ids: impl Iterator<Item = &'a Uuid>) -> Vec<usize> {
     let mut all: Vec<_> = ids.map(|id| hash64(name.as_bytes(), id.as_bytes())).enumerate().map(|(at, hash)| (std::cmp::Reverse(hash), at)).collect();
     all.sort_unstable();
     all.into_iter().map(|(_, at)| at).collect()

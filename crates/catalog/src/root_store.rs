@@ -178,7 +178,7 @@ impl Catalog {
                     names.push(name);
                 }
             }
-            if !full {
+            if !full || is_after_datasets(&last.key) {
                 return Ok(names);
             }
             // No need to walk through the slices of a data set: jump behind them.
@@ -335,11 +335,16 @@ impl Catalog {
             if !batch.is_empty() {
                 self.ask(drive, "delete what no data set names", self.drives[drive].apply(batch)).await?;
             }
-            if !full {
+            if !full || after.as_ref().is_some_and(is_after_datasets) {
                 return Ok(deleted);
             }
         }
     }
+}
+
+/// Whether all keys of data sets come before `key`: those of volumes come after them, and may be many.
+fn is_after_datasets(key: &Key) -> bool {
+    key.as_str().starts_with('~')
 }
 
 /// What there is instead of a data set `name`, to be said after its name.

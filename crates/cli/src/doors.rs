@@ -33,10 +33,11 @@ pub(crate) fn is_kinetic(at: &Endpoint) -> bool {
     [skytether_kinetic_server::options::SCHEME, skytether_kinetic_server::options::TLS_SCHEME].contains(&at.scheme())
 }
 
-/// How a host is served. Its Flight protocol and Flight SQL share a port.
+/// How a host is served. Its Flight protocol and Flight SQL share a port; its volumes have ports of their own.
 pub(crate) fn of_hosts() -> Registry<Security> {
     let mut faces = Registry::new("a host");
     faces.register(DEFAULT_SCHEME, Security::Plain);
     faces.register(TLS_SCHEME, Security::Tls);
+    crate::volumes::schemes_into(&mut faces);
     faces
 }

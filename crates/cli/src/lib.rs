@@ -16,6 +16,7 @@ mod common_args;
 mod context;
 mod doors;
 mod error_line;
+mod fleet_volumes;
 mod listing;
 mod logging;
 mod output;

@@ -1,4 +1,4 @@
-//! The volumes of a drive that `drive serve` opens, and the doors of block protocols to them.
+//! The volumes that `drive serve` and `host serve` open, and the doors of block protocols to them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use skytether_nbd::Nbd;
 use skytether_nvme_tcp::NvmeTcp;
 use skytether_offload::Offload;
 use skytether_transport::{Endpoint, Listener, Registry, Security};
-use skytether_volume::{BlockDevice, Exec, Options, StorageBacking, VolumeName, VolumeSpec, Volumes};
+use skytether_volume::{Backing, BlockDevice, Exec, Options, VolumeName, VolumeSpec, Volumes};
 
 use crate::context::{Failure, print_line};
 use crate::serving::Bound;
@@ -22,22 +22,24 @@ use crate::serving::Bound;
 /// The schemes of block protocols.
 const SCHEMES: [&str; 3] = [skytether_iscsi::SCHEME, skytether_nvme_tcp::SCHEME, skytether_nbd::SCHEME];
 
-/// The directory of the journals, in that of the drive.
+/// The directory of the journals, in that of the drive or of the fleet.
 pub(crate) const DIRECTORY: &str = "volumes";
 
 /// What block protocols serve.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
-    /// A volume that the drive is to have, with its size (512MiB, 10G); may be given several times. It is made where it
-    /// is absent, and grows where it is smaller. It takes space as it is written. iscsi:// serves volumes as logical
-    /// units 1, 2 and so on of one target, nvme-tcp:// as such namespaces, nbd:// as exports of their names. Volumes
-    /// of earlier calls are served, too.
+    /// A volume that the drive or fleet is to have, with its size (512MiB, 10G); may be given several times. It is made
+    /// where it is absent, and grows where it is smaller. It takes space as it is written. iscsi:// serves volumes as
+    /// logical units 1, 2 and so on of one target, nvme-tcp:// as such namespaces, nbd:// as exports of their names.
+    /// Volumes of earlier calls are served, too.
     #[arg(long = "volume", value_name = "NAME=SIZE", value_parser = spec)]
     volumes: Vec<VolumeSpec>,
-    /// The name of the iSCSI target (default: iqn.2024-01.io.skytether:DRIVE).
+    /// The name of the iSCSI target (default: iqn.2024-01.io.skytether:NAME, with the name of the drive, or
+    /// `fleet-` and the beginning of the fleet's id).
     #[arg(long, value_name = "IQN")]
     iscsi_name: Option<String>,
-    /// The name of the NVMe subsystem (default: nqn.2014-08.org.nvmexpress:uuid:ID, with the drive's id).
+    /// The name of the NVMe subsystem (default: nqn.2014-08.org.nvmexpress:uuid:ID, with the id of the
+    /// drive or fleet).
     #[arg(long, value_name = "NQN")]
     nvme_name: Option<String>,
     /// Who may log in over iSCSI, by CHAP: a file that its owner alone reads, with lines `initiator NAME SECRET`, and
@@ -68,10 +70,11 @@ fn exec(drive: &Arc<Drive>) -> Result<Arc<dyn Exec>> {
 }
 
 fn nothing() -> Error {
-    Error::invalid("the drive has no volume to serve: give one, such as --volume disk=10GiB")
+    Error::invalid("there is no volume to serve: give one, such as --volume disk=10GiB")
 }
 
-fn is_block(at: &Endpoint) -> bool {
+/// Whether an address is that of a block protocol.
+pub(crate) fn is_block(at: &Endpoint) -> bool {
     SCHEMES.contains(&at.scheme())
 }
 
@@ -85,30 +88,40 @@ impl VolumeArgs {
         if is_served && self.volumes.is_empty() && !directory.join(DIRECTORY).exists() { Err(Failure::Call(nothing())) } else { Ok(()) }
     }
 
-    /// Opens the volumes of the drive in `directory`, if it has any or is to have some, and registers doors to them.
+    /// Whether the call names volumes.
+    pub(crate) fn are_named(&self) -> bool {
+        !self.volumes.is_empty()
+    }
+
+    /// Whether this call needs volumes, or earlier ones left some with their journals in `journals`.
+    pub(crate) fn are_wanted(&self, journals: &Path, bound: &Bound) -> bool {
+        !self.volumes.is_empty() || bound.listeners.iter().any(|listener| is_block(listener.endpoint())) || journals.exists()
+    }
+
+    /// Opens the volumes over `backing` with their journals in `journals`, and registers doors to them. `engine`
+    /// computes what EXEC asks; its name and id are those of the targets.
     ///
     /// # Errors
     /// A wrong call where a block protocol has nothing to serve; those of the volumes.
-    pub(crate) async fn open(&self, drive: Arc<Drive>, directory: &Path, bound: &Bound, doors: &mut DriveDoors) -> Result<Option<Arc<Volumes>>, Failure> {
-        let is_served = bound.listeners.iter().any(|listener| is_block(listener.endpoint()));
-        let journals = directory.join(DIRECTORY);
-        if self.volumes.is_empty() && !is_served && !journals.exists() {
-            return Ok(None);
-        }
-        let exec = exec(&drive)?;
-        let info = drive.info().clone();
+    pub(crate) async fn open(
+        &self,
+        (backing, engine): (Arc<dyn Backing>, &Arc<Drive>),
+        journals: &Path,
+        bound: &Bound,
+        doors: &mut DriveDoors,
+    ) -> Result<Arc<Volumes>, Failure> {
         let options = Options { discard_journal: self.discard_journal.clone(), ..Options::default() };
-        let volumes = Volumes::open(Arc::new(StorageBacking::new(drive)?), &journals, options).await?;
+        let volumes = Volumes::open(backing, journals, options).await?;
         for wanted in &self.volumes {
             volumes.ensure(wanted).await?;
         }
         for (name, error) in volumes.failed() {
             eprintln!("volume {name} is not served: {}", error.report());
         }
-        if is_served {
-            self.register(&info, &volumes, exec, bound, doors)?;
+        if bound.listeners.iter().any(|listener| is_block(listener.endpoint())) {
+            self.register(engine.info(), &volumes, exec(engine)?, bound, doors)?;
         }
-        Ok(Some(volumes))
+        Ok(volumes)
     }
 
     /// Registers a door for each block protocol that is listened for.

@@ -33,6 +33,7 @@ const STORAGE: &[&str] = &[
     "nvme-tcp",
     "oas",
     "flight-drive",
+    "fleet-volume",
     "catalog",
     "api",
     "recovery",

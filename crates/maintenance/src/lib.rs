@@ -7,6 +7,7 @@
 //! | [`resize`], [`resize_members`], [`resize_nodes`] | drives that join and leave |
 //! | [`rebalance`], [`rebalance_plan`], [`rebalance_parities`], [`two_level_layout`] | what moves, and where to |
 //! | [`retention`] | replaced generations, which queries may still read |
+//! | `volumes` | volumes in all of these |
 //! | [`kept_again`] | results that drives kept, made again where the data lie now |
 //!
 //! Invariants: every step commits by compare-and-set, so that all work can be repeated after a crash. No two shards of
@@ -78,6 +79,7 @@ pub mod retention;
 pub mod scrub;
 pub mod scrub_window;
 pub mod two_level_layout;
+mod volumes;
 
 /// Maintenance of one cluster. Cheap to clone.
 #[derive(Debug, Clone)]

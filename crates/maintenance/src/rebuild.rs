@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Maintenance;
 use crate::kept_again::make_again;
-use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport};
+use skytether_api::scrub_report::{Progress, RepairOptions, RepairReport, ScrubReport};
 use skytether_catalog::records::code_map::{Level, Part, RedundancyRecord, StoredMap, parity_of};
 use skytether_catalog::records::root::{RootRecord, TableRecord};
 use skytether_cluster::cluster::Cluster;
@@ -152,6 +152,13 @@ impl Maintenance {
             }
             if !rebuild.blank.is_empty() {
                 rebuild.all().await?;
+                // The new drive takes data by now, so that what volumes lack is written over as many drives as before.
+                let mut scrubbed = ScrubReport::default();
+                crate::volumes::scrub(catalog, false, options.bytes_per_s, &mut scrubbed).await?;
+                rebuild.report.rebuilt += scrubbed.mended;
+                for left in scrubbed.found.into_iter().filter(|found| !found.mended) {
+                    rebuild.report.leave(format!("{}: {}", left.key, left.error.unwrap_or(left.what)));
+                }
             }
             Ok(RepairReport { seconds: started.elapsed().as_secs_f64(), ..rebuild.report })
         })

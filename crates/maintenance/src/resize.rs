@@ -78,6 +78,7 @@ impl Maintenance {
             let had = health.members();
             let nodes = self.nodes_for(new.len(), &leaving, options)?;
             self.enough(&leaving, &nodes).await?;
+            crate::volumes::check_leaving(catalog, leaving.iter().copied()).await?;
             let (mut added, mut on) = (Vec::new(), Vec::new());
             for (drive, node) in new.into_iter().zip(nodes) {
                 let name = drive.info().name.clone();
@@ -144,6 +145,8 @@ impl Maintenance {
     /// Empties drives, ends their membership, and balances the rest.
     async fn moved(&self, leaving: &BTreeSet<usize>, options: &ResizeOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ResizeReport> {
         let health = self.0.catalog().health();
+        // From here on they take no new parts.
+        crate::volumes::check_leaving(self.0.catalog(), leaving.iter().copied()).await?;
         let mut mover = Mover::new(&self.0, leaving.clone(), options.bytes_per_s, tell);
         for _ in 0..ROUNDS {
             mover.report.left.clear();

@@ -167,6 +167,7 @@ impl Maintenance {
                 self.0.catalog().place_record(at, name, value.as_ref()).await?;
             }
         }
+        catalog.hand_records_on(|group| catalog.homes_of_key(group, health.homes(), Some(&seats), domains.as_ref())).await?;
         // From now on a reader finds the old homes or the new ones, all with the same records.
         if let Err(e) = catalog.change_membership(change).await {
             // Some drives may have the new record, and then it counts.

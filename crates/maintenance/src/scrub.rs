@@ -95,6 +95,9 @@ impl Maintenance {
                 scrub.dataset(&name).await?;
             }
             scrub.flush().await?;
+            if options.datasets.is_empty() {
+                crate::volumes::scrub(catalog, options.check, options.bytes_per_s, &mut scrub.report).await?;
+            }
             scrub.progress.done = scrub.progress.total;
             scrub.advance(0);
             Ok(ScrubReport { seconds: started.elapsed().as_secs_f64(), ..scrub.report })

@@ -12,7 +12,10 @@ use skytether_device::verify::{Verified, Verify};
 use skytether_device::{Batches, Storage};
 use skytether_store::{Entry, Op, Version};
 
-/// A store of values by keys, with the contract of [`skytether_store::SliceStore`].
+/// A store of values by keys, with the contract of [`skytether_store::SliceStore`], but for these:
+/// - A batch over a fleet may be carried out in part where its outcome is unknown. Each value is old or new.
+/// - The entries of a list may have other versions, lengths and checksums than [`Self::stat`]; [`Self::verify`] takes
+///   them all the same.
 pub trait Backing: Send + Sync + Debug {
     /// Its name, for people.
     fn name(&self) -> String;
@@ -51,6 +54,13 @@ pub trait Backing: Send + Sync + Debug {
     /// # Errors
     /// `Unavailable`. A damaged value is no error.
     fn verify(&self, asked: Verify) -> BoxFuture<'_, Result<Verified>>;
+    /// Writes the value of `key` again, where it is damaged and can be had from elsewhere. Whether that was done.
+    ///
+    /// # Errors
+    /// Why it can't be read; those of a write.
+    fn repair<'a>(&'a self, _key: &'a Key) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async { Ok(false) })
+    }
     /// Whether [`Op::Link`] is understood: without it there are no snapshots.
     fn links(&self) -> bool;
 }

@@ -32,13 +32,16 @@ pub struct DamagedExtent {
     pub at: u64,
     /// What the drive says.
     pub why: String,
+    /// Whether it was written again, from what other drives have.
+    pub repaired: bool,
 }
 
-/// Verifies the extents of `of`, which are below `prefix`, at most at this rate.
+/// Verifies the extents of `of`, which are below `prefix`, at most at this rate. With `repair`, those that the backing
+/// can write again are.
 ///
 /// # Errors
 /// `Unavailable`. Damage is no error.
-pub(crate) async fn scrub(backing: &dyn Backing, of: &str, prefix: &str, extent: u64, bytes_per_s: Option<u64>) -> Result<Scrubbed> {
+pub(crate) async fn scrub(backing: &dyn Backing, of: &str, prefix: &str, extent: u64, bytes_per_s: Option<u64>, repair: bool) -> Result<Scrubbed> {
     let mut scrubbed = Scrubbed::default();
     let mut after = None;
     loop {
@@ -53,10 +56,17 @@ pub(crate) async fn scrub(backing: &dyn Backing, of: &str, prefix: &str, extent:
         scrubbed.extents += page.len() as u64;
         scrubbed.bytes += verified.bytes;
         for (at, found) in verified.found {
-            let number = page.get(at as usize).and_then(|entry| extent_number(prefix, &entry.key));
+            let Some(key) = page.get(at as usize).map(|entry| &entry.key) else { continue };
             // One that is missing or another was merged or unmapped meanwhile.
-            if let (Some(number), Found::Damaged(why)) = (number, found) {
-                scrubbed.damaged.push(DamagedExtent { of: of.to_owned(), extent: number, at: number * extent, why });
+            if let (Some(number), Found::Damaged(mut why)) = (extent_number(prefix, key), found) {
+                let repaired = match if repair { backing.repair(key).await } else { Ok(false) } {
+                    Ok(repaired) => repaired,
+                    Err(error) => {
+                        why = format!("{why}; it can't be repaired: {}", error.report());
+                        false
+                    }
+                };
+                scrubbed.damaged.push(DamagedExtent { of: of.to_owned(), extent: number, at: number * extent, why, repaired });
             }
         }
     }

@@ -274,17 +274,18 @@ impl Volumes {
         self.open_one(to, files).await
     }
 
-    /// Verifies the extents of a volume and of its snapshots, at most at this rate.
+    /// Verifies the extents of a volume and of its snapshots, at most at this rate. Where it is to `repair`, and the
+    /// backing has what is damaged elsewhere, it is written again.
     ///
     /// # Errors
     /// `NotFound`; `Unavailable`; damaged header records. Other damage is no error.
-    pub async fn scrub(&self, name: &VolumeName, bytes_per_s: Option<u64>) -> Result<Scrubbed> {
+    pub async fn scrub(&self, name: &VolumeName, bytes_per_s: Option<u64>, repair: bool) -> Result<Scrubbed> {
         let (volume, backing) = (self.known(name)?, &*self.context.backing);
-        let mut scrubbed = scrub(backing, name.as_str(), &name.prefix(), volume.extent, bytes_per_s).await?;
+        let mut scrubbed = scrub(backing, name.as_str(), &name.prefix(), volume.extent, bytes_per_s, repair).await?;
         for snapshot in names_below(backing, &name.snapshots_prefix()).await? {
             let (of, prefix) = (format!("{name}@{snapshot}"), name.snapshot_prefix(&snapshot));
             let Some((header, _)) = read_header(backing, &format!("snapshot {of}"), &prefix).await? else { continue };
-            let found = scrub(backing, &of, &prefix, header.extent.into(), bytes_per_s).await?;
+            let found = scrub(backing, &of, &prefix, header.extent.into(), bytes_per_s, repair).await?;
             scrubbed.extents += found.extents;
             scrubbed.bytes += found.bytes;
             scrubbed.damaged.extend(found.damaged);

@@ -7,5 +7,6 @@ mod damage;
 mod full;
 mod manager;
 mod model;
+mod shared;
 mod snapshots;
 mod util;

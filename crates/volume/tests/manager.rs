@@ -111,10 +111,10 @@ fn scrub_names_damaged_extents() {
         let (drive, dir) = (Drive::new(small()), tempfile::tempdir().unwrap());
         let (volumes, volume) = written(&drive, dir.path()).await;
         volume.drain().await.unwrap();
-        let whole = volumes.scrub(&name("a"), None).await.unwrap();
+        let whole = volumes.scrub(&name("a"), None, false).await.unwrap();
         assert_eq!((whole.extents, whole.bytes, whole.damaged.len()), (16, MIB, 0));
         drive.store.add(Rule::new(Operation::Get, When::From(1), Fault::Corrupt).under("~vol/a/x/000000000003"));
-        let damaged = volumes.scrub(&name("a"), Some(1 << 30)).await.unwrap().damaged;
+        let damaged = volumes.scrub(&name("a"), Some(1 << 30), true).await.unwrap().damaged;
         let places = |damaged: &[DamagedExtent]| damaged.iter().map(|found| (found.of.clone(), found.extent, found.at)).collect::<Vec<_>>();
         assert_eq!(places(&damaged), [("a".to_owned(), 3, 3 << 16)]);
         // What a snapshot alone holds is verified, too.
@@ -123,7 +123,7 @@ fn scrub_names_damaged_extents() {
         volume.zero(0, MIB, Zeros::Unmapped, Durability::Cached).await.unwrap();
         volume.drain().await.unwrap();
         drive.store.add(Rule::new(Operation::Get, When::From(1), Fault::Corrupt).under("~vol/a/s/s/x/000000000005"));
-        let found = volumes.scrub(&name("a"), None).await.unwrap();
+        let found = volumes.scrub(&name("a"), None, false).await.unwrap();
         assert_eq!((found.extents, places(&found.damaged)), (16, vec![("a@s".to_owned(), 5, 5 << 16)]));
         assert!(damaged[0].why.contains("checksum"), "{}", damaged[0].why);
     });

@@ -55,11 +55,11 @@ def run(*command: str | os.PathLike[str], timeout: float = 120, **more: object) 
 
 
 class Server:
-    """A drive that serves volumes."""
+    """A drive or a host that serves volumes."""
 
     def __init__(self, process: subprocess.Popen[str], lines: list[str]) -> None:
         self.process = process
-        #: The addresses of the drive, by scheme.
+        #: Its addresses, by scheme.
         self.addresses = {line.rsplit(" ", 1)[1].split("://")[0]: line.rsplit(" ", 1)[1] for line in lines if " serves " in line}
         #: The address of each volume, by scheme and name.
         self.volumes = {(found[2].split("://")[0], found[1]): found[2] for line in lines if (found := re.fullmatch(r"volume (\S+) at (\S+)", line))}
@@ -73,14 +73,21 @@ class Server:
 @contextmanager
 def serve(data: Path, *options: str, schemes: tuple[str, ...] = ("iscsi", "nbd")) -> Iterator[Server]:
     """Serves the drive in `data` on free ports until the block ends."""
-    listen = [word for scheme in schemes for word in ("--listen", f"{scheme}://127.0.0.1:0")]
-    log = (data.parent / f"{data.name}.log").open("a")
-    process = subprocess.Popen([PROGRAM, "drive", "serve", "--data", data, *listen, *options], stdout=subprocess.PIPE, stderr=log, text=True)
+    with started(data.parent / f"{data.name}.log", "drive", "serve", "--data", data, *options, listen=[f"{scheme}://127.0.0.1:0" for scheme in schemes]) as server:
+        yield server
+
+
+@contextmanager
+def started(logged: Path, *words: str | Path, listen: list[str]) -> Iterator[Server]:
+    """A drive or a host that listens at these addresses, until the block ends."""
+    log = logged.open("a")
+    command = [PROGRAM, *words, *(word for at in listen for word in ("--listen", at))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         lines: list[str] = []
-        while sum(" serves " in line for line in lines) < len(schemes):
+        while sum(" serves " in line for line in lines) < len(listen):
             line = process.stdout.readline()
-            assert line, (data.parent / f"{data.name}.log").read_text()[-2000:]
+            assert line, logged.read_text()[-2000:]
             lines.append(line.strip())
         yield Server(process, lines)
     finally:

@@ -11,13 +11,14 @@ use skytether_kinetic_server::{Kinetic, Options, Profile as LimitsProfile, Query
 use skytether_kv::KeyValues;
 use skytether_store::disk::DriveIdentity;
 use skytether_transport::Credentials;
+use skytether_volume::StorageBacking;
 use uuid::Uuid;
 
 use crate::common_args::{Profile, device};
 use crate::context::Failure;
 use crate::doors;
 use crate::serving::ServeArgs;
-use crate::volumes::VolumeArgs;
+use crate::volumes::{DIRECTORY, VolumeArgs};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DriveCommand {
@@ -144,7 +145,13 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
         }
     }
     let who = format!("{} serves {}", drive_name(&drive), args.data.display());
-    let volumes = args.volumes.open(drive.clone(), &args.data, &bound, &mut doors).await?;
+    let journals = args.data.join(DIRECTORY);
+    let volumes = if args.volumes.are_wanted(&journals, &bound) {
+        let backing = Arc::new(StorageBacking::new(drive.clone())?);
+        Some(args.volumes.open((backing, &drive), &journals, &bound, &mut doors).await?)
+    } else {
+        None
+    };
     let served = bound.serve(&who, move |listener, context| Ok(Arc::clone(doors.get(listener.endpoint())?).serve(drive.clone(), listener, context))).await;
     if let Some(volumes) = volumes {
         volumes.close().await?;

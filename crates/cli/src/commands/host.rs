@@ -10,6 +10,7 @@ use skytether_aggregator::Aggregator;
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::Cse;
+use skytether_doors::Connectors;
 use skytether_drive::Device;
 use skytether_flight::Face;
 use skytether_flight_drive::ConnectOptions;
@@ -19,7 +20,9 @@ use skytether_transport::Endpoint;
 use crate::common_args::{ClientArgs, Profile, device, scheme};
 use crate::context::{Failure, open};
 use crate::doors;
+use crate::fleet_volumes;
 use crate::serving::ServeArgs;
+use crate::volumes::{DIRECTORY, VolumeArgs};
 
 /// Connections that each port of a host holds at the same time.
 const MAX_CONNECTIONS: usize = 1024;
@@ -29,7 +32,7 @@ const WATCH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostCommand {
-    /// Serve a fleet over Arrow Flight until interrupted.
+    /// Serve a fleet over Arrow Flight, and its volumes as disks, until interrupted.
     Serve(Box<HostServe>),
 }
 
@@ -76,6 +79,12 @@ pub(crate) struct HostServe {
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     slice_rows: Option<u64>,
     #[command(flatten)]
+    volumes: VolumeArgs,
+    /// The directory for the journals of volumes, on a disk of this machine (default: `volumes` in the directory of
+    /// --fleet). A flush of a volume is durable there; what is merged from there is on the drives.
+    #[arg(long, value_name = "DIR", conflicts_with = "aggregator")]
+    journals: Option<PathBuf>,
+    #[command(flatten)]
     serve: ServeArgs,
     // For the connections to drives.
     #[command(flatten)]
@@ -119,6 +128,65 @@ fn drives_on_nodes(given: &[String], redundancy: Scheme) -> Result<Vec<(String, 
     Ok(drives)
 }
 
+/// Connects to drives, each with the name of its node, which goes into `options`. A fleet with redundancy may open
+/// `without` some that do not answer, whose errors come second.
+async fn connect(
+    placed: &[(String, Option<String>)],
+    connectors: &Connectors,
+    connection: &ConnectOptions,
+    options: &mut HostOptions,
+    without: bool,
+) -> Result<(Vec<Arc<dyn Cse>>, Vec<Error>)> {
+    let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
+    let mut silent = Vec::new();
+    for (at, on) in placed {
+        let endpoint = at.parse::<Endpoint>()?;
+        match connectors.get(&endpoint)?.connect(&endpoint, connection).await {
+            Ok(drive) => {
+                if let Some(on) = on {
+                    options.nodes.insert(drive.info().id, on.clone());
+                }
+                drives.push(drive);
+            }
+            // The other drives know.
+            Err(e) if e.kind() == Kind::Unavailable && without && placed.len() > 1 => {
+                eprintln!("skytether: {e}");
+                options.silent.push(at.clone());
+                silent.push(e);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((drives, silent))
+}
+
+/// Joins drives to a host. With drives that are `silent`, only a fleet that is there already.
+async fn join(drives: Vec<Arc<dyn Cse>>, silent: Vec<Error>, options: HostOptions) -> Result<Host> {
+    match all_of(silent) {
+        None => Ok(Host::join(drives, options, Founding::EmptyDrives).await?.0),
+        Some(error) if drives.is_empty() => Err(error),
+        Some(error) => match Host::join(drives, options, Founding::Never).await {
+            Ok((host, _)) => Ok(host),
+            Err(e) if e.kind() == Kind::Invalid => Err(error),
+            Err(e) => Err(e.with_source(error)),
+        },
+    }
+}
+
+/// A host over served drives, for a command that needs the fleet for itself.
+///
+/// # Errors
+/// As for `host serve`. No fleet is founded.
+pub(crate) async fn over(drives: &[String], client: &ClientArgs) -> Result<Host> {
+    let (placed, mut options) = (drives_on_nodes(drives, Scheme::None)?, HostOptions::default());
+    let connection = ConnectOptions { credentials: client.credentials(), ..ConnectOptions::default() };
+    let (drives, silent) = connect(&placed, &doors::connectors(), &connection, &mut options, true).await?;
+    match all_of(silent) {
+        Some(error) if drives.is_empty() => Err(error),
+        _ => Ok(Host::join(drives, options, Founding::Never).await?.0),
+    }
+}
+
 async fn serve(args: HostServe) -> Result<(), Failure> {
     let memory_limit = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
     let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
@@ -127,7 +195,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), credentials, ..ConnectOptions::default() };
     let connectors = doors::connectors();
     let (host, what, bound, _guard) = if let Some(dir) = &args.fleet {
-        let given: Vec<String> = args.profile.into_iter().map(|profile| profile.given).collect();
+        let given: Vec<String> = args.profile.iter().map(|profile| profile.given.clone()).collect();
         let profile = match given.as_slice() {
             [] => Profiles::default(),
             [all] => Profiles::Every(all.clone()),
@@ -142,26 +210,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         if args.aggregator.is_some() && args.drives.iter().any(|at| at.contains(';')) {
             return Err(Failure::Call(Error::invalid("the drives of an aggregator are one drive of the host above: name them without semicolons")));
         }
-        let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
-        let mut silent = Vec::new();
-        for (at, on) in &placed {
-            let endpoint = at.parse::<Endpoint>()?;
-            match connectors.get(&endpoint)?.connect(&endpoint, &connection).await {
-                Ok(drive) => {
-                    if let Some(on) = on {
-                        options.nodes.insert(drive.info().id, on.clone());
-                    }
-                    drives.push(drive);
-                }
-                // A fleet with redundancy may open without it; the other drives know.
-                Err(e) if e.kind() == Kind::Unavailable && args.aggregator.is_none() && placed.len() > 1 => {
-                    eprintln!("skytether: {e}");
-                    options.silent.push(at.clone());
-                    silent.push(e);
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
+        let (drives, silent) = connect(&placed, &connectors, &connection, &mut options, args.aggregator.is_none()).await?;
         if let Some(name) = &args.aggregator {
             // First, so that a taken port leaves no new aggregator behind.
             let doors = doors::of_drives();
@@ -177,15 +226,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         let bound = args.serve.bind(&doors::of_hosts(), None).await?;
         // The list was typed in. Only empty drives become a fleet, and only the drives of exactly one fleet are served.
         options.redundancy = args.redundancy;
-        let host = match all_of(silent) {
-            None => Host::join(drives, options, Founding::EmptyDrives).await?.0,
-            Some(error) if drives.is_empty() => return Err(error.into()),
-            Some(error) => match Host::join(drives, options, Founding::Never).await {
-                Ok((host, _)) => host,
-                Err(e) if e.kind() == Kind::Invalid => return Err(error.into()),
-                Err(e) => return Err(e.with_source(error).into()),
-            },
-        };
+        let host = join(drives, silent, options).await?;
         let what = match host.lost() {
             0 => counted(placed.len() as u64, "drive"),
             lost => format!("{}, {lost} lost,", counted(host.drives().len() as u64, "drive")),
@@ -194,15 +235,25 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     };
     let face = Face { connectors, drives: ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection }, tokens: bound.tokens.clone() };
     let (watching, who) = (host.clone(), format!("host serves {what}"));
+    let journals = args.journals.clone().or_else(|| args.fleet.as_ref().map(|dir| dir.join(DIRECTORY)));
+    let served = fleet_volumes::serve(&args.volumes, &host, journals.as_deref(), &bound).await?;
+    let volumes = served.as_ref().map(|served| Arc::clone(&served.volumes));
     let service = skytether_flight::service(host, face);
     let serving = bound.serve(&who, move |listener, mut context| {
+        if let Some(served) = served.as_ref().filter(|_| fleet_volumes::is_for_volumes(&listener)) {
+            return Ok(Arc::clone(served.doors.get(listener.endpoint())?).serve(served.engine.clone(), listener, context));
+        }
         context.limits.connections = MAX_CONNECTIONS;
         Ok(skytether_flight::serve_on(Arc::clone(&service), listener, context))
     });
-    tokio::select! {
+    let served = tokio::select! {
         served = serving => served,
         never = watching.watch(WATCH) => match never {},
+    };
+    if let Some(volumes) = volumes {
+        volumes.close().await?;
     }
+    served
 }
 
 /// Combines the errors of drives that don't answer.

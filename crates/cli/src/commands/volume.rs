@@ -1,39 +1,71 @@
-//! `skytether volume`: the volumes of a drive that is not served at the moment.
+//! `skytether volume`: the volumes of a drive or a fleet that is not served at the moment.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use skytether::Profiles;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_drive::{Drive, DriveOptions};
+use skytether_host::{Host, HostOptions};
 use skytether_volume::{Options, StorageBacking, VolumeName, Volumes};
 
-use crate::common_args::ListFormat;
-use crate::context::{Failure, print_line};
+use crate::commands::host::over;
+use crate::common_args::{ClientArgs, ListFormat};
+use crate::context::{Failure, open as open_fleet, print_line};
+use crate::fleet_volumes;
 use crate::listing;
 use crate::output::columns;
 use crate::volumes::DIRECTORY;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
-    /// List the volumes of a drive with their snapshots.
+    /// List the volumes of a drive or a fleet with their snapshots.
     Ls(Ls),
-    /// Keep the present content of a volume under a name. No data is copied.
+    /// Keep the present content of a volume of a drive under a name. No data is copied.
     Snapshot(Snapshot),
-    /// Make a volume with the content of a snapshot. No data is copied.
+    /// Make a volume of a drive with the content of a snapshot. No data is copied.
     Clone(CloneVolume),
     /// Remove a volume with its snapshots, or a snapshot.
     Rm(Rm),
-    /// Verify what the drive holds of its volumes, and name what is damaged.
+    /// Verify what a drive or a fleet holds of its volumes, and name what is damaged.
     Scrub(ScrubVolumes),
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["data", "fleet", "drives"]))]
 struct DriveArg {
     /// The drive's directory. No other process may have the drive open: stop `skytether drive serve` first.
     #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    data: Option<PathBuf>,
+    /// The directory of an embedded fleet, whose volumes are meant. Stop `skytether host serve` first.
+    #[arg(long, value_name = "DIR")]
+    fleet: Option<PathBuf>,
+    /// The addresses of a fleet's served drives, whose volumes are meant. Stop `skytether host serve` first: this call
+    /// takes the fleet over.
+    #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',', requires = "journals")]
+    drives: Vec<String>,
+    /// The directory for journals that `host serve` had (default: `volumes` in the directory of --fleet).
+    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    journals: Option<PathBuf>,
+    // For the connections to drives.
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Volumes, and the fleet in this process that they are on, if any.
+struct Open {
+    volumes: Arc<Volumes>,
+    _fleet: Option<skytether::Fleet>,
+}
+
+impl std::ops::Deref for Open {
+    type Target = Volumes;
+
+    fn deref(&self) -> &Volumes {
+        &self.volumes
+    }
 }
 
 #[derive(Debug, Args)]
@@ -83,6 +115,9 @@ pub(crate) struct ScrubVolumes {
     /// The volumes (default: all).
     #[arg(value_name = "VOLUME")]
     volumes: Vec<VolumeName>,
+    /// Write what is damaged again, from what other drives of the fleet have.
+    #[arg(long, conflicts_with = "data")]
+    repair: bool,
     #[command(flatten)]
     drive: DriveArg,
 }
@@ -120,16 +155,27 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
     }
 }
 
-async fn open(drive: &DriveArg) -> Result<Arc<Volumes>, Failure> {
-    let data = drive.data.clone();
+async fn open(drive: &DriveArg) -> Result<Open, Failure> {
+    let Some(data) = drive.data.clone() else {
+        let (host, fleet): (Host, _) = match &drive.fleet {
+            Some(dir) => {
+                let fleet = open_fleet(dir, HostOptions::default(), Profiles::default()).await?;
+                let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
+                (host, Some(fleet))
+            }
+            None => (over(&drive.drives, &drive.client).await?, None),
+        };
+        let journals = drive.journals.clone().or_else(|| drive.fleet.as_ref().map(|dir| dir.join(DIRECTORY))).unwrap_or_default();
+        return Ok(Open { volumes: fleet_volumes::open(&host, &journals).await?, _fleet: fleet });
+    };
+    let journals = data.join(DIRECTORY);
+    let text = format!("{}: the drive has no volumes; `skytether drive serve --volume NAME=SIZE` makes one", data.display());
     let opening = tokio::task::spawn_blocking(move || Drive::open(&data, None, DriveOptions::default()));
     let opened = opening.await.map_err(|e| Error::internal("opening the drive was interrupted").with_source(e))??;
-    let journals = drive.data.join(DIRECTORY);
     if !journals.exists() {
-        let text = format!("{}: the drive has no volumes; `skytether drive serve --volume NAME=SIZE` makes one", drive.data.display());
         return Err(Error::not_found(text).into());
     }
-    Ok(Volumes::open(Arc::new(StorageBacking::new(opened)?), &journals, Options::default()).await?)
+    Ok(Open { volumes: Volumes::open(Arc::new(StorageBacking::new(opened)?), &journals, Options::default()).await?, _fleet: None })
 }
 
 async fn close(volumes: &Volumes, done: &str) -> Result<(), Failure> {
@@ -174,9 +220,11 @@ async fn scrub(args: ScrubVolumes) -> Result<(), Failure> {
     }
     let mut damaged = 0;
     for name in &names {
-        let found = volumes.scrub(name, None).await?;
-        damaged += found.damaged.len();
-        print_line(&format!("volume {name}: {} verified, {} damaged", counted(found.extents, "extent"), found.damaged.len()))?;
+        let found = volumes.scrub(name, None, args.repair).await?;
+        let repaired = found.damaged.iter().filter(|place| place.repaired).count();
+        damaged += found.damaged.len() - repaired;
+        let written = if repaired > 0 { format!(", {repaired} repaired") } else { String::new() };
+        print_line(&format!("volume {name}: {} verified, {} damaged{written}", counted(found.extents, "extent"), found.damaged.len()))?;
         for place in &found.damaged {
             print_line(&format!("  extent {} of {} at byte {}: {}", place.extent, place.of, place.at, place.why))?;
         }
@@ -185,9 +233,10 @@ async fn scrub(args: ScrubVolumes) -> Result<(), Failure> {
     match damaged {
         0 if failed.is_empty() => Ok(()),
         0 => Err(Error::corrupt(format!("{} can't be opened", counted(failed.len() as u64, "volume"))).into()),
-        _ => {
-            Err(Error::corrupt(format!("{} of volumes are damaged: restore them from a copy; a snapshot may share them", counted(damaged as u64, "extent")))
-                .into())
-        }
+        _ => Err(Error::corrupt(format!(
+            "{} of volumes are damaged: restore them from a copy; a snapshot may share them; over a fleet, --repair writes those again that other drives have",
+            counted(damaged as u64, "extent")
+        ))
+        .into()),
     }
 }

@@ -1,0 +1,94 @@
+//! The volumes of a fleet, which a host opens: `host serve`, and `volume` over a fleet.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use skytether_common::{Error, Result};
+use skytether_device::{Capabilities, CseInfo};
+use skytether_drive::{Drive, DriveOptions};
+use skytether_fleet_volume::FleetBacking;
+use skytether_host::Host;
+use skytether_store::memory::MemoryStore;
+use skytether_transport::Security;
+use skytether_volume::{Options, Volumes};
+
+use crate::context::Failure;
+use crate::doors;
+use crate::serving::Bound;
+use crate::volumes::{VolumeArgs, is_block};
+
+/// Volumes that a host serves, and their doors.
+pub(crate) struct Served {
+    pub(crate) volumes: Arc<Volumes>,
+    pub(crate) doors: skytether_doors::DriveDoors,
+    /// Whose name and id the targets have.
+    pub(crate) engine: Arc<Drive>,
+}
+
+/// The drives of a fleet as a store of volumes. Copies of their records are made equal first.
+///
+/// # Errors
+/// Those of the drives.
+pub(crate) async fn backing(host: &Host) -> Result<Arc<FleetBacking>> {
+    let backing = Arc::new(FleetBacking::new(host.catalog().clone())?);
+    backing.settle().await?;
+    Ok(backing)
+}
+
+/// What computes for EXEC at the host, as a drive without data: its name is in receipts, and that of the targets.
+async fn engine(host: &Host) -> Result<Arc<Drive>> {
+    let catalog = host.catalog();
+    let told = catalog.read_memberships(catalog.deadline()).await?;
+    let fleet = catalog.newest_of(&told).map(|membership| membership.fleet).ok_or_else(|| Error::unavailable("no drive can tell which fleet it is of"))?;
+    let name = format!("fleet-{}", fleet.simple().to_string().chars().take(8).collect::<String>());
+    let memory_limit = host.options().memory_limit as u64;
+    let info = CseInfo { id: fleet, name, format: 1, memory_limit, profile: None, device: None, capabilities: Capabilities::default() };
+    Drive::new(Arc::new(MemoryStore::new()), info, DriveOptions::default())
+}
+
+/// Opens the volumes that a host is to serve, with their journals in `journals`.
+///
+/// # Errors
+/// A wrong call without a directory for journals; those of the volumes.
+pub(crate) async fn serve(args: &VolumeArgs, host: &Host, journals: Option<&Path>, bound: &Bound) -> Result<Option<Served>, Failure> {
+    let Some(journals) = journals else {
+        let is_served = bound.listeners.iter().any(|listener| is_block(listener.endpoint()));
+        if is_served || args.are_named() {
+            let text = "volumes over served drives need a directory of this host's disk for their journals: give one, with --journals DIR";
+            return Err(Failure::Call(Error::invalid(text)));
+        }
+        return Ok(None);
+    };
+    if !args.are_wanted(journals, bound) {
+        return Ok(None);
+    }
+    let (backing, engine) = (backing(host).await?, engine(host).await?);
+    let mut doors = doors::of_drives();
+    let volumes = args.open((backing.clone(), &engine), journals, bound, &mut doors).await?;
+    // It is no reason to wait, nor to fail: what it deletes costs space alone.
+    tokio::spawn(async move {
+        match backing.collect().await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::info!(deleted, "deleted parts of volumes that interrupted merges left"),
+            Err(error) => tracing::warn!(error = error.report(), "parts of volumes that interrupted merges left stay for now"),
+        }
+    });
+    Ok(Some(Served { volumes, doors, engine }))
+}
+
+/// Opens the volumes of a fleet that is not served.
+///
+/// # Errors
+/// `NotFound` where it has none; those of the volumes.
+pub(crate) async fn open(host: &Host, journals: &Path) -> Result<Arc<Volumes>> {
+    if !journals.exists() {
+        let text = format!("{}: there are no journals of volumes; `skytether host serve --volume NAME=SIZE` makes volumes", journals.display());
+        return Err(Error::not_found(text));
+    }
+    Volumes::open(backing(host).await?, journals, Options::default()).await
+}
+
+/// Whether a port of a host is for its volumes.
+pub(crate) fn is_for_volumes(listener: &skytether_transport::Listener) -> bool {
+    listener.security() == Security::Plain && is_block(listener.endpoint())
+}

@@ -1,0 +1,80 @@
+//! Shards that no record names: those of merges that a crash or a drive's absence interrupted.
+
+use skytether_catalog::volume_records::DATA_PREFIX;
+use skytether_common::{Error, Key, Kind, Result};
+use skytether_store::{Expect, Op};
+
+use crate::backing::FleetBacking;
+use crate::keys;
+use crate::layout::ExtentRecord;
+
+/// Keys that are listed at a time.
+const PAGE: usize = 512;
+
+impl FleetBacking {
+    /// Deletes shards that no record names; how many. It does nothing while a drive is down: I3. No other process may
+    /// write volumes of this fleet meanwhile, which the fence sees to.
+    ///
+    /// # Errors
+    /// Those of the drives.
+    pub async fn collect(&self) -> Result<u64> {
+        let mut deleted = 0;
+        for at in self.catalog.health().members() {
+            let mut after: Option<Key> = None;
+            loop {
+                if !self.catalog.health().down().is_empty() {
+                    return Ok(deleted);
+                }
+                let list = self.catalog.bare(at).list(DATA_PREFIX, after.as_ref(), PAGE);
+                let page = self.catalog.ask(at, "list parts of volumes", list).await?;
+                let full = page.len() == PAGE;
+                after = page.last().map(|entry| entry.key.clone());
+                let mut garbage = Vec::new();
+                for key in page.into_iter().map(|entry| entry.key) {
+                    if !self.is_named(&key).await? {
+                        garbage.push(Op::Delete { key, expect: Expect::Any });
+                    }
+                }
+                if !garbage.is_empty() {
+                    deleted += garbage.len() as u64;
+                    self.catalog.ask(at, "delete parts of volumes", self.catalog.bare(at).apply(garbage)).await?;
+                }
+                if !full {
+                    break;
+                }
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Whether a shard is that of an extent, or may be.
+    async fn is_named(&self, shard: &Key) -> Result<bool> {
+        let Some((record, generation)) = keys::of_shard(shard) else { return Ok(true) };
+        // First: a generation is ended after its record is committed.
+        if self.catalog.health().is_writing(generation) {
+            return Ok(true);
+        }
+        let found = match self.catalog.read_record(&record).await {
+            Ok(found) => found,
+            Err(error) if error.kind() == Kind::Corrupt => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let named = found.map(|found| ExtentRecord::decode(record.as_str(), &found.body));
+        Ok(match named {
+            None => false,
+            Some(Ok(record)) => record.generation == generation,
+            Some(Err(_)) => true,
+        })
+    }
+
+    /// Whether drive `at` has parts of volumes.
+    ///
+    /// # Errors
+    /// Those of the drive; `Internal` for a place without a drive.
+    pub async fn is_in_use(&self, at: usize) -> Result<bool> {
+        if at >= self.catalog.drives().len() {
+            return Err(Error::internal(format!("no drive has the place {at}")));
+        }
+        Ok(!self.catalog.ask(at, "list parts of volumes", self.catalog.bare(at).list(DATA_PREFIX, None, 1)).await?.is_empty())
+    }
+}

@@ -1,0 +1,246 @@
+//! Drives that are lost while volumes are written, merges that are cut off, and hosts that take volumes over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use skytether_common::Kind;
+use skytether_fleet_volume::layout::ExtentRecord;
+use skytether_store::SliceStore;
+use skytether_store::fault::{Fault, Operation, Rule, When};
+use skytether_volume::power::PowerFiles;
+use skytether_volume::{BlockDevice, Durability, Options, Volume, Zeros};
+
+use crate::util::{Drive, KIB, MIB, bytes, content, differs, name, run, small};
+
+const SIZE: usize = 768 << 10;
+
+/// A volume with what it should hold.
+struct Written {
+    volume: Arc<Volume>,
+    model: Vec<u8>,
+    random: fastrand::Rng,
+}
+
+impl Written {
+    async fn new(fleet: &Drive, files: &PowerFiles, seed: u64) -> Self {
+        fleet.create("a", SIZE as u64).await;
+        Self { volume: fleet.open("a", files).await.unwrap().0, model: vec![0; SIZE], random: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// Random changes and merges, all of which must succeed.
+    async fn change(&mut self, count: usize) {
+        for _ in 0..count {
+            let at = self.random.usize(0..SIZE / 4096) * 4096;
+            let len = (self.random.usize(1..40) * 4096).min(SIZE - at);
+            match self.random.u8(0..10) {
+                0 => self.volume.drain().await.unwrap(),
+                1 | 2 => {
+                    self.volume.zero(at as u64, len as u64, Zeros::Unmapped, Durability::Cached).await.unwrap();
+                    self.model[at..at + len].fill(0);
+                }
+                _ => {
+                    let data = bytes(self.random.u64(..), len);
+                    self.volume.write(at as u64, data.clone(), Durability::Cached).await.unwrap();
+                    self.model[at..at + len].copy_from_slice(&data);
+                }
+            }
+        }
+    }
+
+    async fn check(&self, what: &str) {
+        assert_eq!(differs(&content(&*self.volume).await, &self.model), None, "{what}");
+    }
+}
+
+/// Without a cache, so that reads come to the drives.
+fn uncached() -> Options {
+    Options { cache_bytes: 1, ..small() }
+}
+
+/// Each drive is lost in turn in the middle of writes; then it is back, and another one is lost.
+#[test]
+fn lost_drive_costs_no_write_and_may_come_back() {
+    run(async {
+        for (scheme, drives) in [("ec:2+1", 3), ("replicas:2", 3), ("ec:2+1", 5), ("ec:2+2", 4), ("replicas:2", 2)] {
+            for at in 0..drives {
+                let what = format!("{scheme} over {drives} without drive {at}");
+                let (fleet, files) = (Drive::of(scheme, drives, uncached()), PowerFiles::new());
+                let mut written = Written::new(&fleet, &files, at as u64).await;
+                written.change(30).await;
+                // At some change of this drive, in the middle of a merge.
+                fleet.store.0[at].add(Rule::new(Operation::Apply, When::Nth(3), Fault::FailAfter(Kind::Unavailable)));
+                written.change(10).await;
+                fleet.store.lose(at);
+                written.change(60).await;
+                written.volume.drain().await.unwrap();
+                written.check(&what).await;
+                // It is back, and its copies from before do not count.
+                fleet.store.heal();
+                fleet.catalog.rejoin(Duration::from_secs(10)).await.unwrap();
+                written.check(&what).await;
+                // What was written with fewer parities is written again.
+                let scrubbed = fleet.fleet.scrub(false, None, &mut |_| ()).await.unwrap();
+                assert!(scrubbed.damaged.iter().all(|found| found.repaired), "{what}: {:?}", scrubbed.damaged);
+                written.change(30).await;
+                written.volume.drain().await.unwrap();
+                fleet.store.lose((at + 1) % drives);
+                written.check(&what).await;
+                written.change(20).await;
+                written.volume.stop().await;
+                // Another host begins without the lost drive.
+                written.volume = fleet.restarted().open("a", &files).await.unwrap().0;
+                written.check(&what).await;
+            }
+        }
+    });
+}
+
+/// With more drives lost than the redundancy covers, nothing is invented: reads and merges fail, and go on later.
+#[test]
+fn too_many_lost_drives_are_an_error_until_they_are_back() {
+    run(async {
+        let (fleet, files) = (Drive::of("ec:2+1", 3, uncached()), PowerFiles::new());
+        let mut written = Written::new(&fleet, &files, 1).await;
+        written.change(40).await;
+        written.volume.drain().await.unwrap();
+        fleet.store.lose(0);
+        fleet.store.lose(1);
+        let mut failed = 0;
+        for at in (0..SIZE as u64).step_by(64 << 10) {
+            match written.volume.read(at, 4096).await {
+                Ok(found) => assert!(found == written.model[at as usize..at as usize + 4096]),
+                Err(error) => {
+                    assert_eq!(error.kind(), Kind::Unavailable);
+                    assert!(error.report().contains("volume a") && error.report().contains("drive-"), "{}", error.report());
+                    failed += 1;
+                }
+            }
+        }
+        assert!(failed > 0);
+        let data = bytes(7, 64 << 10);
+        written.volume.write(0, data.clone(), Durability::Durable).await.unwrap();
+        written.model[..64 << 10].copy_from_slice(&data);
+        assert_eq!(written.volume.drain().await.unwrap_err().kind(), Kind::Unavailable);
+        fleet.store.heal();
+        fleet.catalog.rejoin(Duration::from_secs(10)).await.unwrap();
+        written.volume.drain().await.unwrap();
+        written.check("all drives are back").await;
+    });
+}
+
+/// How many shards lie on the drives, and how many of them extent records name.
+fn shards(fleet: &Drive) -> (usize, usize) {
+    let drives = 0..fleet.store.0.len();
+    let stored = drives.clone().map(|at| fleet.store.keys(at, "~fext/").len()).sum();
+    let mut named = std::collections::BTreeMap::new();
+    for at in drives {
+        for key in fleet.store.keys(at, "~fvol/a/x/") {
+            let record = ExtentRecord::decode(key.as_str(), &fleet.store.0[at].inner().get(&key).unwrap()[8..]).unwrap();
+            named.insert(key, record.shards.len());
+        }
+    }
+    (stored, named.values().sum())
+}
+
+/// A merge ends at each of its changes of each drive: the extents are old or new, and what is left over is deleted.
+#[test]
+fn merge_that_is_cut_off_leaves_old_or_new_extents() {
+    run(async {
+        let mut left_over = 0;
+        for step in 1..30u64 {
+            for fault in [Fault::Fail(Kind::Exhausted), Fault::FailAfter(Kind::Unavailable)] {
+                let (fleet, files) = (Drive::of(["ec:2+1", "replicas:2"][step as usize % 2], 3, small()), PowerFiles::new());
+                let mut written = Written::new(&fleet, &files, step).await;
+                written.change(20).await;
+                written.volume.drain().await.unwrap();
+                let at = step as usize % 3;
+                fleet.store.0[at].add(Rule::new(Operation::Apply, When::From(step.div_ceil(3)), fault));
+                for n in 0..6 {
+                    let data = bytes(1000 * step + n, 5 * 4096);
+                    let place = (n as usize * 31 % 180) * 4096;
+                    written.volume.write(place as u64, data.clone(), Durability::Durable).await.unwrap();
+                    written.model[place..place + data.len()].copy_from_slice(&data);
+                    let _ = written.volume.drain().await;
+                }
+                written.volume.stop().await;
+                fleet.store.heal();
+                let next = fleet.restarted();
+                written.volume = next.open("a", &files).await.unwrap().0;
+                written.check(&format!("step {step}")).await;
+                left_over += next.fleet.collect().await.unwrap();
+                let (stored, named) = shards(&next);
+                assert_eq!(stored, named, "step {step}");
+                written.check(&format!("step {step}, collected")).await;
+                written.volume.drain().await.unwrap();
+                written.check(&format!("step {step}, merged")).await;
+                let (stored, named) = shards(&next);
+                assert_eq!(stored, named, "step {step}, merged");
+            }
+        }
+        assert!(left_over > 0, "no merge left anything over");
+    });
+}
+
+/// Two hosts with the same volume: the one that opened it first changes nothing more.
+#[test]
+fn volume_of_a_fleet_that_another_host_opened_is_lost() {
+    run(async {
+        let (fleet, files) = (Drive::of("ec:2+1", 3, small()), PowerFiles::new());
+        fleet.create("a", MIB).await;
+        let (first, _) = fleet.open("a", &files).await.unwrap();
+        first.write(0, bytes(1, 4096), Durability::Durable).await.unwrap();
+        let mut other = fleet.restarted();
+        // Its last writes are in a journal that the other host does not have.
+        assert_eq!(other.open("a", &PowerFiles::new()).await.map(drop).unwrap_err().kind(), Kind::Conflict);
+        other.context.options.discard_journal = vec![name("a")];
+        let (second, _) = other.open("a", &PowerFiles::new()).await.unwrap();
+        second.write(0, bytes(2, 4096), Durability::Durable).await.unwrap();
+        second.drain().await.unwrap();
+        assert_eq!(first.drain().await.unwrap_err().kind(), Kind::Conflict);
+        assert_eq!(first.write(0, bytes(3, 4096), Durability::Durable).await.unwrap_err().kind(), Kind::Conflict);
+        assert!(second.read(0, 4096).await.unwrap() == bytes(2, 4096));
+        assert_eq!(shards(&other), (3, 3));
+    });
+}
+
+/// The host's disk is lost with its journal: what was merged is there, without as many drives as may be lost.
+#[test]
+fn merged_extents_survive_the_loss_of_the_journal() {
+    run(async {
+        for (scheme, drives) in [("ec:2+1", 3), ("replicas:2", 2)] {
+            let (fleet, files) = (Drive::of(scheme, drives, small()), PowerFiles::new());
+            let mut written = Written::new(&fleet, &files, 5).await;
+            written.change(40).await;
+            written.volume.drain().await.unwrap();
+            written.volume.write(0, bytes(9, 4096), Durability::Durable).await.unwrap();
+            written.volume.stop().await;
+            fleet.store.lose(1);
+            let mut other = fleet.restarted();
+            other.context.options.discard_journal = vec![name("a")];
+            written.volume = other.open("a", &PowerFiles::new()).await.unwrap().0;
+            written.check(scheme).await;
+        }
+    });
+}
+
+/// Small reads take the parts of shards, and not whole extents.
+#[test]
+fn small_reads_over_shards_are_right_wherever_they_are() {
+    run(async {
+        for scheme in ["ec:2+1", "ec:3+1", "replicas:2"] {
+            let (fleet, files) = (Drive::of(scheme, 4, Options { extent: 128 << 10, ..small() }), PowerFiles::new());
+            fleet.create("a", 4 * MIB).await;
+            let (volume, _) = fleet.open("a", &files).await.unwrap();
+            let all = bytes(3, 4 << 20);
+            for at in 0..4 {
+                volume.write(at * MIB, all.slice((at * MIB) as usize..((at + 1) * MIB) as usize), Durability::Cached).await.unwrap();
+            }
+            volume.drain().await.unwrap();
+            for n in 0..400u64 {
+                let (at, len) = (n * 37 % 1000 * 4096, n % 8 * 4 * KIB + 4 * KIB);
+                let len = len.min(4 * MIB - at);
+                assert!(volume.read(at, len as u32).await.unwrap() == all.slice(at as usize..(at + len) as usize), "{scheme}: {len} bytes at {at}");
+            }
+        }
+    });
+}

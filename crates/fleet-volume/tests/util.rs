@@ -1,0 +1,112 @@
+//! What the tests share: a fleet in memory, with what the tests of crate `volume` need of a drive.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use skytether_catalog::records::membership::{Founding, Role};
+use skytether_catalog::root_store::Catalog;
+use skytether_common::{Key, Result};
+use skytether_device::{Storage, StorageOnly};
+use skytether_fleet_volume::FleetBacking;
+use skytether_runtime::Ids;
+use skytether_store::SliceStore;
+use skytether_store::fault::{Fault, FaultStore, Operation, Rule, When};
+use skytether_store::memory::MemoryStore;
+use skytether_volume::extents::ExtentCache;
+use skytether_volume::files::Files;
+use skytether_volume::open::{Context, create};
+use skytether_volume::recovery::Recovery;
+use skytether_volume::{Options, Volume};
+use uuid::Uuid;
+
+#[path = "../../volume/tests/shared.rs"]
+mod shared;
+pub(crate) use shared::*;
+
+/// Redundancies that fleets of tests get in turn, and their drives.
+const FLEETS: [(&str, usize); 4] = [("ec:2+1", 3), ("replicas:2", 3), ("ec:2+1", 4), ("replicas:2", 2)];
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The stores of all drives.
+#[derive(Clone)]
+pub(crate) struct Stores(pub(crate) Vec<Arc<FaultStore<MemoryStore>>>);
+
+impl Stores {
+    /// Adds a rule to every drive.
+    pub(crate) fn add(&self, rule: Rule) {
+        self.0.iter().for_each(|store| store.add(rule.clone()));
+    }
+
+    pub(crate) fn heal(&self) {
+        self.0.iter().for_each(|store| store.heal());
+    }
+
+    /// Drive `at` answers nothing any more.
+    pub(crate) fn lose(&self, at: usize) {
+        self.0[at].add(Rule::new(Operation::Any, When::From(1), Fault::Fail(skytether_common::Kind::Unavailable)));
+    }
+
+    /// All keys below `prefix` on drive `at`.
+    pub(crate) fn keys(&self, at: usize, prefix: &str) -> Vec<Key> {
+        self.0[at].inner().list(prefix, None, 100_000).unwrap().into_iter().map(|entry| entry.key).collect()
+    }
+}
+
+/// A fleet, in the place of the one drive that the tests of crate `volume` have.
+#[derive(Clone)]
+pub(crate) struct Drive {
+    pub(crate) store: Stores,
+    pub(crate) context: Context,
+    pub(crate) fleet: Arc<FleetBacking>,
+    pub(crate) catalog: Catalog,
+    scheme: &'static str,
+}
+
+impl Drive {
+    pub(crate) fn new(options: Options) -> Self {
+        let (scheme, drives) = FLEETS[NEXT.fetch_add(1, Ordering::Relaxed) % FLEETS.len()];
+        Self::of(scheme, drives, options)
+    }
+
+    /// With this redundancy over so many drives.
+    pub(crate) fn of(scheme: &'static str, drives: usize, options: Options) -> Self {
+        let stores = (0..drives).map(|_| Arc::new(FaultStore::new(MemoryStore::new()))).collect();
+        wait(Self::begin(Stores(stores), scheme, options))
+    }
+
+    /// A host that begins over these drives.
+    async fn begin(store: Stores, scheme: &'static str, options: Options) -> Self {
+        let drive = |(at, store): (usize, &Arc<FaultStore<MemoryStore>>)| {
+            Arc::new(StorageOnly::new(store.clone(), Uuid::from_u128(at as u128 + 1), format!("drive-{at}"))) as Arc<dyn Storage>
+        };
+        let catalog = Catalog::new(store.0.iter().enumerate().map(drive).collect(), Duration::from_secs(20)).unwrap();
+        catalog.establish(Founding::EmptyDrives, &Role::Fleet, scheme.parse().unwrap(), &BTreeMap::new(), &Ids::random()).await.unwrap();
+        catalog.rejoin(Duration::from_secs(20)).await.unwrap();
+        let fleet = Arc::new(FleetBacking::new(catalog.clone()).unwrap());
+        fleet.settle().await.unwrap();
+        let context = Context { backing: fleet.clone(), cache: Arc::new(ExtentCache::new(options.cache_bytes)), options };
+        Self { store, context, fleet, catalog, scheme }
+    }
+
+    /// The same fleet with another host: what is in memory is forgotten.
+    pub(crate) fn restarted(&self) -> Self {
+        wait(Self::begin(self.store.clone(), self.scheme, self.context.options.clone()))
+    }
+
+    pub(crate) async fn create(&self, name_: &str, size: u64) {
+        create(&self.context, &name(name_), size).await.unwrap();
+    }
+
+    pub(crate) async fn open(&self, name_: &str, files: &(impl Files + Clone + 'static)) -> Result<(Arc<Volume>, Recovery)> {
+        Volume::open(&self.context, &name(name_), Arc::new(files.clone())).await
+    }
+}
+
+/// Waits for work in a test that is not asynchronous where it calls this.
+fn wait<T>(work: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
+}

@@ -1,0 +1,151 @@
+"""Volumes over a fleet of served drives, as disks of clients that others wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+from fleets import PROGRAM
+
+from .servers import Server, as_file, as_loop, mounted, needs, run, started
+from .test_volumes import written
+
+
+class Fleet:
+    """Served drives, and a host over them that serves a volume."""
+
+    def __init__(self, place: Path, drives: int, redundancy: str, stack: ExitStack) -> None:
+        self.place, self.redundancy, self.stack = place, redundancy, stack
+        self.drives: list[Server] = []
+        for n in range(drives):
+            self.drives.append(self.drive(n, "grpc://127.0.0.1:0"))
+        self.addresses = [drive.addresses["grpc"] for drive in self.drives]
+
+    def drive(self, n: int, listen: str) -> Server:
+        return self.stack.enter_context(started(self.place / f"drive-{n}.log", "drive", "serve", "--data", self.place / f"drive-{n}", listen=[listen]))
+
+    def back(self, n: int) -> None:
+        """Starts a drive again, where it was."""
+        self.drives[n] = self.drive(n, self.addresses[n])
+
+    @contextmanager
+    def host(self, *options: str) -> Iterator[Server]:
+        words = ["host", "serve", "--drives", ",".join(self.addresses), "--redundancy", self.redundancy, "--journals", self.place / "journals", *options]
+        with started(self.place / "host.log", *words, listen=["grpc://127.0.0.1:0", "nbd://127.0.0.1:0"]) as host:
+            yield host
+
+    def program(self, *words: str | Path, code: int = 0) -> str:
+        done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, (done, (self.place / "host.log").read_text()[-3000:])
+        return done.stdout + done.stderr
+
+
+@contextmanager
+def fleet(place: Path, drives: int, redundancy: str) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        yield Fleet(place, drives, redundancy, stack)
+
+
+def check_files(place: Path, digests: dict[str, str]) -> None:
+    for name, digest in digests.items():
+        assert hashlib.sha256((place / name).read_bytes()).hexdigest() == digest, name
+
+
+@pytest.mark.parametrize(("redundancy", "drives"), [("ec:2+1", 3), ("replicas:2", 3)])
+def test_file_system_survives_a_drive_killed_while_written(tmp_path: Path, redundancy: str, drives: int) -> None:
+    """A drive is killed in the middle of writes, then the host; then the drive is back, and another one is killed."""
+    needs("nbdfuse", "losetup", "mkfs.ext4", "e2fsck", root=True)
+    digests: dict[str, str] = {}
+    with fleet(tmp_path, drives, redundancy) as served:
+        with served.host("--volume", "disk=256MiB") as host:
+            with as_file(host.volumes["nbd", "disk"], tmp_path / "f0") as file, as_loop(file) as device:
+                run("mkfs.ext4", "-q", "-F", device)
+                with mounted(device, tmp_path / "m0") as place:
+                    digests.update(written(place, 0, 40))
+                    killer = threading.Timer(0.7, served.drives[1].kill)
+                    killer.start()
+                    seed = 1
+                    while killer.is_alive() or seed < 20:
+                        digests.update(written(place, seed, 10))
+                        seed += 1
+                    killer.join()
+                    # The merge of all that goes to the drives that are left.
+                    digests.update(written(place, seed, 40))
+                    os.sync()
+                run("e2fsck", "-f", "-n", device)
+                with mounted(device, tmp_path / "m1") as place:
+                    check_files(place, digests)
+            host.kill()
+        with served.host() as host:
+            with as_file(host.volumes["nbd", "disk"], tmp_path / "f2") as file, as_loop(file) as device:
+                with mounted(device, tmp_path / "m2") as place:
+                    check_files(place, digests)
+                    digests.update(written(place, 1000, 10))
+                    os.sync()
+                run("e2fsck", "-f", "-n", device)
+        # The end of the host does not merge. The drive is back, and gets what it missed.
+        served.back(1)
+        with served.host() as host:
+            # After what is not there was written again, nothing is found.
+            served.program("scrub", "--fleet", host.addresses["grpc"])
+            assert "nothing is damaged" in served.program("scrub", "--fleet", host.addresses["grpc"])
+            served.drives[0].kill()
+            with as_file(host.volumes["nbd", "disk"], tmp_path / "f3") as file, as_loop(file) as device:
+                run("e2fsck", "-f", "-n", device)
+                with mounted(device, tmp_path / "m3") as place:
+                    check_files(place, digests)
+
+
+def test_damaged_copies_are_named_and_repaired_while_served(tmp_path: Path) -> None:
+    needs("qemu-img")
+    image = tmp_path / "image"
+    image.write_bytes(random.Random(2).randbytes(8 << 20) + bytes(8 << 20))
+    with fleet(tmp_path, 3, "replicas:2") as served:
+        with served.host("--volume", "disk=16MiB") as host:
+            run("qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", image, host.volumes["nbd", "disk"])
+        # Its journal is merged by the next host, some seconds after it began.
+        with served.host() as host:
+            for _ in range(200):
+                extents = [path for path in (tmp_path / "drive-1" / "slices").rglob("*") if path.is_file() and path.stat().st_size >= 256 << 10]
+                if len(extents) >= 3:
+                    break
+                threading.Event().wait(0.1)
+            with extents[0].open("r+b") as file:
+                file.seek(100_000)
+                file.write(b"rot")
+            checked = served.program("scrub", "--dry-run", "--fleet", host.addresses["grpc"], code=1)
+            assert "drive-1 has shard" in checked and "~fvol/disk/x/" in checked and "not mended" in checked, checked
+            assert "identical" in run("qemu-img", "compare", "-f", "raw", "-F", "raw", image, host.volumes["nbd", "disk"])
+            assert "all mended" in served.program("scrub", "--fleet", host.addresses["grpc"])
+            assert "nothing is damaged" in served.program("scrub", "--fleet", host.addresses["grpc"])
+            assert "identical" in run("qemu-img", "compare", "-f", "raw", "-F", "raw", image, host.volumes["nbd", "disk"])
+
+
+def test_volumes_of_an_embedded_fleet_are_managed(tmp_path: Path) -> None:
+    needs("qemu-io")
+    place = tmp_path / "fleet"
+    subprocess.run([PROGRAM, "init", place, "--drives", "3", "--redundancy", "ec:2+1"], check=True, capture_output=True)
+    with started(tmp_path / "log", "host", "serve", "--fleet", place, "--volume", "disk=16MiB", listen=["nbd://127.0.0.1:0"]) as host:
+        run("qemu-io", "-f", "raw", "-c", "write -P 5 0 4M", "-c", "flush", host.volumes["nbd", "disk"])
+        host.kill()
+    with started(tmp_path / "log", "host", "serve", "--fleet", place, listen=["nbd://127.0.0.1:0"]) as host:
+        printed = run("qemu-io", "-f", "raw", "-c", "read -P 5 0 4M", "-c", "read -P 0 4M 12M", host.volumes["nbd", "disk"])
+        assert "failed" not in printed, printed
+
+    def volume(*words: str, code: int = 0) -> str:
+        done = subprocess.run([PROGRAM, "volume", *words, "--fleet", place], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    assert "disk" in volume("ls")
+    assert "0 damaged" in volume("scrub", "--repair")
+    assert "no links" in volume("snapshot", "disk", "s", code=1)
+    volume("rm", "disk")
+    assert "no volumes" in volume("ls")
