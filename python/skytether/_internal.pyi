@@ -61,6 +61,9 @@ class Oas:
         self, file: tuple[str, int], output: str, form: str, level: int | None
     ) -> tuple[Any, Any, bool, str | None]: ...
     def decompress(self, file: tuple[str, int], output: str, form: str, room: int) -> tuple[Any, Any, bool, str | None]: ...
+    def sql(
+        self, query: str, files: list[tuple[str, int]], input: str | None
+    ) -> tuple[Any, int, int, str | None, tuple[str, str, str]]: ...
 
 class Products:
     def __init__(

@@ -20,15 +20,20 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Callable, Generic, Iterable, Literal, TypeVar, overload
 
 from ._internal import Oas
+from ._result import Receipt
 from .errors import SkytetherError
 
 if TYPE_CHECKING:
     from typing import Union
 
+    import pandas
+    import polars
+    import pyarrow
+
     Path = Union[str, os.PathLike[str]]
     File = Union[str, os.PathLike[str], IO[Any]]
 
-__all__ = ["Counts", "Done", "Framed", "Match", "Session"]
+__all__ = ["Counts", "Done", "Framed", "Match", "Rows", "Session", "sql"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -94,6 +99,48 @@ class Match:
     text: bytes
 
 
+class Rows:
+    """The rows of a query over files. Other libraries read them by Arrow's C stream (`pyarrow.table(rows)`)."""
+
+    def __init__(self, told: tuple[Any, int, int, str | None, tuple[str, str, str]]) -> None:
+        self._rows, self._there, self._here, self.reason, receipt = told
+        #: What the query cost: a drive of the receipt is a file.
+        self.receipt = Receipt(*receipt)
+
+    #: Why the first part that was done here was not done in the target; None where none was, and without a target.
+    reason: str | None
+
+    @property
+    def where(self) -> Literal["there", "here", "both"]:
+        """Where the files were read: in the target, in this process, or some parts so and some so."""
+        return "there" if not self._here else "both" if self._there else "here"
+
+    def __arrow_c_schema__(self) -> object:
+        return self._rows.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """All rows as a pyarrow Table."""
+        import pyarrow
+
+        return pyarrow.RecordBatchReader.from_stream(self._rows).read_all()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> polars.DataFrame:
+        """All rows as a polars DataFrame (needs polars)."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"<oas.Rows computed {self.where}>"
+
+
 class Session:
     """Computes in the target that has the disk below the files. Several threads may use it.
 
@@ -138,8 +185,8 @@ class Session:
     @overload
     def verify_framed(self, files: Iterable[File], *, block: int, digest: Digest = "highwayhash", key: bytes | None = None) -> list[Done[Framed]]: ...
     def verify_framed(self, files: Any, *, block: int, digest: Digest = "highwayhash", key: bytes | None = None) -> Any:
-        """Whether the digests inside each file are right. A file is a row of frames: a digest, and then `block` bytes of
-        data, of which the last may be fewer. MinIO's files are so, with `digest` and `key` as they are by default.
+        """Whether the digests inside each file are right. A file is a row of frames: a digest, and then `block` bytes
+        of data. The last frame may have fewer. MinIO's files are so, with `digest` and `key` as they are by default.
 
         :param key: that of ``"highwayhash"``, 32 bytes (default: the one that MinIO uses).
         """
@@ -231,6 +278,28 @@ class Session:
         :param room: the most bytes that may come out.
         """
         return _only(_done(file, self._inner.decompress(_given(file), os.fspath(output), format, room), lambda written: written))
+
+    def sql(self, query: str, files: File | Iterable[File], *, format: Literal["csv", "json", "parquet"] | None = None) -> Rows:
+        """Run one SELECT over files, which are the table ``files``.
+
+        Each file is queried by itself in the target, and the results are merged here. CSV files have names in their
+        first line; JSON files have an object per line.
+
+        :param format: that of the files (default: by their names).
+        :raises InvalidError: for SQL that is wrong, and for files that are none of their format.
+        """
+        listed = [files] if _is_one(files) else list(files)  # type: ignore[arg-type]
+        if not listed:
+            raise ValueError("there is no file; give at least one")
+        return Rows(self._inner.sql(query, [_given(file) for file in listed], format))
+
+
+def sql(
+    query: str, files: File | Iterable[File], target: str | None = None, *, format: Literal["csv", "json", "parquet"] | None = None,
+    where: Literal["any", "there", "here"] = "any",
+) -> Rows:
+    """Run one SELECT over files in the target that has the disk below them: see `Session` and `Session.sql`."""
+    return Session(target, where=where).sql(query, files, format=format)
 
 
 def _is_one(files: Any) -> bool:

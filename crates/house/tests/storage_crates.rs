@@ -49,6 +49,7 @@ const ENGINE: &[&str] = &[
     "plan",
     "engine",
     "file-query",
+    "file-sql",
     "drive",
     "exec",
     "query",

@@ -16,7 +16,10 @@ use oas::{Access, Codec, Counts, Digest, Done, Elements, Framed, Input, OpenFile
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3_arrow::PyTable;
+use skytether::QueryOptions;
 use skytether_common::{Error, Result};
+use skytether_file_sql::FileTable;
 use tokio_util::sync::CancellationToken;
 
 use crate::errors::{OrRaise, to_py};
@@ -299,6 +302,36 @@ impl PyOas {
             _ => failed(Error::internal("one file is decompressed at a time")),
         };
         self.into_file(py, vec![file], output, Box::new(into))
+    }
+
+    /// Runs a query over files, which are one table.
+    fn sql(&self, py: Python<'_>, query: String, files: Vec<(PathBuf, i32)>, input: Option<&str>) -> PyResult<Queried> {
+        let (files, input) = (Given::all(files)?, input.map(format).transpose().or_raise()?);
+        let first = files.first().map(Given::open).transpose().or_raise()?;
+        let session = self.session(first.as_ref()).or_raise()?;
+        let (schema, batches, ran, receipt) = block(py, async move {
+            let opening = tokio::task::spawn_blocking(move || files.iter().map(Given::input).collect::<Result<Vec<_>>>());
+            let table = FileTable::open(session, opening.await.map_err(stopped)??, input).await?;
+            let query = table.sql(&query, &QueryOptions::default()).await?;
+            let (schema, receipt) = (query.schema.clone(), query.receipt.clone());
+            let batches = query.collect().await?;
+            Ok((schema, batches, table.ran(), receipt.receipt()))
+        })?;
+        let told = (receipt.to_json().to_string(), receipt.to_string().trim_end().to_owned(), receipt.tree());
+        Ok((PyTable::try_new(batches, schema)?, ran.there, ran.here, ran.why, told))
+    }
+}
+
+/// Rows, plans that ran there and here, why the first of these did, and the receipt as JSON, as a tree and with all
+/// operators.
+type Queried = (PyTable, u64, u64, Option<String>, (String, String, String));
+
+fn format(name: &str) -> Result<oas::Format> {
+    match name {
+        "csv" => Ok(oas::Format::Csv),
+        "json" => Ok(oas::Format::Json),
+        "parquet" => Ok(oas::Format::Parquet),
+        _ => Err(Error::invalid(format!("{name:?} is no format of files: csv, json or parquet"))),
     }
 }
 
