@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -18,7 +19,7 @@ import pytest
 import skytether
 from skytether import oas
 
-from .servers import Disk
+from .servers import Disk, as_file, as_loop, mounted, needs, run, serve
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +169,36 @@ def test_interrupt_ends_a_call(disk: Disk, where: str) -> None:
         process.kill()
     word, when = printed.split()
     assert word == "interrupted" and float(when) - sent < 2 and process.returncode == 0, (printed, told)
+
+
+def test_another_disk_is_never_written_nor_believed(tmp_path: Path) -> None:
+    """A target whose disk is another one than that of the files."""
+    needs("nbdfuse", "losetup", "mkfs.ext4", root=True)
+    with serve(tmp_path / "d", "--volume", "a=64MiB", "--volume", "b=64MiB") as server, contextlib.ExitStack() as stack:
+        places, images = [], []
+        for name in ("a", "b"):
+            images.append(stack.enter_context(as_file(server.volumes["nbd", name], tmp_path / f"f{name}")))
+            device = stack.enter_context(as_loop(images[-1]))
+            run("mkfs.ext4", "-q", "-F", device)
+            places.append(stack.enter_context(mounted(device, tmp_path / f"m{name}")))
+        lines = [f"{number * 7919 % 100_003}\n".encode() for number in range(100_000)]
+        for place in places:
+            (place / "text").write_bytes(b"".join(lines))
+        os.sync()
+        a, b = places
+        right = hashlib.sha256(b"".join(lines)).digest()
+        # The second file is on another disk than the first one.
+        done = oas.Session(server.volumes["iscsi", "a"]).sum([a / "text", b / "text"])
+        assert [of.value for of in done] == [right] * 2 and [of.where for of in done] == ["there", "here"]
+        assert "disk" in done[1].reason, done[1].reason
+        done = oas.Session(server.volumes["iscsi", "a"]).sort(a / "text", b / "sorted")
+        assert done.where == "here" and "disk" in done.reason and (b / "sorted").read_bytes() == b"".join(sorted(lines))
+        # The URL is wrong, and nothing tells it but the target's own bytes.
+        os.sync()
+        before = hashlib.sha256(images[0].read_bytes()).digest()
+        done = oas.Session(server.volumes["iscsi", "a"]).sort(b / "text", b / "again")
+        assert done.where == "here" and "check its URL" in done.reason and (b / "again").read_bytes() == b"".join(sorted(lines))
+        with pytest.raises(skytether.UnsupportedError, match="check its URL"):
+            oas.Session(server.volumes["iscsi", "a"], where="there").sort(b / "text", b / "again")
+        assert hashlib.sha256(images[0].read_bytes()).digest() == before
+        assert sorted(path.name for path in b.iterdir()) == ["again", "lost+found", "sorted", "text"]
