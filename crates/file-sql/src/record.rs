@@ -1,7 +1,7 @@
 //! What a host is told of the files: one data set, with a partition for each drive, as its root record and metadata
 //! slices have it.
 //!
-//! Nobody knows how many rows the files have. So the record says more than any file has, and no bounds of columns: a
+//! A file does not tell how many rows it has. So the record says more than any file has, and no bounds of columns: a
 //! host leaves out no drive, and takes the table for a large one that does not travel.
 
 use std::collections::BTreeMap;

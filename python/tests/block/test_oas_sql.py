@@ -1,4 +1,4 @@
-"""SQL over files of a mounted file system, in the volume below: equal to DuckDB, and to the same SQL over a data set."""
+"""SQL over files of a mounted file system, in the volume below: as DuckDB answers, and as the fleet over a data set."""
 
 from __future__ import annotations
 

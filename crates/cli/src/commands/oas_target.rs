@@ -22,7 +22,7 @@ pub(crate) struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// The session for files of which this is the first one.
+    /// The session for files; this is the first one.
     ///
     /// # Errors
     /// Those of [`Session::open`], and of [`Session::of_file`] where nothing may be done here.
