@@ -30,6 +30,9 @@ pub(crate) enum OasCommand {
     /// Decompress a file into another one.
     Decompress(Decompress),
     /// Query CSV, JSON lines or Parquet files.
+    ///
+    /// The query reads the table `files`: the rows of all files. The target queries each file by itself, and results
+    /// are merged here.
     Sql(Sql),
 }
 

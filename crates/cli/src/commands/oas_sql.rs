@@ -17,8 +17,6 @@ use crate::context::Failure;
 /// With what queries begin.
 const BEGINS: [&str; 6] = ["select", "with", "values", "table", "from", "("];
 
-/// The query reads the table `files`: the rows of all files. Each file is queried by itself in the target, and their
-/// results are merged here.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   skytether oas sql \"SELECT count(*) FROM files\" /mnt/disk/a.csv --target iscsi://HOST/IQN/LUN
