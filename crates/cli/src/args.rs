@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Sql(Sql),
     /// Show the columns of a table, or the tables of an expression data set.
     Describe(Describe),
-    /// Show which drives hold which values of a data set.
+    /// Show which drives hold which values of a data set, or where a file lies on its disk.
     Locate(Locate),
     /// Show how a query is cut: what the host keeps and what each drive runs.
     Explain(Explain),
@@ -84,7 +84,7 @@ pub(crate) enum Command {
     /// Programs inside Kinetic drives: put, run, list, remove.
     #[command(subcommand)]
     Program(ProgramCommand),
-    /// Compute on files in the block storage below them: digests, search, counts, sorts.
+    /// Compute on files in the block storage below them: digests, search, counts, sorts, queries.
     #[command(subcommand)]
     Oas(OasCommand),
     /// Volumes of a drive: list, snapshot, clone, remove, scrub.

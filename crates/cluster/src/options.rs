@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use skytether_api::device_profile::UNKNOWN;
+use skytether_common::DatasetName;
 use skytether_erasure::Scheme;
 use skytether_scheduler::profile::Profile;
 use skytether_scheduler::query::{Limits, Policy};
@@ -65,6 +66,8 @@ pub struct HostOptions {
     pub limits: Limits,
     /// Where ids come from.
     pub ids: Ids,
+    /// Data sets that queries may name by one part.
+    pub names: BTreeMap<String, DatasetName>,
 }
 
 /// Seconds without a heartbeat after which a drive with work counts as lost. A drive sends one every 50 ms, but may be
@@ -89,6 +92,7 @@ impl Default for HostOptions {
             moving: AdaptiveMode::default(),
             limits: Limits { silence: SILENCE, ..Limits::default() },
             ids: Ids::random(),
+            names: BTreeMap::new(),
         }
     }
 }

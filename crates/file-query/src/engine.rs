@@ -83,8 +83,8 @@ async fn answer(engine: Arc<Engine>, request: QueryRequest) -> Result<BoxStream<
         with: BTreeMap::new(),
         rung: PushdownLevel::Full,
         program: Program::Substrait(request.plan),
-        filters: BTreeMap::new(),
-        tables: BTreeMap::new(),
+        filters: request.filters,
+        tables: request.tables,
         batch_rows: 0,
         keep: false,
     };

@@ -50,6 +50,7 @@ const ENGINE: &[&str] = &[
     "plan",
     "engine",
     "file-query",
+    "file-sql",
     "drive",
     "exec",
     "query",

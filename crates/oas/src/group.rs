@@ -8,6 +8,7 @@ use skytether_offload::{Capabilities, Object};
 
 use crate::input::Input;
 use crate::places::{OpenFile, Places};
+use crate::same_disk::SameDisk;
 
 /// Bytes of a result that each input takes for sure.
 const SURE: usize = 128;
@@ -21,17 +22,25 @@ pub(crate) fn key(input: &Input) -> usize {
 }
 
 /// Places of files, each asked for once.
-#[derive(Default)]
-pub(crate) struct Maps {
+pub(crate) struct Maps<'a> {
     files: HashMap<usize, (Arc<OpenFile>, Result<Places>)>,
+    disk: &'a SameDisk,
 }
 
-impl Maps {
+impl<'a> Maps<'a> {
+    /// Of files that must be on this disk.
+    pub(crate) fn new(disk: &'a SameDisk) -> Self {
+        Self { files: HashMap::new(), disk }
+    }
+
     /// The object of an input.
     pub(crate) fn object(&mut self, input: &Input) -> Result<Object> {
         let (_, places) = self.files.entry(key(input)).or_insert_with(|| (input.file.clone(), input.file.places()));
         match places {
-            Ok(places) => input.there(places),
+            Ok(places) => {
+                self.disk.check(&places.carrier).map_err(|error| error.named(&input.file.path().display().to_string()))?;
+                input.there(places)
+            }
             Err(error) => Err(error.flattened()),
         }
     }

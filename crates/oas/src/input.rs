@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use skytether_common::{Error, Result};
 use skytether_offload::codes::object_flag;
-use skytether_offload::{Extent, Object};
+use skytether_offload::{Extent, Object, ObjectReader};
 use skytether_volume::device::LOGICAL;
 
+use crate::files::{Content, Files, FilesDevice};
 use crate::places::{Access, OpenFile, Places, slice};
 
 const BLOCK: u64 = LOGICAL as u64;
+
+/// Bytes of a read.
+const READ: u32 = 1 << 20;
 
 /// A part of a file, and what it is of a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +64,16 @@ impl Input {
     /// The object on the target's device.
     pub(crate) fn there(&self, places: &Places) -> Result<Object> {
         self.part.of(&places.object).map_err(|error| self.named(error))
+    }
+
+    /// Reads the input where it is: for engines of the caller's.
+    ///
+    /// # Errors
+    /// `Invalid` where the file is shorter than the part, and what the system says.
+    pub fn reader(&self) -> Result<ObjectReader> {
+        let (mut files, size) = (Files::new(), self.file.size()?);
+        let base = files.add(Content::File(self.file.clone()), size)?;
+        Ok(ObjectReader::new(Arc::new(FilesDevice::new(files)), self.here(base, size)?, READ))
     }
 
     /// The same object on a device where the file begins at `base`.

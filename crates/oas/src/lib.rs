@@ -23,8 +23,11 @@
 //! | [`path`], [`url`] | ways to targets |
 //! | [`scsi`], [`iscsi`], [`remote`], [`node`] | EXEC over SCSI: our own initiator, and disks of the kernel's |
 //! | [`layout`], [`striped`] | files whose chunks lie on several targets |
+//! | `same_disk` | whether the target has the disk that files are on |
+//! | [`locate`] | where files lie, for people |
 //! | [`files`] | files as a block device, for computing here |
 //! | [`tools`] | whole jobs of the command: many files, output as the tools print it |
+//! | `threads` | the runtime of a session |
 //! | [`capi`] | the same for C: `include/oas.h` |
 //!
 //! See also `docs/internals/exec-client.md`.
@@ -41,6 +44,7 @@ mod group;
 pub mod input;
 pub mod iscsi;
 pub mod layout;
+pub mod locate;
 pub mod node;
 pub mod operations;
 pub mod output;
@@ -50,9 +54,11 @@ pub mod places;
 pub mod pool;
 pub mod remote;
 pub mod request;
+mod same_disk;
 pub mod scsi;
 pub mod session;
 pub mod striped;
+mod threads;
 pub mod tools;
 pub mod url;
 

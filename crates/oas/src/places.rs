@@ -85,6 +85,11 @@ pub struct Places {
 }
 
 impl Places {
+    /// The extents as the kernel gave them.
+    pub(crate) fn extents(&self) -> &[RawExtent] {
+        &self.fingerprint.extents
+    }
+
     /// The same places as those of an output: the target may write there.
     ///
     /// # Errors

@@ -16,7 +16,6 @@ use skytether_offload::codes::{MOST_RESULT, descriptor_flag};
 use skytether_offload::operations::registry;
 use skytether_offload::{Capabilities, Descriptor, ExecResult, Extent, Item, Object, Offload, Options};
 use skytether_volume::Exec;
-use tokio::runtime::Runtime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +29,9 @@ use crate::path::{Caller, Path};
 use crate::places::OpenFile;
 use crate::remote::Remote;
 use crate::request::Request;
+use crate::same_disk::SameDisk;
 use crate::scsi::ScsiPath;
+use crate::threads::Threads;
 use crate::url::Url;
 
 /// How often an operation is repeated whose files changed meanwhile.
@@ -107,6 +108,7 @@ impl<T> Done<T> {
 struct Target {
     path: Arc<dyn Path>,
     known: Mutex<Known>,
+    disk: SameDisk,
 }
 
 #[derive(Default)]
@@ -118,10 +120,13 @@ struct Known {
 
 /// A session.
 pub struct Session {
-    runtime: Runtime,
-    target: Option<Target>,
+    threads: Arc<Threads>,
+    target: Option<Arc<Target>>,
+    /// Why there is no target, where one was looked for.
+    why: Option<Arc<Error>>,
     local: Arc<dyn Exec>,
     settings: Settings,
+    stop: CancellationToken,
 }
 
 impl std::fmt::Debug for Session {
@@ -151,12 +156,6 @@ pub fn local_options() -> Options {
         bytes: i64::MAX as u64,
         ..Options::default()
     }
-}
-
-fn runtime() -> Result<Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let built = builder.worker_threads(2).thread_name("oas").enable_all().build();
-    built.map_err(|cause| Error::unavailable("threads can't be started").with_source(cause))
 }
 
 impl Session {
@@ -191,6 +190,18 @@ impl Session {
         Self::with(Some(Arc::new(ScsiPath::new(Node::open(node)?))), local_operations()?, settings)
     }
 
+    /// As [`Session::of_file`], or without a target where the disk below can't be told and things may be done here.
+    /// Answers have that reason then.
+    ///
+    /// # Errors
+    /// Those of [`Session::of_file`], if nothing may be done here.
+    pub fn below(file: &OpenFile, settings: Settings) -> Result<Self> {
+        match Self::of_file(file, settings.clone()) {
+            Err(error) if settings.here => Ok(Self { why: Some(Arc::new(error)), ..Self::local(settings)? }),
+            found => found,
+        }
+    }
+
     /// A session without a target: everything is done here.
     ///
     /// # Errors
@@ -204,8 +215,40 @@ impl Session {
     /// # Errors
     /// `Unavailable` where threads can't be started.
     pub fn with(path: Option<Arc<dyn Path>>, local: Arc<dyn Exec>, settings: Settings) -> Result<Self> {
-        let target = path.map(|path| Target { path, known: Mutex::default() });
-        Ok(Self { runtime: runtime()?, target, local, settings })
+        let target = path.map(|path| Arc::new(Target { path, known: Mutex::default(), disk: SameDisk::default() }));
+        Ok(Self { threads: Arc::new(Threads::start()?), target, why: None, local, settings, stop: CancellationToken::new() })
+    }
+
+    /// The same session, for calls that end with an error when `stop` is cancelled.
+    #[must_use]
+    pub fn stopped_by(&self, stop: CancellationToken) -> Self {
+        let Self { threads, target, why, local, settings, .. } = self;
+        Self { threads: threads.clone(), target: target.clone(), why: why.clone(), local: local.clone(), settings: settings.clone(), stop }
+    }
+
+    /// The same session, in which nothing is done here.
+    #[must_use]
+    pub fn only_there(&self) -> Self {
+        let mut only = self.stopped_by(self.stop.clone());
+        only.settings.here = false;
+        only
+    }
+
+    /// Why there is no target, where one was looked for.
+    #[must_use]
+    pub fn why(&self) -> Option<Arc<Error>> {
+        self.why.clone()
+    }
+
+    /// Waits for work of the runtime, until the session is stopped.
+    fn wait<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.threads.wait(async {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => Err(Error::unavailable("the call was interrupted")),
+                done = work => done,
+            }
+        })
     }
 
     /// The target's name.
@@ -221,7 +264,7 @@ impl Session {
     }
 
     fn target(&self) -> Result<&Target> {
-        self.target.as_ref().ok_or_else(|| Error::not_found("there is no target"))
+        self.target.as_deref().ok_or_else(|| Error::not_found("there is no target"))
     }
 
     /// What the target can do.
@@ -241,8 +284,9 @@ impl Session {
             return Err(error.flattened());
         }
         let deadline = Instant::now() + self.settings.time.min(GREETING);
-        match self.runtime.block_on(target.path.capabilities(Caller { deadline })) {
+        match self.wait(target.path.capabilities(Caller { deadline })) {
             Ok(capabilities) => Ok(known.capabilities.insert(Arc::new(capabilities)).clone()),
+            Err(error) if self.stop.is_cancelled() => Err(error),
             Err(error) => {
                 known.unreachable = Some((error.flattened(), Instant::now() + PAUSE));
                 Err(error)
@@ -270,7 +314,7 @@ impl Session {
             return Err(Error::exhausted(format!("{}: a descriptor of {} bytes is too long for it", target.path.name(), bytes.len())));
         }
         let caller = Caller { deadline: Instant::now() + self.settings.time };
-        let result = self.runtime.block_on(target.path.exec(bytes, most, caller))?;
+        let result = self.wait(target.path.exec(bytes, most, caller))?;
         decode(&result, &descriptor).map_err(|error| error.named(&target.path.name()))
     }
 
@@ -307,7 +351,7 @@ impl Session {
             (None, Some(error)) if !self.may_run_here(&error) => Done::failed(error.flattened(), Ran::There),
             (None, why) => {
                 let value = self.here(request, std::slice::from_ref(input), &[]).and_then(|result| only(result.items));
-                Done { value, ran: Ran::Here { why } }
+                Done { value, ran: Ran::Here { why: why.or_else(|| self.why.clone()) } }
             }
         };
         slots.into_iter().zip(inputs).map(finish).collect()
@@ -320,12 +364,12 @@ impl Session {
 
     fn batch_there(&self, request: &Request, inputs: &[Input], slots: &mut [Slot]) {
         let mut wanted: Vec<usize> = (0..inputs.len()).collect();
-        let capabilities = match self.able(request) {
-            Ok(capabilities) => capabilities,
+        let (capabilities, disk) = match self.able(request).and_then(|capabilities| Ok((capabilities, &self.target()?.disk))) {
+            Ok(able) => able,
             Err(error) => return refuse(slots, &wanted, error),
         };
         for _ in 0..TRIES {
-            let mut maps = Maps::default();
+            let mut maps = Maps::new(disk);
             let (mut groups, mut group): (Vec<Group>, Group) = (Vec::new(), Group::default());
             for &at in &wanted {
                 match maps.object(&inputs[at]) {
@@ -390,7 +434,7 @@ impl Session {
     #[must_use]
     pub fn run_whole(&self, request: &Request, inputs: &[Input], outputs: &[&OutputFile]) -> Done<ExecResult> {
         let why = match self.target {
-            None => None,
+            None => self.why.clone(),
             Some(_) => match self.whole_there(request, inputs, outputs) {
                 Ok(result) => return Done { value: Ok(result), ran: Ran::There },
                 Err(error) if !self.may_run_here(&error) => return Done::failed(error, Ran::There),
@@ -402,8 +446,13 @@ impl Session {
 
     fn whole_there(&self, request: &Request, inputs: &[Input], outputs: &[&OutputFile]) -> Result<ExecResult> {
         self.able(request)?;
+        let disk = &self.target()?.disk;
+        for output in outputs {
+            disk.check(&output.file().places()?.carrier).map_err(|error| error.named(&output.path().display().to_string()))?;
+            disk.prove(output, |descriptor| self.exec(descriptor))?;
+        }
         for _ in 0..TRIES {
-            let mut maps = Maps::default();
+            let mut maps = Maps::new(disk);
             let mut descriptor = request.descriptor();
             descriptor.inputs = inputs.iter().map(|input| maps.object(input)).collect::<Result<_>>()?;
             descriptor.outputs = outputs.iter().map(|output| output.object()).collect::<Result<_>>()?;
@@ -451,7 +500,7 @@ impl Session {
 
     fn here_over(&self, files: Files, descriptor: &Descriptor) -> Result<ExecResult> {
         let device = Arc::new(FilesDevice::new(files));
-        let result = self.runtime.block_on(self.local.run(device, descriptor.encode()?, CancellationToken::new()))?;
+        let result = self.wait(self.local.run(device, descriptor.encode()?, self.stop.child_token()))?;
         let result = decode(&result, descriptor)?;
         result.done()?;
         Ok(result)

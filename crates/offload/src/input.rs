@@ -154,7 +154,9 @@ pub struct ObjectReader {
 }
 
 impl ObjectReader {
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, object: Object, most: u32) -> Self {
+    /// Reads `object` of `device`, at most `most` bytes at once.
+    #[must_use]
+    pub fn new(device: Arc<dyn BlockDevice>, object: Object, most: u32) -> Self {
         Self { device, object: Arc::new(object), most }
     }
 

@@ -15,6 +15,7 @@
 //! | [`buffers`] | numpy arrays as Rust slices |
 //! | [`files`] | Matrix Market files and the lists that come with them |
 //! | [`expression`] | the parts of a pyarrow expression |
+//! | `programs`, `oas` | programs in drives; computing in the storage below files |
 //! | [`specs`] | specs of sums per cell and of clipped moments |
 //! | [`rank`] | specs of grouped moments, and genes ranked from them |
 //!
@@ -29,6 +30,7 @@ mod expression;
 mod files;
 mod fleet;
 mod incoming;
+mod oas;
 mod plain;
 mod products;
 mod programs;
@@ -69,6 +71,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<products::PyProducts>()?;
     module.add_class::<programs::PyProgramLibrary>()?;
     module.add_class::<programs::PyWatch>()?;
+    module.add_class::<oas::PyOas>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
     module.add_function(wrap_pyfunction!(fleet::calibrate, module)?)?;

@@ -342,7 +342,8 @@ impl Planner {
 
     /// The tables that a query names, and a session that knows them.
     pub(crate) async fn tables(&self, references: Vec<TableReference>, collector: &Collector) -> Result<NamedTables> {
-        NamedTables::resolve(references, self.0.cluster.catalog(), &self.0.schemas, collector).await
+        let cluster = &self.0.cluster;
+        NamedTables::resolve(references, &cluster.options().names, cluster.catalog(), &self.0.schemas, collector).await
     }
 
     pub(crate) async fn named(&self, references: Vec<TableReference>, collector: &Collector) -> Result<(Arc<NamedTables>, SessionState)> {

@@ -1,6 +1,6 @@
 //! Resolves the tables that a query names: from a reference in the text to a root record, a schema and a placement.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -146,9 +146,15 @@ impl NamedTables {
         self.records.get(name)
     }
 
-    /// Finds what `references` name. References of one part name no data set and are left to the SQL
-    /// planner (`WITH`, functions).
-    pub(crate) async fn resolve(references: Vec<TableReference>, catalog: &Catalog, schemas: &SchemaCache, collector: &Collector) -> Result<Self> {
+    /// Finds what `references` name. References of one part that are not among `names` name no data set and are left to
+    /// the SQL planner (`WITH`, functions).
+    pub(crate) async fn resolve(
+        references: Vec<TableReference>,
+        names: &BTreeMap<String, DatasetName>,
+        catalog: &Catalog,
+        schemas: &SchemaCache,
+        collector: &Collector,
+    ) -> Result<Self> {
         let mut tables = Self::default();
         for reference in references {
             if let Some((asked, domain)) = information_schema::Asked::of(&reference) {
@@ -157,7 +163,10 @@ impl NamedTables {
                 continue;
             }
             let (name, shown) = match &reference {
-                TableReference::Bare { .. } => continue,
+                TableReference::Bare { table } => match names.get(&**table) {
+                    Some(name) => (name.clone(), None),
+                    None => continue,
+                },
                 TableReference::Partial { schema, table } => (DatasetName::new(&**schema, &**table)?, None),
                 TableReference::Full { catalog, schema, table } => (DatasetName::new(&**catalog, &**schema)?, Some(table.to_string())),
             };

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator
 
@@ -52,6 +53,15 @@ def run(*command: str | os.PathLike[str], timeout: float = 120, **more: object) 
     done = subprocess.run([os.fspath(word) for word in command], capture_output=True, text=True, timeout=timeout, env=environment, **more)
     assert done.returncode == 0, (command, done.returncode, done.stdout[-2000:], done.stderr[-2000:])
     return done.stdout
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A mounted file system on a volume."""
+
+    #: The address of the volume.
+    target: str
+    place: Path
 
 
 class Server:

@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 from pathlib import Path
-from typing import Iterator
 
-import pytest
 from fleets import PROGRAM
 
-from .servers import as_file, as_loop, mounted, needs, run, serve
-
-
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A mounted ext4 file system on a volume, with files, and the address of the volume."""
-    needs("nbdfuse", "losetup", "mkfs.ext4", root=True)
-    tmp = tmp_path_factory.mktemp("oas")
-    with serve(tmp / "d", "--volume", "disk=256MiB") as server:
-        with as_file(server.volumes["nbd", "disk"], tmp / "f") as file, as_loop(file) as device:
-            run("mkfs.ext4", "-q", "-F", device)
-            with mounted(device, tmp / "m") as place:
-                chance = random.Random(5)
-                words = [bytes(chance.choices(b"abcdefgh", k=chance.randrange(1, 9))) for _ in range(3000)]
-                lines = [b" ".join(chance.choices(words, k=chance.randrange(0, 12))) for _ in range(60_000)]
-                (place / "text").write_bytes(b"\n".join(lines) + b"\n")
-                (place / "random").write_bytes(chance.randbytes(5_000_001))
-                (place / "empty").touch()
-                with (place / "holes").open("wb") as sparse:
-                    sparse.write(b"begin")
-                    sparse.seek(3_000_000)
-                    sparse.write(b"end\n")
-                os.sync()
-                yield server.volumes["iscsi", "disk"], place
+from .servers import Disk
 
 
 def oas(*words: str | Path, target: str, code: int = 0) -> bytes:
@@ -48,15 +22,15 @@ def tool(*words: str | Path) -> bytes:
     return subprocess.run([*words], capture_output=True, timeout=120, env={**os.environ, "LC_ALL": "C"}).stdout
 
 
-def test_digests_are_those_of_the_systems_tools(disk: tuple[str, Path]) -> None:
-    target, place = disk
+def test_digests_are_those_of_the_systems_tools(disk: Disk) -> None:
+    target, place = disk.target, disk.place
     files = [place / name for name in ("text", "random", "holes", "empty")]
     assert oas("sum", "--md5", *files, target=target) == tool("md5sum", *files)
     assert oas("sum", *files, target=target) == tool("sha256sum", *files)
 
 
-def test_matches_and_counts_are_those_of_grep_and_wc(disk: tuple[str, Path]) -> None:
-    target, place = disk
+def test_matches_and_counts_are_those_of_grep_and_wc(disk: Disk) -> None:
+    target, place = disk.target, disk.place
     files = [place / "text", place / "holes"]
     assert oas("grep", "ab+c|de$", files[0], target=target) == tool("grep", "-a", "-o", "-b", "-E", "ab+c|de$", files[0])
     # Lines of any length are searched for strings.
@@ -67,8 +41,8 @@ def test_matches_and_counts_are_those_of_grep_and_wc(disk: tuple[str, Path]) -> 
     assert oas("wc", "-l", files[0], target=target) == tool("wc", "-l", files[0])
 
 
-def test_sorted_files_are_those_of_sort(disk: tuple[str, Path]) -> None:
-    target, place = disk
+def test_sorted_files_are_those_of_sort(disk: Disk) -> None:
+    target, place = disk.target, disk.place
     output = place / "sorted"
     oas("sort", place / "text", "--output", output, target=target)
     assert output.read_bytes() == tool("sort", place / "text")
@@ -76,8 +50,8 @@ def test_sorted_files_are_those_of_sort(disk: tuple[str, Path]) -> None:
     assert output.read_bytes() == tool("sort", "-r", "-u", place / "text")
 
 
-def test_compressed_files_come_back(disk: tuple[str, Path]) -> None:
-    target, place = disk
+def test_compressed_files_come_back(disk: Disk) -> None:
+    target, place = disk.target, disk.place
     packed, unpacked = place / "text.zst", place / "text.again"
     oas("compress", place / "text", "--output", packed, target=target)
     assert packed.stat().st_size < (place / "text").stat().st_size
@@ -85,8 +59,8 @@ def test_compressed_files_come_back(disk: tuple[str, Path]) -> None:
     assert unpacked.read_bytes() == (place / "text").read_bytes()
 
 
-def test_files_elsewhere_are_done_here_with_the_reason(disk: tuple[str, Path]) -> None:
-    target, _ = disk
+def test_files_elsewhere_are_done_here_with_the_reason(disk: Disk) -> None:
+    target = disk.target
     file = Path("/dev/shm") / f"oas-{os.getpid()}"
     file.write_bytes(b"one two\n")
     try:

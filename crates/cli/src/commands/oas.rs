@@ -1,14 +1,16 @@
 //! `skytether oas`: the work of `md5sum`, `grep`, `wc` and `sort` on files, done in the block storage below them.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use oas::output::Columns;
 use oas::tools::{self, Told};
-use oas::{Access, Codec, Digest, Done, Elements, Input, OpenFile, Order, Pattern, Session, Settings, What};
-use skytether_common::{Error, Kind, Result};
+use oas::{Codec, Digest, Done, Elements, Input, Order, Pattern, Session, What};
+use skytether_common::{Error, Result};
 
+use crate::commands::oas_sql::{self, Sql};
+use crate::commands::oas_target::TargetArgs;
 use crate::context::Failure;
 
 #[derive(Debug, Subcommand)]
@@ -27,21 +29,11 @@ pub(crate) enum OasCommand {
     Compress(Compress),
     /// Decompress a file into another one.
     Decompress(Decompress),
-}
-
-/// Where to compute.
-#[derive(Debug, Args)]
-struct TargetArgs {
-    /// The target that has the disk below the files: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN, or the node of a SCSI
-    /// disk (/dev/sdb). Default: the disk below the first file, where the kernel can tell it.
-    #[arg(long, value_name = "URL", env = "SKYTETHER_TARGET")]
-    target: Option<String>,
-    /// Fail where the target can't do it. Otherwise it is done here, with the reason on stderr.
-    #[arg(long, conflicts_with = "here")]
-    there: bool,
-    /// Do it here.
-    #[arg(long)]
-    here: bool,
+    /// Query CSV, JSON lines or Parquet files.
+    ///
+    /// The query reads the table `files`: the rows of all files. The target queries each file by itself, and results
+    /// are merged here.
+    Sql(Sql),
 }
 
 #[derive(Debug, Args)]
@@ -196,31 +188,11 @@ fn size(text: &str) -> Result<u64, String> {
     skytether_volume::names::parse_size(text).map_err(|error| error.report())
 }
 
-impl TargetArgs {
-    fn session(&self, first: &Path) -> Result<Session> {
-        let settings = Settings { here: !self.there, ..Settings::default() };
-        if self.here {
-            return Session::local(settings);
-        }
-        if let Some(url) = &self.target {
-            return Session::open(url, settings);
-        }
-        let found = OpenFile::open(first, Access::Read).and_then(|file| Session::of_file(&file, settings.clone()));
-        match found {
-            Ok(session) => Ok(session),
-            // The file itself is not to blame, and each file's own error is told later.
-            Err(error) if !self.there && error.kind() == Kind::Unsupported => {
-                eprintln!("done here: {}", error.report());
-                Session::local(settings)
-            }
-            Err(_) if !self.there => Session::local(settings),
-            Err(error) => Err(error),
-        }
-    }
-}
-
 /// Runs a command on a thread that may block, as the library blocks.
 pub(crate) async fn run(command: OasCommand) -> Result<(), Failure> {
+    if let OasCommand::Sql(args) = command {
+        return oas_sql::run(args).await;
+    }
     let work = tokio::task::spawn_blocking(move || work(command));
     work.await.map_err(|e| Error::internal("the work was interrupted").with_source(e))?
 }
@@ -244,6 +216,8 @@ fn work(command: OasCommand) -> Result<(), Failure> {
             let columns = if asked { some } else { Columns::default() };
             ended(tools::wc(&session(&args.target, &args.files)?, columns, true, &args.files, &mut out)?, false)?
         }
+        // It is done above.
+        OasCommand::Sql(_) => 0,
         OasCommand::Sort(args) => sort(&args, false, &mut out)?,
         OasCommand::Merge(args) => sort(&args, true, &mut out)?,
         OasCommand::Compress(args) => {

@@ -10,7 +10,7 @@ use clap::Args;
 use futures::StreamExt;
 use skytether::Fleet;
 use skytether_common::{Error, Result};
-use skytether_host::{Pushdown, QueryOptions};
+use skytether_host::{Pushdown, Query, QueryOptions};
 
 use crate::commands::shell;
 use crate::common_args::{FleetArg, Format, pushdown};
@@ -102,8 +102,16 @@ fn text(bytes: Vec<u8>, from: &str) -> Result<String> {
 /// # Errors
 /// Those of the query.
 pub(crate) async fn answer(fleet: &Fleet, query: &str, how: &How) -> Result<bool> {
-    let mut query = fleet.sql(query, &QueryOptions { cut: how.pushdown, ..QueryOptions::default() }).await?;
-    let mut sink = Sink::new(std::io::stdout(), &query.schema, how.format)?;
+    let query = fleet.sql(query, &QueryOptions { cut: how.pushdown, ..QueryOptions::default() }).await?;
+    print(query, how.format, how.receipt).await
+}
+
+/// Runs a planned query and prints its result. False where the reader of the output is gone.
+///
+/// # Errors
+/// Those of the query.
+pub(crate) async fn print(mut query: Query, format: Format, receipt: bool) -> Result<bool> {
+    let mut sink = Sink::new(std::io::stdout(), &query.schema, format)?;
     while let Some(batch) = query.stream.next().await {
         sink.write(&batch?)?;
         if sink.gone {
@@ -111,7 +119,7 @@ pub(crate) async fn answer(fleet: &Fleet, query: &str, how: &How) -> Result<bool
         }
     }
     sink.finish()?;
-    if how.receipt {
+    if receipt {
         if std::io::stderr().is_terminal() {
             eprintln!();
         }

@@ -1,5 +1,6 @@
 //! Query: a plan over files of tables in the inputs. The engine is given from outside; this crate has none.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -39,6 +40,10 @@ pub struct QueryRequest {
     pub plan: Bytes,
     /// The files, each with the table that it belongs to. Chunks without a whole line are not among them.
     pub files: Vec<QueryFile>,
+    /// Sets of keys that the plan refers to. A descriptor has none.
+    pub filters: BTreeMap<String, Bytes>,
+    /// Small tables that the plan joins with, as Arrow IPC streams. A descriptor has none.
+    pub tables: BTreeMap<String, Bytes>,
     /// The most memory in bytes.
     pub memory: u64,
     /// When it has to end.
@@ -149,8 +154,16 @@ impl WholeWork for Work {
             items.push(item)?;
         }
         let (mut items, count) = (items.all, self.tables.len());
-        let request =
-            QueryRequest { format: self.format, plan: self.plan.clone(), files, memory: job.limits().memory, deadline: stop.deadline(), cancel: stop.token() };
+        let request = QueryRequest {
+            format: self.format,
+            plan: self.plan.clone(),
+            files,
+            filters: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            memory: job.limits().memory,
+            deadline: stop.deadline(),
+            cancel: stop.token(),
+        };
         let mut parts = if request.files.is_empty() && count > 0 { futures::stream::empty().boxed() } else { self.engine.query(request) };
         let mut receipt = Bytes::new();
         let mut sink = job.sink();
