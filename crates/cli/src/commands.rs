@@ -15,6 +15,7 @@ pub(crate) mod locate;
 pub(crate) mod ls;
 pub(crate) mod maintenance;
 pub(crate) mod oas;
+mod oas_scrub;
 pub(crate) mod pki;
 pub(crate) mod program;
 pub(crate) mod resize;

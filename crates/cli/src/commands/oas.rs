@@ -9,6 +9,7 @@ use oas::tools::{self, Told};
 use oas::{Access, Codec, Digest, Done, Elements, Input, OpenFile, Order, Pattern, Session, Settings, What};
 use skytether_common::{Error, Kind, Result};
 
+use super::oas_scrub;
 use crate::context::Failure;
 
 #[derive(Debug, Subcommand)]
@@ -27,6 +28,8 @@ pub(crate) enum OasCommand {
     Compress(Compress),
     /// Decompress a file into another one.
     Decompress(Decompress),
+    /// Verify the drives of another object store: that all bytes are those that it wrote.
+    Scrub(oas_scrub::ScrubStore),
 }
 
 /// Where to compute.
@@ -254,6 +257,7 @@ fn work(command: OasCommand) -> Result<(), Failure> {
             let IntoArgs { file, output, format, target } = args.files;
             written(tools::decompress_into(&target.session(&file)?, format.into(), &Input::open(&file)?, &output, args.room))?
         }
+        OasCommand::Scrub(args) => oas_scrub::work(&args, &mut out)?,
     };
     match out.flush() {
         Ok(()) if code == 0 => Ok(()),
