@@ -40,7 +40,7 @@ soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in sho
 bench: $(VENV)/.benchmarked ## benchmarks, in comparison with other tools (hours; benches/run.py --help lists the parts)
 	@$(BIN)/python benches/run.py
 
-figures: setup ## the papers' figures into figures-out/, with the published values next to ours (about 10 minutes)
+figures: setup $(VENV)/.dev ## the papers' figures into figures-out/, published values next to ours (about 10 minutes)
 	@$(BIN)/python benches/figures/run.py
 
 # All but the Python extension, which is tested from Python.
@@ -90,7 +90,7 @@ $(VENV)/.tools: requirements-build.txt
 
 # 2. Our own: the Rust workspace (the long part; cargo shows how far it is). Meanwhile pip installs the Python packages
 # that ours need and, where tests or benchmarks follow, those that they compare with.
-PACKAGES := -r requirements.txt $(if $(filter test test-rust test-python test-r soak bench,$(MAKECMDGOALS)),-r requirements-dev.txt)
+PACKAGES := -r requirements.txt $(if $(filter test test-rust test-python test-r soak bench figures,$(MAKECMDGOALS)),-r requirements-dev.txt)
 
 $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
 	@echo "Building Skytether (12 to 28 minutes the first time, on two cores) ..." >&2

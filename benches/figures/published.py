@@ -42,3 +42,12 @@ ENOUGH_MHZ = {1: 2000.0, 8: 1100.0, 16: 800.0}
 
 #: Times that the query took when the interfaces were halved from 10 to 5 Gb/s: "more than 10" (Skyhook, section 3.2).
 HALF_LINK = 10.0
+
+VIRTUAL_OBJECTS = "Virtual Objects: computational storage without a new protocol (\"Computational storage has remained an elusive goal\")"
+
+#: The link, and what conventional checksums reach over it in GB/s (Figure 3); the rate in Gb/s that offloaded ones pass
+#: (Figure 4, "a hypothetical 100 GbE link as well"). Section "Performance and network evaluation".
+LINK_GBIT, LINK_REACHED_GB, LINK_PASSED_GBIT = 40, 4.5, 100
+
+#: Traffic that is saved ("over 99%"), and times that scrubs of Ceph, MinIO and Swift take less ("up to a 2x").
+LESS_TRAFFIC, SCRUB_FASTER = 0.99, 2.0

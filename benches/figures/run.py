@@ -1,4 +1,4 @@
-"""`make figures`: the figures of the Skytether and Skyhook papers, ours next to the published values.
+"""`make figures`: the figures of the Skytether, Skyhook and Virtual Objects papers, ours next to the published values.
 
 Writes plots (PNG, SVG), tables (CSV) and one page (README.md) into figures-out/. One machine measures what it can
 through the Python package. The simulator's clock measures what needs many machines, and the page says so.
@@ -21,6 +21,7 @@ from typing import Any, Callable
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
+import checksums  # noqa: E402
 import doors  # noqa: E402
 import measured  # noqa: E402
 import operators  # noqa: E402
@@ -40,10 +41,11 @@ PARTS: dict[str, tuple[Callable[..., paper.Result], str | None]] = {
     "link_measured": (measured.link, None),
     "equal": (simulated.equal, "regret"),
     "equal_measured": (measured.equal, None),
+    "checksums": (checksums.measure, "checksums"),
 }
 
 #: How cargo names what it builds.
-BUILT = {"regret": ("--bin", "."), "slice_times": ("--example", "examples")}
+BUILT = {"regret": ("--bin", "."), "slice_times": ("--example", "examples"), "checksums": ("--example", "examples")}
 
 
 def program(name: str) -> Path:

@@ -16,6 +16,7 @@ pub(crate) mod locate_file;
 pub(crate) mod ls;
 pub(crate) mod maintenance;
 pub(crate) mod oas;
+pub(crate) mod oas_scrub;
 pub(crate) mod oas_sql;
 pub(crate) mod oas_target;
 pub(crate) mod pki;

@@ -26,6 +26,7 @@
 //! | `same_disk` | whether the target has the disk that files are on |
 //! | [`locate`] | where files lie, for people |
 //! | [`files`] | files as a block device, for computing here |
+//! | [`minio`] | drives of MinIO, and the digests inside their files |
 //! | [`tools`] | whole jobs of the command: many files, output as the tools print it |
 //! | `threads` | the runtime of a session |
 //! | [`capi`] | the same for C: `include/oas.h` |
@@ -45,6 +46,7 @@ pub mod input;
 pub mod iscsi;
 pub mod layout;
 pub mod locate;
+pub mod minio;
 pub mod node;
 pub mod operations;
 pub mod output;

@@ -49,12 +49,8 @@ impl Session {
     /// data. The last one may be shorter.
     #[must_use]
     pub fn verify_framed(&self, digest: Digest, block: u64, inputs: &[Input]) -> Vec<Done<Framed>> {
-        let check = |item: Item| match (item.has(item_flag::BAD_FRAME), &item.values[..]) {
-            (false, _) => Ok(Framed::Right),
-            (true, [frame, ..]) => Ok(Framed::Bad(*frame)),
-            (true, []) => Err(wrong("a bad frame without its number")),
-        };
-        self.run_each(&Request::verify_framed(digest, block), inputs).into_iter().map(|done| done.and_then(check)).collect()
+        let found = self.run_each(&Request::verify_framed(digest, block), inputs);
+        found.into_iter().map(|done| done.and_then(|item| framed(&item))).collect()
     }
 
     /// Lines, words, characters and bytes of each input.
@@ -207,6 +203,14 @@ fn version(input: &Input) -> Result<(u64, std::time::SystemTime)> {
 
 fn wrong(what: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("the answer is wrong: {what}"))
+}
+
+pub(crate) fn framed(item: &Item) -> Result<Framed> {
+    match (item.has(item_flag::BAD_FRAME), &item.values[..]) {
+        (false, _) => Ok(Framed::Right),
+        (true, [frame, ..]) => Ok(Framed::Bad(*frame)),
+        (true, []) => Err(wrong("a bad frame without its number")),
+    }
 }
 
 pub(crate) fn counts(item: &Item) -> Result<Counts> {

@@ -3,6 +3,7 @@
 mod c_program;
 mod end_to_end;
 mod hostile;
+mod minio;
 mod mounted;
 mod places;
 mod striping;

@@ -9,6 +9,7 @@ use oas::tools::{self, Told};
 use oas::{Codec, Digest, Done, Elements, Input, Order, Pattern, Session, What};
 use skytether_common::{Error, Result};
 
+use crate::commands::oas_scrub;
 use crate::commands::oas_sql::{self, Sql};
 use crate::commands::oas_target::TargetArgs;
 use crate::context::Failure;
@@ -34,6 +35,8 @@ pub(crate) enum OasCommand {
     /// The query reads the table `files`: the rows of all files. The target queries each file by itself, and results
     /// are merged here.
     Sql(Sql),
+    /// Verify the drives of another object store: that all bytes are those that it wrote.
+    Scrub(oas_scrub::ScrubStore),
 }
 
 #[derive(Debug, Args)]
@@ -228,6 +231,7 @@ fn work(command: OasCommand) -> Result<(), Failure> {
             let IntoArgs { file, output, format, target } = args.files;
             written(tools::decompress_into(&target.session(&file)?, format.into(), &Input::open(&file)?, &output, args.room))?
         }
+        OasCommand::Scrub(args) => oas_scrub::work(&args, &mut out)?,
     };
     match out.flush() {
         Ok(()) if code == 0 => Ok(()),
