@@ -8,8 +8,10 @@
 //! | `cells` | sums per cell: states and literals |
 //! | `codes` | code maps and digests of redundant data sets |
 //! | `ebpf` | eBPF programs: object files, instructions |
+//! | `exec_client` | striped files, extents of files, URLs; what targets answer to EXEC |
 //! | `files` | table files that are ingested |
 //! | `indexes` | heads, pages and definitions of indexes |
+//! | `iscsi` | logins, and units of sessions, of iSCSI initiators |
 //! | `kinetic` | frames, messages and commands of Kinetic drives |
 //! | `stored` | values in stores, and files that are ingested |
 //! | `offload` | descriptors and results of EXEC |
@@ -17,6 +19,8 @@
 //! | `native` | native programs: which files are taken |
 //! | `nvme` | units and commands of NVMe/TCP hosts |
 //! | `plans` | sub-plans, expressions, plans of other producers |
+//! | `scsi` | commands and parameter lists of SCSI |
+//! | `volume` | segments of journals, header records, names of volumes |
 //! | `wasm` | WebAssembly programs: modules |
 //! | `wire` | tickets, broadcast tables, streams of rows, deliveries, sessions, details of errors |
 
@@ -25,15 +29,20 @@ use std::alloc::{GlobalAlloc, Layout, System};
 mod cells;
 mod codes;
 mod ebpf;
+mod exec_client;
 mod files;
 mod indexes;
+mod iscsi;
 mod kinetic;
 mod native;
 mod nbd;
 mod nvme;
 mod offload;
 mod plans;
+mod scsi;
 mod stored;
+mod volume;
+mod waiting;
 mod wasm;
 mod wire;
 
@@ -78,10 +87,21 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ebpf_instructions_load", run: ebpf::instructions_load, seeds: ebpf::instructions, rounds: 12000 },
     Target { name: "wasm_module_load", run: wasm::module_load, seeds: wasm::modules, rounds: 12000 },
     Target { name: "native_program_check", run: native::program_check, seeds: native::programs, rounds: 20000 },
-    Target { name: "exec_descriptor_decode", run: offload::descriptor_decode, seeds: offload::descriptors, rounds: 20000 },
-    Target { name: "exec_result_decode", run: offload::result_decode, seeds: offload::results, rounds: 20000 },
-    Target { name: "nbd_negotiate", run: nbd::negotiate, seeds: nbd::dialogues, rounds: 20000 },
-    Target { name: "nvme_units_read", run: nvme::units_read, seeds: nvme::streams, rounds: 20000 },
+    Target { name: "exec_descriptor_decode", run: offload::descriptor_decode, seeds: offload::descriptors, rounds: 100_000 },
+    Target { name: "exec_result_decode", run: offload::result_decode, seeds: offload::results, rounds: 100_000 },
+    Target { name: "nbd_negotiate", run: nbd::negotiate, seeds: nbd::dialogues, rounds: 100_000 },
+    Target { name: "nvme_units_read", run: nvme::units_read, seeds: nvme::streams, rounds: 100_000 },
+    Target { name: "exec_capabilities_decode", run: exec_client::capabilities_decode, seeds: exec_client::capabilities, rounds: 100_000 },
+    Target { name: "exec_answers_read", run: exec_client::answers_read, seeds: exec_client::answers, rounds: 100_000 },
+    Target { name: "striped_layout_read", run: exec_client::layout_read, seeds: exec_client::layouts, rounds: 100_000 },
+    Target { name: "file_extents_read", run: exec_client::map_read, seeds: exec_client::maps, rounds: 100_000 },
+    Target { name: "target_url_read", run: exec_client::url_read, seeds: exec_client::urls, rounds: 100_000 },
+    Target { name: "iscsi_login_read", run: iscsi::login_read, seeds: iscsi::logins, rounds: 100_000 },
+    Target { name: "iscsi_session_serve", run: iscsi::session_serve, seeds: iscsi::sessions, rounds: 20000 },
+    Target { name: "scsi_commands_run", run: scsi::commands_run, seeds: scsi::commands, rounds: 100_000 },
+    Target { name: "volume_segment_read", run: volume::segment_read, seeds: volume::segments, rounds: 100_000 },
+    Target { name: "volume_header_decode", run: volume::header_decode, seeds: volume::headers, rounds: 100_000 },
+    Target { name: "volume_spec_read", run: volume::spec_read, seeds: volume::specs, rounds: 100_000 },
     Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
     Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 6000 },
     Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },

@@ -11,6 +11,8 @@ use skytether_doors::DriveDoor;
 use skytether_scsi::{Target, Unit};
 use skytether_transport::{Alpn, Connection, Listener, ServeContext};
 use skytether_volume::{BlockDevice, Exec};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
 
 use crate::connection::{self, Shared};
 use crate::login::TargetIdentity;
@@ -96,6 +98,19 @@ impl Iscsi {
             unasked: Memory::new(self.options.unasked_memory),
         });
         Ok(Arc::clone(shared.insert(made)))
+    }
+
+    /// Serves one connection, which need not be a socket, until it ends: for fuzzing.
+    ///
+    /// # Errors
+    /// `Invalid` where `drive` gives no name of a target.
+    #[doc(hidden)]
+    pub async fn converse<S>(&self, drive: &str, connection: S) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        connection::serve(self.shared(drive)?, connection, "memory".to_owned(), None, CancellationToken::new()).await;
+        Ok(())
     }
 
     async fn listen(self: Arc<Self>, drive: Arc<dyn Cse>, at: Listener, context: ServeContext) -> Result<()> {

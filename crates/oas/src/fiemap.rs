@@ -54,6 +54,14 @@ pub struct RawExtent {
     pub(crate) reserved: [u32; 3],
 }
 
+impl RawExtent {
+    /// An extent with these fields.
+    #[must_use]
+    pub fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Self {
+        Self { logical, physical, length, flags, ..Self::default() }
+    }
+}
+
 #[repr(C)]
 struct Request {
     start: u64,

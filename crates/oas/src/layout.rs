@@ -90,17 +90,27 @@ impl Layout {
             return Err(Error::invalid(format!("{}: a description has at most {MOST_BYTES} bytes", path.display())));
         }
         let text = fs::read_to_string(path).map_err(failed)?;
-        let wrong = || Error::invalid(format!("{} describes no striped file", path.display()));
-        let mut layout: Self = if path.extension().is_some_and(|extension| extension == "json") {
-            serde_json::from_str(&text).map_err(|cause| wrong().with_source(cause))?
-        } else {
-            toml::from_str(&text).map_err(|cause| wrong().with_source(cause))?
-        };
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let mut layout = Self::parse(&text, is_json).map_err(|error| error.named(&path.display().to_string()))?;
         let directory = path.parent().unwrap_or(Path::new(""));
         for member in &mut layout.members {
             member.path = directory.join(&member.path);
         }
-        layout.check().map_err(|error| error.named(&path.display().to_string()))?;
+        Ok(layout)
+    }
+
+    /// The description that `text` is: TOML, or JSON. Paths of its members stay as they are.
+    ///
+    /// # Errors
+    /// As [`Layout::check`]; `Invalid` for a text that is none.
+    pub fn parse(text: &str, is_json: bool) -> Result<Self> {
+        let wrong = || Error::invalid("it describes no striped file");
+        let layout: Self = if is_json {
+            serde_json::from_str(text).map_err(|cause| wrong().with_source(cause))?
+        } else {
+            toml::from_str(text).map_err(|cause| wrong().with_source(cause))?
+        };
+        layout.check()?;
         Ok(layout)
     }
 

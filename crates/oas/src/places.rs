@@ -215,10 +215,30 @@ fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 
-/// The object of these extents.
+/// The places by what the kernel says.
 fn places(fingerprint: Fingerprint, carrier: Carrier) -> Result<Places> {
-    let size = fingerprint.size;
-    let end = size.next_multiple_of(BLOCK);
+    let found = object(fingerprint.size, &fingerprint.extents, carrier.base)?;
+    Ok(Places { object: found.object, carrier, shared: found.shared, unwritten: found.unwritten, fingerprint })
+}
+
+/// An object, whether extents of it belong to other files, too, and whether some were never written.
+struct Found {
+    object: Object,
+    shared: bool,
+    unwritten: bool,
+}
+
+/// The object of a file of `size` bytes with these extents, on a file system that begins at `base` of its disk.
+///
+/// # Errors
+/// As [`OpenFile::places`].
+#[doc(hidden)]
+pub fn of_extents(size: u64, extents: &[RawExtent], base: u64) -> Result<Object> {
+    object(size, extents, base).map(|found| found.object)
+}
+
+fn object(size: u64, raw: &[RawExtent], base: u64) -> Result<Found> {
+    let end = size.checked_next_multiple_of(BLOCK).ok_or_else(|| Error::invalid("the file ends beyond all numbers"))?;
     let (mut extents, mut at): (Vec<Extent>, u64) = (Vec::new(), 0);
     let (mut shared, mut unwritten) = (false, false);
     let mut push = |extent: Extent| match extents.last_mut() {
@@ -227,7 +247,7 @@ fn places(fingerprint: Fingerprint, carrier: Carrier) -> Result<Places> {
         _ if extent.length > 0 => extents.push(extent),
         _ => {}
     };
-    for raw in &fingerprint.extents {
+    for raw in raw {
         let last = raw.logical.checked_add(raw.length).ok_or_else(|| Error::invalid("an extent ends beyond all numbers"))?;
         if raw.logical >= end || last <= at {
             continue;
@@ -247,13 +267,13 @@ fn places(fingerprint: Fingerprint, carrier: Carrier) -> Result<Places> {
             push(Extent::hole(length));
             continue;
         }
-        let place = raw.physical.checked_add(carrier.base).ok_or_else(|| Error::invalid("a place is beyond all numbers"))?;
+        let place = raw.physical.checked_add(base).ok_or_else(|| Error::invalid("a place is beyond all numbers"))?;
         push(Extent::new(place, length));
     }
     push(Extent::hole(end - at));
     let object = Object::new(size, extents);
     object.check()?;
-    Ok(Places { object, carrier, shared, unwritten, fingerprint })
+    Ok(Found { object, shared, unwritten })
 }
 
 /// The bytes from `from` to `to` of `object`, as an object of its own.
