@@ -13,6 +13,7 @@
 //! | `kinetic` | frames, messages and commands of Kinetic drives |
 //! | `stored` | values in stores, and files that are ingested |
 //! | `offload` | descriptors and results of EXEC |
+//! | `minio` | `xl.meta` of MinIO's drives |
 //! | `nbd` | options and requests of NBD clients |
 //! | `native` | native programs: which files are taken |
 //! | `nvme` | units and commands of NVMe/TCP hosts |
@@ -28,6 +29,7 @@ mod ebpf;
 mod files;
 mod indexes;
 mod kinetic;
+mod minio;
 mod native;
 mod nbd;
 mod nvme;
@@ -80,6 +82,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "native_program_check", run: native::program_check, seeds: native::programs, rounds: 20000 },
     Target { name: "exec_descriptor_decode", run: offload::descriptor_decode, seeds: offload::descriptors, rounds: 20000 },
     Target { name: "exec_result_decode", run: offload::result_decode, seeds: offload::results, rounds: 20000 },
+    Target { name: "xl_meta_read", run: minio::xl_meta_read, seeds: minio::files, rounds: 20000 },
+    Target { name: "xl_meta_versions_read", run: minio::versions_read, seeds: minio::metadata, rounds: 20000 },
     Target { name: "nbd_negotiate", run: nbd::negotiate, seeds: nbd::dialogues, rounds: 20000 },
     Target { name: "nvme_units_read", run: nvme::units_read, seeds: nvme::streams, rounds: 20000 },
     Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
