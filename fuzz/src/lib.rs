@@ -15,6 +15,7 @@
 //! | `kinetic` | frames, messages and commands of Kinetic drives |
 //! | `stored` | values in stores, and files that are ingested |
 //! | `offload` | descriptors and results of EXEC |
+//! | `minio` | `xl.meta` of MinIO's drives |
 //! | `nbd` | options and requests of NBD clients |
 //! | `native` | native programs: which files are taken |
 //! | `nvme` | units and commands of NVMe/TCP hosts |
@@ -34,6 +35,7 @@ mod files;
 mod indexes;
 mod iscsi;
 mod kinetic;
+mod minio;
 mod native;
 mod nbd;
 mod nvme;
@@ -102,6 +104,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "volume_segment_read", run: volume::segment_read, seeds: volume::segments, rounds: 100_000 },
     Target { name: "volume_header_decode", run: volume::header_decode, seeds: volume::headers, rounds: 100_000 },
     Target { name: "volume_spec_read", run: volume::spec_read, seeds: volume::specs, rounds: 100_000 },
+    Target { name: "xl_meta_read", run: minio::xl_meta_read, seeds: minio::files, rounds: 100_000 },
+    Target { name: "xl_meta_versions_read", run: minio::versions_read, seeds: minio::metadata, rounds: 100_000 },
     Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
     Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 6000 },
     Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },
