@@ -3,7 +3,7 @@
 //! A *group* is all records below `~fvol/<group>/`: those of one volume. Each record lies on the home drives of its
 //! group, as a value of 8 bytes (the number of its last change, little-endian) and the record itself. A batch is made
 //! at the first home that is up, in one step that decides, and then at the others, before it is acknowledged. Drives
-//! without which it is made are noted as absent before ([`crate::rejoin`]), and get what they missed when they are back.
+//! that are down are noted as absent before ([`crate::rejoin`]), and get what they missed when they are back.
 //!
 //! Versions in conditions are numbers of changes, so they are the same on all homes, and never used twice.
 
@@ -345,7 +345,7 @@ impl Catalog {
         self.ask(at, "note a change of records", self.bare(at).apply(steps.iter().filter_map(op).collect())).await.map(drop)
     }
 
-    /// The groups of which drive `at` has any record.
+    /// The groups that have any record on drive `at`.
     async fn groups_at(&self, at: usize) -> Result<Vec<String>> {
         let (mut groups, mut after) = (Vec::new(), None);
         loop {
@@ -433,7 +433,7 @@ impl Catalog {
         }
     }
 
-    /// What is to be changed so that all copies of a record are equal.
+    /// The changes that make all copies of a record equal.
     async fn mend_record(&self, key: Key, copies: BTreeMap<usize, (u64, u32)>, (from, to): (&[usize], &[usize])) -> Result<Vec<(usize, Op)>> {
         let mut best: Option<(Record, (u64, u32))> = None;
         let mut seen = BTreeSet::new();

@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`backing`] | [`FleetBacking`]: the [`Backing`](skytether_volume::Backing) of crate `volume` over the drives of a fleet |
+//! | [`backing`] | [`FleetBacking`]: what volumes need of a store, over the drives of a fleet |
 //! | [`layout`] | extent records: where the shards of an extent are; how many there are, and their lengths |
 //! | `keys` | keys of volumes as keys of records and of shards |
 //! | `write`, `read` | a merge of the journal; reads, also without some drives |
@@ -22,8 +22,8 @@
 //!   old extent or the new one, and shards that no record names, which the next opening deletes.
 //! - Each commit of a merge has the condition that the header record is the one that this process wrote.
 //! - No two shards of an extent are on one drive (I12), and no byte is delivered unverified (I5).
-//! - What was merged survives the loss of as many drives as the fleet's redundancy says. With fewer drives than K + M, a
-//!   merge has fewer data shards first, and fewer parities only where no drive is left.
+//! - What was merged survives the loss of as many drives as the fleet's redundancy says. With fewer drives than
+//!   K + M, a merge has fewer data shards first, and fewer parities only where no drive is left.
 //!
 //! See also `docs/internals/formats/volume.md`.
 #![forbid(unsafe_code)]

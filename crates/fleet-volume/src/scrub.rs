@@ -73,7 +73,7 @@ impl FleetBacking {
     async fn examine(&self, records: &[Key]) -> Result<(Vec<Option<Vec<Fault>>>, u64, u64)> {
         let writable = self.catalog.health().writable().len();
         let mut asked: Vec<Asked> = Vec::new();
-        // By drives: what to verify there, and of which record it is a copy or a shard.
+        // By drives: what to verify there, and the record that it is a copy or a shard of.
         let mut each: BTreeMap<usize, Vec<(usize, Option<usize>, Item)>> = BTreeMap::new();
         let read = |key: &Key| {
             let key = key.clone();

@@ -27,7 +27,7 @@ impl Written {
         Self { volume: fleet.open("a", files).await.unwrap().0, model: vec![0; SIZE], random: fastrand::Rng::with_seed(seed) }
     }
 
-    /// Random changes and merges, all of which must succeed.
+    /// Random changes and merges. All must succeed.
     async fn change(&mut self, count: usize) {
         for _ in 0..count {
             let at = self.random.usize(0..SIZE / 4096) * 4096;

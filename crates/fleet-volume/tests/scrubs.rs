@@ -102,7 +102,7 @@ fn damaged_and_missing_records_are_repaired_from_other_homes() {
     });
 }
 
-/// More shards of one extent are damaged than parities: it is named, never invented, and mended by a write of all of it.
+/// More shards of an extent are damaged than parities: it is named, never invented, and mended by a write of it all.
 #[test]
 fn damage_beyond_the_redundancy_is_named() {
     run(async {

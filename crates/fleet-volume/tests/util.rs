@@ -72,7 +72,7 @@ impl Drive {
         Self::of(scheme, drives, options)
     }
 
-    /// With this redundancy over so many drives.
+    /// With this redundancy over this number of drives.
     pub(crate) fn of(scheme: &'static str, drives: usize, options: Options) -> Self {
         let stores = (0..drives).map(|_| Arc::new(FaultStore::new(MemoryStore::new()))).collect();
         wait(Self::begin(Stores(stores), scheme, options))

@@ -7,9 +7,10 @@ import os
 import random
 import subprocess
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 import pytest
 from fleets import PROGRAM
@@ -41,6 +42,26 @@ class Fleet:
         with started(self.place / "host.log", *words, listen=["grpc://127.0.0.1:0", "nbd://127.0.0.1:0"]) as host:
             yield host
 
+    def stored(self, n: int) -> int:
+        """How many parts of volumes a drive has, about."""
+        return sum(path.is_file() and path.stat().st_size >= 64 << 10 for path in (self.place / f"drive-{n}" / "slices").rglob("*"))
+
+    def until(self, done: Callable[[], bool], pause: float = 0.005) -> None:
+        deadline = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < deadline, (self.place / "host.log").read_text()[-3000:]
+            time.sleep(pause)
+
+    def merged(self) -> None:
+        """Waits until nothing has come to the drives for longer than the host waits before it merges."""
+        seen: list[int] = []
+
+        def still() -> bool:
+            seen.append(self.stored(0))
+            return len(seen) > 40 and len(set(seen[-40:])) == 1
+
+        self.until(still, 0.1)
+
     def program(self, *words: str | Path, code: int = 0) -> str:
         done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=120)
         assert done.returncode == code, (done, (self.place / "host.log").read_text()[-3000:])
@@ -69,16 +90,20 @@ def test_file_system_survives_a_drive_killed_while_written(tmp_path: Path, redun
                 run("mkfs.ext4", "-q", "-F", device)
                 with mounted(device, tmp_path / "m0") as place:
                     digests.update(written(place, 0, 40))
-                    killer = threading.Timer(0.7, served.drives[1].kill)
-                    killer.start()
-                    seed = 1
-                    while killer.is_alive() or seed < 20:
-                        digests.update(written(place, seed, 10))
-                        seed += 1
-                    killer.join()
-                    # The merge of all that goes to the drives that are left.
-                    digests.update(written(place, seed, 40))
+                    large = random.Random(7).randbytes(100 << 20)
+                    (place / "large").write_bytes(large)
+                    digests["large"] = hashlib.sha256(large).hexdigest()
                     os.sync()
+                    # In the middle of a merge, while clients write.
+                    served.until(lambda: served.stored(0) > 20)
+                    before = served.stored(1)
+                    served.drives[1].kill()
+                    for seed in range(1, 20):
+                        digests.update(written(place, seed, 10))
+                    os.sync()
+                    served.merged()
+                    # Of 400 extents with two or three parts each.
+                    assert before < 200 < served.stored(0), (before, served.stored(0))
                 run("e2fsck", "-f", "-n", device)
                 with mounted(device, tmp_path / "m1") as place:
                     check_files(place, digests)
