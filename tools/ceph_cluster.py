@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""A Ceph cluster on loopback for tests: one monitor and some OSDs, of Debian's packages, which are unpacked and not installed.
+"""A Ceph cluster on loopback for tests: one monitor and some OSDs of Debian's packages.
+
+The packages are unpacked and not installed.
 
     ceph_cluster.py fetch            downloads and unpacks the packages below the user's cache (needs apt-get)
     ceph_cluster.py where            prints the folder of the unpacked packages, or says why there is none
     ceph_cluster.py run DIR [OSDS]   starts a cluster in DIR, and ends it when standard input ends
 
-`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. It then takes one command a line and
-answers each with one line of JSON: `kill N` ends OSD N at once, as a loss of power would; `start N` starts it again, empty;
-`pause N` and `resume N` stop and continue it; `pool NAME SIZE` makes a replicated pool, `coded NAME` an erasure-coded one (2+1);
-`mon JSON` passes a command to the monitor.
+`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. It then takes one command a line
+and answers each with one line of JSON:
+
+    kill N, start N      ends OSD N at once, as a loss of power would; starts it again, empty
+    pause N, resume N    stops and continues it
+    pool NAME SIZE       makes a replicated pool
+    coded NAME           makes an erasure-coded pool (2+1)
+    mon JSON             passes a command to the monitor
 
 All daemons are children of this process, are ended by their own process ids, and die with it.
 """
@@ -65,7 +71,7 @@ def fetch() -> None:
 
 
 def with_libraries(at: Path) -> None:
-    """Starts this program again where the loader does not look into the folder yet: it reads the variable at the start only."""
+    """Starts this program again where the loader does not look into the folder yet: it reads the variable once."""
     paths = [at / LIBRARIES, at / LIBRARIES / "ceph", at / "lib/x86_64-linux-gnu"]
     wanted = ":".join(map(str, paths))
     if os.environ.get("LD_LIBRARY_PATH") != wanted:
