@@ -11,7 +11,7 @@ use skytether_transport::Endpoint;
 /// The scheme of these addresses.
 pub const SCHEME: &str = "rados";
 
-/// The time for one call, unless the address says otherwise. A cluster takes some 25 s to notice a machine that is gone.
+/// The time for one call, unless the address says otherwise. A cluster takes some 25 s to notice a lost machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAX_TIMEOUT: u64 = 3600;

@@ -96,7 +96,7 @@ pub(crate) fn library() -> Result<&'static Library> {
     }
     let file = std::env::var(FILE_VARIABLE).ok().filter(|given| !given.is_empty()).unwrap_or_else(|| FILE.to_owned());
     let name = CString::new(file.as_str()).map_err(|_| Error::invalid(format!("{FILE_VARIABLE} holds a zero byte: name a file")))?;
-    // SAFETY: `name` is a C string. What the library does when it is loaded is Ceph's own code, which the caller asked for.
+    // SAFETY: `name` is a C string. What the library runs when it is loaded is Ceph's own code.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Err(Error::not_found(format!(

@@ -193,8 +193,8 @@ impl Pool {
         self.each("remove", &objects, |write, ()| (write.remove(), 0), -libc::ENOENT)
     }
 
-    /// The bytes of `object` at `ranges`, none of which is empty, in one operation. They are shorter at its end. `None`:
-    /// there is no such object.
+    /// The bytes of `object` at `ranges`, in one operation. No range may be empty. The bytes are fewer at the object's
+    /// end. `None`: there is no such object.
     pub(crate) fn read(&self, object: &CStr, ranges: &[Range<u64>]) -> Result<Option<Vec<Vec<u8>>>> {
         let lib = self.cluster.lib;
         let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|range| vec![0; (range.end - range.start) as usize]).collect();
@@ -232,8 +232,8 @@ impl Pool {
         })
     }
 
-    /// The rows of `object` whose keys begin with `prefix` and come after `after`, at most `limit`, and whether there are
-    /// more. `None`: there is no such object.
+    /// The rows of `object` whose keys begin with `prefix` and come after `after`, at most `limit`, and whether more
+    /// follow. `None`: there is no such object.
     pub(crate) fn page(&self, object: &CStr, prefix: &str, after: &str, limit: usize) -> Result<Option<(Vec<(String, Vec<u8>)>, bool)>> {
         let (prefix, after, mut more) = (c_text(prefix)?, c_text(after)?, 0u8);
         let more_at = &raw mut more;

@@ -22,11 +22,11 @@ use crate::cluster::{Pool, c_text};
 use crate::index::{Change, FORMAT, GARBAGE, Row, STATE, State, To, VALUES, garbage_key, plan, value_key};
 use crate::operations::{PAGE, Write};
 
-/// Numbers that an owner reserves at a time: after a crash, so many objects are looked for at most, and those of the
-/// batches that were under way.
+/// Numbers that an owner reserves at a time. After a crash the next owner looks for at most this number of objects,
+/// and for those of the batches that were under way.
 const RESERVED: u64 = 256;
 
-/// Stands for the first of no numbers: no object has it.
+/// The first of no numbers: no object has it.
 const NO_NUMBER: u64 = 1 << 63;
 
 /// How often a change is tried again after the index was found changed by a late operation of this owner.
@@ -259,7 +259,7 @@ impl RadosStore {
         Ok(())
     }
 
-    /// The first of `count` numbers for objects (of none: no number that an object has), which the index notes as possibly there before any is written.
+    /// The first of `count` numbers for objects. The index notes them before any object is written.
     fn allocate(&self, count: u64) -> Result<u64> {
         if count == 0 {
             return Ok(NO_NUMBER);

@@ -28,8 +28,8 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/ceph_cluster.py")
 }
 
-/// Runs `body` with a cluster of its own, in a process that finds the unpacked libraries. `test` is the name of the test
-/// that calls this.
+/// Runs `body` with a cluster of its own, in a process that finds the unpacked libraries. `test` is the name of the
+/// calling test.
 pub(crate) fn with_cluster(test: &str, body: impl FnOnce(&mut Cluster)) {
     if std::env::var_os(INNER).is_some() {
         return body(&mut Cluster::start());

@@ -51,7 +51,7 @@ fn next_owner_removes_what_a_dead_one_left() {
         let dead = store(&fleet);
         dead.apply(vec![put("a", "1"), put("b", "2"), put("c", "3")]).unwrap();
         drop(fleet);
-        // The next process takes over while the first is in the middle of a batch: its values are there, its rows are not.
+        // The next process takes over while the first is in the middle of a batch: its values are there, and no rows.
         let writing = dead.clone();
         let taken = cluster.fleet("index");
         assert_eq!(writing.apply(vec![put("late", vec![1; 50_000])]).unwrap_err().kind(), Kind::Conflict);

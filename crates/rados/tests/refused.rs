@@ -41,7 +41,7 @@ fn cluster_that_is_away_is_an_error_within_the_timeout() {
     with_cluster("refused::cluster_that_is_away_is_an_error_within_the_timeout", |cluster| {
         let dir = tempfile::tempdir().unwrap();
         let conf = dir.path().join("ceph.conf");
-        // Nobody listens there, and the configuration of a user without a key.
+        // A port without a server, and a user without a key.
         for (text, user) in [
             (std::fs::read_to_string(&cluster.conf).unwrap().replace("mon host = [", "mon host = [v2:127.0.0.1:1,v1:127.0.0.1:2] #"), "admin"),
             (std::fs::read_to_string(&cluster.conf).unwrap(), "nobody"),
