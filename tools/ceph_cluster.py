@@ -92,6 +92,12 @@ def dies_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+def states(process: int) -> list[str]:
+    """What each thread of a process does; T: it is stopped."""
+    stats = [task.read_text() for task in Path(f"/proc/{process}/task").glob("*/stat")]
+    return [stat.rpartition(")")[2].split()[0] for stat in stats]
+
+
 class Cluster:
     def __init__(self, at: Path, where: Path, osds: int):
         self.at, self.root, self.osds = at, where, osds
@@ -225,6 +231,9 @@ keyring = {self.at}/osd$id/keyring
             one.send_signal(sent)
             if word == "kill":
                 one.wait()
+            # The signal reaches one thread after the other.
+            while word == "pause" and any(state != "T" for state in states(one.pid)):
+                pass
         elif word == "start":
             self.daemon(f"osd.{rest}", "ceph-osd", rest)
             self.wait_up(sum(one.poll() is None for name, one in self.daemons.items() if name.startswith("osd.")))
