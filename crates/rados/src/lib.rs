@@ -18,7 +18,7 @@
 //! Invariants: a batch is atomic, and durable when it is acknowledged (I6); a process that another one has displaced
 //! changes nothing; every call ends within the address's timeout. Nothing here knows tables or hosts.
 //!
-//! See also `docs/internals/rados.md`.
+//! See also `docs/internals/rados.md` and `docs/ceph.md`.
 
 mod address;
 mod cluster;
