@@ -47,7 +47,7 @@ def test_command_works_end_to_end(ceph: Cluster, rides: Path) -> None:
     url = ceph.url()
     made = ceph.run("init", url, "--drives", 3)
     assert "made a fleet of 3 drives" in made and "pool sky keeps 3 copies, and the fleet has redundancy none" in made
-    assert "there is a fleet at" in ceph.run("init", url, status=1)
+    assert "there is a fleet at" in ceph.run("init", url, "--drives", 3, status=1)
     ceph.run("ingest", rides, "--to", "city.rides", "--fleet", url)
     assert count(ceph, url) == due(rides)
     assert "city.rides" in ceph.run("ls", "--fleet", url)
