@@ -314,7 +314,7 @@ def _demo(a: argparse.Namespace) -> int:
 
 
 def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
-    from skytether import NotFoundError
+    from skytether import NotFoundError, _internal
 
     from . import connect, open as open_fleet
 
@@ -324,7 +324,7 @@ def _open(a: argparse.Namespace, create: bool = False) -> MsgExpress:
         return connect(where, token=a.token, tls_ca=a.tls_ca)
     if os.path.isfile(where):
         raise _InTheWay(f"{where} is a file, and a fleet is a directory: name another one with --fleet")
-    if not create and not os.path.exists(os.path.join(where, "fleet.json")) and not os.path.exists(os.path.join(where, "drives")):
+    if not create and not _internal.is_store(where) and not os.path.exists(os.path.join(where, "fleet.json")) and not os.path.exists(os.path.join(where, "drives")):
         raise NotFoundError(f"there is no fleet at {where}: `msgx ingest` makes one")
     return open_fleet(where, drives=getattr(a, "drives", None), create=create)
 

@@ -57,7 +57,8 @@ def open(  # noqa: A001 - the name users expect
     Parameters
     ----------
     path
-        The fleet's directory; drive n lives in ``path/drives/n``.
+        The fleet's directory; drive n lives in ``path/drives/n``. Or pools of a Ceph cluster,
+        ``rados://POOL?conf=PATH``: see ``docs/ceph.md``.
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
@@ -115,13 +116,18 @@ def open(  # noqa: A001 - the name users expect
     fleet = Fleet(
         _internal.Fleet.open(os.fspath(path), drives, redundancy, _profiles(profile), create, *limits, nodes=nodes, kept_per_drive=kept_per_drive)
     )
-    _opened[os.path.realpath(path)] = fleet
+    _opened[_place(path)] = fleet
     return fleet
 
 
 def opened(path: str | os.PathLike[str]) -> Fleet | None:
     """The fleet in directory `path`, if it is open in this process."""
-    return _opened.get(os.path.realpath(path))
+    return _opened.get(_place(path))
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return text if _internal.is_store(text) else os.path.realpath(text)
 
 
 def _profiles(given: Profile | Sequence[Profile] | Mapping[int, Profile]) -> str | list[str] | dict[int, str]:

@@ -10,7 +10,8 @@ use skytether_transport::{Credentials, Endpoint, Secret};
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetArg {
-    /// The fleet: a directory, or a host's address (HOST:PORT, grpc://HOST:PORT or, with TLS, grpc+tls://HOST:PORT).
+    /// The fleet: a directory, a host's address (HOST:PORT, grpc://HOST:PORT or, with TLS, grpc+tls://HOST:PORT), or
+    /// pools of a Ceph cluster (rados://POOL?conf=PATH).
     #[arg(long, value_name = "DIR|URL", env = "SKYTETHER_FLEET")]
     pub(crate) fleet: String,
     #[command(flatten)]

@@ -11,6 +11,7 @@ use skytether_common::{DatasetName, Error, Result};
 use skytether_host::HostOptions;
 
 use crate::common_args::{FleetArg, ListFormat};
+use crate::doors::{is_store, open_fleet};
 use crate::listing;
 
 /// Why a command failed; the exit status depends on it.
@@ -33,17 +34,17 @@ impl From<Error> for Failure {
     }
 }
 
-/// Opens a fleet by its directory or its host's address.
+/// Opens a fleet by its directory, the address of its stores or that of its host.
 pub(crate) async fn fleet(at: &FleetArg) -> Result<Fleet> {
-    if is_host(&at.fleet) {
+    if is_host(&at.fleet) && !is_store(&at.fleet) {
         return Fleet::connect_with(&at.fleet, &at.client.credentials()).await;
     }
     open(Path::new(&at.fleet), HostOptions::default(), Profiles::default()).await
 }
 
-/// Opens the fleet in a directory.
+/// Opens the fleet in a directory, or over stores elsewhere.
 pub(crate) async fn open(dir: &Path, host: HostOptions, profile: Profiles) -> Result<Fleet> {
-    Fleet::open_with(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
+    open_fleet(dir, &OpenOptions { create: false, profile, ..OpenOptions::default() }, host).await
 }
 
 /// Parses the name of a data set; an invalid one is a wrong call.

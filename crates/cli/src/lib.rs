@@ -35,6 +35,7 @@ use clap::Parser;
 use skytether_common::Error;
 
 use crate::context::Failure;
+pub use crate::doors::{is_store, open_fleet};
 use crate::error_line::fail;
 use crate::logging::Writer;
 pub use crate::logging::log_to_stderr;

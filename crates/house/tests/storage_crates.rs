@@ -22,6 +22,7 @@ const STORAGE: &[&str] = &[
     "kinetic",
     "kinetic-server",
     "kv",
+    "rados",
     "ebpf",
     "native",
     "wasm",

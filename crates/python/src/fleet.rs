@@ -209,7 +209,7 @@ impl PyFleet {
         host.spill_limit = spill_limit.unwrap_or(host.spill_limit);
         host.slices.max_rows = slice_rows.unwrap_or(host.slices.max_rows);
         host.threads = threads.unwrap_or(host.threads);
-        block(py, async move { Fleet::open_with(&path, &options, host).await }).map(Self::new)
+        block(py, async move { skytether_cli::open_fleet(&path, &options, host).await }).map(Self::new)
     }
 
     /// Connects to a host. Missing credentials come from environment variables.
@@ -477,7 +477,9 @@ impl PyFleet {
         block(py, async move {
             let mut writer = fleet.writer(&name.parse()?, kind, replace).await?;
             if let Some(text) = redundancy {
-                writer.redundancy(text.parse()?)?;
+                let scheme = text.parse()?;
+                fleet.check_redundancy(scheme)?;
+                writer.redundancy(scheme)?;
             }
             Ok(writer)
         })

@@ -43,10 +43,16 @@ mod writer;
 
 use pyo3::prelude::*;
 
-/// Whether `text` is the address of a host, and not a directory.
+/// Whether `text` is the address of a host, and not a directory or the address of a fleet's stores.
 #[pyfunction]
 fn is_host(text: &str) -> bool {
-    skytether::address::is_host(text)
+    skytether::address::is_host(text) && !skytether_cli::is_store(text)
+}
+
+/// Whether `text` is the address of a fleet's stores, such as `rados://...`.
+#[pyfunction]
+fn is_store(text: &str) -> bool {
+    skytether_cli::is_store(text)
 }
 
 /// Runs the `skytether` command with `arguments` (the first is the program's name) and returns its exit status.
@@ -74,6 +80,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<oas::PyOas>()?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
+    module.add_function(wrap_pyfunction!(is_store, module)?)?;
     module.add_function(wrap_pyfunction!(fleet::calibrate, module)?)?;
     module.add_function(wrap_pyfunction!(plain::generate_particles, module)?)?;
     module.add_function(wrap_pyfunction!(files::mtx_shape, module)?)?;

@@ -20,6 +20,7 @@ use skytether_transport::Credentials;
 
 use crate::embedded::{Embedded, OpenOptions};
 use crate::offline_status::offline_status;
+use crate::stored_elsewhere::{StoredElsewhere, Stores};
 use skytether_formats::storage_schema::{self, Storable};
 use skytether_formats::{self as files};
 
@@ -36,6 +37,7 @@ pub struct Fleet {
 #[derive(Debug, Clone)]
 enum Place {
     Directory(Arc<Embedded>),
+    Elsewhere(Arc<StoredElsewhere>),
     /// A host's URL.
     Url(Arc<str>),
 }
@@ -62,6 +64,37 @@ impl Fleet {
         let embedded = Embedded::open(path.as_ref(), options, host).await?;
         let embedded = Arc::new(embedded);
         Ok(Self { service: Arc::clone(&embedded) as _, place: Place::Directory(embedded) })
+    }
+
+    /// Opens a fleet whose drives run in this process, over open `stores`. A door opens those; see [`Stores`].
+    ///
+    /// # Errors
+    /// `Invalid` for a wrong number of drives or a wrong device profile; errors of the stores.
+    pub fn over(stores: Stores, options: &OpenOptions, host: HostOptions) -> BoxFuture<'_, Result<Self>> {
+        Box::pin(async move {
+            let fleet = Arc::new(StoredElsewhere::open(stores, options, host).await?);
+            Ok(Self { service: Arc::new(fleet.host.clone()), place: Place::Elsewhere(fleet) })
+        })
+    }
+
+    /// Of a fleet over open stores: what keeps its values, and whether it was made just now.
+    #[must_use]
+    pub fn kept_by(&self) -> Option<(&str, bool)> {
+        match &self.place {
+            Place::Elsewhere(fleet) => Some((&fleet.kept, fleet.new)),
+            Place::Directory(_) | Place::Url(_) => None,
+        }
+    }
+
+    /// Refuses a redundancy that this fleet can't keep.
+    ///
+    /// # Errors
+    /// `Invalid` for a fleet over open stores, which keep copies themselves.
+    pub fn check_redundancy(&self, scheme: Scheme) -> Result<()> {
+        match &self.place {
+            Place::Elsewhere(fleet) => fleet.refuse(scheme),
+            Place::Directory(_) | Place::Url(_) => Ok(()),
+        }
     }
 
     /// The status of the drives of the embedded fleet at `path`, also where too many are missing to open it. Present
@@ -106,6 +139,7 @@ impl Fleet {
     pub fn host(&self) -> Option<&Host> {
         match &self.place {
             Place::Directory(fleet) => Some(fleet.host()),
+            Place::Elsewhere(fleet) => Some(&fleet.host),
             Place::Url(_) => None,
         }
     }
@@ -116,11 +150,12 @@ impl Fleet {
         &self.service
     }
 
-    /// Where the fleet is: a directory, or a host's URL (`grpc://host:port`).
+    /// Where the fleet is: a directory, the address of its stores, or a host's URL (`grpc://host:port`).
     #[must_use]
     pub fn location(&self) -> String {
         match &self.place {
             Place::Directory(fleet) => fleet.path().display().to_string(),
+            Place::Elsewhere(fleet) => fleet.location.clone(),
             Place::Url(url) => url.to_string(),
         }
     }
@@ -305,6 +340,7 @@ impl Fleet {
     ) -> BoxFuture<'a, Result<IngestReport>> {
         Box::pin(async move {
             let schema = storage_schema::schema(name, &schema)?;
+            self.check_redundancy(options.redundancy.unwrap_or(Scheme::None))?;
             let mut writer = self.writer(name, DatasetKind::Table, options.replace).await?;
             if let Some(scheme) = options.redundancy {
                 writer.redundancy(scheme)?;

@@ -27,6 +27,7 @@ mod indexes;
 mod offline_status;
 mod profiles;
 mod service;
+mod stored_elsewhere;
 
 pub use calibrate::{Calibration, calibrate};
 pub use embedded::{FORMAT, OpenOptions};
@@ -43,3 +44,4 @@ pub use skytether_host::{
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_transport::{Credentials, Secret};
 pub use skytether_vpic::Particles;
+pub use stored_elsewhere::{Guard, Stores, refuse_redundancy};

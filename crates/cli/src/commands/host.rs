@@ -39,8 +39,8 @@ pub(crate) enum HostCommand {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["fleet", "drives"]))]
 pub(crate) struct HostServe {
-    /// An embedded fleet's directory.
-    #[arg(long, value_name = "DIR")]
+    /// An embedded fleet's directory, or the address of its stores (rados://POOL?conf=PATH).
+    #[arg(long, value_name = "DIR|URL")]
     fleet: Option<PathBuf>,
     /// The devices that the embedded drives emulate: one profile for all, or one for each in order. Served drives have
     /// profiles of their own (`drive serve --profile`).
@@ -203,7 +203,8 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         };
         let fleet = open(dir, options, profile).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
-        let bound = args.serve.bind(&doors::of_hosts(), Some(dir.join(skytether_transport::token::FILE_NAME))).await?;
+        let tokens = dir.to_str().is_none_or(|text| !doors::is_store(text)).then(|| dir.join(skytether_transport::token::FILE_NAME));
+        let bound = args.serve.bind(&doors::of_hosts(), tokens).await?;
         (host, format!("the fleet at {}", dir.display()), bound, Some(fleet))
     } else {
         let placed = drives_on_nodes(&args.drives, args.redundancy).map_err(Failure::Call)?;

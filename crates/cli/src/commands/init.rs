@@ -3,17 +3,20 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use skytether::{Fleet, OpenOptions};
+use skytether::{HostOptions, OpenOptions};
 use skytether_common::Error;
 use skytether_common::units::counted;
 use skytether_host::Scheme;
 
 use crate::common_args::scheme;
 use crate::context::{Failure, print_line};
+use crate::doors::open_fleet;
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// The fleet's directory; it is made, with a directory for each drive in it.
+    /// The fleet's directory, which is made, with a directory for each drive in it; or pools of a Ceph cluster,
+    /// rados://POOL?conf=PATH, with `&data=POOL` for another pool of values.
+    #[arg(value_name = "DIR|URL")]
     dir: PathBuf,
     /// How many drives.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -32,15 +35,21 @@ pub(crate) struct Init {
 
 /// Makes the fleet.
 pub(crate) async fn run(args: Init) -> Result<(), Failure> {
+    let there = || Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display())));
     if args.dir.join("fleet.json").exists() {
-        return Err(Failure::Work(Error::conflict(format!("there is a fleet at {} already; `skytether status --fleet {0}` shows it", args.dir.display()))));
+        return Err(there());
     }
     let nodes = args.nodes.map(usize::from);
     let options =
         OpenOptions { drives: Some(usize::from(args.drives)), redundancy: args.redundancy.to_string(), nodes, create: true, ..OpenOptions::default() };
-    let fleet = Fleet::open(&args.dir, &options).await?;
+    let fleet = open_fleet(&args.dir, &options, HostOptions::default()).await?;
+    let kept = match fleet.kept_by() {
+        Some((_, false)) => return Err(there()),
+        Some((kept, true)) => format!(": {kept}, and the fleet has redundancy none"),
+        None => String::new(),
+    };
     let status = fleet.status().await?;
     let on = nodes.map_or_else(String::new, |nodes| format!(" on {}", counted(nodes as u64, "node")));
-    print_line(&format!("made a fleet of {}{on} at {}", counted(status.len() as u64, "drive"), args.dir.display()))?;
+    print_line(&format!("made a fleet of {}{on} at {}{kept}", counted(status.len() as u64, "drive"), args.dir.display()))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use skytether_host::DriveStatus;
 
 use crate::common_args::{FleetArg, ListArgs, ListFormat};
 use crate::context::{Failure, fleet, print_line};
+use crate::doors::is_store;
 use crate::listing;
 
 /// The status of the drives. If too many are lost to open the fleet of a directory, it comes with the error.
@@ -17,7 +18,7 @@ async fn drives_of(at: &FleetArg) -> Result<(Vec<DriveStatus>, Option<Error>)> {
         Ok(fleet) => return Ok((fleet.status().await?, None)),
         Err(e) => e,
     };
-    if is_host(&at.fleet) || !matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) {
+    if is_host(&at.fleet) || is_store(&at.fleet) || !matches!(error.kind(), Kind::Unavailable | Kind::Corrupt | Kind::NotFound) {
         return Err(error);
     }
     match Fleet::offline_status(Path::new(&at.fleet)).await {

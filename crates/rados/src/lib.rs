@@ -1,0 +1,35 @@
+//! Fleets in a Ceph cluster: slices are RADOS objects, and an object's omap is each drive's index.
+//!
+//! [`open`] opens the fleet at an [`Address`], or makes it, and gives a [`SliceStore`](skytether_store::SliceStore) for
+//! each of its drives. Engines run where the fleet is opened. Ceph places, copies and recovers the objects; so the
+//! fleet's own redundancy is `none`.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `address` | `rados://POOL?conf=PATH` |
+//! | `library` | librados, opened at run time |
+//! | `cluster`, `operations` | safe calls: connections, pools, operations on objects |
+//! | `pools` | which pools are taken |
+//! | `index` | pure: rows of an index, and what a batch does to them |
+//! | `store` | the store of one drive |
+//! | `lease` | which process has a fleet |
+//! | `fleet` | the record of a fleet; opening and making one |
+//!
+//! Invariants: a batch is atomic, and durable when it is acknowledged (I6); a process that another one has displaced
+//! changes nothing; every call ends within the address's timeout. Nothing here knows tables or hosts.
+//!
+//! See also `docs/internals/rados.md` and `docs/ceph.md`.
+
+mod address;
+mod cluster;
+mod fleet;
+mod index;
+mod lease;
+mod library;
+mod operations;
+mod pools;
+mod store;
+
+pub use address::{Address, SCHEME, is_address};
+pub use fleet::{FORMAT, Guard, OpenDrive, OpenFleet, open};
+pub use store::RadosStore;

@@ -1,0 +1,90 @@
+"""A Ceph cluster for tests, and programs that find its libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleets import PROGRAM
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "ceph_cluster.py"
+
+
+class Cluster:
+    """One monitor and three OSDs on loopback, with the replicated pool `sky`."""
+
+    def __init__(self, place: Path) -> None:
+        self.process = subprocess.Popen([sys.executable, SCRIPT, "run", place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        told = self._answer()
+        self.conf, self.root = told["conf"], Path(told["root"])
+        # Where the unpacked library is, and what it needs: the loader reads this when a program starts.
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": told["libraries"]}
+        self.tell("pool sky 3")
+
+    def _answer(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        assert line, "the cluster did not start"
+        return json.loads(line)
+
+    def tell(self, line: str) -> Any:
+        """Has the cluster do something: see tools/ceph_cluster.py."""
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self._answer()
+        assert "error" not in answer, (line, answer)
+        return answer["done"]
+
+    def url(self, place: str = "sky", more: str = "") -> str:
+        return f"rados://{place}?conf={self.conf}{more}"
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Starts the command."""
+        return subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment)
+
+    def run(self, *arguments: object, status: int = 0) -> str:
+        """Runs the command; what it prints, or what it says where it is to fail."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=150)
+        assert process.returncode == status, (arguments, out, err)
+        return out if status == 0 else err
+
+    def python(self, code: str) -> str:
+        """Runs a program; what it prints."""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=self.environment, timeout=150)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        return done.stdout
+
+    def values(self, pool: str, namespace: str) -> int:
+        """How many values lie in a namespace of a pool, by Ceph's own tool."""
+        command = [self.root / "usr/bin/rados", "-c", self.conf, "-p", pool, "-N", namespace, "ls"]
+        listed = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=60)
+        assert listed.returncode == 0, listed.stderr
+        return listed.stdout.count("skytether-value.")
+
+    def stop(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+
+@contextmanager
+def cluster(place: Path) -> Iterator[Cluster]:
+    """A cluster, where its packages can be had."""
+    found = subprocess.run([sys.executable, SCRIPT, "where"], capture_output=True, text=True)
+    if found.returncode != 0:
+        why = found.stderr.strip()
+        if os.environ.get("SKYTETHER_CEPH") == "required":
+            pytest.fail(f"SKYTETHER_CEPH=required: {why}")
+        pytest.skip(why)
+    running = Cluster(place)
+    try:
+        yield running
+    finally:
+        running.stop()
