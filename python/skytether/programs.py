@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._internal import InvalidError, ProgramLibrary, ProgramWatch, SkytetherError
+from ._internal import ProgramLibrary, ProgramWatch
+from .errors import InvalidError, SkytetherError
 
 __all__ = ["Drive", "Ended", "Program", "Run", "Watch", "connect"]
 

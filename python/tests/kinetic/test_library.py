@@ -82,7 +82,8 @@ def test_watched_keys_start_the_program(library: programs.Drive) -> None:
         put = runs.next(timeout=30)
         assert put is not None and (put.key, put.change, put.ran, put.code, put.signal, put.text) == (b"b", "put", True, 0, 0, "PUT")
         library.delete("b")
-        assert [(run.key, run.change) for run, _ in zip(runs, range(1), strict=False)] == [(b"b", "delete")]
+        run = next(iter(runs))
+        assert (run.key, run.change) == (b"b", "delete")
         assert runs.next(timeout=0.2) is None and runs.missed == 0
     assert library.read("seen/b") == b"DELETE"
     assert runs.next() is None and list(runs) == []
@@ -118,7 +119,7 @@ def test_watches_that_can_not_be_are_refused(library: programs.Drive) -> None:
     with pytest.raises(NotFoundError, match="no program note"):
         library.watch("note", "b")
     library.put(OBJECTS / "note.o")
-    with pytest.raises(InvalidError, match="'moved' is no change of a key|\"moved\" is no change of a key"):
+    with pytest.raises(InvalidError, match="is no change of a key"):
         library.watch("note", "b", on="moved")
     with pytest.raises(InvalidError, match="no change starts the program"):
         library.watch("note", "b", on=[])
@@ -132,7 +133,7 @@ def test_watch_command_prints_runs_and_ends_the_watch(library: programs.Drive, d
     try:
         assert watching.stderr.readline() == "watching; Ctrl-C ends it\n"
         library.write("b", "v")
-        assert json.loads(watching.stdout.readline()) == {"key": "b", "change": "put", "code": 0, "signal": 0, "message": "", "printed": "PUT"}
+        assert json.loads(watching.stdout.readline()) == {"key": "b", "change": "put", "code": 0, "signal": 0, "message": "finished", "printed": "PUT"}
     finally:
         watching.send_signal(signal.SIGINT)
         assert watching.wait(timeout=30) == 0
