@@ -253,10 +253,11 @@ impl FleetBacking {
             }
             None => Ok(Vec::new()),
         };
+        // Also where the outcome is unknown.
+        self.forget(key);
         match done {
             Ok(_) => {
                 self.written(&placed);
-                self.records.remove(key);
                 self.delete_shards(&[(key.clone(), (*record).clone())]).await;
                 Ok(true)
             }

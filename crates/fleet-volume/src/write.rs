@@ -91,9 +91,14 @@ impl FleetBacking {
                     (op, _) => op.clone(),
                 });
                 // Until it is known what the drives have.
-                self.records.remove(&change.key);
+                self.forget(&change.key);
             }
-            let done = match self.catalog.commit_records(ops).await {
+            let done = self.catalog.commit_records(ops).await;
+            if done.is_err() {
+                // What a reader found meanwhile may be older than what a change with an unknown outcome made.
+                changes.iter().for_each(|change| self.forget(&change.key));
+            }
+            let done = match done {
                 Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Exhausted) => {
                     // Nothing was changed. Where the outcome is unknown, a later opening deletes what no record names.
                     let keys: BTreeSet<&Key> = changes.iter().map(|change| &change.key).collect();
@@ -114,7 +119,7 @@ impl FleetBacking {
                     old.extend(ExtentRecord::decode(change.key.as_str(), &before.body).ok().map(|before| (change.key.clone(), before)));
                 }
                 if let Some(record) = records.get(&change.key) {
-                    self.records.insert(change.key.clone(), Arc::new((*record).clone()));
+                    self.keep(&change.key, Arc::new((*record).clone()));
                 }
             }
             self.delete_shards(&old).await;
