@@ -134,7 +134,15 @@ impl FleetBacking {
         while !todo.is_empty() {
             let mut placed = Vec::with_capacity(todo.len());
             for (key, extent) in todo {
-                placed.push(self.place_extent(key, extent).await?);
+                match self.place_extent(key, extent).await {
+                    Ok(one) => placed.push(one),
+                    Err(error) => {
+                        // No record will name them. Those of this turn are on no drive yet.
+                        self.discard(&done).await;
+                        self.written(&placed);
+                        return Err(error);
+                    }
+                }
             }
             let failed = self.put_shards(&placed).await;
             let (bad, good): (Vec<Placed>, Vec<Placed>) = placed.into_iter().partition(|placed| placed.shards.iter().any(|(at, _)| failed.contains_key(at)));
@@ -161,7 +169,6 @@ impl FleetBacking {
         let order = rendezvous_order(key.as_str(), ids.iter());
         let drives: Vec<Uuid> = order.iter().take(shape.shards()).map(|at| ids[*at]).collect();
         let generation = Uuid::new_v4().as_u64_pair().0;
-        self.catalog.health().begin_generation(generation);
         let encode = move || {
             let shards = shape.encode(&extent)?;
             let record = ExtentRecord::new(generation, &extent, shape, &shards, &drives);
@@ -169,6 +176,8 @@ impl FleetBacking {
         };
         let (extent, record, shards) = spawn_blocking(encode).await.map_err(|e| Error::internal("an extent was not encoded").with_source(e))??;
         let shards = order.into_iter().map(|at| writable[at]).zip(shards).collect();
+        // Before any drive has a part of it. An extent that could not be encoded begins none.
+        self.catalog.health().begin_generation(generation);
         Ok(Placed { key, extent, record, shards })
     }
 
