@@ -258,7 +258,7 @@ impl Catalog {
             // The same order as where the homes change.
             let _turn = self.health().membership_lock().await;
             let _still = self.health().record_write().await;
-            // Whether a home was asked to make it. If it did not answer, it may have made it, whatever the next one says.
+            // Whether a home was asked to make it. One that gave no answer may have, whatever the next one says.
             let mut asked = false;
             let (first, steps) = loop {
                 let before = asked;
