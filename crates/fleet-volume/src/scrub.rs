@@ -265,10 +265,8 @@ impl FleetBacking {
                 self.discard(&placed).await;
                 Err(error)
             }
-            Err(error) => {
-                self.written(&placed);
-                Err(error)
-            }
+            // A record may yet name them: they are no garbage while this process runs.
+            Err(error) => Err(error),
         }
     }
 }

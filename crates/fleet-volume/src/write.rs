@@ -62,7 +62,10 @@ impl FleetBacking {
         }
         let placed = self.store(puts).await?;
         let done = self.commit(changes, &placed).await;
-        self.written(&placed);
+        // Where the outcome is unknown, a record may yet name them: they are no garbage while this process runs.
+        if done.as_ref().err().is_none_or(|error| matches!(error.kind(), Kind::Conflict | Kind::Exhausted)) {
+            self.written(&placed);
+        }
         done
     }
 
@@ -100,7 +103,7 @@ impl FleetBacking {
             }
             let done = match done {
                 Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Exhausted) => {
-                    // Nothing was changed. Where the outcome is unknown, a later opening deletes what no record names.
+                    // Nothing was changed. Where the outcome is unknown, the next process deletes what no record names.
                     let keys: BTreeSet<&Key> = changes.iter().map(|change| &change.key).collect();
                     let unused = placed.iter().filter(|placed| keys.contains(&placed.key)).map(|placed| (placed.key.clone(), placed.record.clone()));
                     self.delete_shards(&unused.collect::<Vec<_>>()).await;
