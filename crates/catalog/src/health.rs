@@ -41,6 +41,8 @@ struct State {
     scheme: Scheme,
     /// Why each drive is not used, if it is not: it does not answer, or did not while something changed.
     lost: Vec<Option<String>>,
+    /// How often a drive that was used was no longer.
+    losses: u64,
     /// The lost drives that the membership record names as absent.
     noted: BTreeSet<Uuid>,
     /// When the host last checked whether lost drives are back.
@@ -69,6 +71,7 @@ impl DriveHealth {
                 known: false,
                 scheme: Scheme::None,
                 lost: vec![None; drives],
+                losses: 0,
                 noted: BTreeSet::new(),
                 looked: None,
                 outside: BTreeSet::new(),
@@ -273,6 +276,11 @@ impl DriveHealth {
         (0..state.lost.len()).filter(|at| state.lost[*at].is_some() && !state.outside.contains(at)).collect()
     }
 
+    /// How often a drive was marked as down so far: who did something while all were up can tell if one was not since.
+    pub fn losses(&self) -> u64 {
+        self.state().losses
+    }
+
     /// The drives that are used.
     pub fn up(&self) -> Vec<usize> {
         let state = self.state();
@@ -285,6 +293,7 @@ impl DriveHealth {
         match state.lost.get_mut(at) {
             Some(lost @ None) => {
                 *lost = Some(why.to_owned());
+                state.losses += 1;
                 true
             }
             _ => false,
@@ -293,8 +302,11 @@ impl DriveHealth {
 
     /// Drive `at` is not to be used, for this reason, whatever the reason was before.
     pub(crate) fn set_down_reason(&self, at: usize, why: &str) {
-        if let Some(lost) = self.state().lost.get_mut(at) {
-            *lost = Some(why.to_owned());
+        let mut state = self.state();
+        if let Some(lost) = state.lost.get_mut(at)
+            && lost.replace(why.to_owned()).is_none()
+        {
+            state.losses += 1;
         }
     }
 

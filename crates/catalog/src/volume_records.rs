@@ -258,12 +258,22 @@ impl Catalog {
             // The same order as where the homes change.
             let _turn = self.health().membership_lock().await;
             let _still = self.health().record_write().await;
+            // Whether a home was asked to make it. One that gave no answer may have, whatever the next one says.
+            let mut asked = false;
             let (first, steps) = loop {
-                self.record_absent().await?;
-                let home = self.record_homes(&first_key)?.first().copied().unwrap_or(0);
-                match self.decide(home, &batch).await {
+                let before = asked;
+                let unknown = |e: Error| {
+                    if !before || e.kind() == Kind::Unavailable {
+                        return e;
+                    }
+                    Error::unavailable(format!("it is unknown whether records of {first_key} were changed: a drive that was to change them is lost"))
+                        .with_source(e)
+                };
+                self.record_absent().await.map_err(unknown)?;
+                let home = self.record_homes(&first_key).map_err(unknown)?.first().copied().unwrap_or(0);
+                match self.decide(home, &batch, &mut asked).await {
                     Ok(steps) => break (home, steps),
-                    Err(e) => self.may_lose(home, e.context("records of a volume can't be changed"))?,
+                    Err(e) => self.may_lose(home, e.context("records of a volume can't be changed")).map_err(unknown)?,
                 }
             };
             for home in self.record_homes(&first_key)?.into_iter().filter(|home| *home != first) {
@@ -281,8 +291,8 @@ impl Catalog {
         })
     }
 
-    /// Makes `batch` at drive `at`, if its conditions hold there.
-    async fn decide(&self, at: usize, batch: &[Op]) -> Result<Vec<Step>> {
+    /// Makes `batch` at drive `at`, if its conditions hold there. `asked` is set before the drive may change anything.
+    async fn decide(&self, at: usize, batch: &[Op], asked: &mut bool) -> Result<Vec<Step>> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
         let read = |op: &Op| {
             let (key, expect) = (op.key().clone(), op.expect());
@@ -328,6 +338,7 @@ impl Catalog {
             };
             steps.push(step);
         }
+        *asked = true;
         self.ask(at, "change records", self.bare(at).apply(ops)).await?;
         Ok(steps)
     }

@@ -2,20 +2,25 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use skytether_common::{Error, Result};
 use skytether_device::{Capabilities, CseInfo};
 use skytether_drive::{Drive, DriveOptions};
-use skytether_fleet_volume::FleetBacking;
+use skytether_fleet_volume::{Collected, FleetBacking};
 use skytether_host::Host;
 use skytether_store::memory::MemoryStore;
 use skytether_transport::Security;
 use skytether_volume::{Options, Volumes};
+use tokio::task::JoinSet;
 
 use crate::context::Failure;
 use crate::doors;
 use crate::serving::Bound;
 use crate::volumes::{VolumeArgs, is_block};
+
+/// How often a host looks whether there may be parts of volumes to collect.
+const COLLECT: Duration = Duration::from_secs(30);
 
 /// Volumes that a host serves, and their doors.
 pub(crate) struct Served {
@@ -23,6 +28,8 @@ pub(crate) struct Served {
     pub(crate) doors: skytether_doors::DriveDoors,
     /// Whose name and id the targets have.
     pub(crate) engine: Arc<Drive>,
+    /// Ends with this.
+    _collecting: JoinSet<()>,
 }
 
 /// The drives of a fleet as a store of volumes. Copies of their records are made equal first.
@@ -66,14 +73,36 @@ pub(crate) async fn serve(args: &VolumeArgs, host: &Host, journals: Option<&Path
     let mut doors = doors::of_drives();
     let volumes = args.open((backing.clone(), &engine), journals, bound, &mut doors).await?;
     // It is no reason to wait, nor to fail: what it deletes costs space alone.
-    tokio::spawn(async move {
-        match backing.collect().await {
-            Ok(0) => {}
-            Ok(deleted) => tracing::info!(deleted, "deleted parts of volumes that interrupted merges left"),
-            Err(error) => tracing::warn!(error = error.report(), "parts of volumes that interrupted merges left stay for now"),
+    let mut collecting = JoinSet::new();
+    collecting.spawn(collect(backing));
+    Ok(Some(Served { volumes, doors, engine, _collecting: collecting }))
+}
+
+/// Deletes parts of volumes that interrupted merges left: until that was complete once, and again when drives that were
+/// lost are back.
+async fn collect(backing: Arc<FleetBacking>) {
+    let (mut complete_at, mut has_warned) = (None, false);
+    loop {
+        let losses = backing.losses();
+        if complete_at != Some(losses) {
+            match backing.collect().await {
+                Ok(Collected { deleted, is_complete }) => {
+                    if deleted > 0 {
+                        tracing::info!(deleted, "deleted parts of volumes that interrupted merges left");
+                    }
+                    if is_complete {
+                        (complete_at, has_warned) = (Some(losses), false);
+                    }
+                }
+                Err(error) if has_warned => tracing::debug!(error = error.report(), "parts of volumes that interrupted merges left still stay"),
+                Err(error) => {
+                    has_warned = true;
+                    tracing::warn!(error = error.report(), "parts of volumes that interrupted merges left stay for now");
+                }
+            }
         }
-    });
-    Ok(Some(Served { volumes, doors, engine }))
+        tokio::time::sleep(COLLECT).await;
+    }
 }
 
 /// Opens the volumes of a fleet that is not served.

@@ -42,7 +42,10 @@ pub struct FleetBacking {
     pub(crate) scheme: Scheme,
     /// Extent records by their keys. One may be older than that on the drives, where a scrub has written an extent
     /// again: then its shards are missing, and it is read once more.
-    pub(crate) records: Cache<Key, Arc<ExtentRecord>, ByShards>,
+    records: Cache<Key, Arc<ExtentRecord>, ByShards>,
+    /// How often a change took a record from the cache or put one there. The lock is held while that is done, and while
+    /// a reader puts one there.
+    epoch: Mutex<u64>,
     /// Drives whose shards were decoded from others, since they were last read.
     pub(crate) decoded_for: Mutex<BTreeMap<Uuid, u64>>,
     pub(crate) degraded: AtomicU64,
@@ -63,7 +66,7 @@ impl FleetBacking {
         let scheme = catalog.health().scheme();
         Shape::of(scheme, 1, catalog.drives().len())?;
         let records = Cache::with_weighter(1 << 17, CACHED, ByShards);
-        Ok(Self { catalog, scheme, records, decoded_for: Mutex::default(), degraded: AtomicU64::new(0) })
+        Ok(Self { catalog, scheme, records, epoch: Mutex::default(), decoded_for: Mutex::default(), degraded: AtomicU64::new(0) })
     }
 
     /// Makes the copies of all records equal, which a crash between two home drives leaves different. To be called
@@ -97,14 +100,39 @@ impl FleetBacking {
         self.catalog.drives().get(at).map_or("?", |drive| drive.info().name.as_str())
     }
 
+    /// The extent record under the key of a record, if it is in memory.
+    pub(crate) fn known_record(&self, key: &Key) -> Option<Arc<ExtentRecord>> {
+        self.records.get(key)
+    }
+
+    /// A record is about to change, or has changed: neither what is in memory counts, nor what a reader just gets.
+    pub(crate) fn forget(&self, key: &Key) {
+        let mut epoch = self.epoch.lock();
+        *epoch += 1;
+        self.records.remove(key);
+    }
+
+    /// A record was committed. A reader that asked the drives before does not put an older one in its place.
+    pub(crate) fn keep(&self, key: &Key, record: Arc<ExtentRecord>) {
+        let mut epoch = self.epoch.lock();
+        *epoch += 1;
+        self.records.insert(key.clone(), record);
+    }
+
     /// The extent record under the key of a record, as it is on the drives, with the number of its change.
     pub(crate) async fn stored_record(&self, key: &Key) -> Result<Option<(Arc<ExtentRecord>, Version)>> {
+        let before = *self.epoch.lock();
         let Some(found) = self.catalog.read_record(key).await? else {
             self.records.remove(key);
             return Ok(None);
         };
         let record = Arc::new(ExtentRecord::decode(key.as_str(), &found.body)?);
-        self.records.insert(key.clone(), Arc::clone(&record));
+        let epoch = self.epoch.lock();
+        // Otherwise a merge may have committed a newer one meanwhile.
+        if *epoch == before {
+            self.records.insert(key.clone(), Arc::clone(&record));
+        }
+        drop(epoch);
         Ok(Some((record, found.change)))
     }
 }

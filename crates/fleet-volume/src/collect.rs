@@ -11,19 +11,34 @@ use crate::layout::ExtentRecord;
 /// Keys that are listed at a time.
 const PAGE: usize = 512;
 
+/// What [`FleetBacking::collect`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Collected {
+    /// Shards that it deleted.
+    pub deleted: u64,
+    /// Whether it looked at all drives. It does not while one is down.
+    pub is_complete: bool,
+}
+
 impl FleetBacking {
-    /// Deletes shards that no record names; how many. It does nothing while a drive is down: I3. No other process may
-    /// write volumes of this fleet meanwhile, which the fence sees to.
+    /// How often a drive was lost so far. Merges meanwhile leave parts on it, to be collected when it is back.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.catalog.health().losses()
+    }
+
+    /// Deletes shards that no record names. It does nothing while a drive is down: I3. No other process may write
+    /// volumes of this fleet meanwhile, which the fence sees to.
     ///
     /// # Errors
     /// Those of the drives.
-    pub async fn collect(&self) -> Result<u64> {
+    pub async fn collect(&self) -> Result<Collected> {
         let mut deleted = 0;
         for at in self.catalog.health().members() {
             let mut after: Option<Key> = None;
             loop {
                 if !self.catalog.health().down().is_empty() {
-                    return Ok(deleted);
+                    return Ok(Collected { deleted, is_complete: false });
                 }
                 let list = self.catalog.bare(at).list(DATA_PREFIX, after.as_ref(), PAGE);
                 let page = self.catalog.ask(at, "list parts of volumes", list).await?;
@@ -44,7 +59,7 @@ impl FleetBacking {
                 }
             }
         }
-        Ok(deleted)
+        Ok(Collected { deleted, is_complete: true })
     }
 
     /// Whether a shard is that of an extent, or may be.

@@ -37,3 +37,4 @@ pub mod scrub;
 mod write;
 
 pub use backing::FleetBacking;
+pub use collect::Collected;

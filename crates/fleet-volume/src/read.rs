@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 4;
 impl FleetBacking {
     /// An extent, by the key of its record.
     pub(crate) async fn read(&self, key: &Key) -> Result<Bytes> {
-        let mut known = self.records.get(key);
+        let mut known = self.known_record(key);
         for _ in 0..ATTEMPTS {
             let record = match known.take() {
                 Some(record) => record,
@@ -114,7 +114,7 @@ impl FleetBacking {
 
     /// A part of an extent, unverified; whole and verified where the drives with that part do not have it.
     pub(crate) async fn read_range(&self, key: &Key, range: Range<u64>) -> Result<Bytes> {
-        let record = match self.records.get(key) {
+        let record = match self.known_record(key) {
             Some(record) => record,
             None => self.stored_record(key).await?.ok_or_else(|| Error::not_found(format!("there is no extent {key}")))?.0,
         };

@@ -253,10 +253,11 @@ impl FleetBacking {
             }
             None => Ok(Vec::new()),
         };
+        // Also where the outcome is unknown.
+        self.forget(key);
         match done {
             Ok(_) => {
                 self.written(&placed);
-                self.records.remove(key);
                 self.delete_shards(&[(key.clone(), (*record).clone())]).await;
                 Ok(true)
             }
@@ -264,10 +265,8 @@ impl FleetBacking {
                 self.discard(&placed).await;
                 Err(error)
             }
-            Err(error) => {
-                self.written(&placed);
-                Err(error)
-            }
+            // A record may yet name them: they are no garbage while this process runs.
+            Err(error) => Err(error),
         }
     }
 }

@@ -62,7 +62,10 @@ impl FleetBacking {
         }
         let placed = self.store(puts).await?;
         let done = self.commit(changes, &placed).await;
-        self.written(&placed);
+        // Where the outcome is unknown, a record may yet name them: they are no garbage while this process runs.
+        if done.as_ref().err().is_none_or(|error| matches!(error.kind(), Kind::Conflict | Kind::Exhausted)) {
+            self.written(&placed);
+        }
         done
     }
 
@@ -91,11 +94,16 @@ impl FleetBacking {
                     (op, _) => op.clone(),
                 });
                 // Until it is known what the drives have.
-                self.records.remove(&change.key);
+                self.forget(&change.key);
             }
-            let done = match self.catalog.commit_records(ops).await {
+            let done = self.catalog.commit_records(ops).await;
+            if done.is_err() {
+                // What a reader found meanwhile may be older than what a change with an unknown outcome made.
+                changes.iter().for_each(|change| self.forget(&change.key));
+            }
+            let done = match done {
                 Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Exhausted) => {
-                    // Nothing was changed. Where the outcome is unknown, a later opening deletes what no record names.
+                    // Nothing was changed. Where the outcome is unknown, the next process deletes what no record names.
                     let keys: BTreeSet<&Key> = changes.iter().map(|change| &change.key).collect();
                     let unused = placed.iter().filter(|placed| keys.contains(&placed.key)).map(|placed| (placed.key.clone(), placed.record.clone()));
                     self.delete_shards(&unused.collect::<Vec<_>>()).await;
@@ -114,7 +122,7 @@ impl FleetBacking {
                     old.extend(ExtentRecord::decode(change.key.as_str(), &before.body).ok().map(|before| (change.key.clone(), before)));
                 }
                 if let Some(record) = records.get(&change.key) {
-                    self.records.insert(change.key.clone(), Arc::new((*record).clone()));
+                    self.keep(&change.key, Arc::new((*record).clone()));
                 }
             }
             self.delete_shards(&old).await;
@@ -129,7 +137,15 @@ impl FleetBacking {
         while !todo.is_empty() {
             let mut placed = Vec::with_capacity(todo.len());
             for (key, extent) in todo {
-                placed.push(self.place_extent(key, extent).await?);
+                match self.place_extent(key, extent).await {
+                    Ok(one) => placed.push(one),
+                    Err(error) => {
+                        // No record will name them. Those of this turn are on no drive yet.
+                        self.discard(&done).await;
+                        self.written(&placed);
+                        return Err(error);
+                    }
+                }
             }
             let failed = self.put_shards(&placed).await;
             let (bad, good): (Vec<Placed>, Vec<Placed>) = placed.into_iter().partition(|placed| placed.shards.iter().any(|(at, _)| failed.contains_key(at)));
@@ -156,7 +172,6 @@ impl FleetBacking {
         let order = rendezvous_order(key.as_str(), ids.iter());
         let drives: Vec<Uuid> = order.iter().take(shape.shards()).map(|at| ids[*at]).collect();
         let generation = Uuid::new_v4().as_u64_pair().0;
-        self.catalog.health().begin_generation(generation);
         let encode = move || {
             let shards = shape.encode(&extent)?;
             let record = ExtentRecord::new(generation, &extent, shape, &shards, &drives);
@@ -164,6 +179,8 @@ impl FleetBacking {
         };
         let (extent, record, shards) = spawn_blocking(encode).await.map_err(|e| Error::internal("an extent was not encoded").with_source(e))??;
         let shards = order.into_iter().map(|at| writable[at]).zip(shards).collect();
+        // Before any drive has a part of it. An extent that could not be encoded begins none.
+        self.catalog.health().begin_generation(generation);
         Ok(Placed { key, extent, record, shards })
     }
 

@@ -167,7 +167,9 @@ fn merge_that_is_cut_off_leaves_old_or_new_extents() {
                 let next = fleet.restarted();
                 written.volume = next.open("a", &files).await.unwrap().0;
                 written.check(&format!("step {step}")).await;
-                left_over += next.fleet.collect().await.unwrap();
+                let collected = next.fleet.collect().await.unwrap();
+                assert!(collected.is_complete, "step {step}");
+                left_over += collected.deleted;
                 let (stored, named) = shards(&next);
                 assert_eq!(stored, named, "step {step}");
                 written.check(&format!("step {step}, collected")).await;
@@ -178,6 +180,33 @@ fn merge_that_is_cut_off_leaves_old_or_new_extents() {
             }
         }
         assert!(left_over > 0, "no merge left anything over");
+    });
+}
+
+/// What a merge could not delete on a drive that was down is deleted when it is back.
+#[test]
+fn parts_on_a_drive_that_was_down_are_collected() {
+    run(async {
+        let (fleet, files) = (Drive::of("ec:2+1", 3, small()), PowerFiles::new());
+        let mut written = Written::new(&fleet, &files, 1).await;
+        let losses = fleet.fleet.losses();
+        for seed in [1, 2] {
+            let data = bytes(seed, 64 << 10);
+            written.volume.write(0, data.clone(), Durability::Durable).await.unwrap();
+            written.model[..64 << 10].copy_from_slice(&data);
+            written.volume.drain().await.unwrap();
+            if seed == 1 {
+                fleet.store.lose(1);
+            }
+        }
+        assert!(!fleet.fleet.collect().await.unwrap().is_complete && fleet.fleet.losses() > losses);
+        fleet.store.heal();
+        fleet.catalog.rejoin(Duration::from_secs(10)).await.unwrap();
+        let collected = fleet.fleet.collect().await.unwrap();
+        assert!(collected.is_complete && collected.deleted > 0, "{collected:?}");
+        let (stored, named) = shards(&fleet);
+        assert_eq!(stored, named);
+        written.check("collected").await;
     });
 }
 

@@ -66,6 +66,27 @@ fn crash_between_two_homes_is_settled_by_the_next_host() {
     });
 }
 
+/// The answer of the deciding home is lost, and the next home refuses: no error says that nothing was changed.
+#[test]
+fn outcome_is_unknown_after_a_lost_answer() {
+    run(async {
+        let mut unknown = 0;
+        for at in 0..3 {
+            let fleet = Drive::of("ec:2+1", 3, small());
+            fleet.catalog.commit_records(vec![put("a/header", "old", Expect::Any)]).await.unwrap();
+            for (n, store) in fleet.store.0.iter().enumerate() {
+                let fault = if n == at { Fault::FailAfter(Kind::Unavailable) } else { Fault::Fail(Kind::Exhausted) };
+                store.add(Rule::new(Operation::Apply, When::From(1), fault).under("~fvol/"));
+            }
+            let error = fleet.catalog.commit_records(vec![put("a/header", "new", Expect::Any)]).await.unwrap_err();
+            let made = with(&fleet, "a/header", "new");
+            assert_eq!(error.kind(), if made > 0 { Kind::Unavailable } else { Kind::Exhausted }, "drive {at}: {error}");
+            unknown += made;
+        }
+        assert_eq!(unknown, 1);
+    });
+}
+
 /// What a drive has that was away does not count: it gets what changed, and loses what was deleted.
 #[test]
 fn drive_that_was_away_gets_what_it_missed() {
