@@ -56,7 +56,7 @@ class Contrasts(Testing):
         NotFoundError
             No such column, group, gene or layer.
         ExhaustedError
-            Genes times groups are more than a result holds.
+            Genes times groups are more than a result holds; for ``"wilcoxon"``, genes times groups times groups.
         """
         refuse_others("pairwise", others)
         asked = Asked(logfc, gene_symbols, _filters.Filters(min_pct, min_logfc, min_cells))
@@ -95,6 +95,11 @@ class Contrasts(Testing):
                 f"{count:,} genes of {len(chosen):,} groups are more than a result of pairs holds "
                 f"({_group_moments.MOST_ENTRIES:,} in all): choose some with groups= or genes="
             )
+        if method == "wilcoxon" and count * len(chosen) ** 2 > _group_moments.MOST_ENTRIES:
+            raise ExhaustedError(
+                f"{count:,} genes of {len(chosen):,} groups, each ranked with each other one, are more than a result of pairs holds "
+                f"({_group_moments.MOST_ENTRIES:,} in all): choose some with groups= or genes=, or say method=\"t-test\""
+            )
         # As in rank_genes_groups: scanpy squares float32 values in float32.
         single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
         found = _group_moments.moments(self, matrix, transform, (chosen, codes), some, single)
@@ -119,7 +124,7 @@ class Contrasts(Testing):
             _folds.means(self, matrix, transform, (chosen, codes), found.genes, logfc) if logfc != "scanpy" else None,
             None if gene_symbols is None else (gene_symbols, self._var_column(matrix, gene_symbols)),
             shown,
-            _rank_sums.against_each(self, matrix, transform, (chosen, codes), some) if method == "wilcoxon" else None,
+            _rank_sums.against_each(self, matrix, transform, (chosen, codes), some, bool(tie_correct)) if method == "wilcoxon" else None,
         )
 
     def pseudobulk(

@@ -40,7 +40,7 @@ class PairwiseResult:
         means: _folds.Means | None = None,
         symbols: tuple[str, np.ndarray] | None = None,
         names: dict[str, str] | None = None,
-        ranks: tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[Receipt]] | None = None,
+        ranks: tuple[dict[str, tuple[np.ndarray, np.ndarray | None]], list[Receipt]] | None = None,
     ) -> None:
         #: The data set's name.
         self.dataset = dataset

@@ -70,11 +70,11 @@ class Queries:
 
 
 def against_each(
-    ds: Testing, matrix: str, transform: Transform, groups: tuple[list[str], np.ndarray], genes: np.ndarray | None
-) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[Receipt]]:
-    """By reference, which is each of `groups` in turn: the sums of midranks and the ties of each gene (row, by number)
-    and group (column), of the cells of the two groups. A query, or one for each range of genes, serves a reference;
-    it has a receipt.
+    ds: Testing, matrix: str, transform: Transform, groups: tuple[list[str], np.ndarray], genes: np.ndarray | None, with_ties: bool
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray | None]], list[Receipt]]:
+    """By reference, which is each of `groups` in turn: the sums of midranks and, `with_ties`, the ties of each gene
+    (row, by number) and group (column), of the cells of the two groups. A query, or one for each range of genes, serves
+    a reference; it has a receipt.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def against_each(
                     rows = query.to_arrow()
                     numbers.append(rows.column("gene_id").to_numpy())
                     flat = rows.column("ranks").combine_chunks().flatten()
-                    for field, found in (("sum", sums), ("ties", ties)):
+                    for field, found in (("sum", sums), *([("ties", ties)] if with_ties else [])):
                         found.append(flat.field(field).to_numpy(zero_copy_only=False).reshape(rows.num_rows, -1)[:, : len(names)])
             except InvalidError as e:
                 raise ds._with_names(e, matrix, transform) from e
@@ -103,7 +103,7 @@ def against_each(
         if genes is not None:
             # Of many genes a query names the first and the last only.
             order = order[np.isin(number[order], genes)]
-        out[reference] = np.concatenate(sums)[order], np.concatenate(ties)[order]
+        out[reference] = np.concatenate(sums)[order], np.concatenate(ties)[order] if with_ties else None
         receipts.append(queries.receipt)
     return out, receipts
 
@@ -124,5 +124,6 @@ def ranges(nonzeros: np.ndarray, some: np.ndarray | None, drives: int, most: int
     which = np.minimum(((place % 1) * count).astype(np.int64), count - 1)
     for number in range(count):
         part = genes[which == number]
-        if len(part):
-            yield part
+        # A condition on more genes than it can name has others among them: here they are another query's.
+        for start in range(0, len(part), _export._MOST_NAMED):
+            yield part[start : start + _export._MOST_NAMED]

@@ -184,3 +184,7 @@ def test_more_pairs_than_fit_are_refused(ds, monkeypatch):
     with pytest.raises(skytether.ExhaustedError, match="more than a result of pairs holds.*groups= or genes="):
         ds.pairwise("cell_type", transform="log1p_cp10k")
     assert len(ds.pairwise("cell_type", transform="log1p_cp10k", genes=range(50)).to_df("B", "NK")) == 50
+    # Ranks are kept for each pair.
+    with pytest.raises(skytether.ExhaustedError, match="each ranked with each other one.*groups= or genes="):
+        ds.pairwise("cell_type", method="wilcoxon", transform="log1p_cp10k", genes=range(50))
+    assert len(ds.pairwise("cell_type", method="wilcoxon", transform="log1p_cp10k", genes=range(5)).to_df("B", "NK")) == 5

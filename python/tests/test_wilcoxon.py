@@ -230,6 +230,21 @@ def test_ranges_of_genes_give_the_bits_of_one_query(large, monkeypatch):
     assert told["bytes_moved"] < 4 * whole.receipt.to_dict()["bytes_moved"] + 100_000
 
 
+def test_scattered_genes_of_several_queries_come_once(large, monkeypatch):
+    with msgexpress.open(large[0]) as db:
+        ds = db["t/large"]
+        genes = range(0, 30, 2)
+        options = {"transform": "log1p_cp10k", "genes": genes}
+        whole, pairs = ds.rank_genes_groups("g", "wilcoxon", **options), ds.pairwise("g", method="wilcoxon", tie_correct=True, **options)
+        monkeypatch.setattr(msgexpress._rank_sums, "_MOST_BYTES", 200_000 * 6)
+        # A query that can't name its genes reads all from its first to its last.
+        monkeypatch.setattr(msgexpress._export, "_MOST_NAMED", 2)
+        parts, of_parts = ds.rank_genes_groups("g", "wilcoxon", **options), ds.pairwise("g", method="wilcoxon", tie_correct=True, **options)
+    pd.testing.assert_frame_equal(parts.to_df(), whole.to_df())
+    pd.testing.assert_frame_equal(of_parts.to_df("a", "b"), pairs.to_df("a", "b"))
+    assert parts.receipt.to_dict()["queries"] > 4
+
+
 def test_ranges_have_every_gene_once_and_no_more_than_asked():
     rng = np.random.default_rng(3)
     nonzeros = rng.integers(0, 1000, 500)

@@ -1,5 +1,7 @@
 //! Programs of a drive that run when keys change, by name: what `skytether program watch` and `Drive.watch` do.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,7 +29,7 @@ pub struct Watching {
     changes: Watched,
     told: broadcast::Receiver<Command>,
     probe: Duration,
-    missed: u64,
+    missed: Arc<AtomicU64>,
 }
 
 impl ProgramLibrary {
@@ -46,7 +48,7 @@ impl ProgramLibrary {
         let keys = program.keys.clone();
         on.watch(program, changes.clone(), true).await.map_err(|e| self.failed(&what, e))?;
         let probe = self.client().keepalive().unwrap_or(PROBE);
-        Ok(Watching { on, at: self.client().at().authority().to_string(), program: keys, changes, told, probe, missed: 0 })
+        Ok(Watching { on, at: self.client().at().authority().to_string(), program: keys, changes, told, probe, missed: Arc::default() })
     }
 
     /// Ends all watches of a program that this identity has set. A run under way goes on.
@@ -85,7 +87,9 @@ impl Watching {
                             return Ok(noticed);
                         }
                     }
-                    Err(RecvError::Lagged(lost)) => self.missed += lost,
+                    Err(RecvError::Lagged(lost)) => {
+                        self.missed.fetch_add(lost, Ordering::Relaxed);
+                    }
                     Err(RecvError::Closed) => return Err(self.gone("its connection has ended")),
                 },
                 _ = probes.tick() => {
@@ -100,7 +104,13 @@ impl Watching {
     /// How many messages of the drive came faster than they were taken, and were lost.
     #[must_use]
     pub fn missed(&self) -> u64 {
-        self.missed
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    /// The same number, for those that can't wait until [`Watching::next`] has ended.
+    #[must_use]
+    pub fn missed_so_far(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.missed)
     }
 
     /// Ends the watch. A run under way goes on.

@@ -202,7 +202,8 @@ fn version(input: &Input) -> Result<(u64, std::time::SystemTime)> {
 }
 
 fn wrong(what: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("the answer is wrong: {what}"))
+    // It says nothing of the data: a scrub must not take it for damage.
+    Error::unavailable(format!("the target's answer is wrong: {what}"))
 }
 
 pub(crate) fn framed(item: &Item) -> Result<Framed> {
@@ -315,7 +316,7 @@ mod tests {
             item(spans(&[150]), item_flag::MORE, &[1, 50, 90]),
             item(spans(&[150]), item_flag::MORE, &[1, 160, u64::MAX]),
         ] {
-            assert_eq!(page(&wrong, false, &input).unwrap_err().kind(), Kind::Corrupt, "{wrong:?}");
+            assert_eq!(page(&wrong, false, &input).unwrap_err().kind(), Kind::Unavailable, "{wrong:?}");
         }
         // Object places count from the block in which the input begins.
         let (_, more) = page(&item(spans(&[150]), item_flag::MORE, &[1, 140, 160]), false, &input).unwrap();
@@ -327,7 +328,7 @@ mod tests {
     #[test]
     fn answers_without_their_numbers_are_refused() {
         let item = Item::of_values(&[1, 2, 3]);
-        assert_eq!(counts(&item).unwrap_err().kind(), Kind::Corrupt);
-        assert_eq!(count(&Item::default()).unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(counts(&item).unwrap_err().kind(), Kind::Unavailable);
+        assert_eq!(count(&Item::default()).unwrap_err().kind(), Kind::Unavailable);
     }
 }

@@ -148,7 +148,7 @@ impl<S: Scsi> ScsiPath<S> {
             let sense = Sense::of(&reply.sense);
             return sense.inline().map_or_else(|| Err(sense.error(&self.scsi.name())), |found| Ok(reply.sense.slice_ref(found)));
         }
-        let wrong = |what: &str| Error::corrupt(format!("{}: {what}", self.scsi.name()));
+        let wrong = |what: &str| Error::unavailable(format!("{}: {what}", self.scsi.name()));
         let mut result = BytesMut::new();
         let most = most.min(MOST_RESULT);
         loop {

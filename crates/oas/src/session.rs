@@ -297,7 +297,7 @@ impl Session {
     /// Has a descriptor carried out in the target: the form for programs that know the places themselves.
     ///
     /// # Errors
-    /// Those of the target; `Corrupt` for an answer that is none.
+    /// Those of the target; `Unavailable` for an answer that is none. `Corrupt` is what the target itself found.
     pub fn exec(&self, descriptor: &Descriptor) -> Result<ExecResult> {
         let target = self.target()?;
         let capabilities = self.capabilities()?;
@@ -544,17 +544,17 @@ fn refuse(slots: &mut [Slot], wanted: &[usize], error: Error) {
     wanted.iter().for_each(|at| slots[*at].why = Some(error.clone()));
 }
 
-/// A result that belongs to a descriptor.
+/// A result that belongs to a descriptor. Another one says nothing of the data, so the error is not that of damage.
 fn decode(bytes: &Bytes, descriptor: &Descriptor) -> Result<ExecResult> {
-    let result = ExecResult::decode(bytes).map_err(|error| Error::corrupt("the answer is no result of EXEC").with_source(error))?;
+    let result = ExecResult::decode(bytes).map_err(|error| Error::unavailable("the target's answer is no result of EXEC").with_source(error))?;
     if result.opcode != descriptor.opcode {
-        return Err(Error::corrupt(format!("the answer is that of operation {:#06x}, not {:#06x}", result.opcode, descriptor.opcode)));
+        return Err(Error::unavailable(format!("the target's answer is that of operation {:#06x}, not {:#06x}", result.opcode, descriptor.opcode)));
     }
     if result.failure.is_none() && result.outputs.len() != descriptor.outputs.len() {
-        return Err(Error::corrupt(format!("the answer has {} outputs for {}", result.outputs.len(), descriptor.outputs.len())));
+        return Err(Error::unavailable(format!("the target's answer has {} outputs for {}", result.outputs.len(), descriptor.outputs.len())));
     }
     if result.outputs.iter().zip(&descriptor.outputs).any(|(written, output)| *written > output.length) {
-        return Err(Error::corrupt("the answer has an output that is longer than its room"));
+        return Err(Error::unavailable("the target's answer has an output that is longer than its room"));
     }
     Ok(result)
 }
@@ -563,7 +563,7 @@ fn decode(bytes: &Bytes, descriptor: &Descriptor) -> Result<ExecResult> {
 fn items(result: ExecResult, descriptor: &Descriptor) -> Result<Vec<Item>> {
     result.done()?;
     if result.items.len() != descriptor.inputs.len() {
-        return Err(Error::corrupt(format!("the answer has {} items for {} inputs", result.items.len(), descriptor.inputs.len())));
+        return Err(Error::unavailable(format!("the target's answer has {} items for {} inputs", result.items.len(), descriptor.inputs.len())));
     }
     Ok(result.items)
 }
@@ -575,6 +575,6 @@ fn only(items: Vec<Item>) -> Result<Item> {
             item.done()?;
             Ok(item)
         }
-        Err(_) => Err(Error::corrupt(format!("an answer has {count} items for one input"))),
+        Err(_) => Err(Error::unavailable(format!("an answer has {count} items for one input"))),
     }
 }

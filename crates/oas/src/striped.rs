@@ -282,7 +282,7 @@ impl Striped {
     fn straddling(&self, found: &[Found], report: &mut Report) -> Result<Vec<Straddle>> {
         for Found { chunk, item, .. } in found {
             if (item.head.len() + item.tail.len()) as u64 > chunk.length {
-                return Err(Error::corrupt(format!("the answer for chunk {} has a longer head and tail than the chunk", chunk.number)));
+                return Err(Error::unavailable(format!("the answer for chunk {} has a longer head and tail than the chunk", chunk.number)));
             }
         }
         let straddles = straddling(found.iter().map(|found| (found.chunk.position, found.chunk.length, &found.item)));
@@ -431,7 +431,7 @@ impl Striped {
             // Queries have an item for the answer in front of those of the chunks.
             let answer = if items.len() == chunks.len() + 1 { Some(items.remove(0)) } else { None };
             if items.len() != chunks.len() {
-                return Err(Error::corrupt(format!("the answer has {} items for {} chunks", items.len(), chunks.len())));
+                return Err(Error::unavailable(format!("the answer has {} items for {} chunks", items.len(), chunks.len())));
             }
             let at = chunks.first().map_or(0, |chunk| chunk.position);
             data.extend(answer.as_ref().or(items.first()).map(|item| (at, item.data.clone())));

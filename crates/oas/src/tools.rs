@@ -181,7 +181,7 @@ fn into_file(session: &Session, request: &Request, inputs: &[Input], path: &Path
     let done = match done {
         Err(error) => Done { value: Err(error), ran: Ran::Here { why: None } },
         Ok((mut output, done)) => done.and_then(|result| {
-            let written = result.outputs.first().copied().ok_or_else(|| Error::corrupt("the answer is wrong: no length of the output"))?;
+            let written = result.outputs.first().copied().ok_or_else(|| Error::unavailable("the target's answer is wrong: no length of the output"))?;
             output.cut(written)?;
             std::fs::rename(output.path(), path).map_err(|cause| Error::io("rename to", path, cause))?;
             Ok(written)

@@ -69,7 +69,7 @@ fn items(descriptor: &Descriptor, items: Vec<Item>) -> Result<Bytes> {
 }
 
 #[test]
-fn answers_that_do_not_fit_are_damage() {
+fn answers_that_do_not_fit_are_no_damage() {
     let Some((_mounted, inputs)) = fixture() else { return };
     let answers: Vec<(&str, Box<Answer>)> = vec![
         ("nothing", Box::new(|_| Ok(Bytes::new()))),
@@ -85,10 +85,22 @@ fn answers_that_do_not_fit_are_damage() {
         ),
     ];
     for (what, answer) in answers {
-        let (session, _) = session(true, answer);
-        let done = session.sum(Digest::Md5, &inputs).pop().unwrap();
-        // Not done here: damage of an answer must be told.
-        assert_eq!(done.value.unwrap_err().kind(), Kind::Corrupt, "{what}");
+        let (strict, _) = session(false, answer);
+        let done = strict.sum(Digest::Md5, &inputs).pop().unwrap();
+        assert_eq!(done.value.unwrap_err().kind(), Kind::Unavailable, "{what}");
+    }
+}
+
+#[test]
+fn what_a_target_does_not_answer_is_done_here() {
+    let Some((_mounted, inputs)) = fixture() else { return };
+    let right = Session::local(Settings::default()).unwrap().sum(Digest::Md5, &inputs).pop().unwrap().value.unwrap();
+    let answers: [Box<Answer>; 3] =
+        [Box::new(|_| Ok(noise(2, 500).into())), Box::new(|d| items(&d, vec![])), Box::new(|d| items(&d, vec![Item::default(); 2]))];
+    for answer in answers {
+        let (lenient, _) = session(true, answer);
+        let done = lenient.sum(Digest::Md5, &inputs).pop().unwrap();
+        assert!(done.value.unwrap() == right && !done.ran.is_there());
     }
 }
 
@@ -110,7 +122,7 @@ fn matches_outside_of_the_file_are_refused() {
     let (session, _) =
         session(false, |d| items(&d, vec![Item { values: vec![2], data: [9u64.to_le_bytes(), 3u64.to_le_bytes()].concat().into(), ..Item::default() }]));
     let done = session.search(&Pattern::string("x"), false, &inputs, |_, _| Ok(())).unwrap().pop().unwrap();
-    assert_eq!(done.value.unwrap_err().kind(), Kind::Corrupt);
+    assert_eq!(done.value.unwrap_err().kind(), Kind::Unavailable);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -49,8 +50,17 @@ fn kind_of(word: &str) -> Result<MessageType> {
 #[pyclass(name = "ProgramWatch", module = "skytether._internal", frozen)]
 pub struct PyWatch {
     watching: Arc<Mutex<Watching>>,
-    /// Wakes a thread that waits in `next`, so that another one can end the watch.
-    ended: Arc<Notify>,
+    /// Those that were lost: a thread may wait in `next` with the lock above.
+    missed: Arc<AtomicU64>,
+    ended: Arc<Ended>,
+}
+
+/// Wakes a thread that waits in `next`, so that another one can end the watch.
+#[derive(Default)]
+struct Ended {
+    woken: Notify,
+    /// For those that begin to wait later.
+    is: AtomicBool,
 }
 
 /// Key, change, whether the program ran; then exit code, signal, message (the refusal) and what it printed.
@@ -63,7 +73,16 @@ impl PyWatch {
         let patience = timeout.map(|seconds| seconds_above_0("timeout", seconds)).transpose().or_raise()?;
         let (watching, ended) = (Arc::clone(&self.watching), Arc::clone(&self.ended));
         let told = block(py, async move {
-            let ended = ended.notified();
+            let woken = ended.woken.notified();
+            tokio::pin!(woken);
+            // In this order: a thread that sets the flag after this look at it wakes this one.
+            woken.as_mut().enable();
+            let is_ended = ended.is.load(Ordering::SeqCst);
+            let ended = async {
+                if !is_ended {
+                    woken.await;
+                }
+            };
             let patience = async {
                 match patience {
                     Some(patience) => tokio::time::sleep(patience).await,
@@ -89,16 +108,16 @@ impl PyWatch {
     }
 
     /// How many runs came faster than they were taken, and were lost.
-    fn missed(&self, py: Python<'_>) -> PyResult<u64> {
-        let watching = Arc::clone(&self.watching);
-        block(py, async move { Ok(watching.lock().await.missed()) })
+    fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// Ends the watch.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let (watching, ended) = (Arc::clone(&self.watching), Arc::clone(&self.ended));
         block(py, async move {
-            ended.notify_waiters();
+            ended.is.store(true, Ordering::SeqCst);
+            ended.woken.notify_waiters();
             watching.lock().await.end().await
         })
     }
@@ -152,7 +171,7 @@ impl PyProgramLibrary {
         let changes = Watched { first: first.into(), last: last.into(), kinds };
         let run = program_run(arguments, output_key, timeout).or_raise()?;
         let watching = self.ask(py, move |library| async move { library.watch(&name, changes, run).await })?;
-        Ok(PyWatch { watching: Arc::new(Mutex::new(watching)), ended: Arc::default() })
+        Ok(PyWatch { missed: watching.missed_so_far(), watching: Arc::new(Mutex::new(watching)), ended: Arc::default() })
     }
 
     fn unwatch(&self, py: Python<'_>, name: String) -> PyResult<()> {

@@ -15,6 +15,8 @@ And in `object-server.conf`, which target has which disk:
 `auto` is for disks of the kernel's own iSCSI initiator. Disks without a line are read as before, and so is what a
 target can't do. Only the auditor has these lines: object servers have the same class, and send objects to clients.
 
+An object is put aside only after the auditor has read it itself: a target that answers wrong costs a read.
+
 The auditor's `bytes_per_second` counts bytes that it reads, and so none of these; `files_per_second` holds.
 """
 
@@ -26,7 +28,7 @@ from typing import Any, Iterator
 from swift.obj import diskfile
 
 from .. import oas
-from ..errors import CorruptError
+from ..errors import CorruptError, UnavailableError
 
 
 class DiskFileReader(diskfile.DiskFileReader):
@@ -37,18 +39,27 @@ class DiskFileReader(diskfile.DiskFileReader):
         if session is None or self._fp.tell():
             yield from super()._inner_iter()
             return
+        why = None
         try:
-            # What `close` compares with the object's metadata.
-            self._md5_of_sent_bytes = session.sum(self._fp, "md5").value.hex()
-            self._bytes_read = os.fstat(self._fp.fileno()).st_size
-            self._started_at_0 = self._read_to_eof = True
-        except CorruptError as error:
-            # The drive knows by its own checksums that these bytes are not what was written.
-            self._quarantine(str(error))
-            raise
+            digest = session.sum(self._fp, "md5").value.hex()
+            if digest == self._etag:
+                # What `close` compares with the object's metadata.
+                self._md5_of_sent_bytes = digest
+                self._bytes_read = os.fstat(self._fp.fileno()).st_size
+                self._started_at_0 = self._read_to_eof = True
+            else:
+                why = f"its MD5 is {digest}, not {self._etag}"
+        except (CorruptError, UnavailableError) as error:
+            why = str(error)
         finally:
-            if not self._suppress_file_closing:
+            if why is None and not self._suppress_file_closing:
                 self.close()
+        if why is not None:
+            # The target may be a wrong one: only what reading finds bad, on the disk and not in the cache, is so.
+            self._logger.warning("oas: reading %s, because the target says: %s", self._data_file, why)
+            os.posix_fadvise(self._fp.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            self._fp.seek(0)
+            yield from super()._inner_iter()
 
 
 class DiskFile(diskfile.DiskFile):

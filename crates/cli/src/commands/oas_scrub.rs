@@ -1,7 +1,9 @@
 //! `skytether oas scrub`: whether the bytes that another object store wrote are still what it wrote.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use clap::{Args, ValueEnum};
 use oas::minio::{Checked, State, Summary, scrub};
@@ -55,9 +57,19 @@ pub(crate) fn work(args: &ScrubStore, out: &mut dyn Write) -> Result<u8, Failure
         return Err(Failure::Call(Error::invalid(text)));
     }
     let mut all = Summary::default();
+    // One for each URL: a session knows the disk of its first files, and asks for no places of another one.
+    let mut opened: HashMap<&str, Rc<Session>> = HashMap::new();
     for (at, drive) in args.drives.iter().enumerate() {
         let target = args.targets.get(at).or(args.targets.first());
-        let summary = scrub(&args.session(target, drive)?, drive, &mut |checked| {
+        let known = target.and_then(|url| opened.get(url.as_str()).cloned());
+        let session = match known {
+            Some(session) => session,
+            None => Rc::new(args.session(target, drive)?),
+        };
+        if let Some(url) = target {
+            opened.insert(url.as_str(), Rc::clone(&session));
+        }
+        let summary = scrub(&session, drive, &mut |checked| {
             if args.quiet && checked.state == State::Ok { Ok(()) } else { write_all(out, line(args.format, &checked)?.as_bytes()) }
         })?;
         if matches!(args.format, ListFormat::Json) {

@@ -230,9 +230,27 @@ async fn watch(args: ProgramWatch) -> Result<(), Failure> {
     let run = ProgramRun { arguments: args.arguments.into_iter().map(Bytes::from).collect(), output_key: args.output_key.map(Bytes::from), most: args.timeout };
     // Registered first: Ctrl-C from here on ends the watch, too.
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut watching = tokio::select! {
-        watching = async { args.at.open().await?.watch(&args.name, changes, run).await } => watching?,
+    let library = tokio::select! {
+        library = args.at.open() => library?,
         _ = &mut interrupted => return Err(Failure::Stopped("stopped")),
+    };
+    let mut setting = std::pin::pin!(library.watch(&args.name, changes, run));
+    let mut watching = tokio::select! {
+        watching = &mut setting => watching?,
+        _ = &mut interrupted => {
+            // The drive may have the watch, and its answer is on the way. Ctrl-C again does not wait for it.
+            let end = async {
+                match setting.await {
+                    Ok(watching) => watching.end().await,
+                    Err(_) => Ok(()),
+                }
+            };
+            tokio::select! {
+                ended = end => ended?,
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            return Err(Failure::Stopped("stopped"));
+        }
     };
     if args.stay {
         eprintln!("the drive watches; `skytether program unwatch {}` ends it", args.name);

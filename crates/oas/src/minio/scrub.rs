@@ -120,8 +120,11 @@ pub fn scrub(session: &Session, root: &Path, each: &mut dyn FnMut(Checked) -> Re
         match place {
             Ok(place) => {
                 let object = look(place);
-                parts += object.jobs.len();
-                found.push(object);
+                // Those without parts, such as deleted ones, may be any number.
+                if !object.jobs.is_empty() {
+                    parts += object.jobs.len();
+                    found.push(object);
+                }
             }
             Err(error) => run.tell(failed(root.to_owned(), &error))?,
         }
@@ -202,8 +205,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Verifies objects, and tells what came out. Those that were not right, and have changed since, go to `again`
-    /// unless this is the last time.
+    /// Verifies objects, and tells what came out. Those that were not right, and have changed since, go to `again`. If
+    /// this is the last time, they could not be verified.
     fn verify(&mut self, mut found: Vec<Found>, last: bool, again: &mut Vec<Place>) -> Result<()> {
         // Those with frames of one length are one request.
         let mut files: BTreeMap<u64, Vec<&mut Job>> = BTreeMap::new();
@@ -220,12 +223,18 @@ impl Run<'_> {
         for (frame, mut jobs) in files {
             jobs.chunks_mut(WINDOW).for_each(|jobs| self.files(jobs, frame));
         }
-        for Found { place, meta, jobs } in found {
+        for Found { place, meta, mut jobs } in found {
             // A server replaced the object meanwhile, or removed it: what was found says nothing of what is there now.
             let is_right = jobs.iter().all(|job| job.checked.state == State::Ok);
-            if !is_right && !last && fs::read(place.path.join(XL_META)).map(Bytes::from).ok().as_ref() != Some(&meta) {
-                again.push(place);
-                continue;
+            if !is_right && fs::read(place.path.join(XL_META)).map(Bytes::from).ok().as_ref() != Some(&meta) {
+                if !last {
+                    again.push(place);
+                    continue;
+                }
+                for job in jobs.iter_mut().filter(|job| job.checked.state == State::Bad) {
+                    job.checked.frame = None;
+                    job.is(State::Failed, "it changes all the time while it is verified".to_owned());
+                }
             }
             jobs.into_iter().try_for_each(|job| self.tell(job.checked))?;
         }
