@@ -21,7 +21,7 @@
 //! | `nvme` | units and commands of NVMe/TCP hosts |
 //! | `plans` | sub-plans, expressions, plans of other producers |
 //! | `scsi` | commands and parameter lists of SCSI |
-//! | `volume` | segments of journals, header records, names of volumes |
+//! | `volume` | segments and journals, header records, names of volumes |
 //! | `wasm` | WebAssembly programs: modules |
 //! | `wire` | tickets, broadcast tables, streams of rows, deliveries, sessions, details of errors |
 
@@ -99,9 +99,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "file_extents_read", run: exec_client::map_read, seeds: exec_client::maps, rounds: 100_000 },
     Target { name: "target_url_read", run: exec_client::url_read, seeds: exec_client::urls, rounds: 100_000 },
     Target { name: "iscsi_login_read", run: iscsi::login_read, seeds: iscsi::logins, rounds: 100_000 },
-    Target { name: "iscsi_session_serve", run: iscsi::session_serve, seeds: iscsi::sessions, rounds: 20000 },
+    Target { name: "iscsi_session_serve", run: iscsi::session_serve, seeds: iscsi::sessions, rounds: 100_000 },
     Target { name: "scsi_commands_run", run: scsi::commands_run, seeds: scsi::commands, rounds: 100_000 },
     Target { name: "volume_segment_read", run: volume::segment_read, seeds: volume::segments, rounds: 100_000 },
+    Target { name: "volume_journal_open", run: volume::journal_open, seeds: volume::journals, rounds: 6000 },
     Target { name: "volume_header_decode", run: volume::header_decode, seeds: volume::headers, rounds: 100_000 },
     Target { name: "volume_spec_read", run: volume::spec_read, seeds: volume::specs, rounds: 100_000 },
     Target { name: "xl_meta_read", run: minio::xl_meta_read, seeds: minio::files, rounds: 100_000 },

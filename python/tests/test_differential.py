@@ -1,6 +1,7 @@
 """Queries on the edges equal DuckDB over the same tables: empty and all-null input, NaN and signed zero, ties,
 extremes, skew, many groups, any Unicode, joins on null, correlated subqueries; on 1, 2 and 5 drives, embedded and as
-processes, at every cut. The Parquet files of the tables give the same in DuckDB and pyarrow."""
+processes, at every cut. The Parquet files of the tables give the same in DuckDB and pyarrow. EXEC over such a file:
+`three_doors` of the Rust tests, and `block/test_three_doors.py`."""
 
 from __future__ import annotations
 

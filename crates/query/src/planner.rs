@@ -433,7 +433,7 @@ impl Planner {
 /// The most keys per part of a join that drives get.
 const JOIN_KEYS: usize = 150_000;
 
-fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionState> {
+pub(crate) fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Result<SessionState> {
     let mut config = SessionConfig::new()
         .with_target_partitions(options.threads.max(1))
         .with_create_default_catalog_and_schema(false)
@@ -502,7 +502,7 @@ fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
 
 /// The cause of an error about a column that DataFusion takes for ambiguous.
 #[derive(Debug)]
-struct Ambiguous;
+pub(crate) struct Ambiguous;
 
 impl fmt::Display for Ambiguous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -513,18 +513,18 @@ impl fmt::Display for Ambiguous {
 impl std::error::Error for Ambiguous {}
 
 impl Ambiguous {
-    fn noted(error: DataFusionError) -> Error {
+    pub(crate) fn noted(error: DataFusionError) -> Error {
         let is = matches!(error.find_root(), DataFusionError::SchemaError(e, _) if matches!(e.as_ref(), SchemaError::AmbiguousReference { .. }));
         let ours = from_datafusion(error);
         if is { ours.with_source(Self) } else { ours }
     }
 
-    fn is_cause_of(error: &Error) -> bool {
+    pub(crate) fn is_cause_of(error: &Error) -> bool {
         std::error::Error::source(error).is_some_and(|cause| cause.is::<Self>())
     }
 }
 
-fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
+pub(crate) fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     sql_limits::check(text)?;
     let dialect = state.config_options().sql_parser.dialect;
     let mut statement = state.sql_to_statement(text, &dialect).map_err(|e| match e {

@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use uuid::Uuid;
 
 use crate::files::{FileIo, Files};
-use crate::record::{HEAD, Head, Mark, Marked, Record, RecordKind};
+use crate::record::{HEAD, Head, MAX_NUMBER, Mark, Marked, Record, RecordKind};
 
 pub(crate) const CONTROL: &str = "journal";
 pub(crate) const MARK: &str = "durable";
@@ -42,7 +42,7 @@ pub(crate) fn segment_name(number: u64) -> String {
 /// The number of the segment in the file `name`.
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".segment").filter(|digits| digits.len() == 16)?;
-    u64::from_str_radix(digits, 16).ok()
+    u64::from_str_radix(digits, 16).ok().filter(|number| *number <= MAX_NUMBER)
 }
 
 /// What a journal is.

@@ -61,9 +61,11 @@ impl Volume {
         let mut index = Index::new(header.extent.into());
         stored_extents(&*context.backing, &what, &prefix, &header, &mut index).await?;
         let (wanted, id, options) = (header.journal, header.id, context.options.clone());
+        // Zeros are written up to the end of the last extent.
+        let end = header.size.next_multiple_of(header.extent.into());
         let is_discarded = options.discard_journal.contains(name);
         let bounds = options.clone();
-        let opened = spawn_blocking(move || open_journal(&what, &files, (id, wanted), (&bounds, is_discarded), index)).await;
+        let opened = spawn_blocking(move || open_journal(&what, &files, (id, wanted, end), (&bounds, is_discarded), index)).await;
         let (journal, index, recovery) = opened.map_err(|e| Error::internal("opening a volume ended early").with_source(e))??;
         // A process that still has the volume open sees by the version that it has lost it.
         header.journal = Some(journal.control.id);
@@ -143,12 +145,12 @@ impl Volume {
 
 type Opened = (crate::journal::Journal, Index, Recovery);
 
-/// The journal of volume `id`, whose header record says that its last writes are in the journal `wanted`. One that is
-/// absent, foreign or damaged is an error, or `is_discarded`.
+/// The journal of volume `id`, whose extents end at byte `end`. Its header record says that its last writes are in the
+/// journal `wanted`. One that is absent, foreign or damaged is an error, or `is_discarded`.
 fn open_journal(
     what: &str,
     files: &Arc<dyn Files>,
-    (id, wanted): (Uuid, Option<Uuid>),
+    (id, wanted, end): (Uuid, Option<Uuid>, u64),
     (options, is_discarded): (&Options, bool),
     mut index: Index,
 ) -> Result<Opened> {
@@ -162,7 +164,7 @@ fn open_journal(
         found => found?,
     };
     match (wanted, found) {
-        (Some(wanted), Some(found)) if found.id == wanted && found.volume == id => match recovery::recover(what, files, found, options, &mut index) {
+        (Some(wanted), Some(found)) if found.id == wanted && found.volume == id => match recovery::recover(what, files, found, (options, end), &mut index) {
             Err(error) if is_damage(&error) => discard(&error.report()),
             recovered => return recovered.map(|(journal, recovery)| (journal, index, recovery)),
         },
@@ -179,6 +181,6 @@ fn open_journal(
     let mut index = index.without_journal();
     recovery::clear(what, &**files)?;
     let control = recovery::create(what, &**files, id)?;
-    let (journal, recovery) = recovery::recover(what, files, control, options, &mut index)?;
+    let (journal, recovery) = recovery::recover(what, files, control, (options, end), &mut index)?;
     Ok((journal, index, recovery))
 }

@@ -44,6 +44,9 @@ pub const FIXED: usize = 56;
 /// The most data of one record, in bytes.
 pub const MAX_DATA: usize = 1 << 20;
 
+/// No journal comes to a number of a segment or record beyond this. So the next number always exists.
+pub const MAX_NUMBER: u64 = 1 << 62;
+
 const BLOCK: usize = PHYSICAL as usize;
 const SEGMENT_MAGIC: &[u8; 8] = b"SKYTVOLJ";
 const RECORD_MAGIC: &[u8; 4] = b"SKYR";
@@ -102,7 +105,11 @@ impl Head {
             return Err(Error::unsupported(format!("it has format {}, and this version reads format {FORMAT}", u32_at(head, 8))));
         }
         let volume = Uuid::from_bytes(std::array::from_fn(|i| head[16 + i]));
-        Ok(Self { volume, secret: u64_at(head, 32), number: u64_at(head, 40), first: u64_at(head, 48) })
+        let (number, first) = (u64_at(head, 40), u64_at(head, 48));
+        if number.max(first) > MAX_NUMBER {
+            return Err(Error::corrupt("its head has a number that no journal comes to"));
+        }
+        Ok(Self { volume, secret: u64_at(head, 32), number, first })
     }
 }
 
@@ -150,7 +157,8 @@ impl Marked {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let marked = Self { durable: Mark { segment: field(8), seq: field(16) }, oldest: field(24) };
-        (marked.encode(secret) == *bytes).then_some(marked)
+        let is_possible = marked.durable.segment.max(marked.durable.seq).max(marked.oldest) <= MAX_NUMBER;
+        (is_possible && marked.encode(secret) == *bytes).then_some(marked)
     }
 }
 

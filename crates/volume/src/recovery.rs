@@ -72,11 +72,12 @@ pub(crate) fn create(what: &str, files: &dyn Files, volume: Uuid) -> Result<Cont
     Ok(control)
 }
 
-/// Reads the segments into `index`, which knows the extents in the store already, and begins a new segment.
+/// Reads the segments of a volume whose extents end at byte `end` into `index`, and begins a new segment. The index
+/// knows the extents in the store already.
 ///
 /// # Errors
-/// `Corrupt`, naming the file, where something is lost that was durable; those of the disk.
-pub(crate) fn recover(what: &str, files: &Arc<dyn Files>, control: Control, options: &Options, index: &mut Index) -> Result<(Journal, Recovery)> {
+/// `Corrupt`, naming the file, where something is lost that was durable, or lies beyond `end`; those of the disk.
+pub(crate) fn recover(what: &str, files: &Arc<dyn Files>, control: Control, (options, end): (&Options, u64), index: &mut Index) -> Result<(Journal, Recovery)> {
     let failed = |e| Error::io("read", files.place(), e).context(what.to_owned());
     let path = |number: u64| format!("{}/{}", files.place(), segment_name(number));
     let remove = |number: u64| files.remove(&segment_name(number)).map_err(|e| Error::io("remove", path(number), e).context(what.to_owned()));
@@ -98,6 +99,11 @@ pub(crate) fn recover(what: &str, files: &Arc<dyn Files>, control: Control, opti
         }
         if parsed.end < bytes.len() as u64 {
             damaged.get_or_insert_with(|| format!("{} is damaged at byte {}", path(*number), parsed.end));
+        }
+        // A volume never shrinks. Otherwise one record could take more extents than there is memory for.
+        if let Some((record, _)) = parsed.records.iter().find(|(record, _)| record.at + record.len > end) {
+            let why = format!("{} has a record of {} bytes at {}, and the volume's extents end at {end}", path(*number), record.len, record.at);
+            return Err(Error::corrupt(format!("{what}: {why}: restore the file and the drive of one time, or open the volume without its journal")));
         }
         recovery.dropped += parsed.beyond;
         recovery.records += parsed.records.len() as u64;

@@ -43,6 +43,7 @@ mod shared;
 mod stalled_drive;
 mod storage_only;
 mod tables;
+mod three_doors;
 mod two_level;
 mod two_level_model;
 mod two_level_rebalance;
