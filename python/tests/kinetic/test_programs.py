@@ -88,6 +88,19 @@ def test_watch_runs_a_program_and_tells_of_it(drive: Target, client: Client) -> 
 def test_programs_that_wait_go_by_priority(drive: Target, client: Client) -> None:
     client.put(b"text", b"one")
     client.put(b"forever", (OBJECTS / "endless.o").read_bytes())
+    # The endless programs end by their limits after seconds. On a machine that is too busy, that is before the others
+    # have run: then both turns were free, and the order says nothing.
+    for _ in range(5):
+        sent, answered, held = _while_two_programs_run(drive, client)
+        assert sorted(answered) == sorted(sent.values())
+        if held:
+            assert answered == [sent[priority] for priority in (9, 6, 5, 1)]
+            return
+    pytest.skip("this machine is too busy: endless programs ended before short ones had run, five times")
+
+
+def _while_two_programs_run(drive: Target, client: Client) -> tuple[dict[int, int], list[int], bool]:
+    """Sequences of programs by their priorities, the order of their ends, and whether one turn alone was free."""
     execute = {1: wire.EXECUTE, 2: wire.EBPF, 8: wire.ON_COMPLETION}
     with drive.client() as busy, drive.client() as other:
         for name in (b"endless", b"forever"):
@@ -95,15 +108,18 @@ def test_programs_that_wait_go_by_priority(drive: Target, client: Client) -> Non
         while len(other.applet(wire.PROCESS_STATUS, {}).body.sub(11).subs(5)) < 2:
             pass
         words = {11: message({**execute, 3: [b"words"], 7: [b"text"]})}
-        waiting = {priority: client.send(Type.APPLET, words, priority=priority) for priority in (5, 1, 9, 6)}
-        # Each has its place when a later request is answered.
+        sent = {priority: client.send(Type.APPLET, words, priority=priority) for priority in (5, 1, 9, 6)}
+        # Each has its place when a later request is answered, or has run already.
         noop = client.send(Type.NOOP)
-        assert client.receive().ack == noop
-        assert other.applet(wire.ABORT, {3: [b"endless"]}).code == Code.SUCCESS
-        answers = [client.receive() for _ in waiting]
-        # The endless programs may end by their limits meanwhile, so two may run and end in either order: the drive's
-        # own tests compare the whole order.
-        acks = [answer.ack for answer in answers]
-        assert sorted(acks) == sorted(waiting.values()) and acks.index(waiting[9]) < acks.index(waiting[1])
+        answers = [client.receive()]
+        while answers[-1].ack != noop:
+            answers.append(client.receive())
+        held = other.applet(wire.ABORT, {3: [b"endless"]}).code == Code.SUCCESS and len(answers) == 1
+        answers = [answer for answer in answers if answer.ack != noop]
+        while len(answers) < len(sent):
+            answers.append(client.receive())
         assert all(result(answer).output == b"1\n" for answer in answers)
-        assert other.applet(wire.ABORT, {3: [b"forever"]}).code == Code.SUCCESS
+        held &= other.applet(wire.ABORT, {3: [b"forever"]}).code == Code.SUCCESS
+        # The next time begins with both turns free.
+        busy.receive(), busy.receive()
+        return sent, [answer.ack for answer in answers], held
