@@ -11,8 +11,8 @@ use skytether_common::{DatasetName, Error, Result};
 use skytether_host::HostOptions;
 
 use crate::common_args::{FleetArg, ListFormat};
-use crate::doors::{is_store, open_fleet};
 use crate::listing;
+use crate::stores::{is_store, open_fleet};
 
 /// Why a command failed; the exit status depends on it.
 pub(crate) enum Failure {

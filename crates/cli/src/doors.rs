@@ -1,14 +1,8 @@
 //! The protocols that the program knows, by scheme: where another door is registered.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
-use skytether::{Fleet, HostOptions, OpenOptions, Scheme, Stores, refuse_redundancy};
-use skytether_common::{Error, Result};
 use skytether_doors::{Connectors, DriveDoors};
-use skytether_store::SliceStore;
-use skytether_store::disk::DriveIdentity;
 use skytether_transport::endpoint::{DEFAULT_SCHEME, TLS_SCHEME};
 use skytether_transport::{Endpoint, Registry, Security};
 
@@ -46,50 +40,4 @@ pub(crate) fn of_hosts() -> Registry<Security> {
     faces.register(TLS_SCHEME, Security::Tls);
     crate::volumes::schemes_into(&mut faces);
     faces
-}
-
-/// Drives of a new fleet if the options give no number.
-const DEFAULT_DRIVES: usize = 4;
-
-/// Opens the stores at an address, or makes them for this number of drives.
-type OpenStores = fn(&str, Option<usize>) -> Result<Stores>;
-
-/// What opens fleets whose drives store elsewhere than in directories, by scheme.
-fn of_stores() -> Registry<OpenStores> {
-    let mut stores: Registry<OpenStores> = Registry::new("a fleet's stores");
-    stores.register(skytether_rados::SCHEME, ceph);
-    stores
-}
-
-fn ceph(text: &str, create: Option<usize>) -> Result<Stores> {
-    let fleet = skytether_rados::open(&skytether_rados::Address::parse(text)?, create)?;
-    let drives = fleet.drives.into_iter().map(|drive| (DriveIdentity { id: drive.id, name: drive.name }, drive.store as Arc<dyn SliceStore>)).collect();
-    Ok(Stores { location: text.to_owned(), kept: fleet.kept, new: fleet.new, drives, guard: Box::new(fleet.guard) })
-}
-
-/// Whether `text` is the address of a fleet whose drives store elsewhere than in a directory: `rados://...`.
-#[must_use]
-pub fn is_store(text: &str) -> bool {
-    text.contains("://") && text.parse::<Endpoint>().is_ok_and(|at| of_stores().get(&at).is_ok())
-}
-
-/// Opens the fleet at `path`, a directory or the address of stores; see [`Fleet::open_with`].
-///
-/// # Errors
-/// As there, and those of the stores.
-pub fn open_fleet<'a>(path: &'a Path, options: &'a OpenOptions, host: HostOptions) -> BoxFuture<'a, Result<Fleet>> {
-    Box::pin(async move {
-        let Some(text) = path.to_str().filter(|text| is_store(text)) else { return Fleet::open_with(path, options, host).await };
-        // First: a fleet that was made by a wrong call would stay.
-        refuse_redundancy(text, options.redundancy.parse::<Scheme>()?)?;
-        if options.nodes.is_some() {
-            return Err(Error::invalid(format!("the drives of the fleet at {text} are on no nodes of ours: leave the number of nodes out")));
-        }
-        let open = *of_stores().get(&text.parse()?)?;
-        let (own, create) = (text.to_owned(), options.create.then(|| options.drives.unwrap_or(DEFAULT_DRIVES)));
-        // Connecting, and reading what a crash left behind, blocks.
-        let opened = tokio::task::spawn_blocking(move || open(&own, create)).await;
-        let stores = opened.map_err(|e| Error::internal(format!("opening {text} stopped")).with_source(e))??;
-        Fleet::over(stores, options, host).await
-    })
 }

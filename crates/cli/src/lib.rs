@@ -26,6 +26,7 @@ mod run;
 mod serving;
 mod shutdown;
 mod statements;
+mod stores;
 mod volumes;
 
 use std::ffi::OsString;
@@ -35,10 +36,10 @@ use clap::Parser;
 use skytether_common::Error;
 
 use crate::context::Failure;
-pub use crate::doors::{is_store, open_fleet};
 use crate::error_line::fail;
 use crate::logging::Writer;
 pub use crate::logging::log_to_stderr;
+pub use crate::stores::{is_store, open_fleet};
 
 /// Exit status of work that failed.
 const FAILED: u8 = 1;

@@ -9,7 +9,7 @@
 //! Invariant: what the cache holds is what the store holds. A merge changes the store first, then the cache, then the
 //! index; a load that began before the change keeps nothing, because the generation has moved on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,6 +30,9 @@ use crate::device::PHYSICAL;
 use crate::names::extent_key;
 
 const BLOCK: usize = PHYSICAL as usize;
+
+/// Extents that merges deleted which are remembered.
+const DELETED: usize = 1024;
 
 /// The number of a device, and that of an extent.
 type CacheKey = (u32, u64);
@@ -120,6 +123,9 @@ pub(crate) struct Extents {
     /// Extents of zeros that are being removed, or whose removal has an unknown outcome: where they are missing, they
     /// are zeros.
     pub(crate) unsure: Mutex<BTreeSet<u64>>,
+    /// Extents whose last change was that a merge deleted them: a reader that found one in the index before may miss it
+    /// in the store. The newest [`DELETED`] are kept.
+    deleted: Mutex<VecDeque<u64>>,
 }
 
 impl fmt::Debug for Extents {
@@ -132,7 +138,19 @@ impl Extents {
     pub(crate) fn new(what: String, prefix: String, extent: u64, backing: Arc<dyn Backing>, cache: Arc<ExtentCache>) -> Self {
         let owner = cache.next_owner.fetch_add(1, Ordering::Relaxed);
         let generations = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { what, prefix, extent, backing, owner, cache, generations, loads: Mutex::default(), last_end: AtomicU64::new(0), unsure: Mutex::default() }
+        Self {
+            what,
+            prefix,
+            extent,
+            backing,
+            owner,
+            cache,
+            generations,
+            loads: Mutex::default(),
+            last_end: AtomicU64::new(0),
+            unsure: Mutex::default(),
+            deleted: Mutex::default(),
+        }
     }
 
     fn generation(&self, extent: u64) -> &AtomicU64 {
@@ -214,10 +232,21 @@ impl Extents {
     }
 
     async fn get(&self, extent: u64) -> Result<Bytes> {
-        let bytes = match self.backing.get(&extent_key(&self.prefix, extent)?).await {
-            Err(error) if error.kind() == Kind::NotFound && self.unsure.lock().contains(&extent) => Bytes::from(vec![0; self.extent as usize]),
-            read => read?,
-        };
+        let key = extent_key(&self.prefix, extent)?;
+        let mut read = self.backing.get(&key).await;
+        if matches!(&read, Err(error) if error.kind() == Kind::NotFound) {
+            // A merge deletes it, or has deleted it since the index was asked. A merge notes the second before it ends
+            // the first.
+            let deleted = self.unsure.lock().contains(&extent) || self.deleted.lock().contains(&extent);
+            if deleted {
+                // Another merge may have written it again.
+                read = match self.backing.get(&key).await {
+                    Err(error) if error.kind() == Kind::NotFound => Ok(Bytes::from(vec![0; self.extent as usize])),
+                    again => again,
+                };
+            }
+        }
+        let bytes = read?;
         if bytes.len() as u64 != self.extent {
             return Err(Error::corrupt(format!("its value has {} bytes instead of {}", bytes.len(), self.extent)));
         }
@@ -247,6 +276,14 @@ impl Extents {
             self.generation(extent).fetch_add(1, Ordering::AcqRel);
             self.cache.whole.remove(&(self.owner, extent));
             self.cache.blocks.remove(&(self.owner, extent));
+            let mut deleted = self.deleted.lock();
+            deleted.retain(|other| *other != extent);
+            if bytes.is_none() {
+                deleted.push_back(extent);
+            }
+            if deleted.len() > DELETED {
+                deleted.pop_front();
+            }
         }
         if let Some(bytes) = bytes {
             let generation = self.generation(extent).load(Ordering::Acquire);

@@ -22,6 +22,7 @@ use crate::context::{Failure, open};
 use crate::doors;
 use crate::fleet_volumes;
 use crate::serving::ServeArgs;
+use crate::stores::is_store;
 use crate::volumes::{DIRECTORY, VolumeArgs};
 
 /// Connections that each port of a host holds at the same time.
@@ -203,7 +204,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         };
         let fleet = open(dir, options, profile).await?;
         let host = fleet.host().ok_or_else(|| Error::internal("an embedded fleet has no host"))?.clone();
-        let tokens = dir.to_str().is_none_or(|text| !doors::is_store(text)).then(|| dir.join(skytether_transport::token::FILE_NAME));
+        let tokens = dir.to_str().is_none_or(|text| !is_store(text)).then(|| dir.join(skytether_transport::token::FILE_NAME));
         let bound = args.serve.bind(&doors::of_hosts(), tokens).await?;
         (host, format!("the fleet at {}", dir.display()), bound, Some(fleet))
     } else {

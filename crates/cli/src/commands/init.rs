@@ -10,7 +10,7 @@ use skytether_host::Scheme;
 
 use crate::common_args::scheme;
 use crate::context::{Failure, print_line};
-use crate::doors::open_fleet;
+use crate::stores::open_fleet;
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {

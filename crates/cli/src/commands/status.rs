@@ -9,8 +9,8 @@ use skytether_host::DriveStatus;
 
 use crate::common_args::{FleetArg, ListArgs, ListFormat};
 use crate::context::{Failure, fleet, print_line};
-use crate::doors::is_store;
 use crate::listing;
+use crate::stores::is_store;
 
 /// The status of the drives. If too many are lost to open the fleet of a directory, it comes with the error.
 async fn drives_of(at: &FleetArg) -> Result<(Vec<DriveStatus>, Option<Error>)> {
