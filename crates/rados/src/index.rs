@@ -1,4 +1,4 @@
-//! Rows of an index object: what they say, as bytes, and what a batch does to them. Pure.
+//! Rows of an index object, as bytes, and what a batch does to them. Pure.
 //!
 //! | row | value |
 //! |---|---|
@@ -8,9 +8,10 @@
 
 use std::ffi::CString;
 
-use skytether_common::checksum::{crc32c, crc32c_append};
+use skytether_common::checksum::crc32c;
 use skytether_common::{Key, Result};
-use skytether_store::{Entry, Expect, Version, batch};
+use skytether_store::row::{Change, Row, To, u32_at, u64_at};
+use skytether_store::{Version, batch};
 use uuid::Uuid;
 
 use crate::cluster::c_text;
@@ -30,46 +31,6 @@ pub(crate) fn value_key(key: &Key) -> Result<CString> {
 /// The row's key of garbage.
 pub(crate) fn garbage_key(number: u64) -> Result<CString> {
     c_text(&format!("{GARBAGE}{number:016x}"))
-}
-
-/// The entry of one key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) version: Version,
-    pub(crate) number: u64,
-    pub(crate) len: u32,
-    pub(crate) crc32c: u32,
-}
-
-impl Row {
-    const BYTES: usize = 28;
-
-    /// Version, number, length, CRC-32C of the value, CRC-32C of the key and all before; little endian. As on disks.
-    pub(crate) fn encode(&self, key: &str) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.version.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.crc32c.to_le_bytes());
-        let check = crc32c_append(crc32c(key.as_bytes()), &bytes[..24]);
-        bytes[24..].copy_from_slice(&check.to_le_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(key: &str, bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let row = Self { version: u64_at(bytes, 0), number: u64_at(bytes, 8), len: u32_at(bytes, 16), crc32c: u32_at(bytes, 20) };
-        (row.encode(key) == *bytes).then_some(row)
-    }
-
-    /// The row's share of [`State::sum`].
-    pub(crate) fn share(&self, key: &str) -> u64 {
-        u64::from(u32_at(&self.encode(key), 24))
-    }
-
-    pub(crate) fn entry(&self, key: Key) -> Entry {
-        Entry { key, version: self.version, len: u64::from(self.len), crc32c: self.crc32c }
-    }
 }
 
 /// What an index object says of itself. Every change of the object compares it with what the writer knows, and
@@ -130,33 +91,6 @@ impl State {
     }
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-/// One change of a batch whose value is already in its object.
-#[derive(Debug)]
-pub(crate) struct Change<'a> {
-    pub(crate) key: &'a Key,
-    pub(crate) expect: Expect,
-    pub(crate) to: To,
-}
-
-/// What becomes of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum To {
-    /// It gets this; the version in it is not used.
-    Be(Row),
-    /// It is removed.
-    Go,
-    /// Nothing.
-    Stay,
-}
-
 /// What a batch does to an index.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -209,6 +143,8 @@ pub(crate) fn plan(mut state: State, changes: &[Change<'_>], found: &[Option<Row
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use skytether_store::Expect;
+
     use super::*;
 
     #[test]

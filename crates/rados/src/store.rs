@@ -15,11 +15,12 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Context, Detail, Error, Key, Kind, Result};
+use skytether_store::row::{Change, Row, To};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 use uuid::Uuid;
 
 use crate::cluster::{Pool, c_text};
-use crate::index::{Change, FORMAT, GARBAGE, Row, STATE, State, To, VALUES, garbage_key, plan, value_key};
+use crate::index::{FORMAT, GARBAGE, STATE, State, VALUES, garbage_key, plan, value_key};
 use crate::operations::{PAGE, Write};
 
 /// Numbers that an owner reserves at a time. After a crash the next owner looks for at most this number of objects,

@@ -22,11 +22,12 @@ use bytes::Bytes;
 use skytether_common::checksum::crc32c;
 use skytether_common::{Context, Detail, Error, Key, Result};
 
+use crate::row::{Change, Row, To};
 use crate::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 use crash::{CrashPoint, Hook, Step};
 pub use directory::DriveIdentity;
 use files::{Content, Files, make_directory, sync_directory};
-use index::{Change, Index, Row, To};
+use index::Index;
 
 /// Whether what is written is flushed to the disk before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

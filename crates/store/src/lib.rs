@@ -34,6 +34,7 @@ pub mod fault;
 pub mod layer;
 pub mod memory;
 pub mod ranges;
+pub mod row;
 
 use std::ops::Range;
 

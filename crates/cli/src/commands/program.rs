@@ -74,15 +74,28 @@ pub(crate) struct ProgramRunArgs {
     arguments: Vec<String>,
     #[command(flatten)]
     at: DriveArg,
-    /// Put its output under this key of the drive.
-    #[arg(long, value_name = "KEY")]
-    output_key: Option<String>,
+    #[command(flatten)]
+    ends: EndArgs,
     /// Write its output to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// End it after this many seconds (default: when the drive does).
+}
+
+/// What becomes of a run.
+#[derive(Debug, Args)]
+struct EndArgs {
+    /// Put the output of a run under this key of the drive.
+    #[arg(long, value_name = "KEY")]
+    output_key: Option<String>,
+    /// End a run after this many seconds (default: when the drive does).
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
+}
+
+impl EndArgs {
+    fn run(self, arguments: Vec<String>) -> ProgramRun {
+        ProgramRun { arguments: arguments.into_iter().map(Bytes::from).collect(), output_key: self.output_key.map(Bytes::from), most: self.timeout }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -103,12 +116,8 @@ pub(crate) struct ProgramWatch {
     /// Which changes start it.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = On::Both)]
     on: On,
-    /// Put the output of each run under this key of the drive.
-    #[arg(long, value_name = "KEY")]
-    output_key: Option<String>,
-    /// End each run after this many seconds (default: when the drive does).
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    timeout: Option<Duration>,
+    #[command(flatten)]
+    ends: EndArgs,
     /// Leave the watch with the drive, and end at once.
     #[arg(long)]
     stay: bool,
@@ -198,7 +207,7 @@ async fn put(args: ProgramPut) -> Result<(), Failure> {
 }
 
 async fn execute(args: ProgramRunArgs) -> Result<(), Failure> {
-    let run = ProgramRun { arguments: args.arguments.into_iter().map(Bytes::from).collect(), output_key: args.output_key.map(Bytes::from), most: args.timeout };
+    let run = args.ends.run(args.arguments);
     let ended = args.at.open().await?.run(&args.name, run).await?;
     let mut out = std::io::stdout().lock();
     let printed = out.write_all(&ended.result.output).and_then(|()| out.flush());
@@ -227,7 +236,7 @@ async fn watch(args: ProgramWatch) -> Result<(), Failure> {
         On::Both => Vec::new(),
     };
     let changes = Watched { first: args.first.into(), last: args.last.into(), kinds };
-    let run = ProgramRun { arguments: args.arguments.into_iter().map(Bytes::from).collect(), output_key: args.output_key.map(Bytes::from), most: args.timeout };
+    let run = args.ends.run(args.arguments);
     // Registered first: Ctrl-C from here on ends the watch, too.
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let library = tokio::select! {

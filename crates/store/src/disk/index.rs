@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::RwLock;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
-use skytether_common::checksum::{crc32c, crc32c_append};
+use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Result};
 
 use super::backend::{IndexFile, Overlay};
 use super::crash::{Hook, Step};
-use crate::{Entry, Expect, Version, batch};
+use crate::row::{Change, Row, To, u64_at};
+use crate::{Entry, Version, batch};
 
 const VALUES: TableDefinition<'static, &str, [u8; Row::BYTES]> = TableDefinition::new("values");
 const DRIVE: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("drive");
@@ -36,45 +37,6 @@ const PRIMARY: u8 = 1;
 const TWO_PHASES: u8 = 4;
 /// Where the slots' transaction ids are.
 const SLOT_IDS: [usize; 2] = [64 + 104, 192 + 104];
-
-/// The index's entry of one key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) version: Version,
-    pub(super) number: u64,
-    pub(super) len: u32,
-    pub(super) crc32c: u32,
-}
-
-impl Row {
-    const BYTES: usize = 28;
-
-    /// version, number, length, CRC-32C of the value, CRC-32C of the key and all before; little endian.
-    fn encode(&self, key: &str) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.version.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.crc32c.to_le_bytes());
-        let check = crc32c_append(crc32c(key.as_bytes()), &bytes[..24]);
-        bytes[24..].copy_from_slice(&check.to_le_bytes());
-        bytes
-    }
-
-    fn decode(key: &str, bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let row = Self { version: u64_at(bytes, 0), number: u64_at(bytes, 8), len: u32_at(bytes, 16), crc32c: u32_at(bytes, 20) };
-        (row.encode(key) == *bytes).then_some(row)
-    }
-
-    /// The row's share of [`StoreTotals::sum`].
-    fn share(&self, key: &str) -> u64 {
-        u64::from(u32_at(&self.encode(key), 24))
-    }
-
-    fn entry(&self, key: Key) -> Entry {
-        Entry { key, version: self.version, len: u64::from(self.len), crc32c: self.crc32c }
-    }
-}
 
 /// The index's totals over all keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -113,33 +75,6 @@ impl StoreTotals {
         };
         (state.encode() == *bytes).then_some(state)
     }
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-/// One change of a batch whose values are already in their files.
-#[derive(Debug)]
-pub(super) struct Change<'a> {
-    pub(super) key: &'a Key,
-    pub(super) expect: Expect,
-    pub(super) to: To,
-}
-
-/// What becomes of a key.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum To {
-    /// It gets this; the version in it is not used.
-    Be(Row),
-    /// It is removed.
-    Go,
-    /// Nothing.
-    Stay,
 }
 
 /// What a batch did.
