@@ -61,7 +61,7 @@ impl Row {
 /// One change of a batch whose values are in their files or objects already.
 #[derive(Debug)]
 pub struct Change<'a> {
-    /// Of which key.
+    /// The key.
     pub key: &'a Key,
     /// The change's condition.
     pub expect: Expect,
