@@ -32,7 +32,6 @@ use skytether_plan::error::from_datafusion;
 use skytether_plan::filter_before_project::filter_before_project;
 use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::keys::{KeySets, among_udf};
-use skytether_plan::literal_conditions::literal_conditions;
 use skytether_plan::null_equal_joins::null_equal_joins;
 use skytether_plan::pinned::pinned;
 use skytether_plan::planning::{limited, limited_physical};
@@ -326,7 +325,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         "push_down_leaf_projections",
     ];
     let kept = Optimizer::default().rules.into_iter().filter(|rule| !DONE_ABOVE.contains(&rule.name())).collect();
-    pinned(null_equal_joins(filters_above_aggregates(literal_conditions(kept))))
+    pinned(null_equal_joins(filters_above_aggregates(kept)))
 }
 
 /// The tables of `plan`, each as often as it is scanned, with the columns that it names.

@@ -67,6 +67,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
+use crate::computed_equalities::computed_equalities;
 use crate::nested_sorts::{constant_sorts, nested_sorts};
 use crate::physical_rule::PhysicalRule;
 use crate::pinned::PINNED;
@@ -85,7 +86,7 @@ pub fn guarded(rules: Vec<Rule>) -> Vec<Rule> {
             let sorts: Option<Rule> = (filters[1] == rule.name()).then(|| nested_sorts() as Rule);
             sorts.into_iter().chain([Arc::new(Guarded { rule, fences: &[BarrierExec::for_filters] }) as Rule]).collect()
         } else if limits == rule.name() {
-            vec![constant_sorts(), Arc::new(Guarded { rule, fences: &[BarrierExec::for_constants, BarrierExec::for_sorts] })]
+            vec![computed_equalities(), constant_sorts(), Arc::new(Guarded { rule, fences: &[BarrierExec::for_constants, BarrierExec::for_sorts] })]
         } else if projections == rule.name() {
             vec![Arc::new(Guarded { rule, fences: &[BarrierExec::for_projections] })]
         } else {

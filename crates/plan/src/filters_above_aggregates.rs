@@ -13,12 +13,14 @@ use datafusion::logical_expr::{Aggregate, Expr, Filter, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::push_down_filter::PushDownFilter;
 
+use crate::literal_conditions::literal_conditions;
 use crate::wrapped_rules::{Rule, wrapped};
 
-/// `rules`, the one that moves filters down with this exception.
+/// `rules`, the one that moves filters down with this exception, after [`literal_conditions`]. These come first: they
+/// make conditions without columns, as `NULL = CASE n ...` is.
 #[must_use]
 pub fn filters_above_aggregates(rules: Vec<Rule>) -> Vec<Rule> {
-    wrapped(rules, &PushDownFilter::new(), rewrite)
+    literal_conditions(wrapped(rules, &PushDownFilter::new(), rewrite))
 }
 
 fn rewrite(rule: &Rule, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
@@ -78,6 +80,9 @@ mod tests {
                     .to_owned(),
                 vec![],
             ),
+            // Without columns only once the constant has been put in.
+            ("SELECT n FROM (SELECT 5 AS c, min(u) AS n FROM t) AS a WHERE nullif(c, c) = CASE n WHEN 8 THEN 6 ELSE nullif(c, c) END".to_owned(), vec![]),
+            ("SELECT 1 AS c FROM (SELECT NULL AS c, min(u) AS n FROM t) AS a WHERE c < n + 1".to_owned(), vec![]),
             // Groups have rows of something only.
             ("SELECT k FROM (SELECT 1 AS part, k, count(*) AS n FROM t GROUP BY k) AS a WHERE part = 1 AND k = 0".to_owned(), vec!["0"]),
         ] {

@@ -33,13 +33,14 @@
 //! | [`float_keys`] | the value by which floats are compared |
 //! | [`opaque_values`] | values that DataFusion's rules see nothing of |
 //! | `null_if` | `nullif`, of the type of its first argument |
-//! | [`literal_conditions`](mod@literal_conditions) | constants that meet conditions late |
+//! | `literal_conditions` | constants that meet conditions late |
 //! | [`masked_structs`] | structs that a query makes NULL |
 //! | [`window_functions`], [`list_functions`], `list_sums`, `mended_functions` | functions that replace DataFusion's |
 //! | `function_wrapper` | a function with something of ours around it |
 //! | `list_elements` | elements of aggregated lists |
 //! | [`operand_types`] | types of operands that DataFusion has no common type for |
 //! | `nested_sorts` | sorts by lists and structs with a limit |
+//! | `computed_equalities` | conditions that equate a column with something computed from it |
 //! | [`sort_keys`](mod@sort_keys) | keys of sorts, windows and ordered aggregates |
 //! | `wrapped_rules` | DataFusion's rules with something of ours around them |
 //! | [`planning`] | what bounds the rules of the planner |
@@ -64,6 +65,7 @@ pub mod classify;
 pub mod codec;
 mod column_source;
 pub mod combine;
+mod computed_equalities;
 pub mod cut;
 mod engine_words;
 pub mod error;
@@ -81,7 +83,7 @@ pub mod keys;
 mod list_elements;
 pub mod list_functions;
 mod list_sums;
-pub mod literal_conditions;
+mod literal_conditions;
 pub mod masked_structs;
 mod mended_functions;
 mod nested_sorts;

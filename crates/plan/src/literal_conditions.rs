@@ -18,7 +18,7 @@ use crate::wrapped_rules::{Rule, wrapped};
 
 /// `rules`, the one that moves filters down after this one.
 #[must_use]
-pub fn literal_conditions(rules: Vec<Rule>) -> Vec<Rule> {
+pub(crate) fn literal_conditions(rules: Vec<Rule>) -> Vec<Rule> {
     wrapped(rules, &PushDownFilter::new(), rewrite)
 }
 

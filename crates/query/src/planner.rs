@@ -36,7 +36,6 @@ use skytether_plan::filters_above_aggregates::filters_above_aggregates;
 use skytether_plan::join_types::JoinTypes;
 use skytether_plan::kept_types::kept_types;
 use skytether_plan::keys::{KeySets, among_udf};
-use skytether_plan::literal_conditions::literal_conditions;
 use skytether_plan::null_equal_joins::null_equal_joins;
 use skytether_plan::opaque::opaque;
 use skytether_plan::pinned::pinned;
@@ -490,7 +489,7 @@ pub(crate) fn base_state(options: &HostOptions, runtime: &QueryRuntime) -> Resul
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let dropped = EliminateDuplicatedExpr::new();
     let kept = Optimizer::default().rules.into_iter().filter(|rule| rule.name() != dropped.name()).collect();
-    pinned(analysis::again(null_equal_joins(kept_types(filters_above_aggregates(literal_conditions(kept))))))
+    pinned(analysis::again(null_equal_joins(kept_types(filters_above_aggregates(kept)))))
 }
 
 /// DataFusion's rules for physical plans, without the one that answers aggregates from statistics. It takes an

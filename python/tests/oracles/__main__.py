@@ -77,6 +77,20 @@ def _work(given: argparse.Namespace) -> int:
     return 0
 
 
+def _stacks(group: int) -> str:
+    """Where the threads of a process group stand, by gdb; nothing where there is no gdb."""
+    if (gdb := shutil.which("gdb")) is None:
+        return ""
+    said = []
+    for process in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
+        with contextlib.suppress(OSError):
+            if os.getpgid(process) == group:
+                command = [gdb, "-p", str(process), "-batch", "-ex", "set pagination off", "-ex", "thread apply all backtrace 40"]
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said.append(subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False).stdout)
+    return "\n".join(said)
+
+
 class _Worker(threading.Thread):
     """A process and what it told; one that dies is started again behind the session in which it died."""
 
@@ -88,6 +102,8 @@ class _Worker(threading.Thread):
         self.tally = sessions.Tally()
         self.fresh: list[str] = []
         self.process: subprocess.Popen[str] | None = None
+        # Of a process that hung: where its threads, its host's and its drives' stand.
+        self.stacks = ""
 
     def run(self) -> None:
         while self.left > 0:
@@ -96,6 +112,7 @@ class _Worker(threading.Thread):
                 "--processes", str(self.given.processes),
             ]
             self.at.write_text("")
+            self.stacks = ""
             with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
                 process = subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env={**os.environ, "SKYTETHER_ORACLE_AT": str(self.at)}
@@ -114,7 +131,7 @@ class _Worker(threading.Thread):
                 self.end()
                 errors.seek(0)
                 what = "hung" if hung.is_set() else f"died with status {process.returncode}"
-                text = f"# a process {what}\n# {self.at.read_text()}\n# " + errors.read()[-3000:].replace("\n", "\n# ")
+                text = f"# a process {what}\n# {self.at.read_text()}\n# " + (errors.read()[-3000:] + self.stacks).replace("\n", "\n# ")
                 self.tally.found[f"{what} {self.number}"] = text
                 self.fresh.append(text)
             self.left -= SESSION
@@ -129,6 +146,7 @@ class _Worker(threading.Thread):
             if now != last or not now:
                 last, since = now, time.monotonic()
             elif time.monotonic() - since > HANGS:
+                self.stacks = _stacks(process.pid)
                 hung.set()
                 self.end()
 
