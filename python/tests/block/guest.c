@@ -6,12 +6,15 @@
  * guest zeroes DEVICE                zeros and discards, compared
  * guest exec DEVICE NAMESPACE        EXEC of sums (CRC-32C) over places that were written before
  * guest io DEVICE NAMESPACE          compare, verify, and commands that must be refused
+ * guest scsi-exec DEVICE FILE        EXEC of CRC-32C over the extents of a file, by SG_IO
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/nvme_ioctl.h>
+#include <scsi/sg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -283,6 +286,119 @@ static int io(const char *path, uint32_t namespace)
 	return wrong;
 }
 
+/* Sends a SCSI command; the status byte. `sense` takes 96 bytes. */
+static int scsi_command(int fd, uint8_t *cdb, void *data, uint32_t length, int direction, uint8_t *sense)
+{
+	sg_io_hdr_t call = {.interface_id = 'S', .cmdp = cdb, .cmd_len = 16, .dxferp = data, .dxfer_len = length, .dxfer_direction = direction};
+	call.sbp = sense;
+	call.mx_sb_len = 96;
+	call.timeout = 30000;
+	memset(sense, 0, 96);
+	if (ioctl(fd, SG_IO, &call))
+		fail("SG_IO");
+	if (call.host_status || (call.driver_status & 7)) {
+		printf("FAILED SG_IO: host status %x, driver status %x\n", call.host_status, call.driver_status);
+		exit(1);
+	}
+	return call.status;
+}
+
+/* Whether sense data, of the fixed or the descriptor format, has this key and additional code. */
+static int is_sense(const uint8_t *sense, uint8_t key, uint8_t code)
+{
+	if ((sense[0] & 0x7f) == 0x70)
+		return (sense[2] & 15) == key && sense[12] == code;
+	return (sense[0] & 0x7f) == 0x72 && (sense[1] & 15) == key && sense[2] == code;
+}
+
+static void exec_cdb(uint8_t *cdb, uint8_t code, int flag, uint32_t list, uint32_t length)
+{
+	memset(cdb, 0, 16);
+	cdb[0] = code;
+	cdb[1] = flag;
+	for (int i = 0; i < 4; i++) {
+		cdb[2 + i] = list >> (24 - 8 * i);
+		cdb[10 + i] = length >> (24 - 8 * i);
+	}
+}
+
+/* A result (docs/internals/formats/exec-descriptor.md) with one sum as its only item. */
+static int is_sum(const uint8_t *result, uint32_t sum)
+{
+	const uint8_t *item = result + 24;
+	uint32_t items;
+	memcpy(&items, result + 16, 4);
+	return !memcmp(result, "OASR\1\0", 6) && items == 1 && item[0] == 0 &&
+	       ((uint32_t)item[16] << 24 | item[17] << 16 | item[18] << 8 | item[19]) == sum;
+}
+
+/* CRC-32C of a file by where it lies on the disk, which it is on. A result in sense data does not come this far: QEMU
+ * makes sense data of its own, of the key and the additional code. */
+static int scsi_exec(const char *path, const char *file)
+{
+	enum { MOST = 256 };
+	int fd = must_open(path, O_RDWR), of = must_open(file, O_RDONLY);
+	static struct {
+		struct fiemap map;
+		struct fiemap_extent extents[MOST];
+	} asked;
+	asked.map.fm_length = ~0ull;
+	asked.map.fm_flags = FIEMAP_FLAG_SYNC;
+	asked.map.fm_extent_count = MOST;
+	off_t size = lseek(of, 0, SEEK_END);
+	if (ioctl(of, FS_IOC_FIEMAP, &asked.map))
+		fail("FIEMAP");
+	uint32_t extents = asked.map.fm_mapped_extents;
+	uint8_t *content = malloc(size), sense[96], cdb[16];
+	if (pread(of, content, size, 0) != size)
+		fail("read");
+	uint32_t expected = crc32c(content, size);
+	if (!extents || extents == MOST || !(asked.extents[extents - 1].fe_flags & FIEMAP_EXTENT_LAST)) {
+		printf("FAILED %u extents\n", extents);
+		return 1;
+	}
+	uint32_t length = 56 + 40 + 16 * extents;
+	uint8_t *descriptor = calloc(1, length);
+	/* Magic, version 1 and operation 1, length, sum, flags, arguments, inputs. */
+	uint32_t head[7] = {0x4453414f, 1 | 1 << 16, length, 0, 0, 0, 1};
+	memcpy(descriptor, head, 28);
+	memcpy(descriptor + 56, &size, 8);
+	memcpy(descriptor + 56 + 32, &extents, 4);
+	for (uint32_t i = 0; i < extents; i++) {
+		uint64_t place[2] = {asked.extents[i].fe_physical, asked.extents[i].fe_length};
+		memcpy(descriptor + 96 + 16 * i, place, 16);
+	}
+	uint32_t sum = crc32c(descriptor, length);
+	memcpy(descriptor + 12, &sum, 4);
+
+	exec_cdb(cdb, 0xc0, 0, 7, length);
+	int status = scsi_command(fd, cdb, descriptor, length, SG_DXFER_TO_DEV, sense);
+	if (status) {
+		printf("FAILED EXEC OUT: status %x, sense %02x %02x %02x %02x\n", status, sense[0], sense[1], sense[2], sense[3]);
+		return 1;
+	}
+	uint8_t kept[256] = {0};
+	exec_cdb(cdb, 0xc1, 1, 7, sizeof(kept));
+	status = scsi_command(fd, cdb, kept, sizeof(kept), SG_DXFER_FROM_DEV, sense);
+	if (status || !is_sum(kept + 8, expected)) {
+		printf("FAILED EXEC IN: status %x, not %08x\n", status, expected);
+		return 1;
+	}
+	exec_cdb(cdb, 0xc1, 1, 7, sizeof(kept));
+	if (scsi_command(fd, cdb, kept, sizeof(kept), SG_DXFER_FROM_DEV, sense) != 2 || !is_sense(sense, 5, 0x24)) {
+		printf("FAILED a forgotten result is there\n");
+		return 1;
+	}
+	descriptor[60] ^= 1;
+	exec_cdb(cdb, 0xc0, 0, 9, length);
+	if (scsi_command(fd, cdb, descriptor, length, SG_DXFER_TO_DEV, sense) != 2 || !is_sense(sense, 5, 0x26)) {
+		printf("FAILED a damaged descriptor was run\n");
+		return 1;
+	}
+	printf("OK scsi-exec %u extents %08x\n", extents, expected);
+	return 0;
+}
+
 int main(int count, char **words)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -292,6 +408,8 @@ int main(int count, char **words)
 		return zeroes(words[2]);
 	if (count == 4 && !strcmp(words[1], "exec"))
 		return exec(words[2], atoi(words[3]));
+	if (count == 4 && !strcmp(words[1], "scsi-exec"))
+		return scsi_exec(words[2], words[3]);
 	if (count == 4 && !strcmp(words[1], "io"))
 		return io(words[2], atoi(words[3]));
 	if (count == 5 && !strcmp(words[1], "log"))

@@ -4,6 +4,8 @@
 loopback device, which the guest reaches as 10.0.2.2. `nvme-tcp-restarts` is for a server that is ended and started
 again meanwhile, over the same volumes. Exit status 3 says that the machine lacks something.
 
+`scsi_disk` gives a guest volumes as SCSI disks: QEMU passes the commands of its SCSI layer to an iSCSI target.
+
 Kernel and busybox are fetched with `apt-get download`, once, into `~/.cache/skytether/guest` (or
 `SKYTETHER_GUEST`), and are never installed. Without acceleration a guest takes about ten seconds to boot: KVM is not
 used, because it hangs in some virtual machines.
@@ -22,7 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 #: What a guest needs of the machine, each with its Debian package.
-PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "apt-get": "apt", "dpkg": "dpkg", "gcc": "gcc", "mke2fs": "e2fsprogs", "ldd": "libc-bin"}
+PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "apt-get": "apt", "dpkg": "dpkg", "gcc": "gcc", "mke2fs": "e2fsprogs", "mkfs.xfs": "xfsprogs", "ldd": "libc-bin"}
 
 #: The machine: no network but that of the tests, which reaches the loopback device of this machine.
 QEMU = ["-accel", "tcg", "-m", "512", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]
@@ -30,6 +32,7 @@ NETWORK = ["-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile
 
 FILE_SYSTEMS = ["crc32c_generic", "libcrc32c", "ext4"]
 NVME_TCP = ["virtio_pci", "virtio_net", "nvme-tcp", *FILE_SYSTEMS]
+SCSI = ["virtio_pci", "crct10dif_generic", "crc64_rocksoft_generic", "virtio_scsi", "sd_mod", "sg", *FILE_SYSTEMS, "xfs"]
 
 #: What every guest does first.
 PREAMBLE = """#!/bin/busybox sh
@@ -262,6 +265,70 @@ mount -t ext4 -o ro $DISK /mnt || echo "FAILED mount again"
 umount /mnt
 echo "LOST $(dmesg | grep -c 'Reconnecting in')"
 """
+
+
+def scsi_script(writes: int) -> str:
+    """Random writes, zeros, and both file systems on two disks: filled, checked, and read again. EXEC over the extents
+    of a file, through the disk and through its generic device."""
+    return f"""
+for wait in $(seq 100); do [ -b /dev/sdb ] && break; usleep 100000; done
+for disk in sda sdb; do
+  echo "DISK $(cat /sys/block/$disk/device/vendor) SIZE $(blockdev --getsize64 /dev/$disk) CACHE $(cat /sys/block/$disk/queue/write_cache)"
+done
+guest zeroes /dev/sda
+guest verify /dev/sda {writes} 5
+fill() {{
+  mount -t $1 -o discard $2 /mnt || echo "FAILED mount $1"
+  cp -r /lib /bin /opt /mnt/ && (cd / && find lib bin opt -type f | xargs sha256sum) > /tmp/sums
+  dd if=/dev/zero of=/mnt/gone bs=1M count=40 2> /dev/null; sync; rm /mnt/gone
+  for generic in $2 $3; do
+    for file in /mnt/bin/busybox /mnt/opt/$4; do guest scsi-exec $generic $file; done
+  done
+  sync; umount /mnt || echo "FAILED umount"
+  # What the kernel kept in memory is read from the disk again.
+  echo 3 > /proc/sys/vm/drop_caches; blockdev --flushbufs $2
+}}
+again() {{
+  mount -t $1 -o ro $2 /mnt || echo "FAILED mount $1 again"
+  (cd /mnt && sha256sum -c /tmp/sums > /tmp/said 2>&1) && echo "OK files $(wc -l < /tmp/sums)" || {{ echo "FAILED files"; head /tmp/said; }}
+  umount /mnt
+}}
+/opt/mke2fs -q -F -t ext4 /dev/sda || echo "FAILED mke2fs"
+fill ext4 /dev/sda /dev/sg0 mke2fs
+/opt/e2fsck -fn /dev/sda > /tmp/fsck 2>&1 || {{ echo "FAILED e2fsck"; cat /tmp/fsck; }}
+again ext4 /dev/sda
+/opt/mkfs.xfs -q -f /dev/sdb || echo "FAILED mkfs.xfs"
+fill xfs /dev/sdb /dev/sg1 mkfs.xfs
+/opt/xfs_repair -n /dev/sdb > /tmp/fsck 2>&1 || {{ echo "FAILED xfs_repair"; cat /tmp/fsck; }}
+again xfs /dev/sdb
+"""
+
+
+def scsi_restarts_script(writes: int) -> str:
+    """A file system and random writes while the target goes away and comes back: QEMU connects again by itself."""
+    return f"""
+for wait in $(seq 100); do [ -b /dev/sdb ] && break; usleep 100000; done
+/opt/mke2fs -q -F -t ext4 /dev/sda || echo "FAILED mke2fs"
+mount -t ext4 /dev/sda /mnt || echo "FAILED mount"
+guest verify /dev/sdb {writes} 6 &
+cp -r /lib /bin /opt /mnt/ && (cd / && find lib bin opt -type f | xargs sha256sum) > /tmp/sums
+sync
+wait $!
+umount /mnt || echo "FAILED umount"
+echo 3 > /proc/sys/vm/drop_caches; blockdev --flushbufs /dev/sda
+/opt/e2fsck -fn /dev/sda > /tmp/fsck 2>&1 || {{ echo "FAILED e2fsck"; cat /tmp/fsck; }}
+mount -t ext4 -o ro /dev/sda /mnt || echo "FAILED mount again"
+(cd /mnt && sha256sum -c /tmp/sums > /tmp/said 2>&1) && echo "OK files $(wc -l < /tmp/sums)" || {{ echo "FAILED files"; head /tmp/said; }}
+umount /mnt
+"""
+
+
+def scsi_disk(script: str, urls: list[str], seconds: int = 900) -> list[str]:
+    """Runs `script` in a guest that has the volumes at these iSCSI addresses as disks."""
+    devices = ["-device", "virtio-scsi-pci,id=s0"]
+    for unit, url in enumerate(urls):
+        devices += ["-drive", f"file={url},if=none,id=d{unit},format=raw,cache=none", "-device", f"scsi-block,drive=d{unit},bus=s0.0,scsi-id={unit}"]
+    return run(script, SCSI, ["mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair"], devices, seconds)
 
 
 #: What a guest does, by name.
