@@ -81,8 +81,8 @@ impl Volume {
         }
     }
 
-    /// The content of blocks that the index had in the store. A merge may have deleted the extent since then, and others
-    /// may have written and deleted it again: what is not there is damage only where no extent moved meanwhile.
+    /// The content of blocks that the index had in the store. A merge may have deleted the extent since then, and
+    /// others may have written and deleted it again: what is not there is damage only where no extent moved meanwhile.
     async fn read_stored(&self, extent: u64, blocks: Range<u32>) -> Result<Bytes> {
         let range = blocks.start as usize * BLOCK as usize..blocks.end as usize * BLOCK as usize;
         let mut attempts = 0;
