@@ -122,9 +122,9 @@ $(VENV)/.benchmarked: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml | $(VENV)/.d
 	@touch $@
 
 # nextest does not run the examples in documentation. Crates without examples say `doctest = false`; crates/house checks
-# that.
+# that. Tests of `kinetic` use the Java simulator, where Java is and Maven reaches its registry.
 test-rust: setup $(VENV)/.dev
-	$(NEXTEST) run $(WORKSPACE)
+	jars="$$($(BIN)/python python/tests/kinetic/jars.py)" && SKYTETHER_KINETIC_JARS="$$jars" $(NEXTEST) run $(WORKSPACE)
 	cargo test -q --doc $(WORKSPACE)
 
 # A file's tests share what they set up, so a file stays with one process.

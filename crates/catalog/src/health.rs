@@ -212,6 +212,11 @@ impl DriveHealth {
         self.writing.lock().remove(&generation);
     }
 
+    /// The generations that this process writes.
+    pub fn generations(&self) -> BTreeSet<u64> {
+        self.writing.lock().clone()
+    }
+
     /// Whether this process writes it.
     pub fn is_writing(&self, generation: u64) -> bool {
         self.writing.lock().contains(&generation)

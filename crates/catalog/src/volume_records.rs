@@ -124,32 +124,51 @@ impl Catalog {
             // No change is between two homes meanwhile.
             let _turn = self.health().membership_lock().await;
             let _still = self.health().record_write().await;
-            let (mut copies, mut best, mut damage) = (Vec::new(), None::<Record>, None);
-            for home in self.record_homes(key.as_str())? {
-                let copy = match self.record_at(home, key).await {
-                    Ok(found) => found.map(|(record, _)| record),
-                    Err(e) if e.kind() == Kind::Corrupt => {
-                        damage = Some(e);
-                        None
-                    }
-                    Err(e) => return Err(e),
-                };
-                if copy.as_ref().is_some_and(|copy| best.as_ref().is_none_or(|best| copy.change > best.change)) {
-                    best.clone_from(&copy);
-                }
-                copies.push((home, copy));
-            }
-            let best = match (best, damage) {
-                (Some(best), _) => best,
-                (None, Some(damage)) => return Err(damage),
-                (None, None) => return Ok(false),
-            };
+            let (copies, best) = self.copies_of(key).await?;
+            let Some(best) = best else { return Ok(false) };
             for (home, _) in copies.into_iter().filter(|(_, copy)| copy.as_ref() != Some(&best)) {
                 let put = Op::Put { key: key.clone(), value: best.encode(), expect: Expect::Any };
                 self.ask(home, "take a record", self.bare(home).apply(vec![put])).await?;
             }
             Ok(true)
         })
+    }
+
+    /// Whether the copies of the record of `key` differ, at homes that are up, while no change is between two homes.
+    ///
+    /// # Errors
+    /// As [`Self::copy_record`].
+    pub fn copies_differ<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            self.await_presence().await?;
+            let _turn = self.health().membership_lock().await;
+            let _still = self.health().record_write().await;
+            let (copies, best) = self.copies_of(key).await?;
+            Ok(copies.iter().any(|(_, copy)| *copy != best))
+        })
+    }
+
+    /// What each home that is up has under `key`, and the newest of that. A damaged copy is none.
+    async fn copies_of(&self, key: &Key) -> Result<(Vec<(usize, Option<Record>)>, Option<Record>)> {
+        let (mut copies, mut best, mut damage) = (Vec::new(), None::<Record>, None);
+        for home in self.record_homes(key.as_str())? {
+            let copy = match self.record_at(home, key).await {
+                Ok(found) => found.map(|(record, _)| record),
+                Err(e) if e.kind() == Kind::Corrupt => {
+                    damage = Some(e);
+                    None
+                }
+                Err(e) => return Err(e),
+            };
+            if copy.as_ref().is_some_and(|copy| best.as_ref().is_none_or(|best| copy.change > best.change)) {
+                best.clone_from(&copy);
+            }
+            copies.push((home, copy));
+        }
+        match (best, damage) {
+            (None, Some(damage)) => Err(damage),
+            (best, _) => Ok((copies, best)),
+        }
     }
 
     fn all_record_homes(&self, group: &str) -> Vec<usize> {
@@ -215,32 +234,37 @@ impl Catalog {
         })
     }
 
-    /// As [`Self::list_records`], over several groups: every drive is asked.
+    /// As [`Self::list_records`], over several groups: every drive is asked. What a drive has of groups that it is no
+    /// home of does not count. A resize leaves such records until they are collected, and they may fill pages.
     async fn list_groups(&self, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>> {
-        let mut found: BTreeMap<Key, Entry> = BTreeMap::new();
-        for at in self.health().up() {
-            let mut after = after.cloned();
-            // What a drive has of groups that it is no home of does not count, and may fill pages.
-            loop {
-                let page = match self.ask(at, "list records", self.bare(at).list(prefix, after.as_ref(), limit)).await {
+        let (mut found, mut after) = (BTreeMap::<Key, Entry>::new(), after.cloned());
+        loop {
+            // Beyond the last key of a full page, its drive may have more: what others have there comes later.
+            let mut bound: Option<Key> = None;
+            for at in self.health().up() {
+                let page = match self.ask(at, "list records", self.bare(at).list(prefix, after.as_ref(), PAGE)).await {
                     Ok(page) => page,
                     Err(e) => {
                         self.may_lose(at, e)?;
-                        break;
+                        continue;
                     }
                 };
-                let full = page.len() == limit;
-                after = page.last().map(|entry| entry.key.clone());
-                let own: Vec<Entry> =
-                    page.into_iter().filter(|entry| group_of(entry.key.as_str()).is_some_and(|group| self.all_record_homes(group).contains(&at))).collect();
-                let done = !own.is_empty() || !full;
-                found.extend(own.into_iter().map(|entry| (entry.key.clone(), entry)));
-                if done {
-                    break;
+                if let Some(last) = page.last().filter(|_| page.len() == PAGE).map(|entry| &entry.key)
+                    && bound.as_ref().is_none_or(|bound| last < bound)
+                {
+                    bound = Some(last.clone());
                 }
+                let is_home = |entry: &Entry| group_of(entry.key.as_str()).is_some_and(|group| self.all_record_homes(group).contains(&at));
+                found.extend(page.into_iter().filter(is_home).map(|entry| (entry.key.clone(), entry)));
             }
+            if let Some(bound) = &bound {
+                found.retain(|key, _| key <= bound);
+            }
+            if found.len() >= limit || bound.is_none() {
+                return Ok(found.into_values().take(limit).collect());
+            }
+            after = bound;
         }
-        Ok(found.into_values().take(limit).collect())
     }
 
     /// Carries out `batch` of one group as one; what became of each change. The homes that are up have it then.

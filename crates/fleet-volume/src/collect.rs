@@ -1,5 +1,6 @@
 //! Shards that no record names: those of merges that a crash or a drive's absence interrupted.
 
+use futures::{StreamExt, TryStreamExt, stream};
 use skytether_catalog::volume_records::DATA_PREFIX;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_store::{Expect, Op};
@@ -10,6 +11,9 @@ use crate::layout::ExtentRecord;
 
 /// Keys that are listed at a time.
 const PAGE: usize = 512;
+
+/// Records that are read at a time.
+const READS: usize = 32;
 
 /// What [`FleetBacking::collect`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +48,13 @@ impl FleetBacking {
                 let page = self.catalog.ask(at, "list parts of volumes", list).await?;
                 let full = page.len() == PAGE;
                 after = page.last().map(|entry| entry.key.clone());
-                let mut garbage = Vec::new();
-                for key in page.into_iter().map(|entry| entry.key) {
-                    if !self.is_named(&key).await? {
-                        garbage.push(Op::Delete { key, expect: Expect::Any });
-                    }
-                }
+                let garbage: Vec<Op> = stream::iter(page.into_iter().map(|entry| self.garbage(entry.key)))
+                    .buffered(READS)
+                    .try_collect::<Vec<_>>()
+                    .await?
+                    .into_iter()
+                    .flatten()
+                    .collect();
                 if !garbage.is_empty() {
                     deleted += garbage.len() as u64;
                     self.catalog.ask(at, "delete parts of volumes", self.catalog.bare(at).apply(garbage)).await?;
@@ -60,6 +65,11 @@ impl FleetBacking {
             }
         }
         Ok(Collected { deleted, is_complete: true })
+    }
+
+    /// The deletion of a shard that no record names.
+    async fn garbage(&self, shard: Key) -> Result<Option<Op>> {
+        Ok(if self.is_named(&shard).await? { None } else { Some(Op::Delete { key: shard, expect: Expect::Any }) })
     }
 
     /// Whether a shard is that of an extent, or may be.

@@ -12,8 +12,9 @@ use crate::backing::FleetBacking;
 use crate::keys;
 use crate::layout::{ExtentRecord, Shard};
 
-/// How often an extent is read whose record changes meanwhile.
-const ATTEMPTS: usize = 4;
+/// How often an extent is read whose record changes meanwhile: many times, as merges of an extent that is written all
+/// the time may be faster than a reader far from the drives.
+const ATTEMPTS: usize = 64;
 
 impl FleetBacking {
     /// An extent, by the key of its record.

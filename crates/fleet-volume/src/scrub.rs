@@ -65,6 +65,8 @@ struct Asked {
     /// How many homes were asked, and how many do not have the record.
     homes: usize,
     missing: usize,
+    /// What the whole copies are, by drives.
+    copies: BTreeMap<usize, Expected>,
 }
 
 impl FleetBacking {
@@ -136,6 +138,10 @@ impl FleetBacking {
             values += items.len() as u64;
             for (place, (n, shard, item)) in items.into_iter().enumerate() {
                 let what = match (verified.found.get(&(place as u32)), shard) {
+                    (Some(Found::Told(is)), None) => {
+                        asked[n].copies.insert(at, *is);
+                        continue;
+                    }
                     (None | Some(Found::Told(_)), _) => continue,
                     (Some(Found::Missing), None) => {
                         asked[n].missing += 1;
@@ -150,7 +156,16 @@ impl FleetBacking {
             }
         }
         let mut found = Vec::with_capacity(records.len());
-        for (key, one) in records.iter().zip(asked) {
+        for (key, mut one) in records.iter().zip(asked) {
+            if one.copies.values().any(|copy| Some(copy) != one.copies.values().next()) {
+                // A change may have been between two homes.
+                match self.catalog.copies_differ(key).await {
+                    Ok(true) => one.faults.push(Fault { drive: self.names(one.copies.keys()), what: "have different copies of the record".to_owned() }),
+                    Ok(false) => {}
+                    Err(error) if error.kind() == Kind::Corrupt => {}
+                    Err(error) => return Err(error),
+                }
+            }
             if one.missing == one.homes && one.homes > 0 {
                 found.push(None);
             } else if one.faults.is_empty() {
@@ -166,6 +181,10 @@ impl FleetBacking {
             }
         }
         Ok((found, bytes, values))
+    }
+
+    fn names<'a>(&self, drives: impl Iterator<Item = &'a usize>) -> String {
+        drives.map(|at| self.drive_name(*at)).collect::<Vec<_>>().join(" and ")
     }
 
     /// As [`Verify`] asks, over the extents of volumes: an extent is damaged that lacks anything.

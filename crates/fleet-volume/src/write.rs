@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -10,11 +11,15 @@ use skytether_catalog::volume_records::Changed;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_store::{Expect, Op, Version};
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::backing::FleetBacking;
 use crate::keys;
 use crate::layout::{ExtentRecord, Shape};
+
+/// How often those who wait for writes look.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Bytes and shards of one batch to a drive.
 const BATCH: (usize, usize) = (8 << 20, 256);
@@ -164,8 +169,37 @@ impl FleetBacking {
         Ok(done)
     }
 
-    /// The drives for the shards of an extent: those that rendezvous hashing gives its key.
+    /// The drives for the shards of an extent, once its generation is begun. A drive that is to leave the fleet gets
+    /// none from when it is marked so: its marking comes before the look at begun generations ([`Self::await_merges`]).
     async fn place_extent(&self, key: Key, extent: Bytes) -> Result<Placed> {
+        loop {
+            let placed = self.try_place_extent(key.clone(), extent.clone()).await?;
+            if placed.shards.iter().all(|(at, _)| !self.catalog.health().is_leaving(*at) && !self.catalog.health().is_outside(*at)) {
+                return Ok(placed);
+            }
+            self.catalog.health().end_generation(placed.record.generation);
+        }
+    }
+
+    /// Waits until the extents that this process is writing are committed or given up, for `patience`. Drives that
+    /// were marked as leaving before get no part of later ones.
+    ///
+    /// # Errors
+    /// `Unavailable` where some are not: a change whose outcome is unknown never is.
+    pub async fn await_merges(&self, patience: Duration) -> Result<()> {
+        let begun = self.catalog.health().generations();
+        let until = Instant::now() + patience;
+        while begun.iter().any(|generation| self.catalog.health().is_writing(*generation)) {
+            if Instant::now() >= until {
+                return Err(Error::unavailable("volumes are being written that may have parts on drives which are to leave: try again, or restart the host"));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// The drives for the shards of an extent: those that rendezvous hashing gives its key.
+    async fn try_place_extent(&self, key: Key, extent: Bytes) -> Result<Placed> {
         let writable = self.catalog.health().writable();
         let shape = Shape::of(self.scheme, extent.len(), writable.len())?;
         let ids: Vec<Uuid> = writable.iter().map(|at| self.catalog.drives()[*at].info().id).collect();

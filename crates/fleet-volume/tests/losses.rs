@@ -1,6 +1,7 @@
 //! Drives that are lost while volumes are written, merges that are cut off, and hosts that take volumes over.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use skytether_common::Kind;
@@ -270,6 +271,54 @@ fn small_reads_over_shards_are_right_wherever_they_are() {
                 let len = len.min(4 * MIB - at);
                 assert!(volume.read(at, len as u32).await.unwrap() == all.slice(at as usize..(at + len) as usize), "{scheme}: {len} bytes at {at}");
             }
+        }
+    });
+}
+
+/// A merge that began before a drive was marked as leaving may have parts there: who empties the drive waits for it.
+/// Later merges have none.
+#[test]
+fn drive_that_leaves_waits_for_merges_that_began_before() {
+    run(async {
+        let (fleet, files) = (Drive::of("ec:2+1", 4, small()), PowerFiles::new());
+        let mut written = Written::new(&fleet, &files, 3).await;
+        let health = fleet.catalog.health();
+        for leaving in 0..4 {
+            let parts = || fleet.store.keys(leaving, "~fext/").len();
+            fleet.ways.holds.store(true, Ordering::SeqCst);
+            let merging = {
+                let data = bytes(leaving as u64, SIZE);
+                written.volume.write(0, data.clone(), Durability::Cached).await.unwrap();
+                written.model.copy_from_slice(&data);
+                let volume = Arc::clone(&written.volume);
+                tokio::spawn(async move { volume.drain().await })
+            };
+            // Parts are on their way to every drive.
+            while fleet.ways.held.load(Ordering::SeqCst) < 4 {
+                tokio::task::yield_now().await;
+            }
+            health.set_leaving(leaving, true);
+            let early = fleet.fleet.await_merges(Duration::from_millis(30)).await.unwrap_err();
+            assert!(early.kind() == Kind::Unavailable && early.message().contains("are being written"), "{early}");
+            let waiting = {
+                let backing = Arc::clone(&fleet.fleet);
+                tokio::spawn(async move { backing.await_merges(Duration::from_secs(60)).await })
+            };
+            fleet.ways.holds.store(false, Ordering::SeqCst);
+            waiting.await.unwrap().unwrap();
+            // They are there now, where the one who empties the drive sees them.
+            assert!(fleet.fleet.is_in_use(leaving).await.unwrap() && parts() > 0);
+            merging.await.unwrap().unwrap();
+            // What is written from now on is on the others.
+            let before = parts();
+            let data = bytes(100 + leaving as u64, SIZE);
+            written.volume.write(0, data.clone(), Durability::Cached).await.unwrap();
+            written.model.copy_from_slice(&data);
+            written.volume.drain().await.unwrap();
+            assert!(before > 0 && parts() == 0, "{} parts of {before} are left on drive {leaving}", parts());
+            written.check("while it leaves").await;
+            health.set_leaving(leaving, false);
+            fleet.ways.held.store(0, Ordering::SeqCst);
         }
     });
 }

@@ -114,3 +114,43 @@ fn drive_that_was_away_gets_what_it_missed() {
         }
     });
 }
+
+/// A drive has records of groups that it is no home of, as a resize leaves them. They may fill its pages, and hide no
+/// other.
+#[test]
+fn listing_is_whole_next_to_leftover_records() {
+    run(async {
+        let fleet = Drive::of("none", 2, small());
+        let mut expected = Vec::new();
+        for group in 0..40 {
+            let name = format!("g{:04}/header", group * 50);
+            fleet.catalog.commit_records(vec![put(&name, "kept", Expect::Any)]).await.unwrap();
+            expected.push(key(&name));
+        }
+        let mut leftover = [0, 0];
+        for group in 0..2000 {
+            let left = key(&format!("g{group:04}/left"));
+            let home = fleet.catalog.homes_of_record(&left).unwrap()[0];
+            // Drive 0 has more than pages of the first half, and drive 1 of the second.
+            let at = 1 - home;
+            if (group < 1200) == (at == 0) {
+                fleet.store.0[at].inner().apply(vec![Op::Put { key: left, value: "12345678old".into(), expect: Expect::Any }]).unwrap();
+                leftover[at] += 1;
+            }
+        }
+        assert!(leftover.iter().all(|left| *left > 300), "{leftover:?}");
+        for limit in [1, 3, 7, 512] {
+            let (mut found, mut after) = (Vec::new(), None::<Key>);
+            loop {
+                let page = fleet.catalog.list_records("~fvol/", after.as_ref(), limit).await.unwrap();
+                let full = page.len() == limit;
+                found.extend(page.into_iter().map(|entry| entry.key));
+                after = found.last().cloned();
+                if !full {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{limit} at a time");
+        }
+    });
+}

@@ -158,3 +158,59 @@ fn volumes_of_a_fleet_are_listed_scrubbed_and_removed() {
         assert_eq!(volumes.ensure(&"c=1MiB".parse().unwrap()).await.unwrap().number(), 3);
     });
 }
+
+/// Both copies of a record are whole, and one is older, as a drive has it that missed a change.
+#[test]
+fn older_copy_of_a_record_is_found_and_replaced() {
+    run(async {
+        for first in [true, false] {
+            for which in ["header", "x/000000000003"] {
+                let (fleet, volume) = written("ec:2+1", 3).await;
+                let record = Key::new(format!("~fvol/a/{which}")).unwrap();
+                let homes = fleet.catalog.homes_of_record(&record).unwrap();
+                assert_eq!(homes.len(), 2);
+                let copy = |at: usize| fleet.store.0[at].inner().get(&record).unwrap();
+                let older = copy(homes[0]);
+                // A new one of each: a header by another change of it, and an extent by another write.
+                let newer = fleet.catalog.read_record(&record).await.unwrap().unwrap().body;
+                if which == "header" {
+                    let put = Op::Put { key: record.clone(), value: newer, expect: Expect::Any };
+                    fleet.catalog.commit_records(vec![put]).await.unwrap();
+                } else {
+                    volume.write(3 * 65536, bytes(2, 65536), Durability::Cached).await.unwrap();
+                    volume.drain().await.unwrap();
+                }
+                let newest = copy(homes[0]);
+                assert!(newest != older && copy(homes[1]) == newest);
+                let stale = homes[usize::from(!first)];
+                fleet.store.0[stale].inner().apply(vec![Op::Put { key: record.clone(), value: older, expect: Expect::Any }]).unwrap();
+                let what = format!("{which} at home {stale}");
+                let found = fleet.fleet.scrub(true, None, &mut |_| ()).await.unwrap().damaged;
+                let texts: Vec<&str> = found.iter().flat_map(|found| &found.faults).map(|fault| fault.what.as_str()).collect();
+                assert!(found.len() == 1 && texts.contains(&"have different copies of the record"), "{what}: {found:?}");
+                let names = found[0].faults.iter().find(|fault| fault.what.contains("different")).unwrap().drive.clone();
+                assert!(homes.iter().all(|at| names.contains(&format!("drive-{at}"))), "{what}: {names}");
+                let mended = fleet.fleet.scrub(false, None, &mut |_| ()).await.unwrap().damaged;
+                assert!(mended.len() == 1 && mended[0].repaired, "{what}: {mended:?}");
+                assert!(copy(homes[0]) == copy(homes[1]), "{what}");
+                assert_eq!(fleet.fleet.scrub(true, None, &mut |_| ()).await.unwrap().damaged, [], "{what}");
+                if which != "header" {
+                    assert!(volume.read(3 * 65536, 65536).await.unwrap() == bytes(2, 65536), "{what}");
+                }
+            }
+        }
+    });
+}
+
+/// Records are read many at a time: over a network, one after the other would take a round trip each.
+#[test]
+fn collecting_reads_many_records_at_a_time() {
+    run(async {
+        let (fleet, _volume) = written("ec:2+1", 3).await;
+        fleet.ways.most_read.store(0, std::sync::atomic::Ordering::SeqCst);
+        let collected = fleet.fleet.collect().await.unwrap();
+        assert!(collected.is_complete && collected.deleted == 0);
+        let most = fleet.ways.most_read.load(std::sync::atomic::Ordering::SeqCst);
+        assert!((8..=32).contains(&most), "{most} at a time");
+    });
+}

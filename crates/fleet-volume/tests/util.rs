@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use skytether_catalog::records::membership::{Founding, Role};
 use skytether_catalog::root_store::Catalog;
 use skytether_common::{Key, Result};
-use skytether_device::{Storage, StorageOnly};
+use skytether_device::{Cse, CseInfo, Layer, Storage, StorageOnly};
 use skytether_fleet_volume::FleetBacking;
 use skytether_runtime::Ids;
-use skytether_store::SliceStore;
 use skytether_store::fault::{Fault, FaultStore, Operation, Rule, When};
 use skytether_store::memory::MemoryStore;
+use skytether_store::{Op, SliceStore, Version};
 use skytether_volume::extents::ExtentCache;
 use skytether_volume::files::Files;
 use skytether_volume::open::{Context, create};
@@ -56,10 +58,65 @@ impl Stores {
     }
 }
 
+/// What the connections to all drives do on demand.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    /// Parts of extents wait while this is set, and how many wait.
+    pub(crate) holds: AtomicBool,
+    pub(crate) held: AtomicUsize,
+    /// Records that are being read, and the most at a time.
+    reading: AtomicUsize,
+    pub(crate) most_read: AtomicUsize,
+}
+
+/// The connection to a drive.
+#[derive(Debug)]
+struct Way {
+    storage: StorageOnly,
+    ways: Arc<Ways>,
+}
+
+impl Layer for Way {
+    fn info(&self) -> &CseInfo {
+        self.storage.info()
+    }
+
+    fn inner(&self) -> Result<&dyn Cse> {
+        Ok(&self.storage)
+    }
+
+    fn apply(&self, batch: Vec<Op>) -> BoxFuture<'_, Result<Vec<Version>>> {
+        Box::pin(async move {
+            if batch.iter().any(|op| matches!(op, Op::Put { key, .. } if key.as_str().starts_with("~fext/"))) && self.ways.holds.load(Ordering::SeqCst) {
+                self.ways.held.fetch_add(1, Ordering::SeqCst);
+                while self.ways.holds.load(Ordering::SeqCst) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            self.storage.apply(batch).await
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let now = self.ways.reading.fetch_add(1, Ordering::SeqCst) + 1;
+            self.ways.most_read.fetch_max(now, Ordering::SeqCst);
+            // Others that are asked at the same time come before the answer.
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            let read = self.storage.get(key).await;
+            self.ways.reading.fetch_sub(1, Ordering::SeqCst);
+            read
+        })
+    }
+}
+
 /// A fleet, in the place of the one drive that the tests of crate `volume` have.
 #[derive(Clone)]
 pub(crate) struct Drive {
     pub(crate) store: Stores,
+    pub(crate) ways: Arc<Ways>,
     pub(crate) context: Context,
     pub(crate) fleet: Arc<FleetBacking>,
     pub(crate) catalog: Catalog,
@@ -80,8 +137,10 @@ impl Drive {
 
     /// A host that begins over these drives.
     async fn begin(store: Stores, scheme: &'static str, options: Options) -> Self {
+        let ways = Arc::new(Ways::default());
         let drive = |(at, store): (usize, &Arc<FaultStore<MemoryStore>>)| {
-            Arc::new(StorageOnly::new(store.clone(), Uuid::from_u128(at as u128 + 1), format!("drive-{at}"))) as Arc<dyn Storage>
+            let storage = StorageOnly::new(store.clone(), Uuid::from_u128(at as u128 + 1), format!("drive-{at}"));
+            Arc::new(Way { storage, ways: Arc::clone(&ways) }) as Arc<dyn Storage>
         };
         let catalog = Catalog::new(store.0.iter().enumerate().map(drive).collect(), Duration::from_secs(20)).unwrap();
         catalog.establish(Founding::EmptyDrives, &Role::Fleet, scheme.parse().unwrap(), &BTreeMap::new(), &Ids::random()).await.unwrap();
@@ -89,7 +148,7 @@ impl Drive {
         let fleet = Arc::new(FleetBacking::new(catalog.clone()).unwrap());
         fleet.settle().await.unwrap();
         let context = Context { backing: fleet.clone(), cache: Arc::new(ExtentCache::new(options.cache_bytes)), options };
-        Self { store, context, fleet, catalog, scheme }
+        Self { store, ways, context, fleet, catalog, scheme }
     }
 
     /// The same fleet with another host: what is in memory is forgotten.

@@ -1,5 +1,7 @@
-//! How many requests of each type the drive answered, how many bytes they moved, and how long the slowest took.
+//! How many requests of each type the drive answered, how many bytes they moved, and how long the slowest took; how
+//! many connections are open, and how many writes wait for the store.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,6 +13,42 @@ use skytether_kinetic_protocol::log::Statistics;
 pub(crate) struct Counters {
     /// By the number of the request type; responses have odd numbers, which stay unused.
     by_type: [Counter; 64],
+    /// Connections that are open.
+    pub(crate) connections: Gauge,
+    /// Writes that were taken and are not answered.
+    pub(crate) writes: Gauge,
+}
+
+/// How many there are of something now.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Gauge(Arc<AtomicU64>);
+
+/// One of them. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<AtomicU64>);
+
+impl Gauge {
+    /// One more.
+    pub(crate) fn enter(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(&self.0))
+    }
+
+    /// One more, unless there are `most`.
+    pub(crate) fn enter_up_to(&self, most: u64) -> Option<Counted> {
+        let entered = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now < most).then_some(now + 1));
+        entered.is_ok().then(|| Counted(Arc::clone(&self.0)))
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -22,7 +60,7 @@ struct Counter {
 
 impl Default for Counters {
     fn default() -> Self {
-        Self { by_type: std::array::from_fn(|_| Counter::default()) }
+        Self { by_type: std::array::from_fn(|_| Counter::default()), connections: Gauge::default(), writes: Gauge::default() }
     }
 }
 

@@ -119,6 +119,8 @@ fn status_json(shared: &Shared) -> Result<String, Refusal> {
         "keys": usage.keys,
         "value_bytes": usage.value_bytes,
         "stored_bytes": usage.stored_bytes,
+        "connections": shared.counters.connections.now(),
+        "waiting_writes": shared.counters.writes.now(),
         "open_batches": shared.open_batches.load(Ordering::Relaxed),
         "watches": watches.watches,
         "watch_runs": watches.runs,

@@ -14,8 +14,8 @@ pub const SCHEME: &str = "kinetic";
 /// The scheme of addresses with TLS.
 pub const TLS_SCHEME: &str = "kinetics";
 
-/// Which limits the drive announces. No single set suits all clients. It keeps those of keys, values and batches; the
-/// number of connections has the bound that all doors have.
+/// Which limits the drive announces, and keeps. No single set suits all clients. Where a profile tells no number of
+/// connections, they have the bound that all doors have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// Those of the Java simulator: keys of 4,096 bytes, batches of 15 operations.

@@ -11,7 +11,7 @@ use skytether_kinetic_protocol::command::Command;
 use skytether_kinetic_protocol::frame::{encode_head, encode_into};
 use skytether_kinetic_protocol::limits::told;
 use skytether_kinetic_protocol::response::{farewell, greeting};
-use skytether_kinetic_protocol::{Frame, FrameDecoder, FrameLimits, Message, MessageType, Refusal, StatusCode};
+use skytether_kinetic_protocol::{Frame, FrameDecoder, FrameLimits, Limits, Message, MessageType, Refusal, StatusCode};
 use skytether_transport::Connection;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long programs, scans and pushes go on for a client that sends no more.
 const HALF_CLOSED: Duration = Duration::from_secs(2);
 
-/// Requests of one connection that may wait, where the drive announces no number.
+/// Reads and writes of one connection that may wait, each, where the drive announces no number.
 const DEPTH: usize = 64;
 
 /// Values above this are not copied into the buffer of answers, but sent from where they are.
@@ -66,7 +66,25 @@ struct Ended;
 /// A connection without an admitted request in `first_call_time` ends: it would keep others out.
 pub(crate) async fn converse(shared: Arc<Shared>, connection: Connection, first_call_time: Duration, shutdown: CancellationToken) {
     let gate = Gate::new(shared.next_connection(), connection.peer().tls);
-    converse_as(gate, shared, connection, first_call_time, shutdown).await;
+    let most = told(shared.limits.max_connections).map_or(u64::MAX, u64::from);
+    match shared.counters.connections.enter_up_to(most) {
+        Some(_counted) => converse_as(gate, Arc::clone(&shared), connection, first_call_time, shutdown).await,
+        None => turn_away(&gate, connection, most).await,
+    }
+}
+
+/// Says why the drive takes no further connection. Both doors together have as many as it announces.
+async fn turn_away(gate: &Gate, mut connection: Connection, most: u64) {
+    let why = Refusal::new(StatusCode::ServiceBusy, format!("the drive has {most} connections, which is its limit; close one, or try again later"));
+    let mut out = BytesMut::new();
+    if encode_into(&farewell(gate.connection, &why), &Bytes::new(), &mut out).is_ok() {
+        let saying = async {
+            connection.write_all(&out).await?;
+            connection.shutdown().await
+        };
+        // The client may have gone.
+        let _ = timeout(PATIENCE, saying).await;
+    }
 }
 
 /// As [`converse`], over any stream, with requests of those whom `gate` admits.
@@ -90,11 +108,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         self.flush().await?;
         let limits = FrameLimits::of(&self.shared.limits).dropping_values(DROPPED);
         let mut decoder = FrameDecoder::new(limits);
-        let depth = depth(&self.shared);
+        let (reads, writes) = depths(&self.shared.limits);
         let mut frame_begun: Option<Instant> = None;
         loop {
             let mut wants_bytes = false;
-            while self.writes.len() + self.works.len() < depth {
+            while self.writes.len() < writes && self.works.len() < reads {
                 match decoder.next_frame() {
                     Ok(Some(frame)) => {
                         frame_begun = None;
@@ -204,7 +222,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             }
             Reply::Close(why) => self.close(&why).await,
             Reply::Write(writing) => {
-                self.writes.push(Box::pin(async move { (writing.await, signer, kind, received, bytes) }));
+                let waits = self.shared.counters.writes.enter();
+                self.writes.push(Box::pin(async move {
+                    let _waits = waits;
+                    (writing.await, signer, kind, received, bytes)
+                }));
                 Ok(())
             }
             Reply::Work(working) => {
@@ -296,11 +318,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     }
 }
 
-/// How many requests of one connection may wait.
-fn depth(shared: &Shared) -> usize {
-    let limits = &shared.limits;
-    let told = [limits.max_outstanding_read_requests, limits.max_outstanding_write_requests].into_iter().filter_map(told).max();
-    told.map_or(DEPTH, |depth| depth as usize)
+/// How many reads and other long requests, and how many writes, of one connection may wait. Further requests stay in
+/// the connection until one of them is answered.
+fn depths(limits: &Limits) -> (usize, usize) {
+    let depth = |field| told(field).map_or(DEPTH, |depth| depth as usize);
+    (depth(limits.max_outstanding_read_requests), depth(limits.max_outstanding_write_requests))
 }
 
 fn sent(written: Result<std::io::Result<()>, tokio::time::error::Elapsed>) -> Result<(), Ended> {

@@ -5,12 +5,17 @@
 mod blocking;
 mod connections;
 mod identities;
+mod limits;
+mod logs;
+mod media;
 mod native;
 mod peers;
 mod programs;
 mod queries;
+mod raw;
 mod slices;
 mod store;
+mod timing;
 mod wasm;
 mod watch;
 
@@ -52,6 +57,11 @@ pub(crate) async fn serve_with(dir: &Path, profile: Profile, required: bool) -> 
 
 /// As [`serve_with`], with any options.
 pub(crate) async fn serve_as(dir: &Path, options: Options, required: bool) -> Served {
+    serve_over(dir, KeyValues::in_memory(), options, required).await
+}
+
+/// As [`serve_as`], with the keys of any store.
+pub(crate) async fn serve_over(dir: &Path, keys: KeyValues, options: Options, required: bool) -> Served {
     let certificates = dir.join("pki");
     pki::init(&certificates, &[], &[], true).unwrap();
     let file = |name: &str| certificates.join(name);
@@ -65,7 +75,7 @@ pub(crate) async fn serve_as(dir: &Path, options: Options, required: bool) -> Se
     };
     let credentials = Credentials { tls_ca: Some(file("ca.pem")), ..Credentials::default() };
     let connect = ConnectOptions { credentials, ..ConnectOptions::default() };
-    let (keys, slices) = (Arc::new(KeyValues::in_memory()), Arc::new(MemoryStore::new()));
+    let (keys, slices) = (Arc::new(keys), Arc::new(MemoryStore::new()));
     let store: Arc<dyn SliceStore> = slices.clone();
     let drive: Arc<dyn Cse> = Arc::new(StorageOnly::new(store, Uuid::from_u128(7), "drive-7"));
     let mut at = Vec::new();

@@ -123,6 +123,40 @@ async fn what_is_no_program_is_refused_and_named() {
     assert_eq!(on.abort_program(vec![b("words")]).await.unwrap_err().code(), Some(StatusCode::NotFound));
 }
 
+/// Its bytes are checked when it is installed or updated, and a new value under its key is what runs from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn program_is_installed_updated_and_uninstalled() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_served, on) = with_words(dir.path()).await;
+    on.put(put("text", "to be or not to be")).await.unwrap();
+    let manage = |what: AppletType, key: &'static str| {
+        let asked =
+            ManageApplet { manage_applet_type: Some(what.into()), lang: Some(Language::Ebpf.into()), program_key: vec![b(key)], ..ManageApplet::default() };
+        on.manage(asked, PATIENCE)
+    };
+    manage(AppletType::Install, "words").await.unwrap();
+    assert_eq!(&on.execute(program("words", &["text"]), PATIENCE).await.unwrap().result.output[..], b"6\n");
+
+    // An update that is no program is refused by name; one that is replaces what runs.
+    on.put(put("words", "no program")).await.unwrap();
+    let refused = manage(AppletType::Update, "words").await.unwrap_err();
+    assert!(refused.code() == Some(StatusCode::InvalidExecute) && refused.to_string().contains("no ELF object"), "{refused}");
+    put_bytes(&on, "words", Bytes::from_static(ENDLESS)).await;
+    manage(AppletType::Update, "words").await.unwrap();
+    let stopped = on.execute(Execution { most: Some(Duration::from_millis(50)), ..program("words", &["text"]) }, PATIENCE).await.unwrap();
+    assert!(stopped.result.signal != 0, "{stopped:?}");
+
+    // Uninstalling frees what is loaded. The program's bytes are a value of its key, which stays until it is deleted.
+    manage(AppletType::Uninstall, "words").await.unwrap();
+    put_bytes(&on, "words", Bytes::from_static(WORDS)).await;
+    assert_eq!(&on.execute(program("words", &["text"]), PATIENCE).await.unwrap().result.output[..], b"6\n");
+    manage(AppletType::Uninstall, "words").await.unwrap();
+    for what in [AppletType::Install, AppletType::Update, AppletType::Uninstall] {
+        assert_eq!(manage(what, "absent").await.unwrap_err().code(), Some(StatusCode::NotFound), "{what}");
+    }
+    assert_eq!(on.programs(Vec::new()).await.unwrap(), []);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn program_ends_when_its_caller_leaves() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use skytether_kinetic_protocol::MessageType;
 use skytether_kinetic_protocol::command::{Body, P2pOperation, PinOperation, PowerManagement, Setup};
 use skytether_kinetic_protocol::kinds::{LogType, PinOpType, PowerLevel, SecurityOpType, SetupOpType};
 use skytether_kinetic_protocol::log::{Device, GetLog};
 use skytether_kinetic_protocol::security::{Acl, Security};
+use skytether_kinetic_protocol::{MessageType, Refusal};
 
 use crate::connection::{Connection, Queue, Request, Response};
 use crate::failure::Outcome;
@@ -113,9 +113,14 @@ impl Connection {
     /// Lets the drive verify the values of a range, within `patience`; the keys of damaged values.
     ///
     /// # Errors
-    /// [`crate::Failure`].
+    /// `DATA_ERROR` where the drive found damage and names no key; [`crate::Failure`].
     pub async fn media_scan(&self, range: Keys, patience: Duration) -> Outcome<Vec<Bytes>> {
-        Ok(self.media(MessageType::MediaScan, range, patience).await?.body().range.unwrap_or_default().keys)
+        let response = self.media(MessageType::MediaScan, range, patience).await?;
+        let damaged = response.body().range.unwrap_or_default().keys;
+        match Refusal::check(response.command.status.as_ref()) {
+            Err(refusal) if damaged.is_empty() => Err(refusal.into()),
+            _ => Ok(damaged),
+        }
     }
 
     /// Lets the drive reorder a range on its medium, within `patience`.

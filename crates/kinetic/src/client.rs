@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use skytether_common::{Error, Kind, Result};
-use skytether_kinetic_protocol::StatusCode;
+use skytether_common::{Detail, Error, Kind, Result};
+use skytether_kinetic_protocol::{Refusal, StatusCode};
 use skytether_transport::Endpoint;
 use tokio::time::{Instant, sleep};
 
@@ -109,9 +109,12 @@ impl Client {
     /// A connection to the same drive that is the caller's alone.
     ///
     /// # Errors
-    /// As [`Client::connection`].
+    /// As [`Client::connection`]; `SERVICE_BUSY` where the drive takes no further connection.
     pub async fn another(&self) -> Outcome<Connection> {
-        self.again().await.map_err(|e| Failure::unsent(e.kind(), e.report()))
+        self.again().await.map_err(|e| match e.detail() {
+            Some(Detail::NotRun) => Failure::Refused(Refusal::new(StatusCode::ServiceBusy, e.report())),
+            _ => Failure::unsent(e.kind(), e.report()),
+        })
     }
 
     /// How often an idle connection is probed, if at all.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Detail, Error, Kind, Result};
 use skytether_kinetic_protocol::command::{Body, Command, Header};
 use skytether_kinetic_protocol::frame::FrameError;
 use skytether_kinetic_protocol::limits::told;
@@ -208,6 +208,8 @@ impl Shared {
         }
         let answer = match check_response(&waiter.request, &command) {
             Ok(()) => Ok(Response { command, value }),
+            // A scan that found damage: the answer names the keys.
+            Err(refusal) if refusal.code == StatusCode::DataError && waiter.request.message_type() == MessageType::MediaScan => Ok(Response { command, value }),
             Err(_)
                 if command.status_code() == StatusCode::Success
                     && command.header.as_ref().is_some_and(|header| header.message_type() == MessageType::Invalid) =>
@@ -267,7 +269,13 @@ impl Connection {
             TLS_SCHEME => Security::Tls,
             other => return Err(Error::unsupported(format!("{at}: the scheme {other:?} is not one of Kinetic drives: use {SCHEME}:// or {TLS_SCHEME}://"))),
         };
-        let title = |e: Error| Error::new(e.kind(), format!("cannot connect to the drive at {}: {}", at.authority(), e.message())).with_source(e);
+        let title = |e: Error| {
+            let titled = Error::new(e.kind(), format!("cannot connect to the drive at {}: {}", at.authority(), e.message()));
+            match e.detail().cloned() {
+                Some(detail) => titled.with_detail(detail),
+                None => titled.with_source(e),
+            }
+        };
         let socket =
             at.socket().map_err(|e| Error::invalid(format!("{at} is no address: write {SCHEME}://host:port or {TLS_SCHEME}://host:port")).with_source(e));
         socket?;
@@ -486,6 +494,8 @@ async fn greet(from: &mut ReadHalf<Box<dyn Stream>>, decoder: &mut FrameDecoder)
                 let message = Message::parse(frame.message).map_err(|e| Error::corrupt(format!("its greeting is malformed ({})", e.text)))?;
                 return Greeting::read(&message).map_err(|refusal| match refusal.code {
                     StatusCode::InvalidRequest => Error::corrupt(format!("its greeting is malformed ({})", refusal.text)),
+                    // It has as many connections as it takes.
+                    StatusCode::ServiceBusy => Error::from(refusal).with_detail(Detail::NotRun),
                     _ => refusal.into(),
                 });
             }

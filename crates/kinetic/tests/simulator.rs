@@ -1,8 +1,9 @@
 //! Tests against the Java simulator, the makers' reference of a drive.
 //!
 //! The variable `SKYTETHER_KINETIC_JARS` names a directory with the jars of `com.seagate.kinetic:kinetic-simulator`
-//! and what it needs (version 0.8.0.4, from Maven Central). Without it these tests say so and end. The simulator sends
-//! multicast messages, so each test runs again in a network name space that has loopback only: that needs root.
+//! and what it needs (version 0.8.0.4, from Maven Central). `make test` sets it by `python/tests/kinetic/jars.py`.
+//! Without it these tests say so and end; with `SKYTETHER_JAVA=required` they fail. The simulator sends multicast
+//! messages, so each test runs again in a network name space that has loopback only.
 
 mod blocking;
 mod contract;
@@ -124,8 +125,10 @@ pub(crate) async fn empty(on: &Connection) {
 
 /// Runs `test` with a simulator in a name space of its own. `name` is the test's path.
 pub(crate) fn with_simulator<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Simulator) -> F) {
-    if std::env::var_os(JARS).is_none() {
-        eprintln!("{name}: not run, because {JARS} does not name a directory with the jars of the simulator");
+    if std::env::var_os(JARS).is_none_or(|jars| jars.is_empty()) {
+        let why = format!("{name}: not run, because {JARS} does not name a directory with the jars of the simulator");
+        assert!(std::env::var_os("SKYTETHER_JAVA").is_none_or(|java| java != "required"), "SKYTETHER_JAVA=required: {why}");
+        eprintln!("{why}");
         return;
     }
     if std::env::var_os(INSIDE).is_some() {
@@ -135,7 +138,11 @@ pub(crate) fn with_simulator<F: Future<Output = ()>>(name: &str, test: impl FnOn
         return;
     }
     let program: OsString = std::env::current_exe().unwrap().into();
+    // Others than root may do that in a user name space.
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0);
+    let user: &[&str] = if is_root { &[] } else { &["--map-root-user"] };
     let inside = Command::new("unshare")
+        .args(user)
         .args(["--net", "--kill-child", "--fork", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
         .arg(program)
         .args(["--exact", name, "--nocapture"])

@@ -32,7 +32,8 @@ pub(crate) async fn scrub(catalog: &Catalog, check: bool, bytes_per_s: Option<u6
     Ok(())
 }
 
-/// Refuses that a drive leaves the fleet that has parts of volumes: a resize does not move them.
+/// Refuses that a drive leaves the fleet that has parts of volumes: a resize does not move them. Once drives are marked
+/// as leaving, it waits for extents that are being written: they may have parts there.
 pub(crate) async fn check_leaving(catalog: &Catalog, leaving: impl Iterator<Item = usize>) -> Result<()> {
     let mut all = None;
     for at in leaving.filter(|at| !catalog.health().is_down(*at)) {
@@ -40,6 +41,9 @@ pub(crate) async fn check_leaving(catalog: &Catalog, leaving: impl Iterator<Item
             all = volumes(catalog).await?;
         }
         let Some(volumes) = &all else { return Ok(()) };
+        if catalog.health().is_leaving(at) {
+            volumes.await_merges(catalog.deadline()).await?;
+        }
         if volumes.is_in_use(at).await? {
             let name = &catalog.drives()[at].info().name;
             return Err(Error::unsupported(format!(

@@ -115,11 +115,13 @@ pub(crate) struct Index {
     by_age: BTreeSet<(u64, u64)>,
     segments: BTreeMap<u64, Segment>,
     stored: Bits,
+    /// How often an extent came into the store or left it.
+    moves: u64,
 }
 
 impl Index {
     pub(crate) fn new(extent: u64) -> Self {
-        Self { per_extent: extent / BLOCK, dirty: BTreeMap::new(), by_age: BTreeSet::new(), segments: BTreeMap::new(), stored: Bits::default() }
+        Self { per_extent: extent / BLOCK, dirty: BTreeMap::new(), by_age: BTreeSet::new(), segments: BTreeMap::new(), stored: Bits::default(), moves: 0 }
     }
 
     /// Forgets the journal, but not which extents are in the store.
@@ -130,6 +132,11 @@ impl Index {
     /// Notes that an extent is in the store.
     pub(crate) fn set_stored(&mut self, extent: u64) {
         self.stored.set(extent, true);
+    }
+
+    /// A number that grows whenever an extent comes into the store or leaves it.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
     }
 
     pub(crate) fn is_stored(&self, extent: u64) -> bool {
@@ -340,6 +347,7 @@ impl Index {
 
     /// `merged`, a copy that [`Self::to_merge`] gave, is in the store now; the extent is there if `stored`.
     pub(crate) fn merged(&mut self, extent: u64, merged: &Dirty, stored: bool) {
+        self.moves += u64::from(self.stored.get(extent) != stored);
         self.stored.set(extent, stored);
         let Some(dirty) = self.dirty.get_mut(&extent) else { return };
         let mut gone: Vec<Place> = Vec::new();

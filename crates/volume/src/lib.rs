@@ -6,7 +6,7 @@
 //! | [`exec`] | [`Exec`]: a computation over places of one device, which a door passes on as bytes |
 //! | [`memory`] | a device in memory, for tests and models |
 //! | [`volumes`] | [`Volumes`]: all volumes of a drive; `NAME=SIZE`, snapshots, removal, scrub |
-//! | [`volume`] | [`Volume`]: reads and writes |
+//! | [`volume`], `reading` | [`Volume`]: reads and writes |
 //! | [`snapshot`] | snapshots and their read-only devices |
 //! | [`open`] | making, opening, growing, closing |
 //! | [`backing`] | [`Backing`]: the few calls of a drive's store that volumes need |
@@ -64,6 +64,7 @@ pub mod open;
 pub mod options;
 #[doc(hidden)]
 pub mod power;
+mod reading;
 #[doc(hidden)]
 pub mod record;
 pub mod recovery;

@@ -7,19 +7,18 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
-use futures::future::{BoxFuture, try_join_all};
+use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Kind, Result};
 use tokio::sync::{MutexGuard, Notify};
-use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use crate::device::{BlockDevice, DeviceInfo, Durability, Extent, LOGICAL, PHYSICAL, Zeros};
 use crate::extents::Extents;
 use crate::files::FileIo;
 use crate::header::Header;
-use crate::index::{Index, Piece, Source};
+use crate::index::Index;
 use crate::journal::{Journal, Tail};
 use crate::merge::MergeState;
 use crate::names::VolumeName;
@@ -171,83 +170,6 @@ impl Volume {
     /// The blocks of `at` and `len`, which may begin and end within blocks.
     fn blocks(at: u64, len: u64) -> Range<u64> {
         at / BLOCK..(at + len).div_ceil(BLOCK)
-    }
-
-    /// The content of some blocks.
-    async fn read_blocks(&self, blocks: Range<u64>) -> Result<Bytes> {
-        let per_extent = self.extent / BLOCK;
-        let first = blocks.start / per_extent;
-        let within = |extent: u64| {
-            let begin = extent * per_extent;
-            (blocks.start.max(begin) - begin) as u32..(blocks.end.min(begin + per_extent) - begin) as u32
-        };
-        if blocks.end <= (first + 1) * per_extent {
-            let mut pieces = self.index.read().resolve(first, within(first));
-            if let (1, Some(piece)) = (pieces.len(), pieces.pop()) {
-                return self.read_piece(first, piece).await;
-            }
-        }
-        // One look for all: what is in the journal stays readable.
-        let pieces: Vec<(u64, Piece)> = {
-            let index = self.index.read();
-            (first..blocks.end.div_ceil(per_extent)).flat_map(|extent| index.resolve(extent, within(extent)).into_iter().map(move |p| (extent, p))).collect()
-        };
-        let mut out = BytesMut::zeroed(((blocks.end - blocks.start) * BLOCK) as usize);
-        let mut loads = Vec::new();
-        for (extent, piece) in pieces {
-            let from = ((extent * per_extent + u64::from(piece.blocks.start) - blocks.start) * BLOCK) as usize;
-            let len = piece.blocks.len() * BLOCK as usize;
-            match &piece.source {
-                Source::Zeros => {}
-                Source::Journal { file, at, crcs } => {
-                    let to = &mut out[from..from + len];
-                    if self.read_journal(file, *at, crcs, to, self.place(extent, &piece))? {
-                        continue;
-                    }
-                    loads.push((from, extent, piece));
-                }
-                Source::Stored => loads.push((from, extent, piece)),
-            }
-        }
-        let read = try_join_all(loads.into_iter().map(|(from, extent, piece)| async move { Ok::<_, Error>((from, self.read_piece(extent, piece).await?)) }));
-        for (from, bytes) in read.await? {
-            out[from..from + bytes.len()].copy_from_slice(&bytes);
-        }
-        Ok(out.freeze())
-    }
-
-    fn place(&self, extent: u64, piece: &Piece) -> u64 {
-        extent * self.extent + u64::from(piece.blocks.start) * BLOCK
-    }
-
-    async fn read_piece(&self, extent: u64, piece: Piece) -> Result<Bytes> {
-        let place = self.place(extent, &piece);
-        let len = piece.blocks.len() * BLOCK as usize;
-        match piece.source {
-            Source::Zeros => Ok(BytesMut::zeroed(len).freeze()),
-            Source::Stored => {
-                let read = self.extents.read(extent, piece.blocks.start as usize * BLOCK as usize..piece.blocks.end as usize * BLOCK as usize).await;
-                match read {
-                    // It was unmapped since the index was asked, so this read is one after that.
-                    Err(error) if error.kind() == Kind::Corrupt && !self.index.read().is_stored(extent) => Ok(BytesMut::zeroed(len).freeze()),
-                    read => read,
-                }
-            }
-            Source::Journal { file, at, crcs } => {
-                let mut to = BytesMut::zeroed(len);
-                if self.read_journal(&file, at, &crcs, &mut to, place)? {
-                    return Ok(to.freeze());
-                }
-                let what = self.what();
-                let read = spawn_blocking(move || read_journal(&what, &file, at, &crcs, &mut to, (place, true)).map(|_| to.freeze())).await;
-                read.map_err(|e| Error::internal(format!("{}: a read ended early", self.what())).with_source(e))?
-            }
-        }
-    }
-
-    /// Whether `to` has the bytes: it has not where the disk would have to be waited for.
-    fn read_journal(&self, file: &Arc<dyn FileIo>, at: u64, crcs: &[u32], to: &mut [u8], place: u64) -> Result<bool> {
-        read_journal(&self.name, file, at, crcs, to, (place, false))
     }
 
     /// Appends a record of whole blocks, if nothing wrote to those that it depends on. Whether it did.

@@ -2,6 +2,9 @@
 
 Maven fetches them once into the user's cache (17 MB). `jars.sha256` names each with its checksum. Nothing of them is
 shipped: their licences are the GPL and the LGPL.
+
+As a program it prints the directory of the jars, for the Rust tests that use the simulator. Where they can't be had it
+prints nothing and says why; with `SKYTETHER_JAVA=required` it fails.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
-
-import pytest
+from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
 SUMS = HERE / "jars.sha256"
@@ -34,12 +37,27 @@ def missing() -> str | None:
     return next((f"{program} is missing (Debian: {package})" for program, package in packages.items() if not shutil.which(program)), None)
 
 
+class NoJarsError(Exception):
+    """Java's tests can't run here, and why."""
+
+
+def required() -> bool:
+    return os.environ.get("SKYTETHER_JAVA") == "required"
+
+
 def need_java() -> None:
     """Skips a test where there is no Java, and fails it where there must be (`SKYTETHER_JAVA=required`)."""
     if why := missing():
-        if os.environ.get("SKYTETHER_JAVA") == "required":
-            pytest.fail(f"SKYTETHER_JAVA=required: {why}")
-        pytest.skip(why)
+        leave(why)
+
+
+def leave(why: str) -> NoReturn:
+    """Skips the test, or fails it where Java is required."""
+    import pytest
+
+    if required():
+        pytest.fail(f"SKYTETHER_JAVA=required: {why}")
+    pytest.skip(why)
 
 
 def wanted() -> dict[str, str]:
@@ -60,14 +78,22 @@ def cache() -> Path:
 
 
 def class_path() -> str:
-    """The class path of all jars. The first call on a machine fetches them; other processes wait for it."""
+    """The class path of all jars."""
+    try:
+        return f"{directory()}/*"
+    except NoJarsError as why:
+        leave(str(why))
+
+
+def directory() -> Path:
+    """Where all jars are. The first call on a machine fetches them; other processes wait for it."""
     place = cache()
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(place.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.is_dir() or wrong(place):
             fetch(place)
-    return f"{place}/*"
+    return place
 
 
 def fetch(place: Path) -> None:
@@ -80,9 +106,21 @@ def fetch(place: Path) -> None:
         capture_output=True, text=True, timeout=FETCH, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     if done.returncode:
-        why = f"{place}: Maven could not fetch the jars\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
-        if os.environ.get("SKYTETHER_JAVA") == "required":
-            pytest.fail(why)
-        pytest.skip(why)
+        raise NoJarsError(f"{place}: Maven could not fetch the jars\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     assert not (names := wrong(partial)), f"{partial}: not the jars of {SUMS.name}: {', '.join(names)}"
     partial.rename(place)
+
+
+def main() -> None:
+    try:
+        if why := missing():
+            raise NoJarsError(why)
+        print(directory())
+    except NoJarsError as why:
+        if required():
+            sys.exit(f"SKYTETHER_JAVA=required: {why}")
+        print(f"Rust tests against the Java simulator of Kinetic drives do not run: {why}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

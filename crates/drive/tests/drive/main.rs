@@ -11,3 +11,4 @@ mod kept;
 mod profiles;
 mod programs;
 mod session;
+mod two_doors;

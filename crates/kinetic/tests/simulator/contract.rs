@@ -31,7 +31,7 @@ fn drive_says_what_it_can_not_do() {
         simulator.ready().await;
         let drive = drive().await;
         let capabilities = drive.capabilities();
-        assert!(capabilities.remote && !capabilities.link && !capabilities.heartbeats && capabilities.programs.is_empty());
+        assert!(capabilities.remote && !capabilities.link && capabilities.heartbeats && capabilities.programs.is_empty());
         let (key, from) = (Key::new("a").unwrap(), Key::new("b").unwrap());
         let link = Op::Link { key, from, len: 0, crc32c: 0, expect: skytether_store::Expect::Any };
         assert_eq!(drive.apply(vec![link]).await.unwrap_err().kind(), Kind::Unsupported);
