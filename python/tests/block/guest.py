@@ -294,11 +294,11 @@ again() {{
   umount /mnt
 }}
 /opt/mke2fs -q -F -t ext4 /dev/sda || echo "FAILED mke2fs"
-fill ext4 /dev/sda /dev/sg0 mke2fs
+fill ext4 /dev/sda /dev/$(ls /sys/block/sda/device/scsi_generic) mke2fs
 /opt/e2fsck -fn /dev/sda > /tmp/fsck 2>&1 || {{ echo "FAILED e2fsck"; cat /tmp/fsck; }}
 again ext4 /dev/sda
 /opt/mkfs.xfs -q -f /dev/sdb || echo "FAILED mkfs.xfs"
-fill xfs /dev/sdb /dev/sg1 mkfs.xfs
+fill xfs /dev/sdb /dev/$(ls /sys/block/sdb/device/scsi_generic) mkfs.xfs
 /opt/xfs_repair -n /dev/sdb > /tmp/fsck 2>&1 || {{ echo "FAILED xfs_repair"; cat /tmp/fsck; }}
 again xfs /dev/sdb
 """
