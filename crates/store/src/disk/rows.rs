@@ -22,12 +22,12 @@ struct State {
 }
 
 impl Rows {
-    /// How often the index has changed. One who reads a row asks before, and gives the number to [`Self::keep`].
+    /// How often the index has changed. A reader of a row asks before, and gives the number to [`Self::keep`].
     pub(super) fn changes(&self) -> u64 {
         self.0.lock().changes
     }
 
-    /// Keeps a row that was read, unless the index has changed since there were so many `changes`.
+    /// Keeps a row that was read, unless the index has changed since [`Self::changes`] gave this number.
     pub(super) fn keep(&self, key: &Key, row: Row, changes: u64) {
         let mut state = self.0.lock();
         if state.changes != changes {
