@@ -58,7 +58,10 @@ def open(  # noqa: A001 - the name users expect
     ----------
     path
         The fleet's directory; drive n lives in ``path/drives/n``. Or pools of a Ceph cluster,
-        ``rados://POOL?conf=PATH``: see ``docs/ceph.md``.
+        ``rados://POOL?conf=PATH``: see ``docs/ceph.md``. Or Kinetic drives that are served,
+        ``kinetic://HOST:PORT,HOST:PORT`` (``kinetics://`` with TLS; semicolons separate nodes): see
+        ``docs/kinetic.md``. This process is then their host, and hosts that began before change nothing any more.
+        Their profiles and memory are their own.
     drives
         How many drives a new fleet gets (default 4). For a fleet that exists it must be left out or be right.
     redundancy
@@ -97,7 +100,7 @@ def open(  # noqa: A001 - the name users expect
     Raises
     ------
     ConflictError
-        Another process has the fleet open.
+        Another process has the fleet open. Of Kinetic drives: their fleet has another redundancy.
     UnsupportedError
         A newer version of Skytether made it.
     InvalidError
@@ -108,7 +111,7 @@ def open(  # noqa: A001 - the name users expect
     """
     if drives is not None and not hasattr(drives, "__index__"):
         raise InvalidError(
-            f"drives is {drives!r}, and must be a number: open() is for drives in a directory; served drives have a host (skytether host serve --drives ADDR,ADDR), which connect(\"HOST:PORT\") reaches"
+            f"drives is {drives!r}, and must be a number: open() is for drives in a directory; served drives have a host (skytether host serve --drives ADDR,ADDR), which connect(\"HOST:PORT\") reaches; Kinetic drives can be opened by \"kinetic://HOST:PORT,HOST:PORT\""
         )
     nodes = either_name("nodes", nodes, "hosts", hosts)
     _lending.make_way(os.fspath(path))

@@ -84,6 +84,9 @@ impl Catalog {
                 membership.clone()
             }
             None => {
+                if founding == Founding::Existing {
+                    return Err(Error::not_found("none of these drives belongs to a fleet: one is made of them where that is asked for"));
+                }
                 if founding == Founding::Never {
                     return Err(Error::unavailable("none of the drives that answer knows its fleet: a new one is made when all of them do"));
                 }

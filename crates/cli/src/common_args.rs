@@ -11,7 +11,7 @@ use skytether_transport::{Credentials, Endpoint, Secret};
 #[derive(Debug, Args)]
 pub(crate) struct FleetArg {
     /// The fleet: a directory, a host's address (HOST:PORT, grpc://HOST:PORT or, with TLS, grpc+tls://HOST:PORT), or
-    /// pools of a Ceph cluster (rados://POOL?conf=PATH).
+    /// pools of a Ceph cluster (rados://POOL?conf=PATH), or Kinetic drives (kinetic://HOST:PORT,HOST:PORT).
     #[arg(long, value_name = "DIR|URL", env = "SKYTETHER_FLEET")]
     pub(crate) fleet: String,
     #[command(flatten)]

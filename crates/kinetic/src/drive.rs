@@ -60,20 +60,21 @@ struct Identity {
 }
 
 impl KineticDrive {
-    /// Connects to the drive at `at`. On the first connection ever, the drive gets an id and a name. Changes that a
-    /// writer committed and did not finish are finished.
+    /// Connects to the drive at `at`. On the first connection ever, the drive gets an id and a name: those of its query
+    /// engine where it has one, and an id that `at` names (`kinetic://HOST:PORT?id=ID`) before all. So a blank drive
+    /// can take the place of a lost one. Changes that a writer committed and did not finish are finished.
     ///
     /// # Errors
-    /// Those of [`Client::connect`]; `Unsupported` where a newer version wrote the drive's identity, or where the
-    /// drive's versions are too short for us.
+    /// Those of [`Client::connect`]; `Invalid` where `at` names another id than the drive has; `Unsupported` where a
+    /// newer version wrote the drive's identity, or where the drive's versions are too short for us.
     pub async fn connect(at: &Endpoint, options: ClientOptions) -> Result<KineticDrive> {
-        let client = Client::connect(at, options).await?;
+        let asked = asked_id(at)?;
+        let client = Client::connect(&Endpoint::new(at.scheme(), at.authority()), options).await?;
         let clock = Clock::default();
         let title = format!("drive at {}", at.authority());
         let engine = engine(&client).await;
-        let known_as = engine.as_ref().map(|engine| engine.name.as_str());
         let (identity, value) =
-            identity(&client, &clock, known_as).await.map_err(|e| Error::new(e.kind(), format!("{title}: {}", e.report())).with_source(e))?;
+            identity(&client, &clock, asked, engine.as_ref()).await.map_err(|e| Error::new(e.kind(), format!("{title}: {}", e.report())).with_source(e))?;
         client.expect(Bytes::from_static(IDENTITY.as_bytes()), value);
         let title = format!("drive {} at {}", identity.name, at.authority());
         let programs = engine.iter().map(|_| ProgramKind::Substrait).collect();
@@ -94,8 +95,19 @@ impl KineticDrive {
     }
 }
 
-/// Reads the drive's identity, or makes it, with the name that the drive has where it tells; and its bytes.
-async fn identity(client: &Client, clock: &Clock, known_as: Option<&str>) -> Result<(Identity, Bytes)> {
+/// The id in an address with `?id=ID`.
+fn asked_id(at: &Endpoint) -> Result<Option<Uuid>> {
+    if at.rest().is_empty() {
+        return Ok(None);
+    }
+    let id = at.rest().strip_prefix("?id=").and_then(|id| id.parse().ok());
+    let wrong = || Error::invalid(format!("{at} is no address of a drive: write {0}://host:port, or {0}://host:port?id=ID for a blank drive", at.scheme()));
+    id.map(Some).ok_or_else(wrong)
+}
+
+/// Reads the drive's identity, or makes it, with the id that is asked for, or else that of the drive's engine; and its
+/// bytes.
+async fn identity(client: &Client, clock: &Clock, asked: Option<Uuid>, engine: Option<&CseInfo>) -> Result<(Identity, Bytes)> {
     let connection = client.connection().await?;
     if let Some(limit) = told(connection.limits().max_version_size)
         && (limit as usize) < LONGEST_VERSION
@@ -116,14 +128,17 @@ async fn identity(client: &Client, clock: &Clock, known_as: Option<&str>) -> Res
                 if read.format != FORMAT {
                     return Err(Error::unsupported(format!("its format is {}, and this version knows {FORMAT}; update Skytether", read.format)));
                 }
+                if let Some(asked) = asked.filter(|asked| *asked != read.id) {
+                    return Err(Error::invalid(format!("it has the id {} already, and not {asked}: erase it first, or leave ?id= out", read.id)));
+                }
                 return Ok((read, record.value));
             }
             Err(failure) if failure.code() == Some(StatusCode::NotFound) => {}
             Err(failure) => return Err(failure.into()),
         }
-        let id = Uuid::new_v4();
+        let id = asked.or_else(|| engine.map(|engine| engine.id)).unwrap_or_else(Uuid::new_v4);
         let nameless = || format!("kinetic-{}", id.simple().to_string().chars().take(8).collect::<String>());
-        let name = known_as.map_or_else(nameless, str::to_owned);
+        let name = engine.map_or_else(nameless, |engine| engine.name.clone());
         let value =
             serde_json::to_vec(&Identity { format: FORMAT, id, name }).map_err(|e| Error::internal("cannot write a drive's identity").with_source(e))?;
         let put = Put::new(key.clone(), value.clone().into(), Some(Bytes::new()), clock.stamp(&value, 0)?.to_bytes());

@@ -38,6 +38,8 @@ pub struct Fleet {
 enum Place {
     Directory(Arc<Embedded>),
     Elsewhere(Arc<StoredElsewhere>),
+    /// Served drives under a host in this process, and their addresses.
+    Drives(Host, Arc<str>),
     /// A host's URL.
     Url(Arc<str>),
 }
@@ -77,12 +79,18 @@ impl Fleet {
         })
     }
 
+    /// A fleet of served drives at `location`, whose host runs in this process.
+    #[must_use]
+    pub fn of_drives(host: Host, location: &str) -> Self {
+        Self { service: Arc::new(host.clone()), place: Place::Drives(host, location.into()) }
+    }
+
     /// Of a fleet over open stores: what keeps its values, and whether it was made just now.
     #[must_use]
     pub fn kept_by(&self) -> Option<(&str, bool)> {
         match &self.place {
             Place::Elsewhere(fleet) => Some((&fleet.kept, fleet.new)),
-            Place::Directory(_) | Place::Url(_) => None,
+            Place::Directory(_) | Place::Drives(..) | Place::Url(_) => None,
         }
     }
 
@@ -93,7 +101,7 @@ impl Fleet {
     pub fn check_redundancy(&self, scheme: Scheme) -> Result<()> {
         match &self.place {
             Place::Elsewhere(fleet) => fleet.refuse(scheme),
-            Place::Directory(_) | Place::Url(_) => Ok(()),
+            Place::Directory(_) | Place::Drives(..) | Place::Url(_) => Ok(()),
         }
     }
 
@@ -140,6 +148,7 @@ impl Fleet {
         match &self.place {
             Place::Directory(fleet) => Some(fleet.host()),
             Place::Elsewhere(fleet) => Some(&fleet.host),
+            Place::Drives(host, _) => Some(host),
             Place::Url(_) => None,
         }
     }
@@ -150,12 +159,14 @@ impl Fleet {
         &self.service
     }
 
-    /// Where the fleet is: a directory, the address of its stores, or a host's URL (`grpc://host:port`).
+    /// Where the fleet is: a directory, the address of its stores, those of its drives, or a host's URL
+    /// (`grpc://host:port`).
     #[must_use]
     pub fn location(&self) -> String {
         match &self.place {
             Place::Directory(fleet) => fleet.path().display().to_string(),
             Place::Elsewhere(fleet) => fleet.location.clone(),
+            Place::Drives(_, location) => location.to_string(),
             Place::Url(url) => url.to_string(),
         }
     }

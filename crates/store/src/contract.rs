@@ -159,6 +159,8 @@ fn ranges_are_parts_of_values(store: &dyn SliceStore) {
             assert!(in_memory.is_none_or(|bytes| bytes == part), "{range:?}");
         }
     }
+    let whole = read("large", &[0..end]).unwrap();
+    let gives_memory = store.get_range_in_memory(&key("large"), 0..end).is_some_and(|bytes| bytes == whole[0]);
     assert_eq!(store.get_range_in_memory(&key("large"), end..end + 1), None);
     assert_eq!(store.get_range_in_memory(&key("absent"), 0..1), None);
     assert_eq!(read("empty", &[0..0]).unwrap(), [&b""[..]]);
@@ -180,6 +182,10 @@ fn ranges_are_parts_of_values(store: &dyn SliceStore) {
     assert_eq!(before.concat(), [&large[..3], &large[9..12]].concat());
     assert_eq!(read("large", &[4..9]).unwrap(), [&b"small"[..]]);
     assert_eq!(read("large", &[0..end]).unwrap_err().kind(), Kind::Invalid);
+    // Never what was there before.
+    assert_eq!(store.get_range_in_memory(&key("large"), 0..end), None);
+    let small = store.get_range_in_memory(&key("large"), 4..9);
+    assert!(small.as_ref().is_none_or(|bytes| bytes == "small") && (small.is_some() || !gives_memory), "{small:?}");
     store.apply(vec![delete_if("large", Expect::Any)]).unwrap();
     assert_eq!(read("large", &[0..1]).unwrap_err().kind(), Kind::NotFound);
 }

@@ -11,6 +11,7 @@ pub mod crash;
 mod directory;
 mod files;
 mod index;
+mod rows;
 
 use std::fs;
 use std::ops::Range;
@@ -28,6 +29,7 @@ use crash::{CrashPoint, Hook, Step};
 pub use directory::DriveIdentity;
 use files::{Content, Files, make_directory, sync_directory};
 use index::Index;
+use rows::Rows;
 
 /// Whether what is written is flushed to the disk before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,6 +94,7 @@ pub struct DiskStore {
     hook: Hook,
     /// Why the store refuses all work: a commit failed, and it is unknown whether it reached the disk.
     broken: OnceLock<String>,
+    rows: Rows,
     // Dropped in this order: the lock goes last.
     index: Index,
     _lock: directory::Lock,
@@ -158,6 +161,7 @@ impl DiskStore {
             next_number: AtomicU64::new(state.next_number),
             hook,
             broken: OnceLock::new(),
+            rows: Rows::default(),
             index,
             _lock: lock,
         })
@@ -199,6 +203,7 @@ impl DiskStore {
         self.alive()?;
         let mut before = None;
         loop {
+            let changes = self.rows.changes();
             let row = self
                 .index
                 .row(key)?
@@ -208,7 +213,10 @@ impl DiskStore {
             let wanted = wanted.unwrap_or(std::slice::from_ref(&whole));
             ranges::check(key, len, wanted)?;
             return match self.files.read(row.number, len, wanted).context(|| format!("cannot read key {key}"))? {
-                Some(Ok(parts)) => Ok((row, parts)),
+                Some(Ok(parts)) => {
+                    self.rows.keep(key, row, changes);
+                    Ok((row, parts))
+                }
                 Some(Err(found)) => Err(self.damaged(key, row, &format!("has {found} bytes instead of {len}"))),
                 // The file is gone: replaced since the row was read, or lost if the row is still the same.
                 None if before == Some(row) => Err(self.damaged(key, row, "is missing")),
@@ -282,7 +290,9 @@ impl SliceStore for DiskStore {
             return Ok(vec![0; batch.len()]);
         }
         self.files.write(&numbered)?;
-        match self.index.commit(&changes, self.capacity) {
+        let committed = self.index.commit(&changes, self.capacity);
+        self.rows.changed(batch.iter().map(Op::key));
+        match committed {
             Ok(committed) => {
                 let _ = self.hook.before(Step::Committed);
                 self.hook.alive()?;
@@ -321,8 +331,8 @@ impl SliceStore for DiskStore {
 
     fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
         self.alive().ok()?;
-        // Of the index only the pages that every read needs: few, and in memory.
-        let row = self.index.row(key).ok()??;
+        // A page of the index may be on the disk alone. So a first read of the value waits, and notes its row.
+        let row = self.rows.get(key)?;
         ranges::check(key, u64::from(row.len), std::slice::from_ref(&range)).ok()?;
         self.files.read_in_memory(row.number, u64::from(row.len), range)
     }

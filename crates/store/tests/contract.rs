@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::common::{bytes, everything, key, options};
 use bytes::Bytes;
 use proptest::prelude::*;
-use skytether_common::{Kind, Result};
+use skytether_common::{Key, Kind, Result};
 use skytether_store::disk::{DiskStore, Sync};
 use skytether_store::fault::FaultStore;
 use skytether_store::memory::MemoryStore;
@@ -27,6 +28,10 @@ impl Temporary {
 impl StoreLayer for Temporary {
     fn inner(&self) -> Result<&dyn SliceStore> {
         Ok(&self.0)
+    }
+
+    fn get_range_in_memory(&self, key: &Key, range: Range<u64>) -> Option<Bytes> {
+        self.0.get_range_in_memory(key, range)
     }
 }
 

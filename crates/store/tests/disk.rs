@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{assert_no_leaks, bytes, delete, everything, files, identity, key, open, options, put};
+use bytes::Bytes;
 use skytether_common::Kind;
 use skytether_store::disk::{DiskStore, DriveIdentity, OpenOptions, Recovery, Sync};
-use skytether_store::{Op, SliceStore};
+use skytether_store::{Expect, Op, SliceStore};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -321,4 +322,39 @@ fn concurrent_writers_and_readers_do_not_interfere() {
     assert_no_leaks(dir.path(), &store);
     drop(store);
     assert_eq!(open(dir.path()).recovery(), &Recovery::default());
+}
+
+/// Whether this system tells what a file has in memory: the system's page cache of this directory's file system.
+#[cfg(target_os = "linux")]
+fn tells_memory(dir: &Path) -> bool {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    std::fs::write(dir.join("probe"), b"bytes").unwrap();
+    let file = std::fs::File::open(dir.join("probe")).unwrap();
+    let mut bytes = [0; 5];
+    preadv2(&file, &mut [std::io::IoSliceMut::new(&mut bytes)], 0, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == 5)
+}
+
+/// A thread that must not wait asks neither the index nor the disk: a key without a read since the opening is not
+/// known to it, and each change is.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranges_in_memory_are_those_of_rows_that_were_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("drive");
+    let value = Bytes::from(vec![7; 10_000]);
+    let put = |value: &Bytes| Op::Put { key: key("a"), value: value.clone(), expect: Expect::Any };
+    drop(DiskStore::open(&at, options(Sync::Full)).map(|store| store.apply(vec![put(&value)]).unwrap()).unwrap());
+    let store = DiskStore::open(&at, OpenOptions { create: None, ..options(Sync::Full) }).unwrap();
+    assert_eq!(store.get_range_in_memory(&key("a"), 10..20), None);
+    assert_eq!(store.get_ranges_unverified(&key("a"), std::slice::from_ref(&(0..10_000))).unwrap(), [value.clone()]);
+    let tells = tells_memory(dir.path());
+    let now = || store.get_range_in_memory(&key("a"), 10..20);
+    assert_eq!(now(), tells.then(|| value.slice(10..20)));
+    let other = Bytes::from(vec![9; 10_000]);
+    store.apply(vec![put(&other)]).unwrap();
+    assert_eq!(now(), None);
+    assert_eq!(store.get(&key("a")).unwrap(), other);
+    assert_eq!(now(), tells.then(|| other.slice(10..20)));
+    store.apply(vec![Op::Delete { key: key("a"), expect: Expect::Any }]).unwrap();
+    assert_eq!(now(), None);
 }

@@ -122,6 +122,8 @@ pub enum Founding {
     KnownList,
     /// Never: some drives of the list could not be asked.
     Never,
+    /// Never: the caller asks for a fleet that exists.
+    Existing,
 }
 
 impl Membership {

@@ -15,7 +15,7 @@ use skytether_drive::Device;
 use skytether_flight::Face;
 use skytether_flight_drive::ConnectOptions;
 use skytether_host::{Founding, Host, HostOptions, Scheme};
-use skytether_transport::Endpoint;
+use skytether_transport::{Credentials, Endpoint};
 
 use crate::common_args::{ClientArgs, Profile, device, scheme};
 use crate::context::{Failure, open};
@@ -162,9 +162,9 @@ async fn connect(
 }
 
 /// Joins drives to a host. With drives that are `silent`, only a fleet that is there already.
-async fn join(drives: Vec<Arc<dyn Cse>>, silent: Vec<Error>, options: HostOptions) -> Result<Host> {
+async fn join(drives: Vec<Arc<dyn Cse>>, silent: Vec<Error>, options: HostOptions, founding: Founding) -> Result<Host> {
     match all_of(silent) {
-        None => Ok(Host::join(drives, options, Founding::EmptyDrives).await?.0),
+        None => Ok(Host::join(drives, options, founding).await?.0),
         Some(error) if drives.is_empty() => Err(error),
         Some(error) => match Host::join(drives, options, Founding::Never).await {
             Ok((host, _)) => Ok(host),
@@ -186,6 +186,18 @@ pub(crate) async fn over(drives: &[String], client: &ClientArgs) -> Result<Host>
         Some(error) if drives.is_empty() => Err(error),
         _ => Ok(Host::join(drives, options, Founding::Never).await?.0),
     }
+}
+
+/// A host over served drives, for a program that is the only user of the fleet. The environment has the credentials.
+///
+/// # Errors
+/// As for `host serve`.
+pub(crate) async fn of_drives(drives: &[String], redundancy: Scheme, mut options: HostOptions, founding: Founding) -> Result<Host> {
+    let placed = drives_on_nodes(drives, redundancy)?;
+    let connection = ConnectOptions { credentials: Credentials::default().or_environment(), ..ConnectOptions::default() };
+    let (drives, silent) = connect(&placed, &doors::connectors(), &connection, &mut options, true).await?;
+    options.redundancy = redundancy;
+    join(drives, silent, options, founding).await
 }
 
 async fn serve(args: HostServe) -> Result<(), Failure> {
@@ -228,7 +240,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         let bound = args.serve.bind(&doors::of_hosts(), None).await?;
         // The list was typed in. Only empty drives become a fleet, and only the drives of exactly one fleet are served.
         options.redundancy = args.redundancy;
-        let host = join(drives, silent, options).await?;
+        let host = join(drives, silent, options, Founding::EmptyDrives).await?;
         let what = match host.lost() {
             0 => counted(placed.len() as u64, "drive"),
             lost => format!("{}, {lost} lost,", counted(host.drives().len() as u64, "drive")),

@@ -17,7 +17,7 @@ use crate::util::{batches, lines, name};
 
 const RECORD: &str = "skytether-fleet-host";
 
-fn options(redundancy: &str) -> HostOptions {
+pub(crate) fn options(redundancy: &str) -> HostOptions {
     let mut options = HostOptions { storage_deadline: Duration::from_secs(30), redundancy: redundancy.parse::<Scheme>().unwrap(), ..HostOptions::default() };
     options.slices.target_bytes = 16 << 10;
     options
@@ -48,11 +48,11 @@ async fn begun(host: &Host, dataset: &str, rows: usize) -> Result<DatasetWriter>
     Ok(writer)
 }
 
-async fn store(host: &Host, dataset: &str, rows: usize) -> Result<()> {
+pub(crate) async fn store(host: &Host, dataset: &str, rows: usize) -> Result<()> {
     begun(host, dataset, rows).await?.commit().await.map(drop)
 }
 
-async fn rows(host: &Host, dataset: &str) -> Result<String> {
+pub(crate) async fn rows(host: &Host, dataset: &str) -> Result<String> {
     let query = host.sql(&format!("SELECT count(*) FROM {dataset}"), &QueryOptions { cut: Pushdown::Full, ..QueryOptions::default() }).await?;
     Ok(lines(&query.collect().await?).remove(0))
 }
@@ -69,7 +69,7 @@ async fn stored(drives: &[Server]) -> Vec<(usize, String, u64, u32)> {
     all
 }
 
-fn fenced(error: &Error) {
+pub(crate) fn fenced(error: &Error) {
     let text = error.report();
     assert!(matches!(error.detail(), Some(Detail::Fenced { term, .. }) if *term > 1), "{:?}: {text}", error.detail());
     assert!(error.kind() == Kind::Conflict && text.contains("takes no changes from this host any more") && text.contains("another host"), "{text}");

@@ -22,22 +22,26 @@ use crate::util::{CUTS, batches, ingest, lines, open, query};
 
 /// How a drive is behind its door.
 #[derive(Clone, Copy, PartialEq)]
-enum Engine {
+pub(crate) enum Engine {
     Present,
     Absent,
 }
 
 /// Drive `n` below `dir`, served by Kinetic only.
-fn serve_drive(dir: &Path, n: usize, engine: Engine) -> Server {
+pub(crate) fn serve_drive(dir: &Path, n: usize, engine: Engine) -> Server {
     serve_with_keys(dir, n, engine).0
 }
 
 fn serve_with_keys(dir: &Path, n: usize, engine: Engine) -> (Server, Arc<KeyValues>) {
-    let dir = dir.join(n.to_string());
     let identity = DriveIdentity { id: uuid::Uuid::new_v4(), name: format!("drive-{n}") };
-    let drive = Drive::open(&dir, (!dir.join("drive.json").exists()).then_some(identity), DriveOptions::default()).unwrap();
+    serve_as(&dir.join(n.to_string()), identity, engine, None)
+}
+
+/// The drive in `dir`, made with this identity where it is not there, over its own store of keys or another one.
+pub(crate) fn serve_as(dir: &Path, identity: DriveIdentity, engine: Engine, keys: Option<KeyValues>) -> (Server, Arc<KeyValues>) {
+    let drive = Drive::open(dir, (!dir.join("drive.json").exists()).then_some(identity), DriveOptions::default()).unwrap();
     let directory = dir.join("kinetic");
-    let keys = Arc::new(KeyValues::open(&directory, &skytether_kv::Options::default()).unwrap());
+    let keys = Arc::new(keys.unwrap_or_else(|| KeyValues::open(&directory, &skytether_kv::Options::default()).unwrap()));
     let slices = Arc::new(StoredSlices::new(Arc::clone(&keys)));
     let queries = (engine == Engine::Present).then(|| QueryEngine::new(Arc::clone(&slices), drive.over(slices).unwrap()));
     let [plain, _] = Kinetic::doors(Arc::clone(&keys), Options { directory: Some(directory), queries, ..Options::default() });
@@ -45,13 +49,13 @@ fn serve_with_keys(dir: &Path, n: usize, engine: Engine) -> (Server, Arc<KeyValu
     (server, keys)
 }
 
-async fn connect(drive: &Server) -> Arc<dyn Cse> {
+pub(crate) async fn connect(drive: &Server) -> Arc<dyn Cse> {
     let at = Endpoint::new("kinetic", drive.address.clone());
     Arc::new(KineticDrive::connect(&at, ClientOptions::default()).await.unwrap())
 }
 
 /// A host over such drives, and a connection to it.
-async fn serve(drives: &[Server], redundancy: &str) -> (Server, Fleet) {
+pub(crate) async fn serve(drives: &[Server], redundancy: &str) -> (Server, Fleet) {
     let addresses: Vec<_> = drives.iter().map(|drive| Endpoint::new("kinetic", drive.address.clone())).collect();
     let redundancy = redundancy.parse().unwrap();
     let host = Server::start(move |listener| async move {
@@ -62,13 +66,17 @@ async fn serve(drives: &[Server], redundancy: &str) -> (Server, Fleet) {
         let mut options = HostOptions { storage_deadline: Duration::from_secs(30), redundancy, ..HostOptions::default() };
         options.slices.target_bytes = 64 << 10;
         let (host, _) = Host::join(connected, options, Founding::EmptyDrives).await.unwrap();
-        skytether_flight::serve(host, listener, std::future::pending()).await.unwrap();
+        let mut connectors = skytether_flight_drive::connectors();
+        skytether_kinetic::connectors_into(&mut connectors);
+        let face = skytether_flight::Face { connectors: Arc::new(connectors), ..skytether_flight::Face::default() };
+        let service = skytether_flight::service(host, face);
+        skytether_flight::serve_on(service, Listener::plain(listener).unwrap(), ServeContext::default()).await.unwrap();
     });
     let fleet = Fleet::connect(&format!("grpc://{}", host.address)).await.unwrap();
     (host, fleet)
 }
 
-const QUERIES: [&str; 7] = [
+pub(crate) const QUERIES: [&str; 7] = [
     "SELECT count(*), sum(n), min(x), max(name) FROM lab.t",
     "SELECT grp, count(*), round(avg(x), 6) FROM lab.t WHERE n > 0 GROUP BY grp ORDER BY grp",
     "SELECT id, name FROM lab.t WHERE id % 1000 = 3 ORDER BY id",
@@ -81,7 +89,7 @@ const QUERIES: [&str; 7] = [
 /// Its rows are longer than a value, on each drive.
 const LONG: &str = "SELECT id, repeat(name, 30) FROM lab.t ORDER BY id";
 
-async fn fill(fleet: &Fleet) -> Result<()> {
+pub(crate) async fn fill(fleet: &Fleet) -> Result<()> {
     ingest(fleet, "lab.t", &batches(40, 1000), false).await?;
     crate::expression::write(fleet, "blood.tiny").await;
     Ok(())

@@ -25,6 +25,7 @@ mod indexes;
 mod join;
 mod killed_processes;
 mod kinetic;
+mod kinetic_care;
 mod locks;
 mod missing_slice;
 mod ordered_read;
