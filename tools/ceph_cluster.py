@@ -14,6 +14,7 @@ and answers each with one line of JSON:
     pause N, resume N    stops and continues it
     pool NAME SIZE       makes a replicated pool
     coded NAME           makes an erasure-coded pool (2+1)
+    fs NAME              makes a file system with pools NAME-meta and NAME-data, and starts its metadata server
     mon JSON             passes a command to the monitor
 
 All daemons are children of this process, are ended by their own process ids, and die with it.
@@ -53,19 +54,24 @@ def root() -> Path:
 
 
 def fetch() -> None:
-    if (CACHE / "root/usr/bin/ceph-osd").exists():
+    there = CACHE / "root/usr/bin"
+    if (there / "ceph-osd").exists() and (there / "ceph-mds").exists():
         return
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise SystemExit("Ceph's packages need apt-get and dpkg-deb, which this machine lacks")
+    # An older version of this program fetched no metadata server.
+    wanted = ["ceph-mds"] if (there / "ceph-osd").exists() else packages()
     work = CACHE / f"new-{os.getpid()}"
     (work / "root").mkdir(parents=True)
     try:
-        subprocess.run(["apt-get", "-qq", "-o", "Acquire::Retries=5", "download", *packages()], cwd=work, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["apt-get", "-qq", "-o", "Acquire::Retries=5", "download", *wanted], cwd=work, check=True, stdout=subprocess.DEVNULL)
         for package in sorted(work.glob("*.deb")):
             subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
         # Whole or not at all: another run may fetch at the same time.
         if not (CACHE / "root").exists():
             (work / "root").rename(CACHE / "root")
+        elif not (there / "ceph-mds").exists():
+            (work / "root/usr/bin/ceph-mds").rename(there / "ceph-mds")
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -149,6 +155,9 @@ osd heartbeat grace = 6
 osd heartbeat interval = 1
 [mon.a]
 mon data = {self.at}/mon
+[mds.a]
+mds data = {self.at}/mds
+keyring = {self.at}/mds/keyring
 [osd]
 osd data = {self.at}/osd$id
 keyring = {self.at}/osd$id/keyring
@@ -223,6 +232,24 @@ keyring = {self.at}/osd$id/keyring
                     raise RuntimeError(f"{name} ended: {(self.at / 'run' / f'{name}.out').read_text()[-2000:]}")
             time.sleep(0.05)
 
+    def file_system(self, name: str) -> None:
+        if not (self.root / "usr/bin/ceph-mds").exists():
+            raise RuntimeError("there is no ceph-mds: run `python3 tools/ceph_cluster.py fetch`")
+        for kind in ("meta", "data"):
+            self.command(prefix="osd pool create", pool=f"{name}-{kind}", pg_num=8, pgp_num=8)
+        self.command(prefix="fs new", fs_name=name, metadata=f"{name}-meta", data=f"{name}-data")
+        own = self.at / "mds/keyring"
+        own.parent.mkdir(exist_ok=True)
+        self.tool("ceph-authtool", "--create-keyring", own, "--gen-key", "-n", "mds.a")
+        entry = f"[mds.a]\n\tkey = {self.key(own)}\n".encode()
+        self.command(entry, prefix="auth add", entity="mds.a", caps=["mon", "allow profile mds", "osd", "allow *", "mds", "allow *"])
+        self.daemon("mds.a", "ceph-mds", "a")
+        until = time.monotonic() + PATIENCE
+        while "up:active" not in self.command(prefix="mds stat", format="json"):
+            if time.monotonic() > until or self.daemons["mds.a"].poll() is not None:
+                raise RuntimeError(f"the metadata server did not start: {(self.at / 'run/mds.a.out').read_text()[-2000:]}")
+            time.sleep(0.05)
+
     def obey(self, line: str) -> object:
         word, _, rest = line.strip().partition(" ")
         if word in ("kill", "pause", "resume"):
@@ -245,6 +272,8 @@ keyring = {self.at}/osd$id/keyring
         elif word == "coded":
             self.command(prefix="osd erasure-code-profile set", name="k2m1", profile=["k=2", "m=1", "crush-failure-domain=osd"])
             self.command(prefix="osd pool create", pool=rest, pg_num=8, pgp_num=8, pool_type="erasure", erasure_code_profile="k2m1")
+        elif word == "fs":
+            self.file_system(rest)
         elif word == "mon":
             return self.command(**json.loads(rest))
         else:

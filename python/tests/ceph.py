@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -88,3 +89,19 @@ def cluster(place: Path) -> Iterator[Cluster]:
         yield running
     finally:
         running.stop()
+
+
+def load(libraries: str, names: tuple[str, ...] = ("librados.so.2", "libcephfs.so.2")) -> None:
+    """Has this process have Ceph's libraries from where they were unpacked: the loader read its variable before."""
+    folders = [Path(folder) for folder in libraries.split(":")]
+    left = list(names)
+    while left:
+        file = next(folder / left[-1] for folder in folders if (folder / left[-1]).exists())
+        try:
+            ctypes.CDLL(str(file))
+            left.pop()
+        except OSError as error:
+            missing = str(error).partition(":")[0]
+            # Otherwise it is the file itself that can't be loaded.
+            assert missing != left[-1] and missing not in left, error
+            left.append(missing)

@@ -50,24 +50,10 @@ impl Address {
         if endpoint.scheme() != SCHEME {
             return Err(wrong("is no address of a fleet in Ceph".to_owned()));
         }
-        let decoded =
-            |part: &str| percent_decode_str(part).decode_utf8().map(|text| text.into_owned()).map_err(|_| wrong(format!("has {part:?}, which is not UTF-8")));
+        let decoded = |part: &str| decoded(part, &wrong);
         let (path, query) = endpoint.rest().split_once('?').unwrap_or((endpoint.rest(), ""));
-        let mut given = BTreeMap::new();
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            if !KNOWN.contains(&name) {
-                return Err(wrong(format!("has the parameter {name:?}, which is not known")));
-            }
-            if value.is_empty() || given.insert(name, decoded(value)?).is_some() {
-                return Err(wrong(format!("has {name} without a value, or twice")));
-            }
-        }
-        let timeout = match given.get("timeout").map(|text| text.parse::<u64>()) {
-            None => TIMEOUT,
-            Some(Ok(seconds @ 1..=MAX_TIMEOUT)) => Duration::from_secs(seconds),
-            Some(_) => return Err(wrong(format!("has a timeout that is no number of seconds from 1 to {MAX_TIMEOUT}"))),
-        };
+        let mut given = parameters(query, &KNOWN, &wrong)?;
+        let timeout = timeout(&given, &wrong)?;
         let lossy = match given.get("lossy").map(String::as_str) {
             None => false,
             Some("allow") => true,
@@ -89,6 +75,35 @@ impl Address {
     pub fn name(&self) -> String {
         let slash = if self.namespace.is_empty() { "" } else { "/" };
         format!("{SCHEME}://{}{slash}{}", self.pool, self.namespace)
+    }
+}
+
+/// A part of an address without its escapes.
+pub(crate) fn decoded(part: &str, wrong: &dyn Fn(String) -> Error) -> Result<String> {
+    percent_decode_str(part).decode_utf8().map(|text| text.into_owned()).map_err(|_| wrong(format!("has {part:?}, which is not UTF-8")))
+}
+
+/// The parameters of an address, all of them `known`.
+pub(crate) fn parameters<'a>(query: &'a str, known: &[&str], wrong: &dyn Fn(String) -> Error) -> Result<BTreeMap<&'a str, String>> {
+    let mut given = BTreeMap::new();
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        if !known.contains(&name) {
+            return Err(wrong(format!("has the parameter {name:?}, which is not known")));
+        }
+        if value.is_empty() || given.insert(name, decoded(value, wrong)?).is_some() {
+            return Err(wrong(format!("has {name} without a value, or twice")));
+        }
+    }
+    Ok(given)
+}
+
+/// The longest that one call may take.
+pub(crate) fn timeout(given: &BTreeMap<&str, String>, wrong: &dyn Fn(String) -> Error) -> Result<Duration> {
+    match given.get("timeout").map(|text| text.parse::<u64>()) {
+        None => Ok(TIMEOUT),
+        Some(Ok(seconds @ 1..=MAX_TIMEOUT)) => Ok(Duration::from_secs(seconds)),
+        Some(_) => Err(wrong(format!("has a timeout that is no number of seconds from 1 to {MAX_TIMEOUT}"))),
     }
 }
 

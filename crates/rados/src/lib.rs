@@ -14,6 +14,7 @@
 //! | `store` | the store of one drive |
 //! | `lease` | which process has a fleet |
 //! | `fleet` | the record of a fleet; opening and making one |
+//! | `files` | files in CephFS and RADOS that are no fleet's |
 //!
 //! Invariants: a batch is atomic, and durable when it is acknowledged (I6); a process that another one has displaced
 //! changes nothing; every call ends within the address's timeout. Nothing here knows tables or hosts.
@@ -22,6 +23,7 @@
 
 mod address;
 mod cluster;
+mod files;
 mod fleet;
 mod index;
 mod lease;
@@ -31,5 +33,6 @@ mod pools;
 mod store;
 
 pub use address::{Address, SCHEME, is_address};
+pub use files::{CephFile, CephFiles, Listed, ObjectRange, ObjectReads, is_files};
 pub use fleet::{FORMAT, Guard, OpenDrive, OpenFleet, open};
 pub use store::RadosStore;
