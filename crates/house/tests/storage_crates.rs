@@ -23,6 +23,7 @@ const STORAGE: &[&str] = &[
     "kinetic-server",
     "kv",
     "rados",
+    "ceph-protocol",
     "ebpf",
     "native",
     "wasm",
