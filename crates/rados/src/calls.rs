@@ -85,6 +85,14 @@ impl Objects {
         self.pool.write_all(&[(c_text(object)?, bytes.into())])
     }
 
+    /// Removes an object; one that is not there is no error. Blocks.
+    ///
+    /// # Errors
+    /// Those of Ceph.
+    pub fn remove(&self, object: &str) -> Result<()> {
+        self.pool.remove_all(vec![c_text(object)?])
+    }
+
     /// Passes a command to the monitors, as JSON; their answer.
     ///
     /// # Errors

@@ -32,7 +32,7 @@ mod operations;
 mod pools;
 mod store;
 
-pub use address::{Address, SCHEME, is_address};
+pub use address::{Address, AtOsds, SCHEME, is_address};
 pub use calls::{Called, Objects};
 pub use fleet::{FORMAT, Guard, OpenDrive, OpenFleet, open};
 pub use store::RadosStore;
