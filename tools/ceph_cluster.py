@@ -7,7 +7,8 @@ The packages are unpacked and not installed.
     ceph_cluster.py where            prints the folder of the unpacked packages, or says why there is none
     ceph_cluster.py run DIR [OSDS]   starts a cluster in DIR, and ends it when standard input ends
 
-`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. It then takes one command a line
+`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. The folder of `conf` has those of
+object classes (`classes`) and of sockets next to OSDs (`sockets`). `run` then takes one command a line
 and answers each with one line of JSON:
 
     kill N, start N      ends OSD N at once, as a loss of power would; starts it again, empty
@@ -121,9 +122,12 @@ class Cluster:
         self.fsid = str(uuid.uuid4())
         v2, v1 = free_ports(2)
         self.mon = f"[v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]"
-        for name in ["run", "mon", *(f"osd{i}" for i in range(self.osds))]:
+        for name in ["run", "mon", "classes", "sockets", *(f"osd{i}" for i in range(self.osds))]:
             (self.at / name).mkdir(parents=True, exist_ok=True)
         lib = self.root / LIBRARIES
+        # A folder of its own: tests put an object class there.
+        for file in (lib / "rados-classes").iterdir():
+            (self.at / "classes" / file.name).symlink_to(file)
         self.conf.write_text(f"""[global]
 fsid = {self.fsid}
 mon host = {self.mon}
@@ -143,7 +147,7 @@ osd pool default size = 3
 osd pool default min size = 1
 osd pool default pg num = 8
 osd crush chooseleaf type = 0
-osd class dir = {lib}/rados-classes
+osd class dir = {self.at}/classes
 erasure code dir = {lib}/ceph/erasure-code
 plugin dir = {lib}/ceph
 mon data avail crit = 1
@@ -166,7 +170,11 @@ keyring = {self.at}/osd$id/keyring
     def daemon(self, name: str, program: str, number: str) -> None:
         log = (self.at / "run" / f"{name}.out").open("ab")
         command = [self.root / "usr/bin" / program, "-f", "-i", number, "-c", self.conf]
-        self.daemons[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.at, preexec_fn=dies_with_parent)
+        # Where the object class finds the engine next to its OSD.
+        environment = {**os.environ, "SKYTETHER_CEPH_SOCKETS": str(self.at / "sockets")}
+        self.daemons[name] = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.at, env=environment, preexec_fn=dies_with_parent
+        )
 
     def connect(self) -> None:
         lib = ctypes.CDLL(str(self.root / LIBRARIES / "librados.so.2"))

@@ -45,7 +45,7 @@ def dataset(
     ----------
     source
         ``cephfs:/PATH?conf=FILE``: a file of the cluster's file system, or all files below a directory. Or
-        ``rados://POOL/PREFIX?conf=FILE``: objects, each of which is a file, whose names begin with the prefix. More
+        ``rados://POOL/PREFIX?conf=FILE``: objects whose names begin with the prefix; each is a file. More
         parameters are ``user`` (without ``client.``; ``admin``), ``timeout`` (seconds of a call; 60), ``fs`` (the name
         of the file system) and ``namespace`` (of the pool). docs/ceph.md has more.
     schema
@@ -82,7 +82,7 @@ def dataset(
 
 
 def write_dataset(data: Any, source: str, format: str = "parquet", *, basename: str = "part-{i}", rows_per_file: int | None = None, **options: Any) -> list[str]:
-    """Writes a table as files below `source`, each of which fits one object if it has at most 64 MiB.
+    """Writes a table as files below `source`. A file of at most 64 MiB is one object.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def write_dataset(data: Any, source: str, format: str = "parquet", *, basename: 
     source
         As in `dataset`: a directory of CephFS, or the beginning of objects' names.
     format
-        ``"parquet"``, ``"feather"``, ``"csv"`` or ``"json"``... JSON is not written by pyarrow, and refused.
+        ``"parquet"``, ``"feather"`` or ``"csv"``.
     basename
         The files' names; ``{i}`` is their number. The format's ending is added.
     rows_per_file
@@ -263,7 +263,8 @@ class FileDataset(Dataset):
         return _again, (self._listing.arguments, self._columns, self._filter)
 
     def __repr__(self) -> str:
-        return f"<skytether.FileDataset {self.name}, {len(self.files)} files{'' if self._filter is None else f' where {self._filter}'}>"
+        where = "" if self._filter is None else f" where {self._filter}"
+        return f"<skytether.FileDataset {self.name}, {len(self.files)} files{where}>"
 
 
 def _again(arguments: tuple[Any, ...], schema: pa.Schema, filter: pc.Expression | None) -> FileDataset:

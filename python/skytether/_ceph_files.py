@@ -123,9 +123,10 @@ def format_of(given: Any, paths: Sequence[str]) -> pads.FileFormat:
         ending = paths[0].rpartition(".")[2].lower() if paths else ""
         name = {"pq": "parquet", "jsonl": "json", "ndjson": "json"}.get(ending, ending)
         if name not in _FORMATS:
-            raise InvalidError(f"the name {paths[0] if paths else ''!r} does not tell the format: say format=, one of {', '.join(sorted(set(_FORMATS)))}")
+            first = repr(paths[0]) if paths else "of no file"
+            raise InvalidError(f"the name {first} does not tell the format: say format=, one of {', '.join(_FORMATS)}")
     if not isinstance(name, str) or name not in _FORMATS:
-        raise InvalidError(f"format {name!r} is not known: say one of {', '.join(sorted(set(_FORMATS)))}, or give a pyarrow.dataset.FileFormat")
+        raise InvalidError(f"format {name!r} is not known: say one of {', '.join(_FORMATS)}, or give pyarrow's")
     made = {"parquet": pads.ParquetFileFormat, "feather": pads.IpcFileFormat, "csv": pads.CsvFileFormat, "json": pads.JsonFileFormat}
     return made[_FORMATS[name]]()
 
@@ -141,7 +142,7 @@ def wrong(path: str, kind: str, error: BaseException) -> SkytetherError:
 
 
 def readable(tree: Any, kind: str, ignore_prefixes: Sequence[str]) -> list[str]:
-    """The paths of the files that have rows: names in the tree that begin with one of `ignore_prefixes` are left out."""
+    """The paths of the files that have rows, without names in the tree that begin with one of `ignore_prefixes`."""
     base, ignored = tree.base().rstrip("/") + "/", tuple(ignore_prefixes)
     found = []
     for path, size in tree.list():

@@ -15,6 +15,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs
 
 from ._ceph_files import Opened, wrong
+from ._ceph_push import Part, Push
 from ._dataset import Scanner, _outputs, check_batch_size
 from ._ordered import ordered
 from ._result import Receipt
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 #: Files that are scanned at a time.
 FILES = 4
 
-#: What a receipt asks the monitors for, at most: where so many objects lie.
+#: Objects of a receipt whose places the monitors are asked for, at most.
 ASKED = 1000
 
 
@@ -60,15 +61,15 @@ class FileScanner(Scanner):
             raise InvalidError(f"{self._files.name} was not read by this scan yet: there is no receipt")
         return self._ran.receipt()
 
-    def _begin(self) -> Run:
-        self._ran = self._files._last = Run(self._files, self._condition)
+    def _begin(self, outputs: Any) -> Run:
+        self._ran = self._files._last = Run(self._files, self._condition, outputs)
         return self._ran
 
     def _batches(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         return (batch for batch, _ in self._tagged(limit))
 
     def _tagged(self, limit: int | None = None) -> Iterator[tuple[pa.RecordBatch, Any]]:
-        run = self._begin()
+        run = self._begin(self._outputs)
         batch_size = self._batch_size if limit is None else max(1, min(self._batch_size, limit))
         options = {**self._options, "columns": self._outputs, "batch_size": batch_size}
         # Where few rows are wanted, the first file may have them all.
@@ -111,7 +112,8 @@ class FileScanner(Scanner):
 
     def count_rows(self) -> int:
         """How many rows there are. Without a filter, only the footers of Parquet files are read."""
-        run = self._begin()
+        # Of rows of an OSD, a column of the filter says how many there are.
+        run = self._begin([])
         counts = ordered((partial(run.count, fragment, self._options) for fragment in run.fragments), FILES)
         try:
             total = sum(counts)
@@ -135,7 +137,7 @@ class FileScanner(Scanner):
 class Run:
     """One run of a scan: its files, each opened once, and what was done."""
 
-    def __init__(self, dataset: FileDataset, condition: pc.Expression | None) -> None:
+    def __init__(self, dataset: FileDataset, condition: pc.Expression | None, outputs: Any) -> None:
         listing = dataset._listing
         self._dataset, self._listing, self.condition = dataset, listing, condition
         self._schema: pa.Schema = dataset.schema
@@ -143,9 +145,11 @@ class Run:
         self._system = pyarrow.fs.PyFileSystem(self._opened)
         self._lock = threading.Lock()
         self._started, self._seconds = time.monotonic(), None
-        self.reason: str | None = None
+        self._push = Push(self._schema, listing.kind, outputs, condition)
+        #: Why the first part that was evaluated here was.
+        self.reason = self._push.reason if listing.pushdown else "pushdown=False"
         self._reads: list[tuple[str, str, str, int, int]] = []
-        self._groups, self._pruned, self._rows, self._computed = 0, 0, 0, False
+        self._groups, self._pruned = 0, 0
         self._receipt: Receipt | None = None
         inner = dataset._inner
         self.fragments = list(inner.get_fragments() if condition is None else inner.get_fragments(condition))
@@ -170,10 +174,33 @@ class Run:
     def _rows_of(self, of: Any, options: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, Any]]:
         fragment = self._fragment(of)
         self._note_groups(fragment)
-        for batch in fragment.scanner(schema=self._schema, filter=self.condition, **options).to_batches():
-            if batch.num_rows:
-                self._count_rows(batch.num_rows)
-                yield batch, of
+        for part in self._parts(fragment):
+            table = self._at_osd(part, fragment)
+            if table is not None:
+                batches = self._push.finished(table, options)
+            else:
+                batches = _subset(fragment, part).scanner(schema=self._schema, filter=self.condition, **options).to_batches()
+            for batch in batches:
+                if batch.num_rows:
+                    yield batch, of
+
+    def _parts(self, fragment: Any) -> Iterator[Part]:
+        """The parts of a file; one where nothing goes to OSDs."""
+        if not self._listing.pushdown or self._push.reason is not None:
+            return iter([Part(None, None, None)])
+        return self._push.parts(fragment, self._opened.file(fragment.path))
+
+    def _at_osd(self, part: Part, fragment: Any) -> pa.Table | None:
+        """The rows of a part by the OSD that has it; None where it is evaluated here."""
+        reason = part.reason
+        if part.told is not None:
+            found = self._push.run(part, fragment, self._opened.file(fragment.path))
+            if not isinstance(found, str):
+                return found
+            reason = found
+        with self._lock:
+            self.reason = self.reason or reason
+        return None
 
     def count(self, of: Any, options: dict[str, Any]) -> Iterator[int]:
         """How many rows of a file there are."""
@@ -181,7 +208,12 @@ class Run:
         def work() -> Iterator[int]:
             fragment = self._fragment(of)
             self._note_groups(fragment)
-            yield fragment.scanner(schema=self._schema, filter=self.condition, **options).count_rows()
+            for part in self._parts(fragment):
+                table = self._at_osd(part, fragment)
+                if table is not None:
+                    yield pads.InMemoryDataset(table).count_rows(filter=self.condition)
+                else:
+                    yield _subset(fragment, part).scanner(schema=self._schema, filter=self.condition, **options).count_rows()
 
         return self._named(of.path, work)
 
@@ -194,10 +226,6 @@ class Run:
                 left = len(fragment.split_by_row_group(self.condition, schema=self._schema))
         with self._lock:
             self._groups, self._pruned = self._groups + whole, self._pruned + whole - left
-
-    def _count_rows(self, rows: int) -> None:
-        with self._lock:
-            self._rows += rows
 
     def end(self) -> None:
         """All that was wanted was read."""
@@ -218,14 +246,15 @@ class Run:
         return self._receipt
 
     def _made(self) -> Receipt:
-        drives: dict[str, dict[str, Any]] = {}
+        drives: dict[tuple[str, str], dict[str, Any]] = {}
+        for done in self._push.done:
+            drive = drives.setdefault((done.osd, "filter"), _drive(done.osd, "filter", None))
+            for key, value in (("slices", done.groups), ("rows_out", done.rows), ("bytes_read", done.read), ("bytes_sent", done.sent), ("seconds", done.seconds)):
+                drive[key] += value
         for at, (pool, namespace, object, _, size) in enumerate(self._reads):
             osd = self._listing.tree.osd(pool, namespace, object) if at < ASKED else None
             name = f"osd.{osd}" if osd is not None else f"pool {pool}"
-            drive = drives.setdefault(
-                name,
-                {"name": name, "rung": "raw", "slices": 0, "slices_pruned": 0, "rows_out": 0, "bytes_read": 0, "bytes_sent": 0, "seconds": 0.0, "reason": self.reason},
-            )
+            drive = drives.setdefault((name, "raw"), _drive(name, "raw", self.reason))
             drive["slices"] += 1
             drive["bytes_read"] += size
             drive["bytes_sent"] += size
@@ -245,6 +274,18 @@ class Run:
         return Receipt(json.dumps(found), tree, tree)
 
 
+def _drive(name: str, rung: str, reason: str | None) -> dict[str, Any]:
+    return {
+        "name": name, "rung": rung, "slices": 0, "slices_pruned": 0, "rows_out": 0, "bytes_read": 0, "bytes_sent": 0, "seconds": 0.0,
+        "reason": reason,
+    }  # fmt: skip
+
+
+def _subset(fragment: Any, part: Part) -> Any:
+    """The part of a file, for pyarrow."""
+    return fragment if part.groups is None else fragment.subset(row_group_ids=part.groups)
+
+
 def _tree(found: dict[str, Any]) -> str:
     lines = [
         f"{found['files']} files ({found['files_pruned']} left out by their directories), {found['row_groups']} row groups "
@@ -252,8 +293,8 @@ def _tree(found: dict[str, Any]) -> str:
         f"├─ stored {found['bytes_stored']:,} bytes, read {found['bytes_read']:,}, moved {found['bytes_moved']:,}",
     ]
     for drive in found["drives"]:
-        what = "computed" if drive["rung"] != "raw" else "sent bytes"
+        what = "filter ran there" if drive["rung"] != "raw" else "read from here"
         why = f" ({drive['reason']})" if drive["reason"] else ""
-        lines.append(f"├─ {drive['name']}: {what}; {drive['slices']} objects, {drive['bytes_read']:,} bytes read, {drive['bytes_sent']:,} sent{why}")
+        lines.append(f"├─ {drive['name']}: {what}; {drive['slices']} {'row groups' if drive['rung'] != 'raw' else 'objects'}, {drive['bytes_read']:,} bytes read, {drive['bytes_sent']:,} sent{why}")
     lines[-1] = lines[-1].replace("├─", "└─", 1)
     return "\n".join(lines)

@@ -1,12 +1,18 @@
 //! Files in CephFS and in RADOS, for `python/skytether/_ceph.py`.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arrow::datatypes::Schema;
+use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use pyo3_arrow::PyDataType;
-use skytether_common::{Error, Result};
+use pyo3_arrow::{PyDataType, PySchema};
+use skytether_ceph_protocol::{CLASS, FileFormat, Limits, Object, Outcome, Piece, RUN, Request, Response};
+use skytether_common::{DatasetName, Error, Result};
+use skytether_host::{FilePlanner, FileScan};
 use skytether_rados::{CephFile, CephFiles, Listed};
 
 use crate::errors::OrRaise;
@@ -106,15 +112,94 @@ impl PyCephFile {
         (pool.to_owned(), namespace.to_owned())
     }
 
-    /// Raises where the file is not as it was listed any more.
-    fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let file = Arc::clone(&self.file);
-        there(py, move || file.check())
+    /// Has the OSD of an object run a scan over the part of the file in it. Gives the OSD's number, rows as an Arrow IPC
+    /// stream or None, their number, bytes of the object that were read, seconds, and why there are no rows.
+    fn scan(&self, py: Python<'_>, part: Part, scan: &PyScan) -> PyResult<Scanned> {
+        let (file, mut request) = (Arc::clone(&self.file), scan.request.clone());
+        request.object = Object::File {
+            format: scan.format,
+            size: file.len(),
+            at: part.at,
+            len: part.len,
+            groups: part.groups,
+            pieces: part.pieces.into_iter().map(|(at, bytes)| Piece { at, bytes }).collect(),
+        };
+        there(py, move || {
+            let called = file.call(&part.object, CLASS, RUN, &request.encode())?;
+            let none = |osd, reason| Ok((osd, None, 0, 0, 0.0, Some(reason)));
+            if let Some(error) = called.error() {
+                return none(None, error);
+            }
+            let response = match Response::decode(&called.output) {
+                Ok(response) => response,
+                Err(wrong) => return none(None, format!("the answer of the object class can't be read: {wrong}")),
+            };
+            let receipt = response.receipt;
+            match response.outcome {
+                Outcome::Rows(rows) => Ok((receipt.osd, Some(rows.into()), receipt.rows, receipt.bytes_read, receipt.time.as_secs_f64(), None)),
+                Outcome::Refused(why, reason) => none(receipt.osd, format!("{why:?}: {reason}")),
+            }
+        })
     }
 
     /// What was read of each object: its name, reads, bytes.
     fn reads(&self) -> Vec<(String, u64, u64)> {
         self.file.reads().into_iter().map(|of| (of.object, of.reads, of.bytes)).collect()
+    }
+}
+
+/// The part of a file in one object.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Part {
+    object: String,
+    at: u64,
+    len: u64,
+    groups: Option<Vec<u32>>,
+    pieces: Vec<(u64, Vec<u8>)>,
+}
+
+/// OSD, rows, their number, bytes read, seconds, reason.
+type Scanned = (Option<u32>, Option<Cow<'static, [u8]>>, u64, u64, f64, Option<String>);
+
+/// A scan that OSDs run over files of the same columns.
+#[pyclass(name = "CephScan", module = "skytether._internal", frozen)]
+pub struct PyScan {
+    format: FileFormat,
+    request: Request,
+}
+
+#[pymethods]
+impl PyScan {
+    /// A scan of `columns` over files with the columns of `schema`.
+    #[new]
+    fn new(py: Python<'_>, format: &str, schema: PySchema, columns: Vec<String>, filter: Option<Vec<u8>>) -> PyResult<Self> {
+        let format = match format {
+            "parquet" => Ok(FileFormat::Parquet),
+            "feather" => Ok(FileFormat::Arrow),
+            other => Err(Error::unsupported(format!("{other} files are read here, by pyarrow's rules of text"))),
+        };
+        let format = format.or_raise()?;
+        let schema = schema.into_inner();
+        let request = block(py, async move {
+            let dataset = DatasetName::new("ceph", "files")?;
+            let table = "file".to_owned();
+            let schema = skytether_formats::storage_schema::schema(&dataset, &schema)?;
+            let scan = FileScan { dataset: dataset.clone(), table: table.clone(), schema: Arc::clone(&schema), columns, filter: filter.map(Bytes::from) };
+            let plan = FilePlanner::new()?.scan(scan).await?;
+            let plain = Schema::new(schema.fields().clone());
+            let named = StreamWriter::try_new(Vec::new(), &plain).and_then(StreamWriter::into_inner);
+            Ok(Request {
+                limits: Limits::default(),
+                object: Object::Slice { len: 0, crc32c: 0 },
+                table: [dataset.domain().to_owned(), dataset.dataset().to_owned(), table],
+                schema: named.map_err(|e| Error::internal("columns can't be written as an Arrow IPC stream").with_source(e))?,
+                plan: plan.to_vec(),
+                filters: BTreeMap::new(),
+                tables: BTreeMap::new(),
+            })
+        })?;
+        Ok(Self { format, request })
     }
 }
 

@@ -82,6 +82,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<oas::PyOas>()?;
     module.add_class::<ceph::PyCephFiles>()?;
     module.add_class::<ceph::PyCephFile>()?;
+    module.add_class::<ceph::PyScan>()?;
     module.add_function(wrap_pyfunction!(ceph::common_type, module)?)?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;

@@ -1,4 +1,5 @@
-//! Addresses of fleets in Ceph: `rados://POOL[/NAMESPACE]?conf=PATH&user=NAME&data=POOL&timeout=SECONDS&lossy=allow`.
+//! Addresses of fleets in Ceph: `rados://POOL[/NAMESPACE]?conf=PATH&user=NAME&data=POOL&timeout=SECONDS&lossy=allow
+//! &osds=auto`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: u64 = 3600;
 
 /// The parameters that an address may have.
-const KNOWN: [&str; 5] = ["conf", "user", "data", "timeout", "lossy"];
+const KNOWN: [&str; 6] = ["conf", "user", "data", "timeout", "lossy", "osds"];
 
 /// Where a fleet is in a Ceph cluster, and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,19 @@ pub struct Address {
     pub timeout: Duration,
     /// Whether pools that keep one copy are taken.
     pub lossy: bool,
+    /// Whether sub-plans run at the OSDs.
+    pub osds: AtOsds,
+}
+
+/// Whether sub-plans run at the OSDs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtOsds {
+    /// Where the OSDs can do it.
+    Auto,
+    /// Never.
+    Never,
+    /// A fleet whose OSDs can't do it is not opened.
+    Required,
 }
 
 impl Address {
@@ -59,6 +73,12 @@ impl Address {
             Some("allow") => true,
             Some(_) => return Err(wrong("has a value for lossy other than \"allow\"".to_owned())),
         };
+        let osds = match given.get("osds").map(String::as_str) {
+            None | Some("auto") => AtOsds::Auto,
+            Some("never") => AtOsds::Never,
+            Some("required") => AtOsds::Required,
+            Some(_) => return Err(wrong("has a value for osds other than auto, never or required".to_owned())),
+        };
         Ok(Self {
             pool: decoded(endpoint.authority())?,
             namespace: decoded(path.trim_matches('/'))?,
@@ -67,6 +87,7 @@ impl Address {
             data: given.remove("data"),
             timeout,
             lossy,
+            osds,
         })
     }
 
@@ -136,6 +157,7 @@ mod tests {
             ("rados://p?conf=", "conf"),
             ("rados://p?user=a&user=b", "user"),
             ("rados://p?lossy=yes", "lossy"),
+            ("rados://p?osds=maybe", "osds"),
             ("grpc://p", "no address"),
         ] {
             let error = Address::parse(text).unwrap_err();

@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// The bytes of a buffer that librados allocated, which is freed.
-    fn taken(&self, buffer: *mut c_char, len: usize) -> Vec<u8> {
+    pub(crate) fn taken(&self, buffer: *mut c_char, len: usize) -> Vec<u8> {
         if buffer.is_null() {
             return Vec::new();
         }

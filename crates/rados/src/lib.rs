@@ -9,6 +9,7 @@
 //! | `address` | `rados://POOL?conf=PATH` |
 //! | `library` | librados, opened at run time |
 //! | `cluster`, `operations` | safe calls: connections, pools, operations on objects |
+//! | `calls` | methods of object classes: code that runs in the OSD with the object |
 //! | `pools` | which pools are taken |
 //! | `index` | pure: rows of an index, and what a batch does to them |
 //! | `store` | the store of one drive |
@@ -22,6 +23,7 @@
 //! See also `docs/internals/rados.md` and `docs/ceph.md`.
 
 mod address;
+mod calls;
 mod cluster;
 mod files;
 mod fleet;
@@ -32,7 +34,8 @@ mod operations;
 mod pools;
 mod store;
 
-pub use address::{Address, SCHEME, is_address};
+pub use address::{Address, AtOsds, SCHEME, is_address};
+pub use calls::{Called, Objects};
 pub use files::{CephFile, CephFiles, Listed, ObjectRange, ObjectReads, is_files};
 pub use fleet::{FORMAT, Guard, OpenDrive, OpenFleet, open};
 pub use store::RadosStore;

@@ -79,6 +79,7 @@ symbols! {
     read_op_read: fn(Handle, u64, usize, *mut c_char, *mut usize, *mut c_int);
     read_op_omap_get_vals2: fn(Handle, Text, Text, u64, *mut Handle, *mut u8, *mut c_int);
     read_op_omap_get_vals_by_keys: fn(Handle, Texts, usize, *mut Handle, *mut c_int);
+    read_op_exec: fn(Handle, Text, Text, Text, usize, *mut *mut c_char, *mut usize, *mut c_int);
     read_op_operate: fn(Handle, Handle, Text, c_int) -> c_int;
     omap_get_next: fn(Handle, *mut *mut c_char, *mut *mut c_char, *mut usize) -> c_int;
     omap_get_end: fn(Handle);

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Kind, Result};
 
 use super::layout::Layout;
 use super::mount::{Found, OpenFile, Stamp};
+use super::version_of;
+use crate::calls::Called;
 use crate::cluster::{Pool, c_text};
 
 /// The end of a file, which holds the footers of Parquet and Arrow files: kept while the files are.
@@ -86,10 +88,7 @@ impl CephFile {
     pub fn objects(&self, range: Range<u64>) -> Vec<ObjectRange> {
         let range = range.start..range.end.min(self.size).max(range.start);
         match &self.source {
-            Source::Object { object, .. } if range.is_empty() => {
-                let _none = object;
-                Vec::new()
-            }
+            Source::Object { .. } if range.is_empty() => Vec::new(),
             Source::Object { object, .. } => vec![ObjectRange { object: object.to_string_lossy().into_owned(), range }],
             Source::Striped { stamp, layout, .. } => {
                 let named = |number| format!("{:x}.{number:08x}", stamp.inode);
@@ -127,7 +126,7 @@ impl CephFile {
                 Source::Striped { .. } => (c_text(&part.object)?, None),
             };
             let read = self.pool.read_version(&object, std::slice::from_ref(&part.range), version).map_err(|e| match version {
-                Some(_) if e.kind() == skytether_common::Kind::Conflict => replaced(&self.name).with_source(e),
+                Some(_) if e.kind() == Kind::Conflict => replaced(&self.name).with_source(e),
                 _ => e.context(format!("cannot read {}", self.name)),
             })?;
             let mut read = match (read.and_then(|mut parts| parts.pop()), version) {
@@ -148,11 +147,33 @@ impl CephFile {
         Ok(bytes.into())
     }
 
+    /// Calls a method of an object class in the OSD that has `object`, which has bytes of this file.
+    ///
+    /// # Errors
+    /// `Conflict` where the file is not what was listed any more. Errors of Ceph and of the method are in what was
+    /// [`Called`].
+    pub fn call(&self, object: &str, class: &str, method: &str, input: &[u8]) -> Result<Called> {
+        let called = self.pool.call(&c_text(object)?, class, method, input)?;
+        match &self.source {
+            // After the call, as with reads; in a context of its own, which keeps the version.
+            Source::Object { object, version } => {
+                let own = self.pool.cluster.pool(&self.pool.name, &self.namespace)?;
+                match version_of(&own, object) {
+                    Ok(now) if now == (self.size, *version) => Ok(called),
+                    Ok(_) => Err(replaced(&self.name)),
+                    Err(e) if e.kind() == Kind::NotFound => Err(replaced(&self.name)),
+                    Err(e) => Err(e),
+                }
+            }
+            Source::Striped { .. } => self.check().map(|()| called),
+        }
+    }
+
     /// Whether the file is still what was listed.
     ///
     /// # Errors
     /// `Conflict` where it is not. (Of an object each read checks it.)
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         match &self.source {
             Source::Striped { file, stamp, .. } if file.stamp()? != Found::File(*stamp) => Err(replaced(&self.name)),
             _ => Ok(()),
