@@ -198,7 +198,7 @@ pub fn allow(at: &Address, with: bool) -> Result<Lines> {
     let Some(list) = changed(listed(&cluster)?.as_deref(), with) else { return Ok(vec![format!("the monitors' {LIST} needs no change")]) };
     cluster.command(&json!({"prefix": "config set", "who": "osd", "name": LIST, "value": list}))?;
     let word = if with { "now names" } else { "names no longer" };
-    Ok(vec![format!("the monitors' {LIST} for OSDs {word} {CLASS}; a value in a ceph.conf of an OSD goes before it")])
+    Ok(vec![format!("the monitors' {LIST} for OSDs {word} {CLASS}; OSDs take it when they restart, and a value in their ceph.conf goes before it")])
 }
 
 /// The version of the engine next to OSD `number` of this machine.
