@@ -75,7 +75,7 @@ class Cluster:
         return Path(self.conf).parent
 
     def install(self, osd: int, *more: object) -> str:
-        """Puts the object class into the folder of an OSD, which stands for a machine of its own."""
+        """Puts the object class into the folder of an OSD, as if that were on a machine of its own."""
         library = ROOT / "target/debug/libcls_skytether_1.so"
         places = ("--class-dir", self.place / f"osd{osd}/classes", "--unit-dir", self.place / f"osd{osd}", "--class", library)
         return self.run("ceph", "install", *places, *more)

@@ -23,7 +23,7 @@ OSDS = range(3)
 
 
 class Prepared:
-    """A cluster with a fleet of two drives and a table of some 13 slices. The class and the engines come test by test."""
+    """A cluster with a fleet of two drives and a table of some 13 slices. Tests add class and engines."""
 
     def __init__(self, ceph: Cluster, table: pa.Table) -> None:
         self.ceph, self.table = ceph, table
