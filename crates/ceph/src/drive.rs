@@ -36,7 +36,8 @@ const UNDER_WAY: usize = 4;
 const AGAIN: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// After this number of failed calls in a row, the rest of a query is done above without asking: each late one costs seconds.
+/// After this number of failed calls in a row, the rest of a query is done above without asking. Each late call costs
+/// seconds.
 const GIVE_UP: u32 = 8;
 const GIVE_UP_LATE: u32 = 2;
 
