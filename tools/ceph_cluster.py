@@ -7,9 +7,9 @@ The packages are unpacked and not installed.
     ceph_cluster.py where            prints the folder of the unpacked packages, or says why there is none
     ceph_cluster.py run DIR [OSDS]   starts a cluster in DIR, and ends it when standard input ends
 
-`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. The folder of `conf` has those of
-object classes (`classes`) and of sockets next to OSDs (`sockets`). `run` then takes one command a line
-and answers each with one line of JSON:
+`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. Next to `conf` are a folder of
+object classes for each OSD (`osdN/classes`) and that of the engines' sockets (`sockets`). `run` then takes one command
+a line and answers each with one line of JSON:
 
     kill N, start N      ends OSD N at once, as a loss of power would; starts it again, empty
     pause N, resume N    stops and continues it
@@ -122,12 +122,14 @@ class Cluster:
         self.fsid = str(uuid.uuid4())
         v2, v1 = free_ports(2)
         self.mon = f"[v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]"
-        for name in ["run", "mon", "classes", "sockets", *(f"osd{i}" for i in range(self.osds))]:
+        for name in ["run", "mon", "sockets", *(f"osd{i}" for i in range(self.osds))]:
             (self.at / name).mkdir(parents=True, exist_ok=True)
         lib = self.root / LIBRARIES
-        # A folder of its own: tests put an object class there.
-        for file in (lib / "rados-classes").iterdir():
-            (self.at / "classes" / file.name).symlink_to(file)
+        # Folders of their own, as on as many machines: tests put an object class there.
+        for i in range(self.osds):
+            (classes := self.at / f"osd{i}/classes").mkdir(parents=True)
+            for file in (lib / "rados-classes").iterdir():
+                (classes / file.name).symlink_to(file)
         self.conf.write_text(f"""[global]
 fsid = {self.fsid}
 mon host = {self.mon}
@@ -147,7 +149,8 @@ osd pool default size = 3
 osd pool default min size = 1
 osd pool default pg num = 8
 osd crush chooseleaf type = 0
-osd class dir = {self.at}/classes
+osd class dir = {self.at}/osd$id/classes
+osd class load list = *
 erasure code dir = {lib}/ceph/erasure-code
 plugin dir = {lib}/ceph
 mon data avail crit = 1

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from fleets import PROGRAM
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "ceph_cluster.py"
 
 
@@ -68,6 +70,25 @@ class Cluster:
         listed = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=60)
         assert listed.returncode == 0, listed.stderr
         return listed.stdout.count("skytether-value.")
+
+    @property
+    def place(self) -> Path:
+        return Path(self.conf).parent
+
+    def install(self, osd: int, *more: object) -> str:
+        """Puts the object class into the folder of an OSD, as if that were on a machine of its own."""
+        library = ROOT / "target/debug/libcls_skytether_1.so"
+        places = ("--class-dir", self.place / f"osd{osd}/classes", "--unit-dir", self.place / f"osd{osd}", "--class", library)
+        return self.run("ceph", "install", *places, *more)
+
+    def engine(self, osd: int) -> subprocess.Popen[str]:
+        """Starts the engine next to an OSD."""
+        sockets = self.place / "sockets"
+        engine = self.start("ceph", "engine", "--osd", osd, "--sockets", sockets)
+        while not list(sockets.glob(f"osd.{osd}.*")):
+            assert engine.poll() is None, engine.communicate()
+            time.sleep(0.02)
+        return engine
 
     def stop(self) -> None:
         self.process.stdin.close()

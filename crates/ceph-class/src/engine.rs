@@ -87,7 +87,7 @@ fn connect(osd: Option<u32>, until: Instant) -> Result<Timed, Refused> {
     if socket < 0 {
         return Err(failed(io::Error::last_os_error()));
     }
-    // SAFETY: the descriptor was just made, and belongs to nobody else.
+    // SAFETY: the descriptor was just made, and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: the address has that length and lives during the call.

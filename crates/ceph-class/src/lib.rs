@@ -6,9 +6,9 @@
 //! | `ceph` | the functions of `ceph-osd` that are used, found at run time |
 //! | [`engine`] | a conversation with the engine, within a deadline |
 //!
-//! Invariants: whatever a request holds, the OSD lives on. A panic ends the call and nothing else, a call ends within its
-//! deadline, memory is bounded by the protocol's limits. No method gives −95 (EOPNOTSUPP): then that number means that
-//! an OSD has no such class. Methods only read, because librados repeats calls.
+//! Invariants: whatever a request holds, the OSD lives on. A panic ends the call and nothing else, a call ends within
+//! its deadline, and the protocol's limits bound memory. No method gives −95 (EOPNOTSUPP), so that this number means
+//! that an OSD has no such class. Methods only read, because librados repeats calls.
 //!
 //! See also `docs/internals/ceph-class.md`.
 

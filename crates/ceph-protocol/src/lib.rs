@@ -1,8 +1,8 @@
 //! What a client, the object class inside an OSD, and the engine next to the OSD say to each other.
 //!
 //! A client calls method `run` of the class on an object. The class passes the [`Request`] to the engine over a Unix
-//! socket, reads the object for the engine ([`proxy`]), and gives the engine's [`Response`] back. The class itself reads
-//! no more of a request than [`deadline`](request::deadline).
+//! socket, reads the object for the engine ([`proxy`]), and gives the engine's [`Response`] back. Of a request, the
+//! class itself reads only the [`deadline`](request::deadline).
 //!
 //! | module | subject |
 //! |---|---|

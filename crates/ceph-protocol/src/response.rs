@@ -25,7 +25,7 @@ pub enum Refusal {
     Busy,
     /// The engine does not do such a thing, or the class can't read here (erasure-coded pools).
     Unsupported,
-    /// The request is wrong: nobody can run it.
+    /// The request is wrong: no engine can run it.
     Invalid,
     /// It takes more memory or gives more rows than it may.
     Exhausted,

@@ -36,7 +36,8 @@ const UNDER_WAY: usize = 4;
 const AGAIN: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// After so many failed calls in a row, the rest of a query is done above without asking: each late one costs seconds.
+/// After this number of failed calls in a row, the rest of a query is done above without asking. Each late call costs
+/// seconds.
 const GIVE_UP: u32 = 8;
 const GIVE_UP_LATE: u32 = 2;
 
@@ -189,7 +190,7 @@ fn until_error(messages: BoxStream<'static, Result<ResultMessage>>) -> BoxStream
 fn slices(split: &SplitExecution) -> Result<Vec<u32>> {
     let mut all = Vec::new();
     for stripe in split.slice_manifest() {
-        // A stripe of which only the number of rows is wanted names no slice; it is the only one of its number here.
+        // Where only the number of rows is wanted, a stripe names no slice; its only slice has its number.
         let own = split.slices_of(stripe.stripe)?;
         all.push(own.first().copied().unwrap_or(stripe.stripe));
     }

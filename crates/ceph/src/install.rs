@@ -27,7 +27,7 @@ pub const UNIT_DIR: &str = "/etc/systemd/system";
 /// Ceph's option that lists the classes that OSDs may load.
 const LIST: &str = "osd_class_load_list";
 
-/// What `ceph` has in that list where nobody set it (Ceph 16 to 19).
+/// What `ceph` has in that list by default (Ceph 16 to 19).
 const USUAL: &str = "cephfs hello journal lock log numops otp rbd refcount rgw rgw_gc timeindex user version cas cmpomap queue 2pc_queue fifo";
 
 /// How long an engine on this machine may take to answer.
@@ -170,7 +170,7 @@ pub fn remove(places: &Places) -> Result<Lines> {
     Ok(lines)
 }
 
-/// The classes that OSDs may load, as the monitors have it; `None` where nobody set it there.
+/// The classes that OSDs may load, as the monitors have it; `None` where it is the default.
 fn listed(cluster: &Objects) -> Result<Option<String>> {
     let answer = cluster.command(&json!({"prefix": "config dump", "format": "json"}))?;
     let all: Vec<Value> = serde_json::from_slice(&answer).map_err(|e| Error::unsupported("the monitors list options in an unknown form").with_source(e))?;
@@ -198,7 +198,7 @@ pub fn allow(at: &Address, with: bool) -> Result<Lines> {
     let Some(list) = changed(listed(&cluster)?.as_deref(), with) else { return Ok(vec![format!("the monitors' {LIST} needs no change")]) };
     cluster.command(&json!({"prefix": "config set", "who": "osd", "name": LIST, "value": list}))?;
     let word = if with { "now names" } else { "names no longer" };
-    Ok(vec![format!("the monitors' {LIST} for OSDs {word} {CLASS}; a value in a ceph.conf of an OSD goes before it")])
+    Ok(vec![format!("the monitors' {LIST} for OSDs {word} {CLASS}; OSDs take it when they restart, and a value in their ceph.conf goes before it")])
 }
 
 /// The version of the engine next to OSD `number` of this machine.

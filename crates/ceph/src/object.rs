@@ -28,7 +28,7 @@ impl ObjectBytes for Bytes {
     }
 }
 
-/// A file of which an object has a part, and the request some pieces.
+/// A file: an object has a part of it, and the request some pieces.
 pub(crate) struct FileOfObject {
     pub(crate) bytes: Arc<dyn ObjectBytes>,
     /// The file's length.

@@ -136,7 +136,7 @@ pub async fn serve(options: EngineOptions, shutdown: impl Future<Output = ()> + 
             tracing::warn!(%error, "there is no thread for a call");
         }
     }
-    // Whoever comes next finds no socket, rather than a dead one.
+    // The class finds no socket then, rather than a dead one.
     if let Err(error) = std::fs::remove_file(&options.socket) {
         tracing::warn!(%error, socket = %options.socket.display(), "the socket was not removed");
     }

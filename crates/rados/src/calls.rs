@@ -42,7 +42,7 @@ impl Called {
     }
 }
 
-/// The objects of a pool, whoever made them.
+/// The objects of a pool, made by any program.
 #[derive(Debug, Clone)]
 pub struct Objects {
     pool: Arc<Pool>,
