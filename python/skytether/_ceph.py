@@ -228,7 +228,7 @@ class FileDataset(Dataset):
         """This data set with only the rows where `expression` is true."""
         return FileDataset(self._listing, self._columns, _both(self._filter, expression))
 
-    def _scan(self, columns: Any, filter: pc.Expression | None, batch_size: int, options: dict[str, Any]) -> FileScanner:  # type: ignore[override]
+    def _scan(self, columns: Any, filter: pc.Expression | None, batch_size: int, options: dict[str, Any]) -> FileScanner:
         return FileScanner(self, columns, filter, batch_size, options)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:  # type: ignore[override]

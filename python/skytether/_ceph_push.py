@@ -23,7 +23,7 @@ from .errors import SkytetherError
 #: Formats that engines next to OSDs read by the rules that pyarrow has. Of text they have other ones.
 FORMATS = ("parquet", "feather")
 
-#: After so many failed calls in a row, the rest of a scan is evaluated here without asking.
+#: After this number of failed calls in a row, the rest of a scan is evaluated here without asking.
 GIVE_UP = 8
 
 

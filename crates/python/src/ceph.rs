@@ -112,8 +112,8 @@ impl PyCephFile {
         (pool.to_owned(), namespace.to_owned())
     }
 
-    /// Has the OSD of an object run a scan over the part of the file in it. Gives the OSD's number, rows as an Arrow IPC
-    /// stream or None, their number, bytes of the object that were read, seconds, and why there are no rows.
+    /// Has the OSD of an object run a scan over the part of the file in it. Gives the OSD's number, rows as an Arrow
+    /// IPC stream or None, their number, bytes of the object that were read, seconds, and why there are no rows.
     fn scan(&self, py: Python<'_>, part: Part, scan: &PyScan) -> PyResult<Scanned> {
         let (file, mut request) = (Arc::clone(&self.file), scan.request.clone());
         request.object = Object::File {
