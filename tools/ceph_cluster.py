@@ -7,13 +7,15 @@ The packages are unpacked and not installed.
     ceph_cluster.py where            prints the folder of the unpacked packages, or says why there is none
     ceph_cluster.py run DIR [OSDS]   starts a cluster in DIR, and ends it when standard input ends
 
-`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. It then takes one command a line
-and answers each with one line of JSON:
+`run` prints one line of JSON when the cluster is usable: `conf`, `libraries`, `root`. Next to `conf` are a folder of
+object classes for each OSD (`osdN/classes`) and that of the engines' sockets (`sockets`). `run` then takes one command
+a line and answers each with one line of JSON:
 
     kill N, start N      ends OSD N at once, as a loss of power would; starts it again, empty
     pause N, resume N    stops and continues it
     pool NAME SIZE       makes a replicated pool
     coded NAME           makes an erasure-coded pool (2+1)
+    fs NAME              makes a file system with pools NAME-meta and NAME-data, and starts its metadata server
     mon JSON             passes a command to the monitor
 
 All daemons are children of this process, are ended by their own process ids, and die with it.
@@ -53,19 +55,24 @@ def root() -> Path:
 
 
 def fetch() -> None:
-    if (CACHE / "root/usr/bin/ceph-osd").exists():
+    there = CACHE / "root/usr/bin"
+    if (there / "ceph-osd").exists() and (there / "ceph-mds").exists():
         return
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise SystemExit("Ceph's packages need apt-get and dpkg-deb, which this machine lacks")
+    # An older version of this program fetched no metadata server.
+    wanted = ["ceph-mds"] if (there / "ceph-osd").exists() else packages()
     work = CACHE / f"new-{os.getpid()}"
     (work / "root").mkdir(parents=True)
     try:
-        subprocess.run(["apt-get", "-qq", "-o", "Acquire::Retries=5", "download", *packages()], cwd=work, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["apt-get", "-qq", "-o", "Acquire::Retries=5", "download", *wanted], cwd=work, check=True, stdout=subprocess.DEVNULL)
         for package in sorted(work.glob("*.deb")):
             subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
         # Whole or not at all: another run may fetch at the same time.
         if not (CACHE / "root").exists():
             (work / "root").rename(CACHE / "root")
+        elif not (there / "ceph-mds").exists():
+            (work / "root/usr/bin/ceph-mds").rename(there / "ceph-mds")
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -115,9 +122,14 @@ class Cluster:
         self.fsid = str(uuid.uuid4())
         v2, v1 = free_ports(2)
         self.mon = f"[v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]"
-        for name in ["run", "mon", *(f"osd{i}" for i in range(self.osds))]:
+        for name in ["run", "mon", "sockets", *(f"osd{i}" for i in range(self.osds))]:
             (self.at / name).mkdir(parents=True, exist_ok=True)
         lib = self.root / LIBRARIES
+        # Folders of their own, as on as many machines: tests put an object class there.
+        for i in range(self.osds):
+            (classes := self.at / f"osd{i}/classes").mkdir(parents=True)
+            for file in (lib / "rados-classes").iterdir():
+                (classes / file.name).symlink_to(file)
         self.conf.write_text(f"""[global]
 fsid = {self.fsid}
 mon host = {self.mon}
@@ -137,7 +149,8 @@ osd pool default size = 3
 osd pool default min size = 1
 osd pool default pg num = 8
 osd crush chooseleaf type = 0
-osd class dir = {lib}/rados-classes
+osd class dir = {self.at}/osd$id/classes
+osd class load list = *
 erasure code dir = {lib}/ceph/erasure-code
 plugin dir = {lib}/ceph
 mon data avail crit = 1
@@ -149,6 +162,9 @@ osd heartbeat grace = 6
 osd heartbeat interval = 1
 [mon.a]
 mon data = {self.at}/mon
+[mds.a]
+mds data = {self.at}/mds
+keyring = {self.at}/mds/keyring
 [osd]
 osd data = {self.at}/osd$id
 keyring = {self.at}/osd$id/keyring
@@ -157,7 +173,11 @@ keyring = {self.at}/osd$id/keyring
     def daemon(self, name: str, program: str, number: str) -> None:
         log = (self.at / "run" / f"{name}.out").open("ab")
         command = [self.root / "usr/bin" / program, "-f", "-i", number, "-c", self.conf]
-        self.daemons[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.at, preexec_fn=dies_with_parent)
+        # Where the object class finds the engine next to its OSD.
+        environment = {**os.environ, "SKYTETHER_CEPH_SOCKETS": str(self.at / "sockets")}
+        self.daemons[name] = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.at, env=environment, preexec_fn=dies_with_parent
+        )
 
     def connect(self) -> None:
         lib = ctypes.CDLL(str(self.root / LIBRARIES / "librados.so.2"))
@@ -223,6 +243,24 @@ keyring = {self.at}/osd$id/keyring
                     raise RuntimeError(f"{name} ended: {(self.at / 'run' / f'{name}.out').read_text()[-2000:]}")
             time.sleep(0.05)
 
+    def file_system(self, name: str) -> None:
+        if not (self.root / "usr/bin/ceph-mds").exists():
+            raise RuntimeError("there is no ceph-mds: run `python3 tools/ceph_cluster.py fetch`")
+        for kind in ("meta", "data"):
+            self.command(prefix="osd pool create", pool=f"{name}-{kind}", pg_num=8, pgp_num=8)
+        self.command(prefix="fs new", fs_name=name, metadata=f"{name}-meta", data=f"{name}-data")
+        own = self.at / "mds/keyring"
+        own.parent.mkdir(exist_ok=True)
+        self.tool("ceph-authtool", "--create-keyring", own, "--gen-key", "-n", "mds.a")
+        entry = f"[mds.a]\n\tkey = {self.key(own)}\n".encode()
+        self.command(entry, prefix="auth add", entity="mds.a", caps=["mon", "allow profile mds", "osd", "allow *", "mds", "allow *"])
+        self.daemon("mds.a", "ceph-mds", "a")
+        until = time.monotonic() + PATIENCE
+        while "up:active" not in self.command(prefix="mds stat", format="json"):
+            if time.monotonic() > until or self.daemons["mds.a"].poll() is not None:
+                raise RuntimeError(f"the metadata server did not start: {(self.at / 'run/mds.a.out').read_text()[-2000:]}")
+            time.sleep(0.05)
+
     def obey(self, line: str) -> object:
         word, _, rest = line.strip().partition(" ")
         if word in ("kill", "pause", "resume"):
@@ -245,6 +283,8 @@ keyring = {self.at}/osd$id/keyring
         elif word == "coded":
             self.command(prefix="osd erasure-code-profile set", name="k2m1", profile=["k=2", "m=1", "crush-failure-domain=osd"])
             self.command(prefix="osd pool create", pool=rest, pg_num=8, pgp_num=8, pool_type="erasure", erasure_code_profile="k2m1")
+        elif word == "fs":
+            self.file_system(rest)
         elif word == "mon":
             return self.command(**json.loads(rest))
         else:

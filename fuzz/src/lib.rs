@@ -6,6 +6,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `cells` | sums per cell: states and literals |
+//! | `ceph` | requests to the object class in an OSD, and its responses |
 //! | `codes` | code maps and digests of redundant data sets |
 //! | `ebpf` | eBPF programs: object files, instructions |
 //! | `exec_client` | striped files, extents of files, URLs; what targets answer to EXEC |
@@ -28,6 +29,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 
 mod cells;
+mod ceph;
 mod codes;
 mod ebpf;
 mod exec_client;
@@ -107,6 +109,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "volume_spec_read", run: volume::spec_read, seeds: volume::specs, rounds: 100_000 },
     Target { name: "xl_meta_read", run: minio::xl_meta_read, seeds: minio::files, rounds: 100_000 },
     Target { name: "xl_meta_versions_read", run: minio::versions_read, seeds: minio::metadata, rounds: 100_000 },
+    Target { name: "ceph_request_decode", run: ceph::request_decode, seeds: ceph::requests, rounds: 100_000 },
+    Target { name: "ceph_response_decode", run: ceph::response_decode, seeds: ceph::responses, rounds: 100_000 },
     Target { name: "plan_read", run: plans::plan_read, seeds: plans::foreign, rounds: 1600 },
     Target { name: "sub_plan_decode", run: plans::sub_plan_decode, seeds: plans::sub_plans, rounds: 6000 },
     Target { name: "expressions_decode", run: plans::expressions_decode, seeds: plans::expressions, rounds: 12000 },

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .errors import (
     ConflictError,
     CorruptError,
@@ -22,6 +24,9 @@ from .errors import (
 )
 from ._fleet import Explanation, Fleet, Receipt, Result, calibrate, connect, generate_particles, open
 
+if TYPE_CHECKING:
+    from ._ceph import FileDataset, dataset, write_dataset
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -29,6 +34,7 @@ __all__ = [
     "CorruptError",
     "ExhaustedError",
     "Explanation",
+    "FileDataset",
     "Fleet",
     "InternalError",
     "InvalidError",
@@ -40,6 +46,17 @@ __all__ = [
     "UnsupportedError",
     "calibrate",
     "connect",
+    "dataset",
     "generate_particles",
     "open",
+    "write_dataset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # pyarrow.dataset takes longer to import than all of this package.
+    if name in ("FileDataset", "dataset", "write_dataset"):
+        from . import _ceph
+
+        return getattr(_ceph, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

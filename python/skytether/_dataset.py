@@ -92,7 +92,10 @@ class Dataset(pads.UnionDataset):
             files, and without effect.
         """
         _check_options(options)
-        return Scanner(self, columns, _both(self._filter, filter), batch_size)
+        return self._scan(columns, _both(self._filter, filter), batch_size, options)
+
+    def _scan(self, columns: Any, filter: pc.Expression | None, batch_size: int, options: dict[str, Any]) -> Scanner:
+        return Scanner(self, columns, filter, batch_size)
 
     def to_batches(self, columns: Any = None, filter: pc.Expression | None = None, batch_size: int = DEFAULT_BATCH, **options: Any) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch as they arrive; see `scanner`."""
@@ -175,8 +178,7 @@ class Scanner:
     """
 
     def __init__(self, dataset: Dataset, columns: Any, filter: pc.Expression | None, batch_size: int) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise InvalidError(f"a batch has at least one row, not {batch_size!r}")
+        check_batch_size(batch_size)
         self._dataset, self._batch_size = dataset, batch_size
         self._result: Result | None = None
         self.dataset_schema = dataset.schema
@@ -317,6 +319,12 @@ class Fragment:
     def count_rows(self, **options: Any) -> int:
         """As `Dataset.count_rows`."""
         return self._dataset.count_rows(**options)
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Raises `InvalidError` where this is no number of rows."""
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidError(f"a batch has at least one row, not {batch_size!r}")
 
 
 class _Plan:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from fleets import PROGRAM
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "ceph_cluster.py"
 
 
@@ -68,6 +71,25 @@ class Cluster:
         assert listed.returncode == 0, listed.stderr
         return listed.stdout.count("skytether-value.")
 
+    @property
+    def place(self) -> Path:
+        return Path(self.conf).parent
+
+    def install(self, osd: int, *more: object) -> str:
+        """Puts the object class into the folder of an OSD, as if that were on a machine of its own."""
+        library = ROOT / "target/debug/libcls_skytether_1.so"
+        places = ("--class-dir", self.place / f"osd{osd}/classes", "--unit-dir", self.place / f"osd{osd}", "--class", library)
+        return self.run("ceph", "install", *places, *more)
+
+    def engine(self, osd: int) -> subprocess.Popen[str]:
+        """Starts the engine next to an OSD."""
+        sockets = self.place / "sockets"
+        engine = self.start("ceph", "engine", "--osd", osd, "--sockets", sockets)
+        while not list(sockets.glob(f"osd.{osd}.*")):
+            assert engine.poll() is None, engine.communicate()
+            time.sleep(0.02)
+        return engine
+
     def stop(self) -> None:
         self.process.stdin.close()
         self.process.wait(timeout=30)
@@ -88,3 +110,19 @@ def cluster(place: Path) -> Iterator[Cluster]:
         yield running
     finally:
         running.stop()
+
+
+def load(libraries: str, names: tuple[str, ...] = ("librados.so.2", "libcephfs.so.2")) -> None:
+    """Has this process have Ceph's libraries from where they were unpacked: the loader read its variable before."""
+    folders = [Path(folder) for folder in libraries.split(":")]
+    left = list(names)
+    while left:
+        file = next(folder / left[-1] for folder in folders if (folder / left[-1]).exists())
+        try:
+            ctypes.CDLL(str(file))
+            left.pop()
+        except OSError as error:
+            missing = str(error).partition(":")[0]
+            # Otherwise it is the file itself that can't be loaded.
+            assert missing != left[-1] and missing not in left, error
+            left.append(missing)

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::calibrate::Calibrate;
+use crate::commands::ceph::CephCommand;
 use crate::commands::describe::Describe;
 use crate::commands::drive::DriveCommand;
 use crate::commands::drop::Drop;
@@ -93,6 +94,9 @@ pub(crate) enum Command {
     /// Tokens, with which people and programs prove their identity to a host.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// The query engine inside a Ceph cluster: install it, see where it runs.
+    #[command(subcommand)]
+    Ceph(CephCommand),
     /// Certificates for TLS.
     #[command(subcommand)]
     Pki(PkiCommand),

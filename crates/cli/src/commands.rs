@@ -1,6 +1,7 @@
 //! One file for each command: its arguments, and `run`.
 
 pub(crate) mod calibrate;
+pub(crate) mod ceph;
 pub(crate) mod describe;
 pub(crate) mod drive;
 pub(crate) mod drop;

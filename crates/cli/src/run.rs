@@ -4,8 +4,8 @@ use futures::future::LocalBoxFuture;
 
 use crate::args::Command;
 use crate::commands::{
-    calibrate, describe, drive, drop, explain, export, generate, host, index, ingest, init, locate, ls, maintenance, oas, pki, program, resize, sql, status,
-    token, volume,
+    calibrate, ceph, describe, drive, drop, explain, export, generate, host, index, ingest, init, locate, ls, maintenance, oas, pki, program, resize, sql,
+    status, token, volume,
 };
 use crate::context::Failure;
 use crate::shutdown::{NOTHING_STORED, Stop};
@@ -14,7 +14,7 @@ use crate::shutdown::{NOTHING_STORED, Stop};
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     let stop = Stop::new(if matches!(command, Command::Ingest(_)) { NOTHING_STORED } else { "stopped" });
     let handles_signal = match &command {
-        Command::Drive(_) | Command::Host(_) => true,
+        Command::Drive(_) | Command::Host(_) | Command::Ceph(ceph::CephCommand::Engine(_)) => true,
         // Ctrl-C in a shell stops the query alone.
         Command::Sql(a) => a.is_shell(),
         // Ctrl-C ends the watch at the drive first.
@@ -47,6 +47,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Volume(c) => Box::pin(volume::run(c)),
         Command::Token(command) => Box::pin(token::run(command)),
         Command::Program(command) => Box::pin(program::run(command)),
+        Command::Ceph(command) => Box::pin(ceph::run(command)),
         Command::Pki(command) => Box::pin(async { tokio::task::block_in_place(|| pki::run(command)) }),
         Command::Calibrate(a) => Box::pin(calibrate::run(a)),
     };

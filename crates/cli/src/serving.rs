@@ -121,7 +121,7 @@ impl Bound {
 }
 
 /// Ready after Ctrl-C or, on Unix, SIGTERM.
-fn interrupts() -> impl Future<Output = ()> + Send {
+pub(crate) fn interrupts() -> impl Future<Output = ()> + Send {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};

@@ -5,10 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use skytether::{Fleet, HostOptions, OpenOptions, Profiles, Scheme, Stores, refuse_redundancy};
+use skytether::{ComputeElsewhere, Fleet, HostOptions, OpenOptions, Profiles, Scheme, Stores, refuse_redundancy};
+use skytether_ceph::OsdDrive;
 use skytether_common::units::counted;
 use skytether_common::{Error, Result};
+use skytether_device::Cse;
+use skytether_drive::Drive;
 use skytether_host::Founding;
+use skytether_rados::{Address, AtOsds, RadosStore};
 use skytether_store::SliceStore;
 use skytether_store::disk::DriveIdentity;
 use skytether_transport::{Endpoint, Registry};
@@ -29,10 +33,41 @@ fn of_stores() -> Registry<OpenStores> {
     stores
 }
 
+/// Sub-plans of drives in Ceph, which run at the OSDs.
+#[derive(Debug)]
+struct AtTheOsds(Vec<Arc<RadosStore>>);
+
+impl ComputeElsewhere for AtTheOsds {
+    fn over(&self, number: usize, drive: &Arc<Drive>, linked: Arc<dyn Cse>) -> Result<Arc<dyn Cse>> {
+        Ok(match self.0.get(number) {
+            Some(store) => Arc::new(OsdDrive::new(linked, Arc::clone(store), drive.engine_apart()?)),
+            None => linked,
+        })
+    }
+}
+
 fn ceph(text: &str, create: Option<usize>) -> Result<Stores> {
-    let fleet = skytether_rados::open(&skytether_rados::Address::parse(text)?, create)?;
+    let at = Address::parse(text)?;
+    let fleet = skytether_rados::open(&at, create)?;
+    let stores: Vec<Arc<RadosStore>> = fleet.drives.iter().map(|drive| Arc::clone(&drive.store)).collect();
+    let compute = at_osds(&at, stores)?;
     let drives = fleet.drives.into_iter().map(|drive| (DriveIdentity { id: drive.id, name: drive.name }, drive.store as Arc<dyn SliceStore>)).collect();
-    Ok(Stores { location: text.to_owned(), kept: fleet.kept, new: fleet.new, drives, guard: Box::new(fleet.guard) })
+    Ok(Stores { location: text.to_owned(), kept: fleet.kept, new: fleet.new, drives, compute, guard: Box::new(fleet.guard) })
+}
+
+/// What runs sub-plans at the OSDs, where the address wants it and they can.
+fn at_osds(at: &Address, stores: Vec<Arc<RadosStore>>) -> Result<Option<Arc<dyn ComputeElsewhere>>> {
+    let Some(first) = stores.first().filter(|_| at.osds != AtOsds::Never) else { return Ok(None) };
+    match skytether_ceph::available(first) {
+        Ok(_) => Ok(Some(Arc::new(AtTheOsds(stores)))),
+        Err(why) if at.osds == AtOsds::Required => {
+            Err(Error::unsupported(format!("the OSDs of {} can't run sub-plans: {why}; see skytether ceph status, or leave osds=required out", at.name())))
+        }
+        Err(why) => {
+            tracing::debug!(why, "sub-plans run in this process, and not at the OSDs");
+            Ok(None)
+        }
+    }
 }
 
 /// Whether `text` is the address of a fleet that this process opens elsewhere than in a directory: `rados://...`, or

@@ -37,6 +37,17 @@ impl Drive {
         Ok(Arc::new(engine.with_turns(Arc::clone(&self.context.turns))))
     }
 
+    /// This drive's engine over its own slices, which surveys them one by one ([`Engine::apart`]): for slices that are
+    /// processed in several places.
+    ///
+    /// # Errors
+    /// As [`Drive::new`].
+    pub fn engine_apart(&self) -> Result<Arc<Engine>> {
+        let reader = Reader::sharing(Arc::clone(self.store()), CACHE_SHARES).paced(self.context.processor.clone());
+        let engine = Engine::new(self.info().name.clone(), Arc::new(reader), Arc::clone(&self.context.memory), self.threads, 1)?;
+        Ok(Arc::new(engine.with_turns(Arc::clone(&self.context.turns)).apart()))
+    }
+
     /// This drive's engine over `store`: a CSE that runs Substrait plans there, as a whole.
     ///
     /// A drive that emulates a device has a disk for each store; it does not know that they are one.

@@ -63,6 +63,7 @@ pub use self::location::{Location, Object};
 pub use self::open::{TableFile, open, open_as, open_locations, open_with};
 pub use self::options::{NO_QUOTE, ReadOptions, SchemaMode, TextOptions, TextType};
 pub use self::sound::check as check_values;
+pub use self::widen::exactly as common_type;
 
 #[cfg(test)]
 mod tests;

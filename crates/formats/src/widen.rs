@@ -9,7 +9,8 @@ use super::storage_schema::plain;
 /// The type that holds the values of `a` and `b`, of files with types of their own. Numbers become wider; 64-bit
 /// integers next to floats become doubles, whose reader refuses values that a double can't hold. Units of time become
 /// finer, times of two zones are in UTC, and structs have the fields of both.
-pub(super) fn exactly(a: &DataType, b: &DataType) -> Option<DataType> {
+#[must_use]
+pub fn exactly(a: &DataType, b: &DataType) -> Option<DataType> {
     use DataType as T;
     if a == b {
         return Some(a.clone());

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::workspace::{cargo, members};
 
 /// Crates that do without `features`: they have few dependencies, and build in seconds.
-const SMALL: &[&str] = &["common", "scheduler", "sim", "erasure", "kinetic-protocol", "kv", "ebpf", "native", "wasm", "offload", "house"];
+const SMALL: &[&str] =
+    &["common", "scheduler", "sim", "erasure", "kinetic-protocol", "ceph-protocol", "ceph-class", "kv", "ebpf", "native", "wasm", "offload", "house"];
 
 /// The dependencies of a selection with their features, without our own crates.
 fn dependencies(selection: &[&str], kinds: &str) -> BTreeSet<String> {

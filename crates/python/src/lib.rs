@@ -15,6 +15,7 @@
 //! | [`buffers`] | numpy arrays as Rust slices |
 //! | [`files`] | Matrix Market files and the lists that come with them |
 //! | [`expression`] | the parts of a pyarrow expression |
+//! | `ceph` | files in CephFS and RADOS |
 //! | `programs`, `oas` | programs in drives; computing in the storage below files |
 //! | [`specs`] | specs of sums per cell and of clipped moments |
 //! | [`rank`] | specs of grouped moments, and genes ranked from them |
@@ -25,6 +26,7 @@
 #![allow(unreachable_pub)]
 
 mod buffers;
+mod ceph;
 mod errors;
 mod expression;
 mod files;
@@ -78,6 +80,10 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<programs::PyProgramLibrary>()?;
     module.add_class::<programs::PyWatch>()?;
     module.add_class::<oas::PyOas>()?;
+    module.add_class::<ceph::PyCephFiles>()?;
+    module.add_class::<ceph::PyCephFile>()?;
+    module.add_class::<ceph::PyScan>()?;
+    module.add_function(wrap_pyfunction!(ceph::common_type, module)?)?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(is_host, module)?)?;
     module.add_function(wrap_pyfunction!(is_store, module)?)?;

@@ -5,7 +5,7 @@
 //!
 //! [`docs/internals/sql-semantics.md`]: ../../../docs/internals/sql-semantics.md
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,12 +16,14 @@ use datafusion::catalog::{
 };
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{TableReference, internal_err};
+use datafusion::datasource::provider_as_source;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::session_state::SessionState;
-use datafusion::logical_expr::{LogicalPlan, SubqueryAlias, TableScanBuilder};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SubqueryAlias, TableScanBuilder};
+use datafusion::prelude::ident;
 use datafusion::sql::parser::Statement;
 use skytether_cluster::options::HostOptions;
-use skytether_common::{DatasetName, Error, Result};
+use skytether_common::{DatasetName, Detail, Error, Result};
 use skytether_exec::query_runtime::QueryRuntime;
 use skytether_plan::codec;
 use skytether_plan::error::from_datafusion;
@@ -93,6 +95,66 @@ impl FilePlanner {
         let plan = unnest::unmarked(state.optimize(&plan).map_err(from_datafusion)?).map_err(from_datafusion)?;
         let plan = sort_keys(plan).map_err(from_datafusion)?;
         codec::encode(&at_files(plan, dataset).map_err(from_datafusion)?, &state)
+    }
+}
+
+/// A scan of some columns of one table of files.
+#[derive(Debug, Clone)]
+pub struct FileScan {
+    /// The data set and the table in it, as the plan names them.
+    pub dataset: DatasetName,
+    /// See there.
+    pub table: String,
+    /// The table's columns.
+    pub schema: SchemaRef,
+    /// The columns that are wanted, in this order.
+    pub columns: Vec<String>,
+    /// Only rows that pass this: a Substrait `ExtendedExpression` of one expression, as Arrow's tools write it.
+    pub filter: Option<Bytes>,
+}
+
+impl FilePlanner {
+    /// The sub-plan of a scan. Nothing else is read than the columns that it needs.
+    ///
+    /// # Errors
+    /// `NotFound` for columns that the table does not have; as [`codec::decode_expressions`] for the filter.
+    pub async fn scan(&self, scan: FileScan) -> Result<Bytes> {
+        let planner = self.clone();
+        self.threads.run(async move { planner.scan_here(&scan).await }).await
+    }
+
+    async fn scan_here(&self, scan: &FileScan) -> Result<Bytes> {
+        let mut needed = BTreeSet::new();
+        let column = |name: &str| {
+            let at = scan.schema.index_of(name);
+            at.map_err(|_| {
+                Error::not_found(format!("the table {} has no column {name:?}", scan.table)).with_detail(Detail::MissingColumn { column: name.to_owned() })
+            })
+        };
+        for name in &scan.columns {
+            needed.insert(column(name)?);
+        }
+        let condition = match &scan.filter {
+            None => None,
+            Some(bytes) => match codec::decode_expressions(bytes, &scan.schema, &self.base).await?.pop() {
+                Some((_, condition)) => Some(condition),
+                None => return Err(Error::invalid("a filter is one expression, and there is none")),
+            },
+        };
+        for of in condition.iter().flat_map(Expr::column_refs) {
+            needed.insert(column(&of.name)?);
+        }
+        let table = MemTable::try_new(Arc::clone(&scan.schema), vec![vec![]]).map_err(from_datafusion)?;
+        let name = TableReference::full(scan.dataset.domain(), scan.dataset.dataset(), scan.table.as_str());
+        let source = provider_as_source(Arc::new(table));
+        let plan = || {
+            let mut plan = LogicalPlanBuilder::scan(name, source, Some(needed.into_iter().collect()))?;
+            if let Some(condition) = condition {
+                plan = plan.filter(condition)?;
+            }
+            plan.project(scan.columns.iter().map(ident))?.build()
+        };
+        codec::encode(&plan().map_err(from_datafusion)?, &self.base)
     }
 }
 

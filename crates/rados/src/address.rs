@@ -1,4 +1,5 @@
-//! Addresses of fleets in Ceph: `rados://POOL[/NAMESPACE]?conf=PATH&user=NAME&data=POOL&timeout=SECONDS&lossy=allow`.
+//! Addresses of fleets in Ceph: `rados://POOL[/NAMESPACE]?conf=PATH&user=NAME&data=POOL&timeout=SECONDS&lossy=allow
+//! &osds=auto`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: u64 = 3600;
 
 /// The parameters that an address may have.
-const KNOWN: [&str; 5] = ["conf", "user", "data", "timeout", "lossy"];
+const KNOWN: [&str; 6] = ["conf", "user", "data", "timeout", "lossy", "osds"];
 
 /// Where a fleet is in a Ceph cluster, and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,19 @@ pub struct Address {
     pub timeout: Duration,
     /// Whether pools that keep one copy are taken.
     pub lossy: bool,
+    /// Whether sub-plans run at the OSDs.
+    pub osds: AtOsds,
+}
+
+/// Whether sub-plans run at the OSDs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtOsds {
+    /// Where the OSDs can do it.
+    Auto,
+    /// Never.
+    Never,
+    /// A fleet whose OSDs can't do it is not opened.
+    Required,
 }
 
 impl Address {
@@ -50,28 +64,20 @@ impl Address {
         if endpoint.scheme() != SCHEME {
             return Err(wrong("is no address of a fleet in Ceph".to_owned()));
         }
-        let decoded =
-            |part: &str| percent_decode_str(part).decode_utf8().map(|text| text.into_owned()).map_err(|_| wrong(format!("has {part:?}, which is not UTF-8")));
+        let decoded = |part: &str| decoded(part, &wrong);
         let (path, query) = endpoint.rest().split_once('?').unwrap_or((endpoint.rest(), ""));
-        let mut given = BTreeMap::new();
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            if !KNOWN.contains(&name) {
-                return Err(wrong(format!("has the parameter {name:?}, which is not known")));
-            }
-            if value.is_empty() || given.insert(name, decoded(value)?).is_some() {
-                return Err(wrong(format!("has {name} without a value, or twice")));
-            }
-        }
-        let timeout = match given.get("timeout").map(|text| text.parse::<u64>()) {
-            None => TIMEOUT,
-            Some(Ok(seconds @ 1..=MAX_TIMEOUT)) => Duration::from_secs(seconds),
-            Some(_) => return Err(wrong(format!("has a timeout that is no number of seconds from 1 to {MAX_TIMEOUT}"))),
-        };
+        let mut given = parameters(query, &KNOWN, &wrong)?;
+        let timeout = timeout(&given, &wrong)?;
         let lossy = match given.get("lossy").map(String::as_str) {
             None => false,
             Some("allow") => true,
             Some(_) => return Err(wrong("has a value for lossy other than \"allow\"".to_owned())),
+        };
+        let osds = match given.get("osds").map(String::as_str) {
+            None | Some("auto") => AtOsds::Auto,
+            Some("never") => AtOsds::Never,
+            Some("required") => AtOsds::Required,
+            Some(_) => return Err(wrong("has a value for osds other than auto, never or required".to_owned())),
         };
         Ok(Self {
             pool: decoded(endpoint.authority())?,
@@ -81,6 +87,7 @@ impl Address {
             data: given.remove("data"),
             timeout,
             lossy,
+            osds,
         })
     }
 
@@ -89,6 +96,35 @@ impl Address {
     pub fn name(&self) -> String {
         let slash = if self.namespace.is_empty() { "" } else { "/" };
         format!("{SCHEME}://{}{slash}{}", self.pool, self.namespace)
+    }
+}
+
+/// A part of an address without its escapes.
+pub(crate) fn decoded(part: &str, wrong: &dyn Fn(String) -> Error) -> Result<String> {
+    percent_decode_str(part).decode_utf8().map(|text| text.into_owned()).map_err(|_| wrong(format!("has {part:?}, which is not UTF-8")))
+}
+
+/// The parameters of an address, all of them `known`.
+pub(crate) fn parameters<'a>(query: &'a str, known: &[&str], wrong: &dyn Fn(String) -> Error) -> Result<BTreeMap<&'a str, String>> {
+    let mut given = BTreeMap::new();
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        if !known.contains(&name) {
+            return Err(wrong(format!("has the parameter {name:?}, which is not known")));
+        }
+        if value.is_empty() || given.insert(name, decoded(value, wrong)?).is_some() {
+            return Err(wrong(format!("has {name} without a value, or twice")));
+        }
+    }
+    Ok(given)
+}
+
+/// The longest that one call may take.
+pub(crate) fn timeout(given: &BTreeMap<&str, String>, wrong: &dyn Fn(String) -> Error) -> Result<Duration> {
+    match given.get("timeout").map(|text| text.parse::<u64>()) {
+        None => Ok(TIMEOUT),
+        Some(Ok(seconds @ 1..=MAX_TIMEOUT)) => Ok(Duration::from_secs(seconds)),
+        Some(_) => Err(wrong(format!("has a timeout that is no number of seconds from 1 to {MAX_TIMEOUT}"))),
     }
 }
 
@@ -121,6 +157,7 @@ mod tests {
             ("rados://p?conf=", "conf"),
             ("rados://p?user=a&user=b", "user"),
             ("rados://p?lossy=yes", "lossy"),
+            ("rados://p?osds=maybe", "osds"),
             ("grpc://p", "no address"),
         ] {
             let error = Address::parse(text).unwrap_err();

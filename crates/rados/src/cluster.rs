@@ -1,6 +1,7 @@
 //! A connection to a cluster, and its pools. Every call has a deadline: librados alone would wait for ever.
 
 use std::ffi::{CString, c_char, c_int};
+use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use crate::library::{ClusterStat, Handle, Library, library};
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) lib: &'static Library,
-    handle: Handle,
-    name: String,
-    timeout: Duration,
+    pub(crate) handle: Handle,
+    pub(crate) name: String,
+    pub(crate) timeout: Duration,
 }
 
 // SAFETY: librados' handles may be used by several threads at the same time (librados.h, "thread safe").
@@ -56,23 +57,28 @@ pub(crate) fn failed(code: c_int, what: impl Into<String>, timeout: Duration) ->
 impl Cluster {
     /// Connects as `at` says.
     pub(crate) fn connect(at: &Address) -> Result<Arc<Self>> {
+        Self::connect_for(&at.name(), at.conf.as_deref(), &at.user, at.timeout)
+    }
+
+    /// Connects as `user`, with the configuration file `conf`; errors say that it is for `name`.
+    pub(crate) fn connect_for(name: &str, conf: Option<&Path>, user: &str, timeout: Duration) -> Result<Arc<Self>> {
         let lib = library()?;
-        let (ceph, user) = (c_text("ceph")?, c_text(&format!("client.{}", at.user))?);
+        let (ceph, client) = (c_text("ceph")?, c_text(&format!("client.{user}"))?);
         let mut handle: Handle = ptr::null_mut();
         // SAFETY: out pointer and C strings are valid during the call.
-        let code = unsafe { (lib.create2)(&raw mut handle, ceph.as_ptr(), user.as_ptr(), 0) };
+        let code = unsafe { (lib.create2)(&raw mut handle, ceph.as_ptr(), client.as_ptr(), 0) };
         if code < 0 {
-            return Err(failed(code, format!("make a client of Ceph for {}", at.name()), at.timeout));
+            return Err(failed(code, format!("make a client of Ceph for {name}"), timeout));
         }
-        let cluster = Self { lib, handle, name: at.name(), timeout: at.timeout };
-        let conf = at.conf.as_ref().map(|conf| c_text(&conf.to_string_lossy())).transpose()?;
+        let cluster = Self { lib, handle, name: name.to_owned(), timeout };
+        let file = conf.map(|conf| c_text(&conf.to_string_lossy())).transpose()?;
         // SAFETY: null means Ceph's usual places.
-        let code = unsafe { (lib.conf_read_file)(handle, conf.as_ref().map_or(ptr::null(), |conf| conf.as_ptr())) };
+        let code = unsafe { (lib.conf_read_file)(handle, file.as_ref().map_or(ptr::null(), |file| file.as_ptr())) };
         if code < 0 {
-            let file = at.conf.as_ref().map_or_else(|| "Ceph's configuration".to_owned(), |conf| conf.display().to_string());
-            return Err(failed(code, format!("read {file} for {}, which conf= in the address names", at.name()), at.timeout));
+            let file = conf.map_or_else(|| "Ceph's configuration".to_owned(), |conf| conf.display().to_string());
+            return Err(failed(code, format!("read {file} for {name}, which conf= in the address names"), timeout));
         }
-        let seconds = at.timeout.as_secs().to_string();
+        let seconds = timeout.as_secs().to_string();
         for (key, value) in [
             ("rados_osd_op_timeout", seconds.as_str()),
             ("rados_mon_op_timeout", &seconds),
@@ -83,17 +89,17 @@ impl Cluster {
             ("err_to_stderr", "false"),
             ("admin_socket", ""),
         ] {
-            let (name, text) = (c_text(key)?, c_text(value)?);
+            let (option, text) = (c_text(key)?, c_text(value)?);
             // SAFETY: C strings are valid during the call.
-            let code = unsafe { (lib.conf_set)(handle, name.as_ptr(), text.as_ptr()) };
+            let code = unsafe { (lib.conf_set)(handle, option.as_ptr(), text.as_ptr()) };
             if code < 0 {
-                return Err(failed(code, format!("set {key} for {}", at.name()), at.timeout));
+                return Err(failed(code, format!("set {key} for {name}"), timeout));
             }
         }
         // SAFETY: the handle is configured.
         match unsafe { (lib.connect)(handle) } {
             code if code < 0 => {
-                let error = failed(code, format!("connect to the Ceph cluster of {} as client.{}", at.name(), at.user), at.timeout);
+                let error = failed(code, format!("connect to the Ceph cluster of {name} as client.{user}"), timeout);
                 // Ceph says "not found" where a keyring or the monitors are missing: neither is a fleet.
                 Err(if error.kind() == Kind::NotFound { Error::invalid(error.report()) } else { error })
             }
@@ -134,7 +140,7 @@ impl Cluster {
     }
 
     /// The bytes of a buffer that librados allocated, which is freed.
-    fn taken(&self, buffer: *mut c_char, len: usize) -> Vec<u8> {
+    pub(crate) fn taken(&self, buffer: *mut c_char, len: usize) -> Vec<u8> {
         if buffer.is_null() {
             return Vec::new();
         }

@@ -9,11 +9,13 @@
 //! | `address` | `rados://POOL?conf=PATH` |
 //! | `library` | librados, opened at run time |
 //! | `cluster`, `operations` | safe calls: connections, pools, operations on objects |
+//! | `calls` | methods of object classes: code that runs in the OSD with the object |
 //! | `pools` | which pools are taken |
 //! | `index` | pure: rows of an index, and what a batch does to them |
 //! | `store` | the store of one drive |
 //! | `lease` | which process has a fleet |
 //! | `fleet` | the record of a fleet; opening and making one |
+//! | `files` | files in CephFS and RADOS that are no fleet's |
 //!
 //! Invariants: a batch is atomic, and durable when it is acknowledged (I6); a process that another one has displaced
 //! changes nothing; every call ends within the address's timeout. Nothing here knows tables or hosts.
@@ -21,7 +23,9 @@
 //! See also `docs/internals/rados.md` and `docs/ceph.md`.
 
 mod address;
+mod calls;
 mod cluster;
+mod files;
 mod fleet;
 mod index;
 mod lease;
@@ -30,6 +34,8 @@ mod operations;
 mod pools;
 mod store;
 
-pub use address::{Address, SCHEME, is_address};
+pub use address::{Address, AtOsds, SCHEME, is_address};
+pub use calls::{Called, Objects};
+pub use files::{CephFile, CephFiles, Listed, ObjectRange, ObjectReads, is_files};
 pub use fleet::{FORMAT, Guard, OpenDrive, OpenFleet, open};
 pub use store::RadosStore;

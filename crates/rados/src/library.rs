@@ -16,29 +16,33 @@ pub(crate) type Handle = *mut c_void;
 type Text = *const c_char;
 type Texts = *const Text;
 
+/// A struct of the functions of a library whose names begin with the prefix.
 macro_rules! symbols {
-    ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions of librados that are used, as in `rados/librados.h`.
+    ($(#[$meta:meta])* $library:ident $prefix:literal $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        $(#[$meta])*
         #[derive(Debug)]
-        pub(crate) struct Library {
+        pub(crate) struct $library {
             $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
         }
 
-        impl Library {
-            fn resolve(handle: *mut c_void, file: &str) -> Result<Self> {
+        impl $library {
+            fn resolve(handle: *mut std::ffi::c_void, file: &str) -> Result<Self> {
                 Ok(Self {
                     $($name: {
-                        let found = symbol(handle, concat!("rados_", stringify!($name)), file)?;
-                        // SAFETY: librados declares the function of this name with these arguments.
-                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
+                        let found = crate::library::symbol(handle, concat!($prefix, stringify!($name)), file)?;
+                        // SAFETY: the library declares the function of this name with these arguments.
+                        unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
                     },)*
                 })
             }
         }
     };
 }
+pub(crate) use symbols;
 
 symbols! {
+    /// The functions of librados that are used, as in `rados/librados.h`.
+    Library "rados_"
     create2: fn(*mut Handle, Text, Text, u64) -> c_int;
     conf_read_file: fn(Handle, Text) -> c_int;
     conf_set: fn(Handle, Text, Text) -> c_int;
@@ -64,11 +68,18 @@ symbols! {
     aio_wait_for_complete: fn(Handle) -> c_int;
     aio_get_return_value: fn(Handle) -> c_int;
     aio_release: fn(Handle);
+    nobjects_list_open: fn(Handle, *mut Handle) -> c_int;
+    nobjects_list_next: fn(Handle, *mut Text, *mut Text, *mut Text) -> c_int;
+    nobjects_list_close: fn(Handle);
+    stat: fn(Handle, Text, *mut u64, *mut libc::time_t) -> c_int;
+    get_last_version: fn(Handle) -> u64;
+    read_op_assert_version: fn(Handle, u64);
     create_read_op: fn() -> Handle;
     release_read_op: fn(Handle);
     read_op_read: fn(Handle, u64, usize, *mut c_char, *mut usize, *mut c_int);
     read_op_omap_get_vals2: fn(Handle, Text, Text, u64, *mut Handle, *mut u8, *mut c_int);
     read_op_omap_get_vals_by_keys: fn(Handle, Texts, usize, *mut Handle, *mut c_int);
+    read_op_exec: fn(Handle, Text, Text, Text, usize, *mut *mut c_char, *mut usize, *mut c_int);
     read_op_operate: fn(Handle, Handle, Text, c_int) -> c_int;
     omap_get_next: fn(Handle, *mut *mut c_char, *mut *mut c_char, *mut usize) -> c_int;
     omap_get_end: fn(Handle);
@@ -94,21 +105,24 @@ pub(crate) fn library() -> Result<&'static Library> {
     if let Some(library) = OPENED.get() {
         return Ok(library);
     }
-    let file = std::env::var(FILE_VARIABLE).ok().filter(|given| !given.is_empty()).unwrap_or_else(|| FILE.to_owned());
-    let name = CString::new(file.as_str()).map_err(|_| Error::invalid(format!("{FILE_VARIABLE} holds a zero byte: name a file")))?;
-    // SAFETY: `name` is a C string. What the library runs when it is loaded is Ceph's own code.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(Error::not_found(format!(
-            "Ceph's client library can't be loaded ({}): install package librados2, or name its file in {FILE_VARIABLE}",
-            said()
-        )));
-    }
+    let (handle, file) = load(FILE_VARIABLE, FILE, "librados2")?;
     let library = Library::resolve(handle, &file)?;
     Ok(OPENED.get_or_init(|| library))
 }
 
-fn symbol(handle: *mut c_void, name: &str, file: &str) -> Result<*mut c_void> {
+/// Opens the library that `variable` or else `usual` names, of Debian's package `package`; its handle and its file.
+pub(crate) fn load(variable: &str, usual: &str, package: &str) -> Result<(*mut c_void, String)> {
+    let file = std::env::var(variable).ok().filter(|given| !given.is_empty()).unwrap_or_else(|| usual.to_owned());
+    let name = CString::new(file.as_str()).map_err(|_| Error::invalid(format!("{variable} holds a zero byte: name a file")))?;
+    // SAFETY: `name` is a C string. What the library runs when it is loaded is Ceph's own code.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(Error::not_found(format!("Ceph's client library can't be loaded ({}): install package {package}, or name its file in {variable}", said())));
+    }
+    Ok((handle, file))
+}
+
+pub(crate) fn symbol(handle: *mut c_void, name: &str, file: &str) -> Result<*mut c_void> {
     let text = CString::new(name).map_err(|e| Error::internal("a function's name holds a zero byte").with_source(e))?;
     // SAFETY: `handle` is an open library and `text` a C string.
     let found = unsafe { libc::dlsym(handle, text.as_ptr()) };

@@ -196,11 +196,20 @@ impl Pool {
     /// The bytes of `object` at `ranges`, in one operation. No range may be empty. The bytes are fewer at the object's
     /// end. `None`: there is no such object.
     pub(crate) fn read(&self, object: &CStr, ranges: &[Range<u64>]) -> Result<Option<Vec<Vec<u8>>>> {
+        self.read_version(object, ranges, None)
+    }
+
+    /// As [`Pool::read`]; `Conflict` where the object has another version than this one.
+    pub(crate) fn read_version(&self, object: &CStr, ranges: &[Range<u64>], version: Option<u64>) -> Result<Option<Vec<Vec<u8>>>> {
         let lib = self.cluster.lib;
         let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|range| vec![0; (range.end - range.start) as usize]).collect();
         let mut got: Vec<(usize, c_int)> = vec![(0, 0); ranges.len()];
         // SAFETY: no arguments.
         let op = unsafe { (lib.create_read_op)() };
+        if let Some(version) = version {
+            // SAFETY: the operation is open.
+            unsafe { (lib.read_op_assert_version)(op, version) };
+        }
         for ((range, buffer), (read, code)) in ranges.iter().zip(&mut buffers).zip(&mut got) {
             // SAFETY: the buffer has as many bytes, and lives until the operation has ended, as do both numbers.
             unsafe { (lib.read_op_read)(op, range.start, buffer.len(), buffer.as_mut_ptr().cast(), read, code) };
@@ -209,6 +218,10 @@ impl Pool {
         let code = unsafe { (lib.read_op_operate)(op, self.io, object.as_ptr(), 0) };
         // SAFETY: released once.
         unsafe { (lib.release_read_op)(op) };
+        // Newer than this version, or older: the steps after the assertion were not done.
+        if version.is_some() && (code == -libc::ERANGE || code == -libc::EOVERFLOW) {
+            return Err(Error::conflict(format!("object {} of pool {} was replaced meanwhile", object.to_string_lossy(), self.name)));
+        }
         let code = got.iter().map(|(_, code)| *code).chain([code]).find(|code| *code < 0).unwrap_or(0);
         if code == -libc::ENOENT {
             return Ok(None);

@@ -19,6 +19,7 @@ use skytether_store::row::{Change, Row, To};
 use skytether_store::{Entry, Op, SliceStore, Usage, Version, batch, ranges};
 use uuid::Uuid;
 
+use crate::calls::Called;
 use crate::cluster::{Pool, c_text};
 use crate::index::{FORMAT, GARBAGE, STATE, State, VALUES, garbage_key, plan, value_key};
 use crate::operations::{PAGE, Write};
@@ -117,6 +118,24 @@ impl RadosStore {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Calls a method of an object class on the value of `key`, in the OSD that has it. `input` is made of the value's
+    /// length and CRC-32C. `None`: there is no such key.
+    ///
+    /// # Errors
+    /// As [`SliceStore::get`] for the index.
+    pub fn call(&self, key: &Key, class: &str, method: &str, input: impl FnOnce(u64, u32) -> Vec<u8>) -> Result<Option<Called>> {
+        let Some(row) = self.row(key)? else { return Ok(None) };
+        self.values.call(&self.value_object(row.number)?, class, method, &input(row.len.into(), row.crc32c)).map(Some)
+    }
+
+    /// Calls a method of an object class on the drive's index: whether the class is there at all.
+    ///
+    /// # Errors
+    /// `Invalid` for names with a zero byte.
+    pub fn call_index(&self, class: &str, method: &str) -> Result<Called> {
+        self.index.call(&self.object, class, method, &[])
     }
 
     fn where_it_is(&self) -> String {

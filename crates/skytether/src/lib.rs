@@ -44,4 +44,4 @@ pub use skytether_host::{
 pub use skytether_host::{MatrixRecord, PartitionRecord, PartitionedBy, TableRecord};
 pub use skytether_transport::{Credentials, Secret};
 pub use skytether_vpic::Particles;
-pub use stored_elsewhere::{Guard, Stores, refuse_redundancy};
+pub use stored_elsewhere::{ComputeElsewhere, Guard, Stores, refuse_redundancy};

@@ -29,8 +29,20 @@ pub struct Stores {
     pub new: bool,
     /// Each drive, in order.
     pub drives: Vec<(DriveIdentity, Arc<dyn SliceStore>)>,
+    /// Runs sub-plans where the stores are, if something does.
+    pub compute: Option<Arc<dyn ComputeElsewhere>>,
     /// Keeps other processes away until it is dropped, which is after the drives.
     pub guard: Box<dyn Guard>,
+}
+
+/// Runs sub-plans where the stores of a fleet are, such as at the OSDs of a Ceph cluster.
+pub trait ComputeElsewhere: Send + Sync + Debug {
+    /// `linked`, which is `drive` as the host sees it, with sub-plans that run there. `number` is that of the drive in
+    /// [`Stores::drives`].
+    ///
+    /// # Errors
+    /// Those of an engine that can't be made.
+    fn over(&self, number: usize, drive: &Arc<Drive>, linked: Arc<dyn Cse>) -> Result<Arc<dyn Cse>>;
 }
 
 /// What a fleet holds while it is open.
@@ -52,7 +64,7 @@ pub(crate) struct StoredElsewhere {
 impl StoredElsewhere {
     pub(crate) fn open<'a>(stores: Stores, options: &'a OpenOptions, mut host: HostOptions) -> BoxFuture<'a, Result<Self>> {
         Box::pin(async move {
-            let Stores { location, kept, new, drives, guard } = stores;
+            let Stores { location, kept, new, drives, compute, guard } = stores;
             if let Some(n) = options.drives.filter(|n| *n != drives.len()) {
                 let there = counted(drives.len() as u64, "drive");
                 return Err(Error::invalid(format!("the fleet at {location} has {there}, not {n}: open it without a number, or make another fleet")));
@@ -60,12 +72,19 @@ impl StoredElsewhere {
             host.redundancy = Scheme::None;
             let devices = options.profile.read()?.of(drives.len())?;
             let mut open: Vec<Arc<dyn Cse>> = Vec::with_capacity(drives.len());
-            for ((DriveIdentity { id, name }, store), device) in drives.into_iter().zip(devices) {
+            for (number, ((DriveIdentity { id, name }, store), device)) in drives.into_iter().zip(devices).enumerate() {
+                // The OSDs are not the device that a drive emulates.
+                let compute = compute.as_ref().filter(|_| device.is_none());
                 let usual = DriveOptions::like(device, options.memory_per_drive);
                 let own = DriveOptions { kept_bytes: options.kept_per_drive.unwrap_or(usual.kept_bytes), ..usual };
                 let info =
                     CseInfo { id, name, format: FORMAT, memory_limit: own.memory_limit, profile: None, device: None, capabilities: Capabilities::default() };
-                open.push(linked(Drive::new(store, info, own)?));
+                let drive = Drive::new(store, info, own)?;
+                let seen = linked(Arc::clone(&drive) as Arc<dyn Cse>);
+                open.push(match compute {
+                    Some(compute) => compute.over(number, &drive, seen)?,
+                    None => seen,
+                });
             }
             // The guard excludes other writers, so values that no root record names are garbage. The stores' own list
             // names all drives.

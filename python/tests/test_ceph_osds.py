@@ -1,0 +1,181 @@
+"""Sub-plans that run next to the OSDs of a real Ceph cluster: docs/ceph.md."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from ceph import ROOT, Cluster, cluster
+
+pytestmark = pytest.mark.timeout(600)
+
+ROWS = 200_000
+OSDS = range(3)
+
+
+class Prepared:
+    """A cluster with a fleet of two drives and a table of some 13 slices. Tests add class and engines."""
+
+    def __init__(self, ceph: Cluster, table: pa.Table) -> None:
+        self.ceph, self.table = ceph, table
+        self.url = ceph.url()
+        self.engines: dict[int, subprocess.Popen[str]] = {}
+
+    def ask(self, sql: str, more: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Rows and receipt of a query, by a process of its own."""
+        code = (
+            "import json, skytether\n"
+            f"with skytether.open({self.url + more!r}) as fleet:\n"
+            f"    result = fleet.sql({sql!r})\n"
+            "    rows = result.to_arrow().to_pylist()\n"
+            "    print(json.dumps([rows, result.receipt.to_dict()]))\n"
+        )
+        rows, receipt = json.loads(self.ceph.python(code))
+        return rows, receipt
+
+    def groups(self) -> list[dict[str, Any]]:
+        """What GROUPS asks for, by pyarrow."""
+        kept = self.table.filter(pc.greater(self.table["a"], 0))
+        groups = kept.group_by("zone").aggregate([("id", "count"), ("a", "sum")]).sort_by("zone").to_pylist()
+        return [{"zone": one["zone"], "n": one["id_count"], "s": one["a_sum"]} for one in groups]
+
+    def status(self) -> dict[str, Any]:
+        listed = json.loads(self.ceph.run("ceph", "status", "--cluster", self.url, "--format", "json"))
+        return {one["osd"]: one for one in listed}
+
+
+GROUPS = "SELECT zone, count(*) AS n, sum(a) AS s FROM city.rides WHERE a > 0 GROUP BY zone ORDER BY zone"
+
+
+def osds(receipt: dict[str, Any]) -> dict[str, int]:
+    """Slices by the OSDs that processed them."""
+    found: dict[str, int] = {}
+    for drive in receipt["drives"]:
+        for below in drive.get("drives", []):
+            found[below["name"]] = found.get(below["name"], 0) + below["slices"]
+    return found
+
+
+def reasons(receipt: dict[str, Any]) -> str:
+    return "; ".join(drive["reason"] or "" for drive in receipt["drives"])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
+    subprocess.run(["cargo", "build", "--quiet", "--offline", "-p", "skytether-ceph-class"], cwd=ROOT, check=True)
+    noise = np.random.default_rng(1)
+    columns = {c: noise.integers(-(2**40), 2**40, ROWS) for c in "abcdefg"}
+    table = pa.table({"id": np.arange(ROWS), "zone": np.arange(ROWS) % 7, **columns})
+    pq.write_table(table, path := tmp_path_factory.mktemp("rides") / "rides.parquet")
+    with cluster(tmp_path_factory.mktemp("osds")) as ceph:
+        own = Prepared(ceph, table)
+        ceph.run("init", own.url, "--drives", 2)
+        ceph.run("ingest", path, "--to", "city.rides", "--fleet", own.url)
+        try:
+            yield own
+        finally:
+            for engine in own.engines.values():
+                engine.kill()
+                engine.communicate()
+
+
+def test_without_class_sub_plans_run_in_the_client(prepared: Prepared) -> None:
+    rows, receipt = prepared.ask(GROUPS)
+    assert rows == prepared.groups() and osds(receipt) == {}
+    assert "no such object class" in prepared.ceph.run("ls", "--fleet", prepared.url + "&osds=required", status=1)
+    assert all("no such object class" in one["why"] for one in prepared.status().values())
+
+
+def test_class_may_lack_on_one_osd(prepared: Prepared) -> None:
+    ceph = prepared.ceph
+    for osd in OSDS[:2]:
+        assert "wrote" in ceph.install(osd)
+        prepared.engines[osd] = ceph.engine(osd)
+    # The OSDs of this cluster may load any class by their ceph.conf, which goes before the monitors' list.
+    assert "now names skytether_1" in ceph.install(0, "--cluster", prepared.url)
+    assert "needs no change" in ceph.install(1, "--cluster", prepared.url)
+    status = prepared.status()
+    assert [status[f"osd.{osd}"]["why"] is None for osd in OSDS] == [True, True, False], status
+    rows, receipt = prepared.ask(GROUPS)
+    assert rows == prepared.groups()
+    ran = osds(receipt)
+    # Where the index of the first drive is on the OSD without the class, the whole query runs in the client.
+    if ran:
+        assert set(ran) <= {"osd.0", "osd.1"} and "no such object class" in reasons(receipt), receipt
+
+
+def test_osds_process_the_slices(prepared: Prepared) -> None:
+    prepared.ceph.install(2)
+    prepared.engines[2] = prepared.ceph.engine(2)
+    assert all(one["why"] is None for one in prepared.status().values())
+    rows, receipt = prepared.ask(GROUPS, "&osds=required")
+    assert rows == prepared.groups()
+    ran = osds(receipt)
+    assert set(ran) == {"osd.0", "osd.1", "osd.2"} and sum(ran.values()) == receipt["drives"][0]["slices"] + receipt["drives"][1]["slices"], receipt
+    assert reasons(receipt).strip("; ") == ""
+    rows, receipt = prepared.ask("SELECT id, a, g FROM city.rides WHERE b < -1000000000000 ORDER BY id")
+    kept = prepared.table.filter(pc.less(prepared.table["b"], -1000000000000)).select(["id", "a", "g"]).sort_by("id")
+    assert rows == kept.to_pylist() and osds(receipt)
+    never, receipt = prepared.ask(GROUPS, "&osds=never")
+    assert never == prepared.groups() and osds(receipt) == {}
+
+
+def test_dead_and_hanging_engines_cost_no_answer(prepared: Prepared) -> None:
+    prepared.engines[0].kill()
+    prepared.engines[0].communicate()
+    rows, receipt = prepared.ask(GROUPS)
+    assert rows == prepared.groups()
+    # Without an engine next to the index of the first drive, no OSD is asked.
+    assert not osds(receipt) or "engine" in reasons(receipt), receipt
+    prepared.engines[0] = prepared.ceph.engine(0)
+    rows, receipt = prepared.ask(GROUPS)
+    assert rows == prepared.groups() and set(osds(receipt)) == {"osd.0", "osd.1", "osd.2"}
+
+
+def test_osd_killed_amid_queries_costs_no_answer(prepared: Prepared) -> None:
+    code = (
+        "import skytether\n"
+        f"with skytether.open({prepared.url!r}) as fleet:\n"
+        "    print('open', flush=True)\n"
+        f"    all = [fleet.sql({GROUPS!r}).to_arrow().to_pylist() for _ in range(10)]\n"
+        f"    print(all == [{prepared.groups()!r}] * 10)\n"
+    )
+    query = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=prepared.ceph.environment)
+    assert query.stdout.readline() == "open\n"
+    prepared.ceph.tell("kill 1")
+    assert query.communicate(timeout=150)[0] == "True\n" and query.returncode == 0
+    prepared.ceph.tell("start 1")
+
+
+def test_erasure_coded_values_are_evaluated_above(prepared: Prepared, tmp_path: Path) -> None:
+    prepared.ceph.tell("coded coded")
+    url = prepared.ceph.url("sky/coded", "&data=coded")
+    pq.write_table(prepared.table, path := tmp_path / "rides.parquet")
+    prepared.ceph.run("init", url, "--drives", 1)
+    prepared.ceph.run("ingest", path, "--to", "city.rides", "--fleet", url)
+    coded = Prepared(prepared.ceph, prepared.table)
+    coded.url = url
+    rows, receipt = coded.ask(GROUPS)
+    assert rows == prepared.groups() and osds(receipt) == {}
+    assert "erasure-coded" in reasons(receipt), receipt
+
+
+def test_removal_leaves_an_ordinary_cluster(prepared: Prepared) -> None:
+    for osd in OSDS:
+        places = ("--class-dir", prepared.ceph.place / f"osd{osd}/classes", "--unit-dir", prepared.ceph.place / f"osd{osd}")
+        said = prepared.ceph.run("ceph", "remove", *places, "--cluster", prepared.url)
+        assert "removed" in said
+        prepared.engines[osd].terminate()
+        assert prepared.engines[osd].wait(timeout=20) == 0
+    assert list((prepared.ceph.place / "sockets").iterdir()) == []
+    rows, receipt = prepared.ask(GROUPS)
+    assert rows == prepared.groups() and osds(receipt) == {}
