@@ -139,6 +139,8 @@ impl PreparedAnswer {
 pub(crate) struct Kind {
     #[serde(default)]
     pub(crate) scan: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    pub(crate) stage: Option<serde::de::IgnoredAny>,
 }
 
 /// A scan of a table.
