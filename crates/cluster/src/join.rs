@@ -12,8 +12,8 @@ use skytether_runtime::within;
 use uuid::Uuid;
 
 use crate::cluster::Cluster;
-use crate::read_only::ReadOnly;
 use crate::options::HostOptions;
+use crate::read_only::ReadOnly;
 use skytether_catalog::fencing::{Fence, take_over};
 use skytether_catalog::join::{is_forgotten, wipe};
 use skytether_catalog::membership_store::changed_meanwhile;

@@ -7,7 +7,7 @@ use skytether_common::{Error, Result};
 use skytether_device::{Cse, CseInfo, Layer};
 use skytether_store::{Op, Version};
 
-/// A drive of which this process only reads.
+/// A drive that this process only reads.
 #[derive(Debug)]
 pub(crate) struct ReadOnly(pub(crate) Arc<dyn Cse>);
 

@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use crate::part::{QueryLinks, digest};
+use crate::part::{Planners, QueryLinks, digest};
 use crate::peer::{Peer, Peers};
 use crate::stage_read::Links;
 use crate::stages::Stages;
@@ -42,6 +42,9 @@ use crate::worker::scalars;
 
 /// Bytes of a result that wait until the query ends, so that it can be run again.
 pub const HELD: u64 = 4 << 20;
+
+/// The partitions of an exchange, at most.
+const MOST_PARTITIONS: usize = 256;
 
 /// The time between two beats.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
@@ -70,7 +73,13 @@ pub struct SpreadOptions {
 
 impl Default for SpreadOptions {
     fn default() -> Self {
-        Self { workers: Vec::new(), credentials: Credentials::default(), silence: Duration::from_secs(10), progress: Duration::from_secs(300), min_rows: 100_000 }
+        Self {
+            workers: Vec::new(),
+            credentials: Credentials::default(),
+            silence: Duration::from_secs(10),
+            progress: Duration::from_secs(300),
+            min_rows: 100_000,
+        }
     }
 }
 
@@ -80,7 +89,7 @@ pub struct Coordinator(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    host: Host,
+    planners: Planners,
     options: SpreadOptions,
     peers: Peers,
     /// The workers that are lost. Each is asked now and then, and taken off the list when it answers.
@@ -108,7 +117,7 @@ impl Coordinator {
     #[must_use]
     pub fn new(host: Host, options: SpreadOptions) -> Self {
         let peers = Peers::new(options.credentials.clone());
-        Self(Arc::new(Inner { host, options, peers, lost: Mutex::default() }))
+        Self(Arc::new(Inner { planners: Planners::new(host), options, peers, lost: Mutex::default() }))
     }
 
     /// The stages of a query as text; `None` where it stays on this host.
@@ -146,7 +155,7 @@ impl Coordinator {
     }
 
     async fn alone(&self, asked: &Asked) -> Result<Query> {
-        self.0.host.ask_with(&asked.statement, &asked.values, &asked.options).await
+        self.0.planners.host().ask_with(&asked.statement, &asked.values, &asked.options).await
     }
 
     /// The workers that are not known to be lost.
@@ -164,12 +173,12 @@ impl Coordinator {
 
     async fn planned(&self, asked: &Asked, workers: &[String], query: Uuid) -> Result<(Arc<QueryLinks>, Planned)> {
         let links = QueryLinks::new(query, &self.0.peers, workers, None);
-        let planner = self.0.host.planner().spread(self.partitions(workers.len()));
+        let planner = self.0.planners.of(self.partitions(workers.len()));
         Ok((links, planner.plan_asked(&asked.statement, &asked.options, scalars(&asked.values)?).await?))
     }
 
     fn partitions(&self, workers: usize) -> usize {
-        (workers * self.0.host.options().threads).clamp(1, 64)
+        (workers * self.0.planners.host().options().threads).clamp(1, MOST_PARTITIONS)
     }
 
     fn is_worth_it(&self, planned: &Planned) -> bool {
@@ -218,7 +227,9 @@ impl Coordinator {
             }
             if let Some(url) = differs {
                 end(&links);
-                told.note(format!("the query ran on this host alone: {url} planned it otherwise, as a text with now() does, or data sets that change meanwhile"));
+                told.note(format!(
+                    "the query ran on this host alone: {url} planned it otherwise, as a text with now() does, or data sets that change meanwhile"
+                ));
                 return Ok(None);
             }
             if kept.len() == workers.len() {
@@ -270,9 +281,11 @@ async fn alive(peer: &Arc<Peer>, query: Uuid, silence: Duration) -> Result<Progr
 
 /// Tells all workers that the query is over, without waiting for them.
 fn end(links: &Arc<QueryLinks>) {
+    // Where the runtime is gone, so are the connections.
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     for peer in links.workers() {
         let (peer, query) = (Arc::clone(peer), links.query());
-        tokio::spawn(async move { tokio::time::timeout(FIGURES, peer.act::<Ended>(END, &Named { query })).await });
+        runtime.spawn(async move { tokio::time::timeout(FIGURES, peer.act::<Ended>(END, &Named { query })).await });
     }
 }
 
@@ -345,7 +358,7 @@ impl Run {
         let Spread { planned, stages, links, query } = spread;
         let guard = EndGuard(Arc::clone(&links));
         let collector = Arc::clone(planned.collector());
-        let mut running = self.coordinator.0.host.planner().run(planned).map_err(Failed::Error)?;
+        let mut running = self.coordinator.0.planners.host().planner().run(planned).map_err(Failed::Error)?;
         self.told.is(&running.receipt);
         let (mut held, mut bytes, mut handed_on) = (Vec::new(), 0, false);
         let mut watch = Box::pin(self.watch(&links, query, &collector));
@@ -446,8 +459,10 @@ impl Run {
     /// Ends the parts, and adds their figures to the receipt.
     async fn finish(&self, links: &Arc<QueryLinks>, query: Uuid, stages: &[(usize, String)], collector: &Arc<Collector>) {
         let asked = links.workers().iter().map(|peer| async move { tokio::time::timeout(FIGURES, peer.act::<Ended>(END, &Named { query })).await });
-        let mut told: Vec<StageReceipt> =
-            stages.iter().map(|(number, title)| StageReceipt { stage: u32::try_from(*number).unwrap_or(u32::MAX), title: title.clone(), tasks: Vec::new() }).collect();
+        let mut told: Vec<StageReceipt> = stages
+            .iter()
+            .map(|(number, title)| StageReceipt { stage: u32::try_from(*number).unwrap_or(u32::MAX), title: title.clone(), tasks: Vec::new() })
+            .collect();
         for (peer, ended) in links.workers().iter().zip(join_all(asked).await) {
             let Ok(Ok(ended)) = ended else {
                 self.told.note(format!("{} did not tell its figures, which the receipt lacks", peer.url()));

@@ -1,5 +1,6 @@
 //! The part of a query that one host runs: its tasks, and how they read from those of others.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -16,8 +17,9 @@ use skytether_common::{Error, Result};
 use skytether_device::size::batch_bytes;
 use skytether_exec::profile::Collector;
 use skytether_exec::query_limits::host_error;
+use skytether_host::Host;
 use skytether_plan::error::{from_datafusion, to_datafusion};
-use skytether_query::planner::Planned;
+use skytether_query::planner::{Planned, Planner};
 use uuid::Uuid;
 
 use crate::peer::{Peer, Peers};
@@ -25,10 +27,34 @@ use crate::stage_read::{Links, Source};
 use crate::stages::{Plan, Stages};
 use crate::wire::Ended;
 
-/// The worker of task `task` of stage `stage`, of so many. Stages of few tasks begin at different workers.
+/// The worker of task `task` of stage `stage`, one of `workers`. Stages of few tasks begin at different workers.
 #[must_use]
 pub fn place(stage: usize, task: usize, workers: usize) -> usize {
     (stage + task) % workers.max(1)
+}
+
+/// The planners of a host for queries on several hosts, by their partitions. They keep what they know of tables.
+#[derive(Debug)]
+pub(crate) struct Planners {
+    host: Host,
+    made: Mutex<BTreeMap<usize, Planner>>,
+}
+
+impl Planners {
+    /// Of `host`.
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host, made: Mutex::default() }
+    }
+
+    /// The host.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The planner of plans with this number of partitions.
+    pub(crate) fn of(&self, partitions: usize) -> Planner {
+        self.made.lock().entry(partitions).or_insert_with(|| self.host.planner().spread(partitions)).clone()
+    }
 }
 
 /// A text that is equal where the stages are.
@@ -197,7 +223,7 @@ impl Part {
     /// The columns of `stage`.
     ///
     /// # Errors
-    /// `Invalid` for a stage of which this worker runs no task.
+    /// `Invalid` where this worker runs no task of the stage.
     pub fn schema(&self, stage: usize) -> Result<arrow::datatypes::SchemaRef> {
         let found = self.tasks.iter().find(|own| own.stage == stage);
         found.map(|task| task.plan.schema()).ok_or_else(|| Error::invalid(format!("{} runs no task of stage {stage}: ask the worker that does", self.own)))

@@ -117,7 +117,7 @@ impl ExecutionPlan for StageReadExec {
     }
 }
 
-/// Gives only some partitions of its input, numbered anew.
+/// Gives only some partitions of its input, numbered from 0.
 #[derive(Debug)]
 pub(crate) struct PickExec {
     input: Plan,

@@ -47,6 +47,7 @@ const APART: &[&str] = &[
     "WindowAggExec",
     "BoundedWindowAggExec",
     "SortMergeJoinExec",
+    "DataSourceExec",
     "EmptyExec",
     "PlaceholderRowExec",
 ];

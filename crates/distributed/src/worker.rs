@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 use uuid::Uuid;
 
-use crate::part::{Part, QueryLinks, ended};
+use crate::part::{Part, Planners, QueryLinks, ended};
 use crate::peer::Peers;
 use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, Named, Progress, ReadTicket};
 
@@ -53,7 +53,7 @@ pub(crate) fn scalars(values: &Values) -> Result<Vec<ScalarValue>> {
 /// A host as a worker of other hosts.
 #[derive(Debug)]
 pub struct Worker {
-    host: Host,
+    planners: Planners,
     peers: Peers,
     parts: Mutex<HashMap<Uuid, Arc<Part>>>,
 }
@@ -62,7 +62,7 @@ impl Worker {
     /// `host` as a worker, which shows `credentials` to other workers.
     #[must_use]
     pub fn new(host: Host, credentials: Credentials) -> Arc<Self> {
-        Arc::new(Self { host, peers: Peers::new(credentials), parts: Mutex::default() })
+        Arc::new(Self { planners: Planners::new(host), peers: Peers::new(credentials), parts: Mutex::default() })
     }
 
     /// Does what the action `name` asks for.
@@ -94,7 +94,7 @@ impl Worker {
             return Err(Error::invalid(format!("a query on {workers} workers in {partitions} partitions: there are 1 to {MOST_PARTITIONS} partitions")));
         }
         let links = QueryLinks::new(asked.query, &self.peers, &asked.workers, Some(asked.own));
-        let planner = self.host.planner().spread(asked.partitions);
+        let planner = self.planners.of(asked.partitions);
         let planned = planner.plan_asked(&asked.asked()?, &asked.options, scalars(&asked.values()?)?).await?;
         let part = Part::new(planned, &links, asked.own)?;
         let digest = part.digest().to_owned();

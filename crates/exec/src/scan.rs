@@ -125,7 +125,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// The setup of its state machine, for the drives of which `takes_part` holds.
+    /// The setup of its state machine, for the drives that `takes_part` is true for.
     fn setup(&self, takes_part: impl Fn(usize) -> bool) -> Setup {
         let some = |at: &usize| takes_part(*at);
         Setup {
@@ -267,22 +267,9 @@ impl DriveScanExec {
                 }
             };
             let members = members.into_iter().zip(faults).zip(outputs).zip(engines);
-            let members = members.map(|((((reading, sub_plan), faults), output), engine)| Member {
-                reading,
-                plan: sent.of(sub_plan),
-                faults,
-                engine,
-                output,
-            });
-            let start = Start {
-                members: members.collect(),
-                setup,
-                schema,
-                top: skytether_scheduler::message::PushdownLevel::Full,
-                source: None,
-                runtime,
-                spills,
-            };
+            let members = members.map(|((((reading, sub_plan), faults), output), engine)| Member { reading, plan: sent.of(sub_plan), faults, engine, output });
+            let start =
+                Start { members: members.collect(), setup, schema, top: skytether_scheduler::message::PushdownLevel::Full, source: None, runtime, spills };
             moving::run(start).await;
         };
         AbortOnDropHandle::new(tokio::spawn(running))
@@ -305,7 +292,7 @@ impl DriveScanExec {
         Some(forecast::expected(setup, &names, slices.collect()))
     }
 
-    /// The same scan, which reads only the targets of which `own` holds. Its partitions keep their numbers; those of
+    /// The same scan, which reads only the targets that `own` is true for. Its partitions keep their numbers; those of
     /// the other targets are empty.
     #[must_use]
     pub fn of_targets(&self, own: Vec<bool>) -> Self {

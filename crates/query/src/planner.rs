@@ -160,9 +160,9 @@ impl Planner {
         Ok(Self(Arc::new(Inner { cluster, base, schemas: SchemaCache::default(), executors, threads })))
     }
 
-    /// A planner over the same cluster, whose plans are to be spread over several hosts: of `partitions` partitions, and
-    /// without what one process alone can do. That is a build side that all partitions of a join share, and filters
-    /// that a join sends to scans while it runs.
+    /// A planner over the same cluster, whose plans are to be spread over several hosts. They have `partitions`
+    /// partitions, and nothing that one process alone can do: no build side that all partitions of a join share, and
+    /// no filters that a join sends to scans while it runs.
     #[must_use]
     pub fn spread(&self, partitions: usize) -> Self {
         let mut base = self.0.base.clone();
