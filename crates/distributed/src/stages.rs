@@ -204,6 +204,11 @@ fn replaced(plan: &Plan, inputs: Vec<Plan>) -> DfResult<Plan> {
     Arc::clone(plan).replace_children(inputs, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
+/// What an operator is. The name of a sort, for example, also says which kind of sort it is.
+fn kind(node: &Plan) -> &str {
+    node.name().split('(').next().unwrap_or_default()
+}
+
 /// Whether an expression of `plan` has the value of a scalar subquery.
 fn has_subquery_value(plan: &Plan) -> DfResult<bool> {
     fn within(expr: &Arc<dyn PhysicalExpr>) -> bool {
@@ -268,16 +273,16 @@ impl Cutter<'_> {
         }
         let join = node.downcast_ref::<HashJoinExec>();
         let shares = join.is_some_and(|join| *join.partition_mode() != PartitionMode::Partitioned)
-            || ["NestedLoopJoinExec", "CrossJoinExec", "PiecewiseMergeJoinExec"].contains(&node.name());
-        if !shares && join.is_none() && !node.is::<UnionExec>() && !APART.contains(&node.name()) {
+            || ["NestedLoopJoinExec", "CrossJoinExec", "PiecewiseMergeJoinExec"].contains(&kind(node));
+        if !shares && join.is_none() && !node.is::<UnionExec>() && !APART.contains(&kind(node)) {
             return whole(node);
         }
         let inputs = node.children().into_iter().map(Arc::clone).collect::<Vec<_>>();
         let inputs = inputs.iter().map(|input| self.part(input)).collect::<DfResult<Vec<_>>>()?;
         let bound = inputs.iter().any(|input| input.bound) || has_subquery_value(node)?;
-        let heavy = shares || join.is_some() || HEAVY.contains(&node.name()) || inputs.iter().any(|input| input.heavy);
+        let heavy = shares || join.is_some() || HEAVY.contains(&kind(node)) || inputs.iter().any(|input| input.heavy);
         // What several tasks can do is not left to one, and what one must do leaves the rest to several.
-        let cuts = shares || inputs.len() > 1 || HEAVY.contains(&node.name());
+        let cuts = shares || inputs.len() > 1 || HEAVY.contains(&kind(node));
         let many = !shares && !bound && (cuts || inputs.iter().all(|input| input.many));
         let inputs = inputs.into_iter().map(|input| if bound || !cuts || input.many != shares { input.plan } else { self.apart(input) });
         let inputs = inputs.collect();
