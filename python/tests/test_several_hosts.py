@@ -68,7 +68,7 @@ class Hosts(Served):
         return f"grpc://{host}:{port}"
 
     def spread(self, workers: int, *options: object, of_worker: tuple[object, ...] = ()) -> None:
-        """The host again, over so many workers."""
+        """The host again, over this number of workers."""
         self.workers = [self.worker(*of_worker) for _ in range(workers)]
         self.another_host("--workers", ",".join(self.workers), "--spread-from", 0, *options)
 
@@ -116,13 +116,13 @@ def test_every_query_on_three_workers_equals_duckdb(several, duck):
 def test_explain_and_receipt_show_stages_and_workers(several):
     with skytether.connect(several.url) as fleet:
         shown = str(fleet.explain(text(3)))
-        assert "stage 1 (3 tasks)" in shown and "StageReadExec: stage=" in shown, shown
+        assert "stage 2 (3 tasks)" in shown and "StageReadExec: stage=" in shown, shown
         result = fleet.sql(text(3))
         result.to_arrow()
         receipt = result.receipt.to_dict()
         assert [stage["stage"] for stage in receipt["stages"]] == list(range(1, len(receipt["stages"]) + 1))
         assert {task["worker"] for stage in receipt["stages"] for task in stage["tasks"]} == set(several.workers)
-        assert "stage 1 on 3 workers" in str(result.receipt)
+        assert "stage 2 on 3 workers" in str(result.receipt)
 
 
 @pytest.mark.parametrize("workers", range(1, 8))

@@ -102,6 +102,8 @@ struct Asked {
     statement: Statement,
     values: Values,
     options: QueryOptions,
+    /// Whether joins sort both sides.
+    sorted: bool,
 }
 
 /// A query on several hosts that has not begun.
@@ -125,7 +127,7 @@ impl Coordinator {
     /// # Errors
     /// As [`FleetService::ask_with`].
     pub async fn described(&self, statement: &Statement, options: &QueryOptions) -> Result<Option<String>> {
-        let asked = Asked { statement: statement.clone(), values: Values::default(), options: options.clone() };
+        let asked = Asked { statement: statement.clone(), values: Values::default(), options: options.clone(), sorted: false };
         let (links, planned) = self.planned(&asked, &self.0.options.workers, Uuid::nil()).await?;
         let stages = stages(&planned, &links)?;
         Ok((!stages.stages.is_empty() && self.is_worth_it(&planned)).then(|| stages.described()))
@@ -136,7 +138,7 @@ impl Coordinator {
     /// # Errors
     /// As [`FleetService::ask_with`].
     pub fn ask<'a>(&'a self, statement: &'a Statement, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        let asked = Asked { statement: statement.clone(), values: values.clone(), options: options.clone() };
+        let asked = Asked { statement: statement.clone(), values: values.clone(), options: options.clone(), sorted: false };
         Box::pin(async move {
             let told = Arc::new(SpreadReceipt::default());
             let begun = self.begin(&asked, self.candidates(), &told).await?;
@@ -173,7 +175,7 @@ impl Coordinator {
 
     async fn planned(&self, asked: &Asked, workers: &[String], query: Uuid) -> Result<(Arc<QueryLinks>, Planned)> {
         let links = QueryLinks::new(query, &self.0.peers, workers, None);
-        let planner = self.0.planners.of(self.partitions(workers.len()));
+        let planner = self.0.planners.of(self.partitions(workers.len()), asked.sorted);
         Ok((links, planner.plan_asked(&asked.statement, &asked.options, scalars(&asked.values)?).await?))
     }
 
@@ -199,7 +201,8 @@ impl Coordinator {
             let partitions = self.partitions(workers.len());
             let silence = self.0.options.silence;
             let answers = links.workers().iter().enumerate().map(|(at, peer)| {
-                let message = Begin::new(query, &asked.statement, &asked.values, &asked.options, partitions, &workers, at);
+                let message = Begin::new(query, &asked.statement, &asked.values, &asked.options, &workers);
+                let message = message.map(|message| Begin { partitions, sorted: asked.sorted, own: at, ..message });
                 async move {
                     // Long before a plan can be late.
                     alive(peer, query, silence).await?;
@@ -304,15 +307,22 @@ enum Failed {
     Left,
     /// These workers are lost, or none made progress; no row was handed on.
     Lost(Vec<(String, String)>),
+    /// The workers have too little memory; no row was handed on.
+    TooLarge(Error),
     /// Anything else.
     Error(Error),
 }
 
 impl Run {
-    async fn to_the_end(self, spread: Spread) {
+    async fn to_the_end(mut self, spread: Spread) {
         let lost = match self.attempt(spread).await {
             Ok(()) | Err(Failed::Left) => return,
             Err(Failed::Error(e)) => return self.fail(e).await,
+            Err(Failed::TooLarge(e)) => {
+                self.told.note(format!("the query ran again with joins by sorting, which use disk: {}", e.report()));
+                self.asked.sorted = true;
+                Vec::new()
+            }
             Err(Failed::Lost(lost)) => lost,
         };
         for (url, why) in &lost {
@@ -323,6 +333,10 @@ impl Run {
         match self.coordinator.begin(&self.asked, again, &self.told).await {
             Ok(Some(spread)) => match self.attempt(spread).await {
                 Ok(()) | Err(Failed::Left) => {}
+                Err(Failed::TooLarge(e)) => {
+                    self.told.note(format!("the query ran again on this host alone, where joins send their keys to the drives: {}", e.report()));
+                    self.alone().await;
+                }
                 Err(Failed::Error(e)) => self.fail(e).await,
                 Err(Failed::Lost(lost)) => {
                     let texts: Vec<String> = lost.into_iter().map(|(url, why)| format!("{url}: {why}")).collect();
@@ -383,7 +397,11 @@ impl Run {
                     // Whose fault it is shows who answers.
                     let silence = self.coordinator.0.options.silence;
                     let lost = self.silent(&links, query, silence).await;
-                    return Err(if lost.is_empty() { Failed::Error(e) } else { self.lost(lost, handed_on) });
+                    return Err(match lost.is_empty() {
+                        true if e.kind() == Kind::Exhausted && !handed_on => Failed::TooLarge(e),
+                        true => Failed::Error(e),
+                        false => self.lost(lost, handed_on),
+                    });
                 }
                 None => break,
             }

@@ -37,7 +37,7 @@ pub fn place(stage: usize, task: usize, workers: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Planners {
     host: Host,
-    made: Mutex<BTreeMap<usize, Planner>>,
+    made: Mutex<BTreeMap<(usize, bool), Planner>>,
 }
 
 impl Planners {
@@ -51,9 +51,9 @@ impl Planners {
         &self.host
     }
 
-    /// The planner of plans with this number of partitions.
-    pub(crate) fn of(&self, partitions: usize) -> Planner {
-        self.made.lock().entry(partitions).or_insert_with(|| self.host.planner().spread(partitions)).clone()
+    /// The planner of plans with this number of partitions, whose joins sort where `sorted`.
+    pub(crate) fn of(&self, partitions: usize, sorted: bool) -> Planner {
+        self.made.lock().entry((partitions, sorted)).or_insert_with(|| self.host.planner().spread(partitions, sorted)).clone()
     }
 }
 

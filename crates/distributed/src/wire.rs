@@ -45,6 +45,9 @@ pub struct Begin {
     pub options: QueryOptions,
     /// The partitions of each exchange.
     pub partitions: usize,
+    /// Whether joins sort both sides.
+    #[serde(default)]
+    pub sorted: bool,
     /// The addresses of all workers, in the order of their numbers.
     pub workers: Vec<String>,
     /// The number of the worker that gets this.
@@ -52,17 +55,17 @@ pub struct Begin {
 }
 
 impl Begin {
-    /// The message for worker `own`.
+    /// The message for the first of `workers`, with one partition.
     ///
     /// # Errors
     /// As [`Values::encode`].
-    pub fn new(query: Uuid, asked: &Statement, values: &Values, options: &QueryOptions, partitions: usize, workers: &[String], own: usize) -> Result<Self> {
+    pub fn new(query: Uuid, asked: &Statement, values: &Values, options: &QueryOptions, workers: &[String]) -> Result<Self> {
         let (sql, substrait) = match asked {
             Statement::Sql(text) => (Some(text.to_string()), None),
             Statement::Substrait(plan) => (None, Some(BASE64_STANDARD.encode(plan))),
         };
         let values = if values.is_empty() { None } else { Some(BASE64_STANDARD.encode(values.encode()?)) };
-        Ok(Self { query, sql, substrait, values, options: options.clone(), partitions, workers: workers.to_vec(), own })
+        Ok(Self { query, sql, substrait, values, options: options.clone(), partitions: 1, sorted: false, workers: workers.to_vec(), own: 0 })
     }
 
     /// The statement.

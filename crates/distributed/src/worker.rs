@@ -94,7 +94,7 @@ impl Worker {
             return Err(Error::invalid(format!("a query on {workers} workers in {partitions} partitions: there are 1 to {MOST_PARTITIONS} partitions")));
         }
         let links = QueryLinks::new(asked.query, &self.peers, &asked.workers, Some(asked.own));
-        let planner = self.planners.of(asked.partitions);
+        let planner = self.planners.of(asked.partitions, asked.sorted);
         let planned = planner.plan_asked(&asked.asked()?, &asked.options, scalars(&asked.values()?)?).await?;
         let part = Part::new(planned, &links, asked.own)?;
         let digest = part.digest().to_owned();

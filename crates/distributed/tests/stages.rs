@@ -52,7 +52,7 @@ impl Links for Workers {
     }
 }
 
-/// A table of 200 rows in so many partitions, some of them empty.
+/// A table of 200 rows in `partitions` partitions, some of them empty.
 fn session(partitions: usize, target: usize) -> SessionContext {
     let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, false), Field::new("v", DataType::Int64, false)]));
     let part = |at: usize| {

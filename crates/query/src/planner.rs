@@ -163,14 +163,16 @@ impl Planner {
     /// A planner over the same cluster, whose plans are to be spread over several hosts. They have `partitions`
     /// partitions, and nothing that one process alone can do: no build side that all partitions of a join share, and
     /// no filters that a join sends to scans while it runs.
+    /// With `sorted`, joins sort both sides and so can use disk, which tables of hashes can't.
     #[must_use]
-    pub fn spread(&self, partitions: usize) -> Self {
+    pub fn spread(&self, partitions: usize, sorted: bool) -> Self {
         let mut base = self.0.base.clone();
         let options = base.config_mut().options_mut();
         options.execution.target_partitions = partitions.max(1);
         options.optimizer.hash_join_single_partition_threshold = 0;
         options.optimizer.hash_join_single_partition_threshold_rows = 0;
         options.optimizer.enable_join_dynamic_filter_pushdown = false;
+        options.optimizer.prefer_hash_join = !sorted;
         let Inner { cluster, executors, threads, .. } = self.0.as_ref();
         Self(Arc::new(Inner { cluster: cluster.clone(), base, schemas: SchemaCache::default(), executors: executors.clone(), threads: Arc::clone(threads) }))
     }
