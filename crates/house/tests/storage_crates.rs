@@ -56,6 +56,7 @@ const ENGINE: &[&str] = &[
     "exec",
     "query",
     "host",
+    "distributed",
     "flight",
     "aggregator",
     "skytether",
