@@ -189,6 +189,30 @@ pub struct HostOperator {
     pub scan: Option<u32>,
 }
 
+/// A part of the super-plan that workers ran, between two exchanges of rows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageReceipt {
+    /// Its number, from the drives up.
+    pub stage: u32,
+    /// Its first operators, from the exchange down.
+    pub title: String,
+    /// What each worker that had a part of it did.
+    pub tasks: Vec<TaskReceipt>,
+}
+
+/// What a worker did for a stage.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskReceipt {
+    /// The worker's address.
+    pub worker: String,
+    /// Rows that it gave to the next stage, or to the host.
+    pub rows: u64,
+    /// Their bytes in memory.
+    pub bytes: u64,
+    /// Seconds of work of its operators.
+    pub seconds: f64,
+}
+
 /// What a query cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
@@ -221,6 +245,12 @@ pub struct Receipt {
     pub host_work: ParentWork,
     /// Why parts of the query stayed on the host.
     pub notes: Vec<String>,
+    /// What workers ran of the super-plan, where it was spread over several hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageReceipt>,
+    /// What became of workers: those that were lost, and why a query was not spread over them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<String>,
 }
 
 impl Receipt {
@@ -273,6 +303,13 @@ impl fmt::Display for Receipt {
             self.host.len(),
             handed_to_host(&self.host_work).map(|text| format!("; {text}")).unwrap_or_default()
         )?;
+        for stage in &self.stages {
+            let (tasks, rows) = (stage.tasks.len() as u64, stage.tasks.iter().map(|task| task.rows).sum());
+            writeln!(f, "├─ stage {} on {}: {}, {} given on", stage.stage, counted(tasks, "worker"), stage.title, counted(rows, "row"))?;
+        }
+        for told in &self.workers {
+            writeln!(f, "├─ workers: {told}")?;
+        }
         for (i, note) in notes.iter().enumerate() {
             let last = self.drives.is_empty() && i + 1 == notes.len();
             writeln!(f, "{} on the host because {note}", if last { "└─" } else { "├─" })?;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::cluster::Cluster;
 use crate::options::HostOptions;
+use crate::read_only::ReadOnly;
 use skytether_catalog::fencing::{Fence, take_over};
 use skytether_catalog::join::{is_forgotten, wipe};
 use skytether_catalog::membership_store::changed_meanwhile;
@@ -96,6 +97,20 @@ impl Cluster {
                 tracing::warn!(target: LOST, "{line}");
             }
             Ok(joined)
+        })
+    }
+
+    /// A cluster over the drives of a fleet that another host has: it reads them, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Cluster::new`] and [`Catalog::establish_membership`]; `Unavailable` for drives that are no fleet yet.
+    pub fn observe(drives: Vec<Arc<dyn Cse>>, options: HostOptions, fallback: Arc<dyn Fallback>) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let drives = drives.into_iter().map(|drive| Arc::new(ReadOnly(drive)) as Arc<dyn Cse>).collect();
+            let cluster = Self::new(drives, options, fallback)?;
+            let ids = &cluster.options().ids;
+            cluster.catalog().establish(Founding::Never, &Role::Fleet, Scheme::None, &BTreeMap::new(), ids).await?;
+            Ok(cluster)
         })
     }
 

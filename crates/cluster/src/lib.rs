@@ -50,4 +50,5 @@
 pub mod cluster;
 pub mod join;
 pub mod options;
+mod read_only;
 pub mod status;

@@ -90,6 +90,8 @@ pub struct DriveScanExec {
     plan: Arc<Outgoing>,
     beside: BroadcastTables,
     targets: Vec<Target>,
+    /// Which targets this scan reads; other hosts read the others. All of them where `None`.
+    own: Option<Arc<[bool]>>,
     dataset: DatasetName,
     given: Given,
     /// Where its work moves: what that starts from.
@@ -123,16 +125,17 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// The setup of its state machine.
-    fn setup(&self) -> Setup {
+    /// The setup of its state machine, for the drives that `takes_part` is true for.
+    fn setup(&self, takes_part: impl Fn(usize) -> bool) -> Setup {
+        let some = |at: &usize| takes_part(*at);
         Setup {
             work: self.work.clone(),
             host: self.host,
-            cses: self.profiles.clone(),
+            cses: (0..self.profiles.len()).filter(some).map(|at| self.profiles[at]).collect(),
             policy: self.policy,
             limits: self.limits,
             priors: PRIORS,
-            kinds: self.kinds.clone(),
+            kinds: (0..self.kinds.len()).filter(some).map(|at| self.kinds[at].clone()).collect(),
             fed: false,
         }
     }
@@ -195,6 +198,7 @@ impl DriveScanExec {
             plan: Arc::new(plan),
             beside,
             targets,
+            own: None,
             dataset,
             given,
             moves: moves.map(Arc::new),
@@ -241,9 +245,14 @@ impl DriveScanExec {
 
     /// Starts a scan whose work moves.
     fn start(&self, moves: &Arc<Moves>, outputs: Vec<Sender>, context: Arc<TaskContext>) -> AbortOnDropHandle<()> {
-        let members: Vec<_> = (0..self.targets.len()).map(|at| (self.reading(at), self.sub_plan(at))).collect();
-        let faults: Vec<_> = self.targets.iter().map(|target| Arc::clone(&target.faults)).collect();
-        let (moves, schema) = (Arc::clone(moves), self.schema());
+        let own: Vec<usize> = (0..self.targets.len()).filter(|at| self.reads(*at)).collect();
+        let members: Vec<_> = own.iter().map(|at| (self.reading(*at), self.sub_plan(*at))).collect();
+        let faults: Vec<_> = own.iter().map(|at| Arc::clone(&self.targets[*at].faults)).collect();
+        let engines: Vec<_> = own.iter().map(|at| Arc::clone(&moves.engines[*at])).collect();
+        // Readers of what other hosts read find the end at once.
+        let outputs: Vec<_> = outputs.into_iter().enumerate().filter(|(at, _)| self.reads(*at)).map(|(_, output)| output).collect();
+        let setup = moves.setup(|at| own.contains(&at));
+        let schema = self.schema();
         let (plan, beside) = (Arc::clone(&self.plan), self.beside.clone());
         let (runtime, spills) = (context.runtime_env(), SpillMetrics::new(&self.metrics, 0));
         let running = async move {
@@ -257,23 +266,10 @@ impl DriveScanExec {
                     return;
                 }
             };
-            let members = members.into_iter().zip(faults).zip(outputs).zip(&moves.engines);
-            let members = members.map(|((((reading, sub_plan), faults), output), engine)| Member {
-                reading,
-                plan: sent.of(sub_plan),
-                faults,
-                engine: Arc::clone(engine),
-                output,
-            });
-            let start = Start {
-                members: members.collect(),
-                setup: moves.setup(),
-                schema,
-                top: skytether_scheduler::message::PushdownLevel::Full,
-                source: None,
-                runtime,
-                spills,
-            };
+            let members = members.into_iter().zip(faults).zip(outputs).zip(engines);
+            let members = members.map(|((((reading, sub_plan), faults), output), engine)| Member { reading, plan: sent.of(sub_plan), faults, engine, output });
+            let start =
+                Start { members: members.collect(), setup, schema, top: skytether_scheduler::message::PushdownLevel::Full, source: None, runtime, spills };
             moving::run(start).await;
         };
         AbortOnDropHandle::new(tokio::spawn(running))
@@ -285,7 +281,7 @@ impl DriveScanExec {
         if moves.parts.iter().map(|(slices, ..)| *slices as usize).sum::<usize>() > MOST {
             return None;
         }
-        let setup = moves.setup();
+        let setup = moves.setup(|_| true);
         let names: Vec<&str> = self.targets.iter().map(|target| target.drive.info().name.as_str()).collect();
         let mut first = 0u32;
         let slices = moves.parts.iter().zip(0..).map(|((slices, rows, bytes), at)| {
@@ -294,6 +290,33 @@ impl DriveScanExec {
             of
         });
         Some(forecast::expected(setup, &names, slices.collect()))
+    }
+
+    /// The same scan, which reads only the targets that `own` is true for. Its partitions keep their numbers; those of
+    /// the other targets are empty.
+    #[must_use]
+    pub fn of_targets(&self, own: Vec<bool>) -> Self {
+        Self { own: Some(own.into()), ..self.with(self.plan.with_filters([]), self.beside.clone()) }
+    }
+
+    /// Whether this scan reads target `at`, and no other host.
+    fn reads(&self, at: usize) -> bool {
+        self.own.as_ref().is_none_or(|own| own.get(at).copied().unwrap_or(false))
+    }
+
+    /// About how many rows the drives send.
+    pub fn expected_rows(&self) -> u64 {
+        self.given.rows
+    }
+
+    /// What is read, for a comparison of two hosts' plans: of each target the drive's id, and its partitions with their
+    /// generations.
+    pub fn identity(&self) -> String {
+        let parts = self.targets.iter().map(|target| {
+            let all = target.partitions.values().chain(target.with.values().flat_map(BTreeMap::values));
+            format!("{}: {:?}", target.drive.info().id, all.collect::<Vec<_>>())
+        });
+        parts.collect::<Vec<_>>().join("; ")
     }
 
     /// The number of its sub-plan in the cut.
@@ -330,6 +353,7 @@ impl DriveScanExec {
             plan: Arc::new(plan),
             beside,
             targets: self.targets.clone(),
+            own: self.own.clone(),
             dataset: self.dataset.clone(),
             given: self.given.clone(),
             moves: self.moves.clone(),
@@ -423,7 +447,7 @@ impl ExecutionPlan for DriveScanExec {
             return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
         }
         let mut builder = RecordBatchReceiverStream::builder(schema, PREFETCH);
-        if partition >= self.targets.len() {
+        if partition >= self.targets.len() || !self.reads(partition) {
             return Ok(builder.build());
         }
         let (sub_plan, reading) = (self.sub_plan(partition), self.reading(partition));

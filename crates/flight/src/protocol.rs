@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `DoGet` | ticket: JSON `{"sql", "options"}` | schema, batches as drives send them, last `{"receipt"}` |
 //! | `DoGet` | ticket: JSON `{"scan", "options"}`, see [`TableScan`] | the same |
+//! | `DoGet` | ticket: JSON `{"stage"}`, see `skytether_distributed::wire` | schema, batches, last the rows' number |
 //! | `DoAction` | an action: see `actions` | one answer; for long work `{"progress"}` and last `{"done"}` |
 //!
 //! In place of `"sql"` a ticket may have `"substrait"`, a plan in base64; `"values"` are those of its parameters.
@@ -139,6 +140,8 @@ impl PreparedAnswer {
 pub(crate) struct Kind {
     #[serde(default)]
     pub(crate) scan: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    pub(crate) stage: Option<serde::de::IgnoredAny>,
 }
 
 /// A scan of a table.

@@ -38,6 +38,10 @@ use crate::protocol;
 use crate::protocol::{Change, CreatedToken, HostInfo, Kind, Last, PROTOCOL, PreparedAnswer, QueryRequest, ScanRequest, for_another};
 use skytether_api::service::FleetService;
 use skytether_api::statement::MAX_REQUEST;
+use skytether_distributed::coordinator::SpreadOptions;
+use skytether_distributed::fleet::SpreadHost;
+use skytether_distributed::wire;
+use skytether_distributed::worker::Worker;
 use skytether_flight_sql::service::FlightSqlHost;
 use skytether_host::{Host, Reach};
 use skytether_runtime::within;
@@ -54,11 +58,13 @@ pub struct Face {
     pub drives: ConnectOptions,
     /// The tokens that the actions for tokens are about; without it a host offers none.
     pub tokens: Option<Arc<TokenStore>>,
+    /// The workers over which queries are spread.
+    pub spread: SpreadOptions,
 }
 
 impl Default for Face {
     fn default() -> Self {
-        Self { connectors: Arc::new(skytether_flight_drive::connectors()), drives: ConnectOptions::default(), tokens: None }
+        Self { connectors: Arc::new(skytether_flight_drive::connectors()), drives: ConnectOptions::default(), tokens: None, spread: SpreadOptions::default() }
     }
 }
 
@@ -95,8 +101,10 @@ pub fn serve_on(service: Arc<HostService>, listener: Listener, context: ServeCon
 #[must_use]
 pub fn service(host: Host, face: Face) -> Arc<HostService> {
     let host = host.reaching(Arc::new(face.clone()));
-    let fleet: Arc<dyn FleetService> = Arc::new(host.clone());
-    Arc::new(HostService { flight_sql: FlightSqlHost::new(Arc::clone(&fleet)), fleet, host, face })
+    let fleet: Arc<dyn FleetService> =
+        if face.spread.workers.is_empty() { Arc::new(host.clone()) } else { Arc::new(SpreadHost::new(host.clone(), face.spread.clone())) };
+    let worker = Worker::new(host.clone(), face.drives.credentials.clone());
+    Arc::new(HostService { flight_sql: FlightSqlHost::new(Arc::clone(&fleet)), fleet, host, worker, face })
 }
 
 /// A host behind Flight.
@@ -106,6 +114,8 @@ pub struct HostService {
     fleet: Arc<dyn FleetService>,
     /// Whose drives' storage is reached through it.
     host: Host,
+    /// Runs parts of the queries of other hosts.
+    worker: Arc<Worker>,
     /// Takes calls outside of our own protocol.
     flight_sql: FlightSqlHost,
     face: Face,
@@ -262,7 +272,11 @@ impl HostService {
         if ticket.len() > MAX_REQUEST {
             return Err(Error::invalid(format!("a ticket of {} bytes is too long: at most {MAX_REQUEST}", ticket.len())));
         }
-        let mut query = if frames::decode_json::<Kind>("a ticket", ticket)?.scan.is_some() {
+        let kind = frames::decode_json::<Kind>("a ticket", ticket)?;
+        if kind.stage.is_some() {
+            return self.worker.read(ticket);
+        }
+        let mut query = if kind.scan.is_some() {
             let asked: ScanRequest = frames::decode_json("a ticket", ticket)?;
             self.fleet.scan(&asked.scan, &asked.options).await?
         } else {
@@ -353,6 +367,11 @@ impl HostService {
                 }
                 return self.flight_sql.do_action(request).await;
             }
+            if wire::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
+                let Action { r#type: name, body } = request.into_inner();
+                let body = self.worker.act(&name, &body).await.map_err(|e| to_status(&e))?;
+                return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>));
+            }
             let caller = Caller::of(&request);
             tracing::debug!(target: "skytether::calls", caller = %caller.identity, action = request.get_ref().r#type.chars().take(80).collect::<String>());
             let Action { r#type: name, body } = request.into_inner();
@@ -368,8 +387,9 @@ impl HostService {
 
     fn list_actions(&self, _: Request<Empty>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::ListActionsStream>, Status>> {
         Box::pin(async move {
-            let of_flight_sql = flight_sql::ACTIONS.into_iter().map(|(t, d)| ActionType { r#type: t.to_owned(), description: d.to_owned() });
-            Ok(Response::new(Box::pin(stream::iter(Call::list().chain(of_flight_sql).map(Ok))) as Answer<_>))
+            let others = flight_sql::ACTIONS.into_iter().chain(wire::ACTIONS);
+            let others = others.map(|(t, d)| ActionType { r#type: t.to_owned(), description: d.to_owned() });
+            Ok(Response::new(Box::pin(stream::iter(Call::list().chain(others).map(Ok))) as Answer<_>))
         })
     }
 

@@ -66,6 +66,17 @@ impl Host {
         Ok(Self { maintenance: Maintenance::new(cluster.clone()), cluster, planner, reach: None })
     }
 
+    /// A host over the drives of a fleet that another host has: it answers queries, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Cluster::observe`].
+    pub fn observe(drives: Vec<Arc<dyn Cse>>, options: HostOptions) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let (runtime, fallback) = parts(&options)?;
+            Self::over(Cluster::observe(drives, options, fallback).await?, &runtime)
+        })
+    }
+
     /// As [`Self::join_without`], with all drives of the fleet.
     ///
     /// # Errors
@@ -98,7 +109,9 @@ impl Host {
         &self.cluster
     }
 
-    pub(crate) fn planner(&self) -> &Planner {
+    /// Plans and runs queries.
+    #[must_use]
+    pub fn planner(&self) -> &Planner {
         &self.planner
     }
 

@@ -59,6 +59,7 @@ const ENGINE: &[&str] = &[
     "exec",
     "query",
     "host",
+    "distributed",
     "flight",
     "aggregator",
     "skytether",

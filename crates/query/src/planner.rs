@@ -98,7 +98,7 @@ struct Inner {
     base: SessionState,
     schemas: SchemaCache,
     executors: LocalExecutors,
-    threads: PlanningThreads,
+    threads: Arc<PlanningThreads>,
 }
 
 impl fmt::Debug for Inner {
@@ -130,6 +130,22 @@ pub struct Planned {
     pub(crate) running: Option<Arc<()>>,
 }
 
+impl Planned {
+    /// What its operators run in, and the record of the memory that they take.
+    pub fn context(&self) -> (Arc<TaskContext>, Arc<PeakRecordingPool>) {
+        // Of the memory that all queries share, what this one takes.
+        let shared = self.state.runtime_env();
+        let taken = Arc::new(PeakRecordingPool::new(Arc::clone(&shared.memory_pool)));
+        let runtime = RuntimeEnv { memory_pool: Arc::clone(&taken) as _, ..shared.as_ref().clone() };
+        (Arc::new(TaskContext::from(&self.state).with_runtime(Arc::new(runtime))), taken)
+    }
+
+    /// Gathers its receipt.
+    pub fn collector(&self) -> &Arc<Collector> {
+        &self.collector
+    }
+}
+
 impl Planner {
     /// A planner over `cluster`. Its queries take memory and spill disk from `runtime`.
     ///
@@ -139,8 +155,25 @@ impl Planner {
         let base = base_state(cluster.options(), runtime)?;
         let pool = Arc::clone(&base.runtime_env().memory_pool);
         let executors = LocalExecutors::new(pool, cluster.options().storage_deadline);
-        let threads = PlanningThreads::new(cluster.options().planning_deadline);
+        let threads = Arc::new(PlanningThreads::new(cluster.options().planning_deadline));
         Ok(Self(Arc::new(Inner { cluster, base, schemas: SchemaCache::default(), executors, threads })))
+    }
+
+    /// A planner over the same cluster, whose plans are to be spread over several hosts. They have `partitions`
+    /// partitions, and nothing that one process alone can do: no build side that all partitions of a join share, and
+    /// no filters that a join sends to scans while it runs.
+    /// With `sorted`, joins sort both sides and so can use disk, which tables of hashes can't.
+    #[must_use]
+    pub fn spread(&self, partitions: usize, sorted: bool) -> Self {
+        let mut base = self.0.base.clone();
+        let options = base.config_mut().options_mut();
+        options.execution.target_partitions = partitions.max(1);
+        options.optimizer.hash_join_single_partition_threshold = 0;
+        options.optimizer.hash_join_single_partition_threshold_rows = 0;
+        options.optimizer.enable_join_dynamic_filter_pushdown = false;
+        options.optimizer.prefer_hash_join = !sorted;
+        let Inner { cluster, executors, threads, .. } = self.0.as_ref();
+        Self(Arc::new(Inner { cluster: cluster.clone(), base, schemas: SchemaCache::default(), executors: executors.clone(), threads: Arc::clone(threads) }))
     }
 
     /// The drives that it plans over.
@@ -180,12 +213,8 @@ impl Planner {
     /// # Errors
     /// Those of operators that can not start.
     pub fn run(&self, planned: Planned) -> Result<Query> {
-        let Planned { physical, state, collector, cut, running, .. } = planned;
-        // Of the memory that all queries share, what this one takes.
-        let shared = state.runtime_env();
-        let taken = Arc::new(PeakRecordingPool::new(Arc::clone(&shared.memory_pool)));
-        let runtime = RuntimeEnv { memory_pool: Arc::clone(&taken) as _, ..shared.as_ref().clone() };
-        let context = Arc::new(TaskContext::from(&state).with_runtime(Arc::new(runtime)));
+        let (context, taken) = planned.context();
+        let Planned { physical, collector, cut, running, .. } = planned;
         collector.plan(Arc::clone(&physical), reasons::of(&cut, physical.as_ref()), scan_numbers(physical.as_ref()), taken);
         let schema = physical.schema();
         let receipt = ReceiptHandle::new(Arc::clone(&collector) as _);

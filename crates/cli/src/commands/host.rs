@@ -10,6 +10,7 @@ use skytether_aggregator::Aggregator;
 use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::Cse;
+use skytether_distributed::coordinator::SpreadOptions;
 use skytether_doors::Connectors;
 use skytether_drive::Device;
 use skytether_flight::Face;
@@ -28,6 +29,10 @@ use crate::volumes::{DIRECTORY, VolumeArgs};
 /// Connections that each port of a host holds at the same time.
 const MAX_CONNECTIONS: usize = 1024;
 
+/// Calls that each connection of a host may have at the same time. Another host reads each partition of each stage by
+/// one.
+const MAX_STREAMS: u32 = 16 << 10;
+
 /// How often an idle host checks its drives.
 const WATCH: Duration = Duration::from_secs(5);
 
@@ -35,6 +40,60 @@ const WATCH: Duration = Duration::from_secs(5);
 pub(crate) enum HostCommand {
     /// Serve a fleet over Arrow Flight, and its volumes as disks, until interrupted.
     Serve(Box<HostServe>),
+    /// Run parts of the queries of other hosts, which name this one among their --workers, until interrupted. A worker
+    /// reads from the drives of their fleet and changes nothing.
+    Worker(Box<HostWorker>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HostWorker {
+    /// Addresses of the drives of the fleet, as the host has them.
+    #[arg(long, value_name = "ADDR,ADDR,...", value_delimiter = ',', required = true)]
+    drives: Vec<String>,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    serve: ServeArgs,
+    // For the connections to drives and to other workers.
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// What queries may take.
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// Seconds without a heartbeat after which a served drive counts as dead. A working drive is never silent for this
+    /// long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    drive_timeout: u64,
+    /// Memory that all queries together may use for sorting, joining and merging, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
+    memory: u64,
+    /// Disk that queries may use to spill what the host's memory can't hold, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 10 << 10)]
+    spill_limit: u64,
+}
+
+impl LimitArgs {
+    fn options(&self) -> HostOptions {
+        let memory_limit = usize::try_from(self.memory << 20).unwrap_or(usize::MAX);
+        HostOptions { memory_limit, spill_limit: self.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() }
+    }
+}
+
+/// How queries are spread over workers.
+#[derive(Debug, Args)]
+struct SpreadArgs {
+    /// Addresses of workers (`skytether host worker`), which run the super-plans of large queries together. A worker
+    /// that is lost costs a query one more run.
+    #[arg(long, value_name = "URL,URL,...", value_delimiter = ',', requires = "drives", conflicts_with_all = ["fleet", "aggregator"])]
+    workers: Vec<String>,
+    /// Seconds without an answer after which a worker counts as lost.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600), requires = "workers")]
+    worker_timeout: u64,
+    /// A query whose drives send fewer rows than this, by the estimate, stays on this host.
+    #[arg(long, value_name = "ROWS", default_value_t = 100_000, requires = "workers")]
+    spread_from: u64,
 }
 
 #[derive(Debug, Args)]
@@ -66,16 +125,10 @@ pub(crate) struct HostServe {
     /// they have profiles).
     #[arg(long, alias = "link", value_name = "GBIT", requires = "aggregator", value_parser = rate)]
     uplink_gbit: Option<f64>,
-    /// Seconds without a heartbeat after which a served drive counts as dead. A working drive is never silent for this
-    /// long.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    drive_timeout: u64,
-    /// Memory that all queries together may use for sorting, joining and merging, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
-    memory: u64,
-    /// Disk that queries may use to spill what the host's memory can't hold, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 10 << 10)]
-    spill_limit: u64,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    spread: SpreadArgs,
     /// Limit of rows in a slice of ingested data. By default only a slice's size counts.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     slice_rows: Option<u64>,
@@ -104,6 +157,7 @@ fn rate(text: &str) -> Result<f64, String> {
 pub(crate) async fn run(command: HostCommand) -> Result<(), Failure> {
     match command {
         HostCommand::Serve(args) => serve(*args).await,
+        HostCommand::Worker(args) => work(*args).await,
     }
 }
 
@@ -201,11 +255,10 @@ pub(crate) async fn of_drives(drives: &[String], redundancy: Scheme, mut options
 }
 
 async fn serve(args: HostServe) -> Result<(), Failure> {
-    let memory_limit = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
-    let mut options = HostOptions { memory_limit, spill_limit: args.spill_limit.saturating_mul(1 << 20), ..HostOptions::default() };
+    let mut options = args.limits.options();
     options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
     let credentials = args.serve.own_credentials(args.client.credentials());
-    let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.drive_timeout), credentials, ..ConnectOptions::default() };
+    let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.limits.drive_timeout), credentials, ..ConnectOptions::default() };
     let connectors = doors::connectors();
     let (host, what, bound, _guard) = if let Some(dir) = &args.fleet {
         let given: Vec<String> = args.profile.iter().map(|profile| profile.given.clone()).collect();
@@ -247,7 +300,15 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         };
         (host, what, bound, None)
     };
-    let face = Face { connectors, drives: ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection }, tokens: bound.tokens.clone() };
+    let spread = SpreadOptions {
+        workers: args.spread.workers.clone(),
+        credentials: connection.credentials.clone(),
+        silence: Duration::from_secs(args.spread.worker_timeout),
+        min_rows: args.spread.spread_from,
+        ..SpreadOptions::default()
+    };
+    let drives = ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection };
+    let face = Face { connectors, drives, tokens: bound.tokens.clone(), spread };
     let (watching, who) = (host.clone(), format!("host serves {what}"));
     let journals = args.journals.clone().or_else(|| args.fleet.as_ref().map(|dir| dir.join(DIRECTORY)));
     let served = fleet_volumes::serve(&args.volumes, &host, journals.as_deref(), &bound).await?;
@@ -258,6 +319,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
             return Ok(Arc::clone(served.doors.get(listener.endpoint())?).serve(served.engine.clone(), listener, context));
         }
         context.limits.connections = MAX_CONNECTIONS;
+        context.limits.streams = MAX_STREAMS;
         Ok(skytether_flight::serve_on(Arc::clone(&service), listener, context))
     });
     let served = tokio::select! {
@@ -268,6 +330,28 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         volumes.close().await?;
     }
     served
+}
+
+/// Serves a worker.
+async fn work(args: HostWorker) -> Result<(), Failure> {
+    let mut options = args.limits.options();
+    let credentials = args.serve.own_credentials(args.client.credentials());
+    let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.limits.drive_timeout), credentials, ..ConnectOptions::default() };
+    let placed = drives_on_nodes(&args.drives, Scheme::None).map_err(Failure::Call)?;
+    let connectors = doors::connectors();
+    let (drives, _) = connect(&placed, &connectors, &connection, &mut options, false).await?;
+    let bound = args.serve.bind(&doors::of_hosts(), None).await?;
+    let host = Host::observe(drives, options).await?;
+    let face = Face { connectors, drives: connection, tokens: bound.tokens.clone(), ..Face::default() };
+    let service = skytether_flight::service(host, face);
+    let who = format!("worker reads {}", counted(placed.len() as u64, "drive"));
+    bound
+        .serve(&who, move |listener, mut context| {
+            context.limits.connections = MAX_CONNECTIONS;
+            context.limits.streams = MAX_STREAMS;
+            Ok(skytether_flight::serve_on(Arc::clone(&service), listener, context))
+        })
+        .await
 }
 
 /// Combines the errors of drives that don't answer.

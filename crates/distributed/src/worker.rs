@@ -1,0 +1,178 @@
+//! The parts of queries that a host runs for other hosts, and the calls about them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use arrow::array::ArrayRef;
+use bytes::Bytes;
+use datafusion::common::ScalarValue;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use skytether_api::values::Values;
+use skytether_common::{Error, Result};
+use skytether_device::{Annotation, ResultMessage};
+use skytether_flight_drive::deliveries::DeliveryEncoder;
+use skytether_flight_drive::frames;
+use skytether_flight_drive::status::to_status;
+use skytether_host::Host;
+use skytether_transport::Credentials;
+use tokio::sync::mpsc;
+use tonic::Status;
+use uuid::Uuid;
+
+use crate::part::{Part, Planners, QueryLinks, ended};
+use crate::peer::Peers;
+use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, Named, Progress, ReadTicket};
+
+/// How long a part lives whose coordinator is silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Messages of an answer that wait for a slow reader.
+const BACKLOG: usize = 4;
+
+/// The partitions of an exchange, at most.
+const MOST_PARTITIONS: usize = 4096;
+
+/// The messages of an answer.
+pub type Messages = mpsc::Receiver<Result<arrow_flight::FlightData, Status>>;
+
+/// The values of a query as DataFusion has them.
+///
+/// # Errors
+/// Invalid for a value that DataFusion has no type for.
+pub(crate) fn scalars(values: &Values) -> Result<Vec<ScalarValue>> {
+    let scalar = |column: &ArrayRef| ScalarValue::try_from_array(column, 0).map_err(|e| Error::invalid("a parameter's value can't be taken").with_source(e));
+    values.columns().iter().map(scalar).collect()
+}
+
+/// A host as a worker of other hosts.
+#[derive(Debug)]
+pub struct Worker {
+    planners: Planners,
+    peers: Peers,
+    parts: Mutex<HashMap<Uuid, Arc<Part>>>,
+}
+
+impl Worker {
+    /// `host` as a worker, which shows `credentials` to other workers.
+    #[must_use]
+    pub fn new(host: Host, credentials: Credentials) -> Arc<Self> {
+        Arc::new(Self { planners: Planners::new(host), peers: Peers::new(credentials), parts: Mutex::default() })
+    }
+
+    /// Does what the action `name` asks for.
+    pub fn act<'a>(self: &'a Arc<Self>, name: &'a str, body: &'a Bytes) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            match name {
+                BEGIN => frames::encode_json(&self.begin(&frames::decode_json("a worker's part", body)?).await?),
+                BEAT => {
+                    let Named { query } = frames::decode_json("a question about a part", body)?;
+                    let part = self.parts.lock().get(&query).cloned();
+                    if let Some(part) = &part {
+                        part.touch();
+                    }
+                    frames::encode_json(&Progress { known: part.is_some(), done: part.map_or(0, |part| part.progress()) })
+                }
+                END => {
+                    let Named { query } = frames::decode_json("the end of a part", body)?;
+                    let part = self.parts.lock().remove(&query);
+                    frames::encode_json(&part.map_or_else(Ended::default, |part| part.figures()))
+                }
+                other => Err(Error::unsupported(format!("a worker does not know the action {other:?}: run the same version on all hosts"))),
+            }
+        })
+    }
+
+    async fn begin(self: &Arc<Self>, asked: &Begin) -> Result<Begun> {
+        if asked.workers.is_empty() || asked.partitions == 0 || asked.partitions > MOST_PARTITIONS {
+            let (workers, partitions) = (asked.workers.len(), asked.partitions);
+            return Err(Error::invalid(format!("a query on {workers} workers in {partitions} partitions: there are 1 to {MOST_PARTITIONS} partitions")));
+        }
+        let links = QueryLinks::new(asked.query, &self.peers, &asked.workers, Some(asked.own));
+        let planner = self.planners.of(asked.partitions, asked.sorted);
+        let planned = planner.plan_asked(&asked.asked()?, &asked.options, scalars(&asked.values()?)?).await?;
+        let part = Part::new(planned, &links, asked.own)?;
+        let digest = part.digest().to_owned();
+        let first = {
+            let mut parts = self.parts.lock();
+            parts.insert(asked.query, part);
+            parts.len() == 1
+        };
+        if first {
+            tokio::spawn(watch(Arc::downgrade(self)));
+        }
+        Ok(Begun { digest })
+    }
+
+    /// The rows that a ticket names, as messages.
+    ///
+    /// # Errors
+    /// Invalid for a ticket of another form; `Unavailable` for a query that this worker has no part of.
+    pub fn read(&self, ticket: &Bytes) -> Result<Messages> {
+        let asked: ReadTicket = frames::decode_json("a ticket", ticket)?;
+        let part = self.parts.lock().get(&asked.stage.query).cloned().ok_or_else(ended)?;
+        let schema = part.schema(asked.stage.stage)?;
+        let mut rows = part.read(asked.source())?;
+        // The rows end with the part: what they come from is the part's.
+        let part = Arc::downgrade(&part);
+        let (send, receive) = mpsc::channel(BACKLOG);
+        tokio::spawn(async move {
+            let (mut encoder, first) = DeliveryEncoder::new(&schema);
+            let work = async {
+                if send.send(Ok(first)).await.is_err() {
+                    return Ok(());
+                }
+                let mut count = 0;
+                while let Some(batch) = rows.next().await {
+                    let batch = batch?;
+                    count += batch.num_rows() as u64;
+                    for message in encoder.encode(ResultMessage::Batch { epoch: 0, batch })? {
+                        if send.send(Ok(message)).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+                if part.upgrade().is_none() {
+                    return Err(ended());
+                }
+                for message in encoder.encode(ResultMessage::Done(Annotation { rows_out: count, ..Annotation::default() }))? {
+                    let _ = send.send(Ok(message)).await;
+                }
+                Ok(())
+            };
+            let done: Result<()> = tokio::select! {
+                done = work => done,
+                () = send.closed() => Ok(()),
+            };
+            if let Err(e) = done {
+                let _ = send.send(Err(to_status(&e))).await;
+            }
+        });
+        Ok(receive)
+    }
+}
+
+/// Ends parts whose coordinator is silent, until there is none.
+async fn watch(worker: Weak<Worker>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(worker) = worker.upgrade() else { return };
+        let now = Instant::now();
+        let mut parts = worker.parts.lock();
+        parts.retain(|query, part| {
+            let alive = now.saturating_duration_since(part.heard()) < SILENCE;
+            if !alive {
+                tracing::warn!(%query, "ended a part of a query: the host that asked is silent");
+            }
+            alive
+        });
+        if parts.is_empty() {
+            return;
+        }
+    }
+}

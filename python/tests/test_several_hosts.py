@@ -1,0 +1,228 @@
+"""Super-plans that several hosts run: drives, workers and a host, each a process. The 22 queries of TPC-H equal DuckDB,
+also when a worker is killed or hangs in the middle of a query, and where one host alone has too little memory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sysconfig
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from compare import assert_same
+from fleets import Served
+
+import skytether
+
+QUERIES = Path(__file__).resolve().parents[2] / "benches" / "tpch"
+TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+SCALE = 0.05
+
+
+def text(number: int) -> str:
+    return (QUERIES / f"q{number:02}.sql").read_text().replace("{scale}", str(SCALE))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tpch")
+    tool = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
+    subprocess.run([tool, "parquet", "-s", str(SCALE), "-o", directory], check=True, capture_output=True, timeout=120)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def duck(files):
+    con = duckdb.connect()
+    con.execute("SET threads = 2; CREATE SCHEMA tpch")
+    for table in TABLES:
+        con.execute(f"CREATE VIEW tpch.{table} AS SELECT * FROM '{files / table}.parquet'")
+    return con
+
+
+class Hosts(Served):
+    """Drives, a host, and workers, whose processes come last."""
+
+    def __init__(self, place: Path, drives: int, files: Path | None, rows: int = 20_000) -> None:
+        place.mkdir(exist_ok=True)
+        super().__init__(place, drives, "--slice-rows", rows)
+        if files is not None:
+            with skytether.connect(self.url) as fleet:
+                for table in TABLES:
+                    fleet.ingest(files / f"{table}.parquet", f"tpch/{table}")
+        self.workers: list[str] = []
+        self.at: list[subprocess.Popen[str]] = []
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.drives)
+
+    def worker(self, *options: object, listen: str = "127.0.0.1:0") -> str:
+        host, port = self.start("host", "worker", "--drives", self.addresses, *options, listen=listen)
+        self.at.append(self.processes.pop())
+        return f"grpc://{host}:{port}"
+
+    def spread(self, workers: int, *options: object, of_worker: tuple[object, ...] = ()) -> None:
+        """The host again, over this number of workers."""
+        self.workers = [self.worker(*of_worker) for _ in range(workers)]
+        self.another_host("--workers", ",".join(self.workers), "--spread-from", 0, *options)
+
+    def kill(self) -> None:
+        for process in self.at:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        super().kill()
+
+
+@contextmanager
+def hosts(place: Path, drives: int, files: Path | None, *args: int):
+    served = Hosts(place, drives, files, *args)
+    try:
+        yield served
+        assert "panicked" not in served.errors.read_text()
+    finally:
+        served.kill()
+
+
+@pytest.fixture(scope="module")
+def several(files, tmp_path_factory):
+    with hosts(tmp_path_factory.mktemp("several"), 4, files) as served:
+        served.spread(3, "--worker-timeout", 5)
+        yield served
+
+
+def test_every_query_on_three_workers_equals_duckdb(several, duck):
+    spread = 0
+    with skytether.connect(several.url) as fleet:
+        for number in range(1, 23):
+            result = fleet.sql(text(number))
+            assert_same(result.to_arrow(), duck.sql(text(number)).to_arrow_table(), False, f"query {number}")
+            receipt = result.receipt.to_dict()
+            assert "workers" not in receipt, (number, receipt["workers"])
+            tasks = [task for stage in receipt.get("stages", []) for task in stage["tasks"]]
+            spread += len({task["worker"] for task in tasks}) == 3
+            if tasks:
+                # The drives' figures come from the workers that read from them.
+                assert receipt["bytes_read"] > 0 and {d["name"] for d in receipt["drives"]} <= {f"drive-{n}" for n in range(4)}
+    assert spread >= 16, f"{spread} of 22 queries ran on all workers"
+
+
+def test_explain_and_receipt_show_stages_and_workers(several):
+    with skytether.connect(several.url) as fleet:
+        shown = str(fleet.explain(text(3)))
+        assert "stage 2 (3 tasks)" in shown and "StageReadExec: stage=" in shown, shown
+        result = fleet.sql(text(3))
+        result.to_arrow()
+        receipt = result.receipt.to_dict()
+        assert [stage["stage"] for stage in receipt["stages"]] == list(range(1, len(receipt["stages"]) + 1))
+        assert {task["worker"] for stage in receipt["stages"] for task in stage["tasks"]} == set(several.workers)
+        assert "stage 2 on 3 workers" in str(result.receipt)
+
+
+@pytest.mark.parametrize("workers", range(1, 8))
+def test_no_row_is_lost_for_any_number_of_drives_and_workers(tmp_path, workers):
+    """A share of partitions that workers do not divide must not fall out."""
+    for drives in (1, 3, 4, 7):
+        with hosts(tmp_path / f"{drives}", drives, None, 500) as served:
+            table = pa.table({"k": [n % 1009 for n in range(20_000)], "v": list(range(20_000))})
+            with skytether.connect(served.url) as fleet:
+                fleet.ingest(table, "d.t")
+            served.spread(workers)
+            with skytether.connect(served.url) as fleet:
+                result = fleet.sql("SELECT count(*) AS n, sum(v) AS s, sum(c) AS c FROM (SELECT a.v, count(b.v) AS c FROM d.t a JOIN d.t b ON a.k = b.k GROUP BY a.v)")
+                pairs = sum(len(range(k, 20_000, 1009)) ** 2 for k in range(1009))
+                assert result.to_arrow().to_pylist() == [{"n": 20_000, "s": 19_999 * 10_000, "c": pairs}]
+                assert {t["worker"] for s in result.receipt.to_dict()["stages"] for t in s["tasks"]} == set(served.workers)
+
+
+#: Seconds of work for three workers, in little memory: every row meets some hundred others.
+LONG = (
+    "SELECT count(*) AS n, sum(CAST(a.l_linenumber * b.l_linenumber AS BIGINT)) AS s, max(a.l_quantity * b.l_discount) AS m "
+    "FROM tpch.lineitem a JOIN tpch.lineitem b ON a.l_suppkey = b.l_suppkey AND a.l_partkey <> b.l_partkey"
+)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_query_runs_again_without_a_lost_worker(several, duck, how):
+    wanted = duck.sql(LONG).to_arrow_table()
+    victim = several.at[1]
+    url = several.workers[1]
+    done = {}
+
+    def ask() -> None:
+        with skytether.connect(several.url) as fleet:
+            result = fleet.sql(LONG)
+            done["table"], done["receipt"] = result.to_arrow(), result.receipt.to_dict()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(1.0)
+    assert asking.is_alive(), "the query is over before the worker is lost"
+    victim.send_signal(how)
+    asking.join(timeout=90)
+    try:
+        assert not asking.is_alive(), "the query hangs"
+        assert_same(done["table"], wanted, True, "a query that lost a worker")
+        told = done["receipt"]["workers"]
+        assert len(told) == 1 and f"ran again without {url}" in told[0], told
+        assert {t["worker"] for s in done["receipt"]["stages"] for t in s["tasks"]} == set(several.workers) - {url}
+        # The next query does not wait for it, and says nothing of it.
+        began = time.monotonic()
+        with skytether.connect(several.url) as fleet:
+            fleet.sql(text(1)).to_arrow()
+        assert time.monotonic() - began < 3
+    finally:
+        if how == signal.SIGSTOP:
+            victim.send_signal(signal.SIGCONT)
+        else:
+            victim.wait()
+            victim.stdout.close()
+            several.at[1:2] = []
+            several.worker(listen=url.removeprefix("grpc://"))
+            several.at.insert(1, several.at.pop())
+    # It takes part again once it answers.
+    for _ in range(40):
+        with skytether.connect(several.url) as fleet:
+            result = fleet.sql(text(3))
+            result.to_arrow()
+        if url in {t["worker"] for s in result.receipt.to_dict()["stages"] for t in s["tasks"]}:
+            return
+        time.sleep(0.5)
+    raise AssertionError("the worker takes no part any more")
+
+
+def test_without_any_worker_the_host_works_alone(files, duck, tmp_path):
+    with hosts(tmp_path, 2, files) as served:
+        served.spread(1, "--worker-timeout", 2)
+        served.at[0].kill()
+        with skytether.connect(served.url) as fleet:
+            result = fleet.sql(text(3))
+            assert_same(result.to_arrow(), duck.sql(text(3)).to_arrow_table(), False, "query 3")
+            receipt = result.receipt.to_dict()
+            assert "stages" not in receipt and "left out" in receipt["workers"][0] and "alone" in receipt["workers"][-1], receipt["workers"]
+
+
+def test_workers_change_nothing(several):
+    with skytether.connect(several.workers[0]) as fleet:
+        assert fleet.sql("SELECT count(*) AS n FROM tpch.region").to_arrow().to_pylist() == [{"n": 5}]
+        with pytest.raises(skytether.UnsupportedError, match="is a worker and only reads"):
+            fleet.ingest(pa.table({"v": [1]}), "d.new")
+        with pytest.raises(skytether.UnsupportedError, match="is a worker and only reads"):
+            fleet.drop("tpch/region")
+    with skytether.connect(several.url) as fleet:
+        fleet.ingest(pa.table({"v": [1]}), "d.new")
+        fleet.drop("d/new")
+
+
+def test_a_query_that_each_host_plans_otherwise_runs_on_one(several):
+    with skytether.connect(several.url) as fleet:
+        result = fleet.sql("SELECT l_suppkey, now() AS t, count(*) AS n FROM tpch.lineitem GROUP BY l_suppkey, now() ORDER BY l_suppkey LIMIT 3")
+        assert result.to_arrow().num_rows == 3
+        told = result.receipt.to_dict()["workers"]
+        assert len(told) == 1 and "planned it otherwise" in told[0], told
