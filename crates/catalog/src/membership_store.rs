@@ -13,6 +13,7 @@ use crate::records::membership::newest;
 use crate::records::membership::no_nodes;
 use crate::records::membership::{BRANCH_FORMAT, FLEET_FORMAT};
 use crate::records::root::REDUNDANT_FORMAT;
+use crate::volume_records::{DATA_PREFIX as PARTS, PREFIX as VOLUMES};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -173,8 +174,8 @@ impl Catalog {
         Err(changed_meanwhile())
     }
 
-    /// Marks as lost: drives that were replaced, and drives without a record in a fleet that has data sets, whose
-    /// content is gone. In a fleet without data sets, a founding was cut off.
+    /// Marks as lost: drives that were replaced, and drives without a record in a fleet that has data sets or volumes,
+    /// whose content is gone. In a fleet without either, a founding was cut off.
     async fn lose_replaced(&self, membership: &Membership, found: &[Option<Membership>]) -> Result<()> {
         if membership.homes < 2 || found.iter().all(Option::is_none) {
             return Ok(());
@@ -187,11 +188,14 @@ impl Catalog {
         let told: Vec<Result<Option<Membership>>> = told.collect();
         let blank = |at: &usize| found[*at].is_none() && !self.health().is_down(*at);
         let mut known = found.iter().enumerate().filter(|(at, own)| own.is_some() && !self.health().is_down(*at)).map(|(at, _)| at);
-        // A drive that is away may have data sets that the others lack.
+        // A drive that is away may have data sets or volumes that the others lack.
         let founded = membership.change == 0 && self.health().down().is_empty() && (0..found.len()).any(|at| blank(&at)) && {
             let mut any = false;
             for at in known.by_ref() {
                 any |= !self.names_at(at).await?.is_empty();
+                for prefix in [VOLUMES, PARTS] {
+                    any |= !self.ask(at, "list parts of volumes", self.bare(at).list(prefix, None, 1)).await?.is_empty();
+                }
             }
             !any
         };
