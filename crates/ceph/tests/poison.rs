@@ -83,6 +83,7 @@ fn aborting_and_stopped_engines_harm_no_osd() {
             assert_eq!((called.code, refusal(&response).0), (-libc::EIO, Refusal::NoEngine), "{response:?}");
             assert!(took < Duration::from_secs(2), "{took:?}");
         });
+        engines.await_end();
         let (_, response, took) = engines.call(1, &endless);
         assert_eq!(refusal(&response).0, Refusal::NoEngine);
         assert!(refusal(&response).1.contains("skytether ceph engine") && took < Duration::from_secs(1), "{response:?} {took:?}");
