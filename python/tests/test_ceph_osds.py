@@ -60,7 +60,7 @@ def osds(receipt: dict[str, Any]) -> dict[str, int]:
     """Slices by the OSDs that processed them."""
     found: dict[str, int] = {}
     for drive in receipt["drives"]:
-        for below in drive.get("drives", []):
+        for below in drive.get("below", []):
             found[below["name"]] = found.get(below["name"], 0) + below["slices"]
     return found
 
@@ -122,9 +122,12 @@ def test_osds_process_the_slices(prepared: Prepared) -> None:
     ran = osds(receipt)
     assert set(ran) == {"osd.0", "osd.1", "osd.2"} and sum(ran.values()) == receipt["drives"][0]["slices"] + receipt["drives"][1]["slices"], receipt
     assert reasons(receipt).strip("; ") == ""
-    rows, receipt = prepared.ask("SELECT id, a, g FROM city.rides WHERE b < -1000000000000 ORDER BY id")
+    rows, receipt = prepared.ask("SELECT id, a, g FROM city.rides WHERE b < -1000000000000")
     kept = prepared.table.filter(pc.less(prepared.table["b"], -1000000000000)).select(["id", "a", "g"]).sort_by("id")
-    assert rows == kept.to_pylist() and osds(receipt)
+    assert sorted(rows, key=lambda row: row["id"]) == kept.to_pylist() and osds(receipt)
+    rows, receipt = prepared.ask("SELECT id FROM city.rides ORDER BY a LIMIT 3")
+    assert rows == prepared.table.sort_by("a").slice(0, 3).select(["id"]).to_pylist()
+    assert osds(receipt) == {} and "not at OSDs" in reasons(receipt), receipt
     never, receipt = prepared.ask(GROUPS, "&osds=never")
     assert never == prepared.groups() and osds(receipt) == {}
 

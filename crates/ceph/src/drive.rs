@@ -17,7 +17,8 @@ use skytether_ceph_protocol::request::MAX_REQUEST;
 use skytether_ceph_protocol::{CLASS, Limits, Object, Outcome, PROBE, RUN, Receipt, Refusal, Request, Response};
 use skytether_common::{Error, Key, Result};
 use skytether_device::arrow_messages::{ArrowMessage, ArrowStream};
-use skytether_device::{Annotation, Cse, CseInfo, DeliveryStream, Layer, OpenReply, Program, ResultMessage, SubPlan};
+use skytether_device::session::Message;
+use skytether_device::{Annotation, Cse, CseInfo, DeliveryStream, Layer, OpenReply, Program, ResultMessage, Session, SubPlan};
 use skytether_engine::Engine;
 use skytether_engine::split_execution::{SplitExecution, Taken};
 use skytether_rados::RadosStore;
@@ -102,22 +103,26 @@ impl OsdDrive {
         Self { inner, store, engine }
     }
 
-    /// The sub-plan as work of the OSDs, with the keys of the slices; `None` where it does not divide by slices.
-    async fn divided(&self, plan: &SubPlan) -> Result<Option<(Work, Vec<Key>, Annotation)>> {
-        let Program::Substrait(program) = &plan.program else { return Ok(None) };
+    /// The sub-plan as work of the OSDs, with the keys of the slices; or why it does not divide by slices.
+    async fn divided(&self, plan: &SubPlan) -> Result<Result<(Work, Vec<Key>, Annotation), &'static str>> {
+        let Program::Substrait(program) = &plan.program else { return Ok(Err("OSDs run Substrait plans only")) };
         if plan.rung != PushdownLevel::Full || !plan.with.is_empty() || plan.bytes() > MAX_REQUEST / 4 {
-            return Ok(None);
+            return Ok(Err("the sub-plan reads two data sets, is a filter only, or has more than 4 MiB"));
         }
-        let Taken::Split(split) = self.engine.take(plan.clone()).await? else { return Ok(None) };
+        let Taken::Split(split) = self.engine.take(plan.clone()).await? else {
+            return Ok(Err("metadata answers the sub-plan, or it reads one slice, or it sorts or limits"));
+        };
         if split.is_sparse() {
-            return Ok(None);
+            return Ok(Err("OSDs process plain tables, and no expression matrices"));
         }
         let partition = split.partition().clone();
-        let Some((table, _)) = plan.partitions.iter().find(|(_, named)| **named == partition) else { return Ok(None) };
+        let Some((table, _)) = plan.partitions.iter().find(|(_, named)| **named == partition) else {
+            return Ok(Err("the sub-plan reads a partition that it does not name"));
+        };
         let (store, key) = (Arc::clone(&self.store), partition.key()?);
         let metadata = skytether_engine::blocking(move || Metadata::decode(&store.get(&key)?)).await?;
         if metadata.layout != Layout::Table || metadata.groups.len() != 1 {
-            return Ok(None);
+            return Ok(Err("the table is a wide one, whose rows are in several slices"));
         }
         let keys = slices(&split)?.into_iter().map(|slice| partition.slice_key(slice)).collect::<Result<Vec<_>>>()?;
         let named = |map: &BTreeMap<String, bytes::Bytes>| map.iter().map(|(name, bytes)| (name.clone(), bytes.to_vec())).collect();
@@ -140,13 +145,16 @@ impl OsdDrive {
             notes: Mutex::default(),
         };
         let about = split.annotation();
-        Ok(Some((work, keys, about)))
+        Ok(Ok((work, keys, about)))
     }
 
-    /// Runs the sub-plan at the OSDs; `None` where that can't be.
-    async fn at_osds(&self, plan: &SubPlan) -> Result<Option<DeliveryStream>> {
+    /// Runs the sub-plan at the OSDs; or why that can't be.
+    async fn at_osds(&self, plan: &SubPlan) -> Result<Result<DeliveryStream, &'static str>> {
         let begun = Instant::now();
-        let Some((work, keys, about)) = self.divided(plan).await? else { return Ok(None) };
+        let (work, keys, about) = match self.divided(plan).await? {
+            Ok(divided) => divided,
+            Err(why) => return Ok(Err(why)),
+        };
         let work = Arc::new(work);
         let annotation = Annotation {
             cse: self.inner.info().name.clone(),
@@ -171,7 +179,7 @@ impl OsdDrive {
         })
         .flatten();
         let messages: BoxStream<'static, Result<ResultMessage>> = until_error(batches.chain(last).boxed());
-        Ok(Some(DeliveryStream { schema, messages }))
+        Ok(Ok(DeliveryStream { schema, messages }))
     }
 }
 
@@ -363,8 +371,8 @@ impl Layer for OsdDrive {
     fn execute(&self, plan: SubPlan) -> BoxFuture<'_, Result<DeliveryStream>> {
         async move {
             match self.at_osds(&plan).await? {
-                Some(delivery) => Ok(delivery),
-                None => self.inner.execute(plan).await,
+                Ok(delivery) => Ok(delivery),
+                Err(why) => Ok(reasoned(self.inner.execute(plan).await?, why)),
             }
         }
         .boxed()
@@ -372,11 +380,40 @@ impl Layer for OsdDrive {
 
     fn open(&self, plan: SubPlan) -> BoxFuture<'_, Result<OpenReply>> {
         async move {
-            match self.at_osds(&plan).await? {
-                Some(delivery) => Ok(OpenReply::Whole(delivery)),
-                None => self.inner.open(plan).await,
-            }
+            let why = match self.at_osds(&plan).await? {
+                Ok(delivery) => return Ok(OpenReply::Whole(delivery)),
+                Err(why) => why,
+            };
+            Ok(match self.inner.open(plan).await? {
+                OpenReply::Whole(delivery) => OpenReply::Whole(reasoned(delivery, why)),
+                OpenReply::Session(session) => {
+                    let messages = session.messages.map(move |message| match message {
+                        Ok(Message::Done(mut annotation)) => {
+                            annotation.reason.get_or_insert_with(|| not_there(why));
+                            Ok(Message::Done(annotation))
+                        }
+                        other => other,
+                    });
+                    OpenReply::Session(Session { messages: messages.boxed(), ..session })
+                }
+            })
         }
         .boxed()
     }
+}
+
+fn not_there(why: &str) -> String {
+    format!("done here, and not at OSDs: {why}")
+}
+
+/// A delivery whose annotation says why it is none of OSDs.
+fn reasoned(delivery: DeliveryStream, why: &'static str) -> DeliveryStream {
+    let messages = delivery.messages.map(move |message| match message {
+        Ok(ResultMessage::Done(mut annotation)) => {
+            annotation.reason.get_or_insert_with(|| not_there(why));
+            Ok(ResultMessage::Done(annotation))
+        }
+        other => other,
+    });
+    DeliveryStream { schema: delivery.schema, messages: messages.boxed() }
 }

@@ -86,6 +86,13 @@ impl Engines {
         }
     }
 
+    /// Waits until all engines have ended.
+    pub(crate) fn await_end(&mut self) {
+        for process in self.processes.values_mut() {
+            process.wait().unwrap();
+        }
+    }
+
     pub(crate) fn call(&self, number: usize, request: &[u8]) -> (Called, Response, Duration) {
         let begun = Instant::now();
         let called = self.objects.call(&object(number), CLASS, RUN, request).unwrap();

@@ -46,7 +46,8 @@ fn poison_requests_harm_no_osd() {
         let mut engines = Engines::start(cluster);
         unharmed(cluster, &engines);
 
-        let endless = request("SELECT count(*) FROM t a JOIN t b ON a.y = b.y JOIN t c ON b.y = c.y WHERE a.x + b.x < c.x * 7").encode();
+        // Ten thousand million pairs: hours.
+        let endless = request("SELECT count(*) FROM t a JOIN t b ON a.y % 1 = b.y % 1 WHERE sin(a.x * b.x) > 0.9").encode();
         let (called, response, took) = engines.call(0, &endless);
         assert_eq!((called.code.min(0), refusal(&response).0), (called.code, Refusal::Late), "{response:?}");
         assert!(took < Duration::from_secs(4), "{took:?}");
@@ -73,7 +74,7 @@ fn poison_requests_harm_no_osd() {
 fn aborting_and_stopped_engines_harm_no_osd() {
     with_cluster("poison::aborting_and_stopped_engines_harm_no_osd", |cluster| {
         let mut engines = Engines::start(cluster);
-        let endless = request("SELECT count(*) FROM t a JOIN t b ON a.y = b.y JOIN t c ON b.y = c.y WHERE a.x + b.x < c.x * 7").encode();
+        let endless = request("SELECT count(*) FROM t a JOIN t b ON a.y % 1 = b.y % 1 WHERE sin(a.x * b.x) > 0.9").encode();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| engines.call(0, &endless));
             std::thread::sleep(Duration::from_millis(700));
@@ -82,6 +83,7 @@ fn aborting_and_stopped_engines_harm_no_osd() {
             assert_eq!((called.code, refusal(&response).0), (-libc::EIO, Refusal::NoEngine), "{response:?}");
             assert!(took < Duration::from_secs(2), "{took:?}");
         });
+        engines.await_end();
         let (_, response, took) = engines.call(1, &endless);
         assert_eq!(refusal(&response).0, Refusal::NoEngine);
         assert!(refusal(&response).1.contains("skytether ceph engine") && took < Duration::from_secs(1), "{response:?} {took:?}");
