@@ -1,17 +1,8 @@
 //! The protocols that the program knows, by scheme: where another door is registered.
 
-use std::sync::Arc;
-
-use skytether_doors::{Connectors, DriveDoors};
+use skytether_doors::DriveDoors;
 use skytether_transport::endpoint::{DEFAULT_SCHEME, TLS_SCHEME};
-use skytether_transport::{Endpoint, Registry, Security};
-
-/// How a host reaches drives.
-pub(crate) fn connectors() -> Arc<Connectors> {
-    let mut connectors = skytether_flight_drive::connectors();
-    skytether_kinetic::connectors_into(&mut connectors);
-    Arc::new(connectors)
-}
+use skytether_transport::{Registry, Security};
 
 /// How a drive, or an aggregator, is served by any protocol that needs no store of its own.
 pub(crate) fn of_drives() -> DriveDoors {
@@ -26,11 +17,6 @@ pub(crate) fn schemes_of_drives() -> Registry<Security> {
     schemes.register(skytether_kinetic_server::options::TLS_SCHEME, Security::Tls);
     crate::volumes::schemes_into(&mut schemes);
     schemes
-}
-
-/// Whether an address is that of a Kinetic door.
-pub(crate) fn is_kinetic(at: &Endpoint) -> bool {
-    [skytether_kinetic_server::options::SCHEME, skytether_kinetic_server::options::TLS_SCHEME].contains(&at.scheme())
 }
 
 /// How a host is served. Its Flight protocol and Flight SQL share a port; its volumes have ports of their own.

@@ -15,6 +15,7 @@ mod commands;
 mod common_args;
 mod context;
 mod doors;
+mod drives;
 mod error_line;
 mod fleet_volumes;
 mod listing;

@@ -17,8 +17,7 @@ use skytether_store::SliceStore;
 use skytether_store::disk::DriveIdentity;
 use skytether_transport::{Endpoint, Registry};
 
-use crate::commands::host;
-use crate::doors::is_kinetic;
+use crate::drives::{is_kinetic, of_drives};
 
 /// Drives of a new fleet if the options give no number.
 const DEFAULT_DRIVES: usize = 4;
@@ -125,7 +124,7 @@ async fn on_drives(text: &str, drives: &[String], options: &OpenOptions, host: H
         return Err(Error::invalid(format!("{text} names {}, not {number}: leave the number of drives out", counted(there as u64, "drive"))));
     }
     let founding = if *create { Founding::EmptyDrives } else { Founding::Existing };
-    Ok(Fleet::of_drives(host::of_drives(drives, scheme, host, founding).await?, text))
+    Ok(Fleet::of_drives(of_drives(drives, scheme, host, founding).await?, text))
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
         eprintln!("made a new drive in {}", args.data.display());
     }
     let mut doors = doors::of_drives();
-    if bound.listeners.iter().any(|listener| doors::is_kinetic(listener.endpoint())) {
+    if bound.listeners.iter().any(|listener| crate::drives::is_kinetic(listener.endpoint())) {
         let directory = args.data.join("kinetic");
         let profile = match args.kinetic_limits {
             KineticLimits::Drive => LimitsProfile::Drive,

@@ -8,19 +8,17 @@ use clap::{Args, Subcommand};
 use skytether::Profiles;
 use skytether_aggregator::Aggregator;
 use skytether_common::units::counted;
-use skytether_common::{Error, Kind, Result};
-use skytether_device::Cse;
+use skytether_common::{Error, Result};
 use skytether_distributed::coordinator::SpreadOptions;
-use skytether_doors::Connectors;
 use skytether_drive::Device;
 use skytether_flight::Face;
 use skytether_flight_drive::ConnectOptions;
 use skytether_host::{Founding, Host, HostOptions, Scheme};
-use skytether_transport::{Credentials, Endpoint};
 
 use crate::common_args::{ClientArgs, Profile, device, scheme};
 use crate::context::{Failure, open};
 use crate::doors;
+use crate::drives::{all_of, connect, connectors, drives_on_nodes, join};
 use crate::fleet_volumes;
 use crate::serving::ServeArgs;
 use crate::stores::is_store;
@@ -161,73 +159,6 @@ pub(crate) async fn run(command: HostCommand) -> Result<(), Failure> {
     }
 }
 
-/// The addresses of drives, each with the name of its node. Semicolons separate nodes. Without semicolons and with a
-/// scheme across nodes, the nodes are the host parts of the addresses; otherwise they are unknown.
-fn drives_on_nodes(given: &[String], redundancy: Scheme) -> Result<Vec<(String, Option<String>)>> {
-    let (mut drives, mut node) = (Vec::new(), 0);
-    let grouped = given.iter().any(|part| part.contains(';'));
-    for part in given {
-        for (n, at) in part.split(';').enumerate() {
-            node += usize::from(n > 0);
-            if at.is_empty() {
-                return Err(Error::invalid(format!("{part:?} is no address of a drive: write --drives \"a:1,a:2;b:1,b:2\"")));
-            }
-            let own = match (grouped, redundancy.inner()) {
-                (true, _) => Some(format!("node-{node}")),
-                (false, Some(_)) => Some(skytether_host::host_of(at).to_owned()),
-                (false, None) => None,
-            };
-            drives.push((at.to_owned(), own));
-        }
-    }
-    Ok(drives)
-}
-
-/// Connects to drives, each with the name of its node, which goes into `options`. A fleet with redundancy may open
-/// `without` some that do not answer, whose errors come second.
-async fn connect(
-    placed: &[(String, Option<String>)],
-    connectors: &Connectors,
-    connection: &ConnectOptions,
-    options: &mut HostOptions,
-    without: bool,
-) -> Result<(Vec<Arc<dyn Cse>>, Vec<Error>)> {
-    let mut drives: Vec<Arc<dyn Cse>> = Vec::new();
-    let mut silent = Vec::new();
-    for (at, on) in placed {
-        let endpoint = at.parse::<Endpoint>()?;
-        match connectors.get(&endpoint)?.connect(&endpoint, connection).await {
-            Ok(drive) => {
-                if let Some(on) = on {
-                    options.nodes.insert(drive.info().id, on.clone());
-                }
-                drives.push(drive);
-            }
-            // The other drives know.
-            Err(e) if e.kind() == Kind::Unavailable && without && placed.len() > 1 => {
-                eprintln!("skytether: {e}");
-                options.silent.push(at.clone());
-                silent.push(e);
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Ok((drives, silent))
-}
-
-/// Joins drives to a host. With drives that are `silent`, only a fleet that is there already.
-async fn join(drives: Vec<Arc<dyn Cse>>, silent: Vec<Error>, options: HostOptions, founding: Founding) -> Result<Host> {
-    match all_of(silent) {
-        None => Ok(Host::join(drives, options, founding).await?.0),
-        Some(error) if drives.is_empty() => Err(error),
-        Some(error) => match Host::join(drives, options, Founding::Never).await {
-            Ok((host, _)) => Ok(host),
-            Err(e) if e.kind() == Kind::Invalid => Err(error),
-            Err(e) => Err(e.with_source(error)),
-        },
-    }
-}
-
 /// A host over served drives, for a command that needs the fleet for itself.
 ///
 /// # Errors
@@ -235,23 +166,11 @@ async fn join(drives: Vec<Arc<dyn Cse>>, silent: Vec<Error>, options: HostOption
 pub(crate) async fn over(drives: &[String], client: &ClientArgs) -> Result<Host> {
     let (placed, mut options) = (drives_on_nodes(drives, Scheme::None)?, HostOptions::default());
     let connection = ConnectOptions { credentials: client.credentials(), ..ConnectOptions::default() };
-    let (drives, silent) = connect(&placed, &doors::connectors(), &connection, &mut options, true).await?;
+    let (drives, silent) = connect(&placed, &connectors(), &connection, &mut options, true).await?;
     match all_of(silent) {
         Some(error) if drives.is_empty() => Err(error),
         _ => Ok(Host::join(drives, options, Founding::Never).await?.0),
     }
-}
-
-/// A host over served drives, for a program that is the only user of the fleet. The environment has the credentials.
-///
-/// # Errors
-/// As for `host serve`.
-pub(crate) async fn of_drives(drives: &[String], redundancy: Scheme, mut options: HostOptions, founding: Founding) -> Result<Host> {
-    let placed = drives_on_nodes(drives, redundancy)?;
-    let connection = ConnectOptions { credentials: Credentials::default().or_environment(), ..ConnectOptions::default() };
-    let (drives, silent) = connect(&placed, &doors::connectors(), &connection, &mut options, true).await?;
-    options.redundancy = redundancy;
-    join(drives, silent, options, founding).await
 }
 
 async fn serve(args: HostServe) -> Result<(), Failure> {
@@ -259,7 +178,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     options.slices.max_rows = args.slice_rows.unwrap_or(options.slices.max_rows);
     let credentials = args.serve.own_credentials(args.client.credentials());
     let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.limits.drive_timeout), credentials, ..ConnectOptions::default() };
-    let connectors = doors::connectors();
+    let connectors = connectors();
     let (host, what, bound, _guard) = if let Some(dir) = &args.fleet {
         let given: Vec<String> = args.profile.iter().map(|profile| profile.given.clone()).collect();
         let profile = match given.as_slice() {
@@ -338,7 +257,7 @@ async fn work(args: HostWorker) -> Result<(), Failure> {
     let credentials = args.serve.own_credentials(args.client.credentials());
     let connection = ConnectOptions { idle_timeout: Duration::from_secs(args.limits.drive_timeout), credentials, ..ConnectOptions::default() };
     let placed = drives_on_nodes(&args.drives, Scheme::None).map_err(Failure::Call)?;
-    let connectors = doors::connectors();
+    let connectors = connectors();
     let (drives, _) = connect(&placed, &connectors, &connection, &mut options, false).await?;
     let bound = args.serve.bind(&doors::of_hosts(), None).await?;
     let host = Host::observe(drives, options).await?;
@@ -352,32 +271,4 @@ async fn work(args: HostWorker) -> Result<(), Failure> {
             Ok(skytether_flight::serve_on(Arc::clone(&service), listener, context))
         })
         .await
-}
-
-/// Combines the errors of drives that don't answer.
-fn all_of(mut silent: Vec<Error>) -> Option<Error> {
-    if silent.len() < 2 {
-        return silent.pop();
-    }
-    let texts: Vec<_> = silent.iter().map(Error::report).collect();
-    Some(Error::unavailable(format!("{} can't be reached: {}", counted(silent.len() as u64, "drive"), texts.join("; "))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn semicolons_stand_between_nodes() {
-        let named = |given: &str, scheme: &str| {
-            let given: Vec<String> = given.split(',').map(str::to_owned).collect();
-            let placed = drives_on_nodes(&given, scheme.parse().unwrap());
-            placed.map(|all| all.into_iter().map(|(at, node)| format!("{at}={}", node.unwrap_or_default())).collect::<Vec<_>>())
-        };
-        assert_eq!(named("a:1,a:2;b:1,b:2", "none").unwrap(), ["a:1=node-0", "a:2=node-0", "b:1=node-1", "b:2=node-1"]);
-        assert_eq!(named("a:1;b:1;c:1", "none").unwrap(), ["a:1=node-0", "b:1=node-1", "c:1=node-2"]);
-        assert_eq!(named("a:1,grpc://b:2", "ec:2+1").unwrap(), ["a:1=", "grpc://b:2="]);
-        assert_eq!(named("a:1,grpc://b:2,[::1]:3", "ec:2+1/2+1").unwrap(), ["a:1=a", "grpc://b:2=b", "[::1]:3=[::1]"]);
-        assert!(named("a:1,;b:1", "none").is_err() && named("a:1;;b:1", "none").is_err());
-    }
 }
