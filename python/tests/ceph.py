@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import subprocess
@@ -77,8 +78,7 @@ class Cluster:
 
     def install(self, osd: int, *more: object) -> str:
         """Puts the object class into the folder of an OSD, as if that were on a machine of its own."""
-        library = ROOT / "target/debug/libcls_skytether_1.so"
-        places = ("--class-dir", self.place / f"osd{osd}/classes", "--unit-dir", self.place / f"osd{osd}", "--class", library)
+        places = ("--class-dir", self.place / f"osd{osd}/classes", "--unit-dir", self.place / f"osd{osd}", "--class", object_class())
         return self.run("ceph", "install", *places, *more)
 
     def engine(self, osd: int) -> subprocess.Popen[str]:
@@ -94,6 +94,13 @@ class Cluster:
         self.process.stdin.close()
         self.process.wait(timeout=30)
         self.process.stdout.close()
+
+
+@functools.cache
+def object_class() -> Path:
+    """The library that OSDs load, built."""
+    subprocess.run(["cargo", "build", "--quiet", "--offline", "-p", "skytether-ceph-class"], cwd=ROOT, check=True)
+    return Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "debug/libcls_skytether_1.so"
 
 
 @contextmanager

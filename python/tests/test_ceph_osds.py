@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from ceph import ROOT, Cluster, cluster
+from ceph import Cluster, cluster
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -71,7 +71,6 @@ def reasons(receipt: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
-    subprocess.run(["cargo", "build", "--quiet", "--offline", "-p", "skytether-ceph-class"], cwd=ROOT, check=True)
     noise = np.random.default_rng(1)
     columns = {c: noise.integers(-(2**40), 2**40, ROWS) for c in "abcdefg"}
     table = pa.table({"id": np.arange(ROWS), "zone": np.arange(ROWS) % 7, **columns})

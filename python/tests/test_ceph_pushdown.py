@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import skytether
-from ceph import ROOT, Cluster
+from ceph import Cluster
 from ceph_files import ROWS, Both, alike, rows, written
 from skytether.errors import ConflictError
 
@@ -40,7 +40,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def engines(bare: Cluster) -> Iterator[list[subprocess.Popen[str]]]:
-    subprocess.run(["cargo", "build", "--quiet", "--offline", "-p", "skytether-ceph-class"], cwd=ROOT, check=True)
     running = []
     try:
         for osd in range(3):
