@@ -57,7 +57,7 @@ class Push:
     def __init__(self, schema: pa.Schema, kind: str, outputs: Any, condition: pc.Expression | None) -> None:
         self._schema, self._kind, self._outputs, self._condition = schema, kind, outputs, condition
         self._lock = threading.Lock()
-        self._scans: dict[pa.Schema, Any] = {}
+        self._scans: dict[tuple[pa.Schema, frozenset[str]], Any] = {}
         self._failed = 0
         self.done: list[Done] = []
         #: Why nothing can go there, whatever the file.
@@ -80,22 +80,30 @@ class Push:
         self._needed = [field for field in self._schema if field.name in needed]
         return None
 
-    def _scan(self, physical: pa.Schema) -> Any:
-        """The scan of files with the columns of `physical`, or why there is none, as a text."""
+    def _scan(self, fragment: Any) -> Any:
+        """The scan of files with the columns of a fragment, or why there is none, as a text."""
+        of = (fragment.physical_schema, frozenset(pads.get_partition_keys(fragment.partition_expression)))
         with self._lock:
-            if physical not in self._scans:
-                self._scans[physical] = self._made(physical)
-            return self._scans[physical]
+            if of not in self._scans:
+                self._scans[of] = self._made(*of)
+            return self._scans[of]
 
-    def _made(self, physical: pa.Schema) -> Any:
-        there, pushed, why = set(physical.names), [], None
-        if len(there) != len(physical.names):
+    def _made(self, physical: pa.Schema, keys: frozenset[str]) -> Any:
+        pushed, why = [], None
+        if len(set(physical.names)) != len(physical.names):
             return "the file has two columns of one name"
+        # The value in a file's path goes before a column of the file.
+        there = set(physical.names) - keys
+        # An OSD compares values as the file has them, pyarrow as the data set does.
+        cast = {field.name for field in physical if field.name in there and not _is_same(field.type, self._schema, field.name)}
         writer, plain = ex.Writer(physical), ex.plain_schema(physical)
         for part in ex.operands(self._node, "and_kleene"):
             read = ex.columns(part)
             if not read or not read <= there:
                 why = why or "a part of the filter is about columns that the file does not have"
+                continue
+            if read & cast:
+                why = why or "a part of the filter is about columns whose type in the file is not that of the data set"
                 continue
             try:
                 pushed.append((writer.condition(part), read))
@@ -120,7 +128,7 @@ class Push:
             groups = [group.id for one in left for group in one.row_groups]
             if not groups:
                 return
-        scan = self._scan(fragment.physical_schema)
+        scan = self._scan(fragment)
         if isinstance(scan, str):
             yield Part(groups, None, scan)
         elif groups is None:
@@ -156,6 +164,8 @@ class Push:
             if name != object or first != end - at:
                 break
             end = at + last
+        if end == at:
+            return Part(groups, None, "the file is striped over several objects")
         pieces = [] if at <= footer and end == file.size() else [(footer, file.read(footer, file.size()))]
         return Part(groups, {"object": object, "at": at, "len": end - at, "groups": groups, "pieces": pieces}, None)
 
@@ -165,7 +175,7 @@ class Push:
         with self._lock:
             if self._failed >= GIVE_UP:
                 return f"{GIVE_UP} calls in a row failed before"
-        osd, rows, number, read, seconds, reason = file.scan(part.told, self._scan(fragment.physical_schema))
+        osd, rows, number, read, seconds, reason = file.scan(part.told, self._scan(fragment))
         table: pa.Table | str = reason if osd is None or reason is None else f"osd.{osd}: {reason}"
         if rows is not None:
             try:
@@ -201,6 +211,15 @@ class Push:
         chosen = {name: options[name] for name in ("columns", "batch_size") if name in options}
         for batch in table.to_batches():
             yield from pads.InMemoryDataset(_plain(batch)).scanner(filter=self._condition, **chosen).to_batches()
+
+
+def _is_same(type: pa.DataType, schema: pa.Schema, name: str) -> bool:
+    """Whether comparisons of a file's column give what those of the data set's column give."""
+    if name not in schema.names or (wanted := schema.field(name).type) == type:
+        return True
+    signed = pa.types.is_signed_integer(type) and pa.types.is_signed_integer(wanted)
+    unsigned = pa.types.is_unsigned_integer(type) and pa.types.is_unsigned_integer(wanted)
+    return (signed or unsigned) and wanted.bit_width > type.bit_width
 
 
 def _place(group: Any, file: Any) -> tuple[str, int] | None:

@@ -6,7 +6,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,7 +24,9 @@ class _Stopped(Exception):
 def ordered(work: Iterable[Callable[[], Iterator[T]]], threads: int) -> Iterator[T]:
     """The results of each piece of work, in order. At most `threads` pieces run at a time; an error ends all."""
     stop = threading.Event()
-    pool = ThreadPoolExecutor(threads)
+    # A caller may leave the iterator where it is, until the program ends. Python waits for the threads of a pool then,
+    # and these wait for room. It does not wait for daemon threads.
+    started: list[threading.Thread] = []
     running: deque[queue.Queue[tuple[str, object]]] = deque()
     left = iter(work)
 
@@ -54,7 +55,8 @@ def ordered(work: Iterable[Callable[[], Iterator[T]]], threads: int) -> Iterator
         piece = next(left, None)
         if piece is not None:
             running.append(queue.Queue(WAITING))
-            pool.submit(run, piece, running[-1])
+            started.append(threading.Thread(target=run, args=(piece, running[-1]), daemon=True))
+            started[-1].start()
 
     try:
         for _ in range(threads):
@@ -70,4 +72,5 @@ def ordered(work: Iterable[Callable[[], Iterator[T]]], threads: int) -> Iterator
                 start()
     finally:
         stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+        for thread in started:
+            thread.join()

@@ -44,7 +44,11 @@ pub fn osd_number(command: &[u8]) -> Option<u32> {
     while let Some(word) = words.next() {
         let given = match word.as_str() {
             "-i" | "--id" => words.next(),
-            other => other.strip_prefix("--id=").or_else(|| other.strip_prefix("-i")).map(str::to_owned),
+            "-n" | "--name" => words.next().and_then(|name| name.strip_prefix("osd.").map(str::to_owned)),
+            other => match other.strip_prefix("--name=") {
+                Some(name) => name.strip_prefix("osd.").map(str::to_owned),
+                None => other.strip_prefix("--id=").or_else(|| other.strip_prefix("-i")).map(str::to_owned),
+            },
         };
         if let Some(number) = given.and_then(|text| text.parse().ok()) {
             return Some(number);

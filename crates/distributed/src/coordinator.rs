@@ -8,6 +8,7 @@
 //! That needs that no row was handed on, so the first [`HELD`] bytes of a result wait until the query ends.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
+use crate::one_host::unsteady_name;
 use crate::part::{Planners, QueryLinks, digest};
 use crate::peer::{Peer, Peers};
 use crate::stage_read::Links;
@@ -127,6 +129,9 @@ impl Coordinator {
     /// # Errors
     /// As [`FleetService::ask_with`].
     pub async fn described(&self, statement: &Statement, options: &QueryOptions) -> Result<Option<String>> {
+        if unsteady_name(statement).is_some() {
+            return Ok(None);
+        }
         let asked = Asked { statement: statement.clone(), values: Values::default(), options: options.clone(), sorted: false };
         let (links, planned) = self.planned(&asked, &self.0.options.workers, Uuid::nil()).await?;
         let stages = stages(&planned, &links)?;
@@ -149,7 +154,7 @@ impl Coordinator {
             };
             let (send, receive) = mpsc::channel(2);
             let (schema, receipt) = (spread.planned.physical.schema(), ReceiptHandle::new(Arc::clone(&told) as _));
-            let run = Run { coordinator: self.clone(), asked, told, send, schema: Arc::clone(&schema) };
+            let run = Run { coordinator: self.clone(), asked, told, send, schema: Arc::clone(&schema), waits: AtomicBool::new(false) };
             let task = AbortOnDropHandle::new(tokio::spawn(run.to_the_end(spread)));
             let rows = stream::unfold((receive, task), |(mut receive, task)| async move { receive.recv().await.map(|batch| (batch, (receive, task))) });
             Ok(Query { schema, stream: rows.boxed(), receipt })
@@ -190,6 +195,10 @@ impl Coordinator {
     /// Plans a query on `workers`, and has each of them plan its part. Workers that do not answer are left out. `None`
     /// where the query is to run on this host alone.
     async fn begin(&self, asked: &Asked, mut workers: Vec<String>, told: &SpreadReceipt) -> Result<Option<Spread>> {
+        if let Some(name) = unsteady_name(&asked.statement) {
+            told.note(format!("the query ran on this host alone: {name} may have another value on each host, or at each call"));
+            return Ok(None);
+        }
         while !workers.is_empty() {
             let query = Uuid::new_v4();
             let (links, mut planned) = self.planned(asked, &workers, query).await?;
@@ -230,9 +239,7 @@ impl Coordinator {
             }
             if let Some(url) = differs {
                 end(&links);
-                told.note(format!(
-                    "the query ran on this host alone: {url} planned it otherwise, as a text with now() does, or data sets that change meanwhile"
-                ));
+                told.note(format!("the query ran on this host alone: {url} planned it otherwise, as happens while data sets change"));
                 return Ok(None);
             }
             if kept.len() == workers.len() {
@@ -299,16 +306,28 @@ struct Run {
     told: Arc<SpreadReceipt>,
     send: mpsc::Sender<Result<RecordBatch>>,
     schema: SchemaRef,
+    /// Whether the reader has to take rows before anything can go on.
+    waits: AtomicBool,
+}
+
+/// Why the watch over a query ended it.
+enum Halt {
+    /// These workers are lost, each with the reason.
+    Lost(Vec<(String, String)>),
+    /// Nothing moved.
+    Stalled(String),
 }
 
 /// Why an attempt ended early.
 enum Failed {
     /// The reader has left.
     Left,
-    /// These workers are lost, or none made progress; no row was handed on.
+    /// These workers are lost; no row was handed on.
     Lost(Vec<(String, String)>),
     /// The workers have too little memory; no row was handed on.
     TooLarge(Error),
+    /// The workers answer and the query does not work with them, for this reason; no row was handed on.
+    Alone(String),
     /// Anything else.
     Error(Error),
 }
@@ -318,6 +337,7 @@ impl Run {
         let lost = match self.attempt(spread).await {
             Ok(()) | Err(Failed::Left) => return,
             Err(Failed::Error(e)) => return self.fail(e).await,
+            Err(Failed::Alone(why)) => return self.again_alone(&why).await,
             Err(Failed::TooLarge(e)) => {
                 self.told.note(format!("the query ran again with joins by sorting, which use disk: {}", e.report()));
                 self.asked.sorted = true;
@@ -331,6 +351,10 @@ impl Run {
         }
         let again = self.coordinator.candidates().into_iter().filter(|url| lost.iter().all(|(gone, _)| gone != url)).collect();
         match self.coordinator.begin(&self.asked, again, &self.told).await {
+            Ok(Some(spread)) if spread.planned.physical.schema() != self.schema => {
+                end(&spread.links);
+                self.fail(changed()).await;
+            }
             Ok(Some(spread)) => match self.attempt(spread).await {
                 Ok(()) | Err(Failed::Left) => {}
                 Err(Failed::TooLarge(e)) => {
@@ -338,6 +362,7 @@ impl Run {
                     self.alone().await;
                 }
                 Err(Failed::Error(e)) => self.fail(e).await,
+                Err(Failed::Alone(why)) => self.again_alone(&why).await,
                 Err(Failed::Lost(lost)) => {
                     let texts: Vec<String> = lost.into_iter().map(|(url, why)| format!("{url}: {why}")).collect();
                     self.fail(Error::unavailable(format!("workers were lost twice in one query; the last: {}; ask again", texts.join("; ")))).await;
@@ -353,10 +378,15 @@ impl Run {
         let _ = self.send.send(Err(error)).await;
     }
 
+    async fn again_alone(&self, why: &str) {
+        self.told.note(format!("the query ran again on this host alone: {why}"));
+        self.alone().await;
+    }
+
     async fn alone(&self) {
         let mut query = match self.coordinator.alone(&self.asked).await {
             Ok(query) if query.schema == self.schema => query,
-            Ok(_) => return self.fail(Error::unavailable("the data sets of the query changed while it ran again: ask again")).await,
+            Ok(_) => return self.fail(changed()).await,
             Err(e) => return self.fail(e).await,
         };
         self.told.is(&query.receipt);
@@ -379,7 +409,7 @@ impl Run {
         loop {
             let next = tokio::select! {
                 next = running.stream.next() => next,
-                lost = &mut watch => return Err(self.lost(lost, handed_on)),
+                halt = &mut watch => return Err(self.halted(halt, handed_on)),
                 () = self.send.closed() => return Err(Failed::Left),
             };
             match next {
@@ -399,8 +429,9 @@ impl Run {
                     let lost = self.silent(&links, query, silence).await;
                     return Err(match lost.is_empty() {
                         true if e.kind() == Kind::Exhausted && !handed_on => Failed::TooLarge(e),
+                        true if e.kind() == Kind::Unavailable && !handed_on => Failed::Alone(e.report()),
                         true => Failed::Error(e),
-                        false => self.lost(lost, handed_on),
+                        false => self.halted(Halt::Lost(lost), handed_on),
                     });
                 }
                 None => break,
@@ -415,17 +446,25 @@ impl Run {
         Ok(())
     }
 
-    async fn hand_on(&self, batch: RecordBatch, watch: &mut (impl Future<Output = Vec<(String, String)>> + Unpin)) -> Result<(), Failed> {
-        tokio::select! {
+    async fn hand_on(&self, batch: RecordBatch, watch: &mut (impl Future<Output = Halt> + Unpin)) -> Result<(), Failed> {
+        self.waits.store(true, Ordering::Relaxed);
+        let done = tokio::select! {
             sent = self.send.send(Ok(batch)) => sent.map_err(|_| Failed::Left),
-            lost = watch => Err(self.lost(lost, true)),
-        }
+            halt = watch => Err(self.halted(halt, true)),
+        };
+        self.waits.store(false, Ordering::Relaxed);
+        done
     }
 
-    fn lost(&self, lost: Vec<(String, String)>, handed_on: bool) -> Failed {
-        if !handed_on {
-            return Failed::Lost(lost);
-        }
+    fn halted(&self, halt: Halt, handed_on: bool) -> Failed {
+        let lost = match halt {
+            Halt::Lost(lost) if !handed_on => return Failed::Lost(lost),
+            Halt::Lost(lost) => lost,
+            Halt::Stalled(why) if !handed_on => return Failed::Alone(why),
+            Halt::Stalled(why) => {
+                return Failed::Error(Error::unavailable(format!("{why}, and part of the result was handed on already: ask again")));
+            }
+        };
         for (url, _) in &lost {
             self.coordinator.lose(url);
         }
@@ -447,8 +486,8 @@ impl Run {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// Ready when workers are lost: those, each with the reason.
-    async fn watch(&self, links: &Arc<QueryLinks>, query: Uuid, collector: &Arc<Collector>) -> Vec<(String, String)> {
+    /// Ready when workers are lost, or nothing moves although the reader takes all rows.
+    async fn watch(&self, links: &Arc<QueryLinks>, query: Uuid, collector: &Arc<Collector>) -> Halt {
         let SpreadOptions { silence, progress, .. } = self.coordinator.0.options;
         let (mut last, mut since) = (0, Instant::now());
         loop {
@@ -463,13 +502,12 @@ impl Run {
                 }
             }
             if !lost.is_empty() {
-                return lost;
+                return Halt::Lost(lost);
             }
-            if done != last {
+            if done != last || self.waits.load(Ordering::Relaxed) {
                 (last, since) = (done, Instant::now());
             } else if since.elapsed() > progress {
-                let why = format!("no part of the query did anything for {} s", progress.as_secs());
-                return links.workers().iter().map(|peer| (peer.url().to_owned(), why.clone())).collect();
+                return Halt::Stalled(format!("no part of the query did anything for {} s", progress.as_secs()));
             }
         }
     }
@@ -499,6 +537,10 @@ impl Run {
         }
         self.told.stages(told);
     }
+}
+
+fn changed() -> Error {
+    Error::unavailable("the data sets of the query changed while it ran again: ask again")
 }
 
 /// A figure that grows with what this host's operators do.

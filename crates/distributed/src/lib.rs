@@ -9,6 +9,7 @@
 //! | [`peer`] | a connection to a worker |
 //! | [`wire`] | the messages |
 //! | [`coordinator`] | spreads a query, watches its workers, and runs it again without one that is lost |
+//! | `one_host` | statements that several hosts can't run |
 //! | [`fleet`] | a host with workers, as a [`FleetService`](skytether_api::service::FleetService) |
 //!
 //! No plan travels. Each host plans the same statement over the same root records, and both sides compare a digest of
@@ -20,6 +21,7 @@
 
 pub mod coordinator;
 pub mod fleet;
+mod one_host;
 pub mod part;
 pub mod peer;
 pub mod stage_read;

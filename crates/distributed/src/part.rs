@@ -1,6 +1,6 @@
 //! The part of a query that one host runs: its tasks, and how they read from those of others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::Result as DfResult;
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
@@ -119,6 +119,8 @@ struct Task {
     number: usize,
     plan: Plan,
     given: Arc<Given>,
+    /// The partitions that were asked for.
+    begun: Mutex<BTreeSet<usize>>,
 }
 
 /// What a task gave.
@@ -161,7 +163,7 @@ impl Part {
         for stage in &stages.stages {
             for task in (0..stage.tasks).filter(|task| place(stage.number, *task, workers) == own) {
                 let plan = stage.of_task(task).map_err(from_datafusion)?;
-                tasks.push(Task { stage: stage.number, number: task, plan, given: Arc::default() });
+                tasks.push(Task { stage: stage.number, number: task, plan, given: Arc::default(), begun: Mutex::default() });
             }
         }
         let (context, _) = planned.context();
@@ -203,11 +205,18 @@ impl Part {
     /// The rows of `source`.
     ///
     /// # Errors
-    /// `Invalid` for a task of another worker.
+    /// `Invalid` for a task of another worker, a partition that there is not, and one that is asked for again.
     pub fn read(&self, source: Source) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let Source { stage, task, partition } = source;
         let found = self.tasks.iter().find(|own| own.stage == stage && own.number == task);
         let found = found.ok_or_else(|| Error::invalid(format!("{} does not run task {task} of stage {stage}: ask the worker that does", self.own)))?;
+        let partitions = found.plan.output_partitioning().partition_count();
+        if partition >= partitions {
+            return Err(Error::invalid(format!("stage {stage} has no partition {partition}: it has {partitions}, from number 0 on")));
+        }
+        if !found.begun.lock().insert(partition) {
+            return Err(Error::invalid(format!("partition {partition} of task {task} of stage {stage} was given already: run the query again")));
+        }
         let memory = Arc::clone(self.context.memory_pool());
         let rows = found.plan.execute(partition, Arc::clone(&self.context)).map_err(|e| host_error(e, memory.as_ref()))?;
         let given = Arc::clone(&found.given);

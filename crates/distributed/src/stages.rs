@@ -242,7 +242,11 @@ struct Cutter<'a> {
 impl Cutter<'_> {
     fn part(&mut self, node: &Plan) -> DfResult<Part> {
         if node.is::<DriveScanExec>() {
-            // The tables that go down with it are read by each task for itself.
+            if !node.children().is_empty() {
+                // One task computes the tables and keys that go down with it, once. Several would each compute their
+                // own, and a LIMIT, ties or random() may give each of them other rows.
+                return whole(node);
+            }
             return Ok(Part { plan: Arc::clone(node), many: true, heavy: false, bound: false });
         }
         if let Some(deal) = node.downcast_ref::<RepartitionExec>() {

@@ -1,6 +1,7 @@
 //! The parts of queries that a host runs for other hosts, and the calls about them.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,14 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use skytether_api::values::Values;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Kind, Result};
 use skytether_device::{Annotation, ResultMessage};
 use skytether_flight_drive::deliveries::DeliveryEncoder;
 use skytether_flight_drive::frames;
 use skytether_flight_drive::status::to_status;
 use skytether_host::Host;
-use skytether_transport::Credentials;
+use skytether_transport::endpoint::TLS_SCHEME;
+use skytether_transport::{Credentials, Endpoint};
 use tokio::sync::mpsc;
 use tonic::Status;
 use uuid::Uuid;
@@ -38,6 +40,9 @@ const BACKLOG: usize = 4;
 /// The partitions of an exchange, at most.
 const MOST_PARTITIONS: usize = 4096;
 
+/// The parts of queries that a worker has, at most.
+const MOST_PARTS: usize = 1024;
+
 /// The messages of an answer.
 pub type Messages = mpsc::Receiver<Result<arrow_flight::FlightData, Status>>;
 
@@ -55,14 +60,18 @@ pub(crate) fn scalars(values: &Values) -> Result<Vec<ScalarValue>> {
 pub struct Worker {
     planners: Planners,
     peers: Peers,
+    credentials: Credentials,
     parts: Mutex<HashMap<Uuid, Arc<Part>>>,
+    /// Whether a task watches the parts. Only changed with the parts locked.
+    watched: AtomicBool,
 }
 
 impl Worker {
     /// `host` as a worker, which shows `credentials` to other workers.
     #[must_use]
     pub fn new(host: Host, credentials: Credentials) -> Arc<Self> {
-        Arc::new(Self { planners: Planners::new(host), peers: Peers::new(credentials), parts: Mutex::default() })
+        let peers = Peers::new(credentials.clone());
+        Arc::new(Self { planners: Planners::new(host), peers, credentials, parts: Mutex::default(), watched: AtomicBool::new(false) })
     }
 
     /// Does what the action `name` asks for.
@@ -88,24 +97,49 @@ impl Worker {
         })
     }
 
+    /// Refuses to connect to the worker at `address` where that could give this worker's token away.
+    fn check_address(&self, address: &str) -> Result<()> {
+        let at: Endpoint = address.parse()?;
+        if self.credentials.token.is_some() && (at.scheme() != TLS_SCHEME || self.credentials.tls_ca.is_none()) {
+            return Err(Error::invalid(format!(
+                "{at}: this worker shows other workers a token, so they need TLS; write grpc+tls://, and start the workers with --tls-ca FILE"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Keeps `part`; without one, checks that there is room.
+    fn keep(self: &Arc<Self>, query: Uuid, part: Option<Arc<Part>>) -> Result<()> {
+        let mut parts = self.parts.lock();
+        if parts.len() >= MOST_PARTS {
+            return Err(Error::new(Kind::Exhausted, format!("this worker has parts of {MOST_PARTS} queries already: ask again when some have ended")));
+        }
+        if let Some(part) = part {
+            parts.insert(query, part);
+            if !self.watched.swap(true, Ordering::Relaxed) {
+                tokio::spawn(watch(Arc::downgrade(self)));
+            }
+        }
+        Ok(())
+    }
+
     async fn begin(self: &Arc<Self>, asked: &Begin) -> Result<Begun> {
         if asked.workers.is_empty() || asked.partitions == 0 || asked.partitions > MOST_PARTITIONS {
             let (workers, partitions) = (asked.workers.len(), asked.partitions);
             return Err(Error::invalid(format!("a query on {workers} workers in {partitions} partitions: there are 1 to {MOST_PARTITIONS} partitions")));
         }
+        for (at, address) in asked.workers.iter().enumerate() {
+            if at != asked.own {
+                self.check_address(address)?;
+            }
+        }
+        self.keep(asked.query, None)?;
         let links = QueryLinks::new(asked.query, &self.peers, &asked.workers, Some(asked.own));
         let planner = self.planners.of(asked.partitions, asked.sorted);
         let planned = planner.plan_asked(&asked.asked()?, &asked.options, scalars(&asked.values()?)?).await?;
         let part = Part::new(planned, &links, asked.own)?;
         let digest = part.digest().to_owned();
-        let first = {
-            let mut parts = self.parts.lock();
-            parts.insert(asked.query, part);
-            parts.len() == 1
-        };
-        if first {
-            tokio::spawn(watch(Arc::downgrade(self)));
-        }
+        self.keep(asked.query, Some(part))?;
         Ok(Begun { digest })
     }
 
@@ -172,6 +206,7 @@ async fn watch(worker: Weak<Worker>) {
             alive
         });
         if parts.is_empty() {
+            worker.watched.store(false, Ordering::Relaxed);
             return;
         }
     }

@@ -18,7 +18,7 @@ use skytether_distributed::part::place;
 use skytether_distributed::stage_read::{Links, Source};
 use skytether_distributed::stages::{Plan, Stages};
 
-const QUERIES: [&str; 7] = [
+const QUERIES: [&str; 8] = [
     "SELECT k, count(*) AS n, sum(v) AS s FROM t GROUP BY k ORDER BY k",
     "SELECT a.k, count(*) AS n, sum(a.v * b.v) AS s FROM t a JOIN t b ON a.k = b.k GROUP BY a.k ORDER BY a.k",
     "SELECT a.v, b.v FROM t a FULL JOIN (SELECT * FROM t WHERE v < 40) b ON a.v = b.v + 3 ORDER BY a.v, b.v",
@@ -26,6 +26,7 @@ const QUERIES: [&str; 7] = [
     "SELECT v, sum(v) OVER (PARTITION BY k ORDER BY v) AS s FROM t ORDER BY v",
     "SELECT k, n FROM (SELECT k, count(*) AS n FROM t GROUP BY k) WHERE n >= (SELECT avg(k) FROM t) ORDER BY k",
     "SELECT count(*) AS n FROM (SELECT v FROM t WHERE v % 2 = 0 UNION ALL SELECT k FROM t) x JOIN t ON x.v = t.v",
+    "SELECT count(*) AS n, count(DISTINCT s.v) AS d FROM t JOIN (SELECT v FROM t LIMIT 9) s ON t.v = s.v",
 ];
 
 /// Workers that read from one another.

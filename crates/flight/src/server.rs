@@ -60,11 +60,19 @@ pub struct Face {
     pub tokens: Option<Arc<TokenStore>>,
     /// The workers over which queries are spread.
     pub spread: SpreadOptions,
+    /// Whether it runs parts of the queries of other hosts. It then connects to workers that a request names.
+    pub worker: bool,
 }
 
 impl Default for Face {
     fn default() -> Self {
-        Self { connectors: Arc::new(skytether_flight_drive::connectors()), drives: ConnectOptions::default(), tokens: None, spread: SpreadOptions::default() }
+        Self {
+            connectors: Arc::new(skytether_flight_drive::connectors()),
+            drives: ConnectOptions::default(),
+            tokens: None,
+            spread: SpreadOptions::default(),
+            worker: false,
+        }
     }
 }
 
@@ -103,7 +111,7 @@ pub fn service(host: Host, face: Face) -> Arc<HostService> {
     let host = host.reaching(Arc::new(face.clone()));
     let fleet: Arc<dyn FleetService> =
         if face.spread.workers.is_empty() { Arc::new(host.clone()) } else { Arc::new(SpreadHost::new(host.clone(), face.spread.clone())) };
-    let worker = Worker::new(host.clone(), face.drives.credentials.clone());
+    let worker = face.worker.then(|| Worker::new(host.clone(), face.drives.credentials.clone()));
     Arc::new(HostService { flight_sql: FlightSqlHost::new(Arc::clone(&fleet)), fleet, host, worker, face })
 }
 
@@ -115,7 +123,7 @@ pub struct HostService {
     /// Whose drives' storage is reached through it.
     host: Host,
     /// Runs parts of the queries of other hosts.
-    worker: Arc<Worker>,
+    worker: Option<Arc<Worker>>,
     /// Takes calls outside of our own protocol.
     flight_sql: FlightSqlHost,
     face: Face,
@@ -226,6 +234,11 @@ impl HostService {
         body.map(Reply::Once)
     }
 
+    fn worker(&self) -> Result<&Arc<Worker>> {
+        let refused = || Error::unsupported("this host is no worker: start one with `skytether host worker`, and name that among --workers");
+        self.worker.as_ref().ok_or_else(refused)
+    }
+
     fn info(&self) -> HostInfo {
         let slices = &self.host.options().slices;
         HostInfo {
@@ -274,7 +287,7 @@ impl HostService {
         }
         let kind = frames::decode_json::<Kind>("a ticket", ticket)?;
         if kind.stage.is_some() {
-            return self.worker.read(ticket);
+            return self.worker()?.read(ticket);
         }
         let mut query = if kind.scan.is_some() {
             let asked: ScanRequest = frames::decode_json("a ticket", ticket)?;
@@ -369,7 +382,8 @@ impl HostService {
             }
             if wire::ACTIONS.iter().any(|(kind, _)| *kind == request.get_ref().r#type) {
                 let Action { r#type: name, body } = request.into_inner();
-                let body = self.worker.act(&name, &body).await.map_err(|e| to_status(&e))?;
+                let worker = self.worker().map_err(|e| to_status(&e))?;
+                let body = worker.act(&name, &body).await.map_err(|e| to_status(&e))?;
                 return Ok(Response::new(Box::pin(stream::iter([Ok(arrow_flight::Result { body })])) as Answer<_>));
             }
             let caller = Caller::of(&request);
@@ -387,7 +401,9 @@ impl HostService {
 
     fn list_actions(&self, _: Request<Empty>) -> BoxFuture<'_, Result<Response<<Self as FlightService>::ListActionsStream>, Status>> {
         Box::pin(async move {
-            let others = flight_sql::ACTIONS.into_iter().chain(wire::ACTIONS);
+            let is_worker = self.worker.is_some();
+            let of_workers = wire::ACTIONS.into_iter().filter(move |_| is_worker);
+            let others = flight_sql::ACTIONS.into_iter().chain(of_workers);
             let others = others.map(|(t, d)| ActionType { r#type: t.to_owned(), description: d.to_owned() });
             Ok(Response::new(Box::pin(stream::iter(Call::list().chain(others).map(Ok))) as Answer<_>))
         })

@@ -127,12 +127,11 @@ impl PyCephFile {
         there(py, move || {
             let called = file.call(&part.object, CLASS, RUN, &request.encode())?;
             let none = |osd, reason| Ok((osd, None, 0, 0, 0.0, Some(reason)));
-            if let Some(error) = called.error() {
-                return none(None, error);
-            }
-            let response = match Response::decode(&called.output) {
-                Ok(response) => response,
-                Err(wrong) => return none(None, format!("the answer of the object class can't be read: {wrong}")),
+            // A refusal has a reason in words as well as an error's number.
+            let response = match (Response::decode(&called.output), called.error()) {
+                (Ok(response), _) => response,
+                (Err(_), Some(error)) => return none(None, error),
+                (Err(wrong), None) => return none(None, format!("the answer of the object class can't be read: {wrong}")),
             };
             let receipt = response.receipt;
             match response.outcome {

@@ -227,7 +227,7 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         ..SpreadOptions::default()
     };
     let drives = ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection };
-    let face = Face { connectors, drives, tokens: bound.tokens.clone(), spread };
+    let face = Face { connectors, drives, tokens: bound.tokens.clone(), spread, worker: false };
     let (watching, who) = (host.clone(), format!("host serves {what}"));
     let journals = args.journals.clone().or_else(|| args.fleet.as_ref().map(|dir| dir.join(DIRECTORY)));
     let served = fleet_volumes::serve(&args.volumes, &host, journals.as_deref(), &bound).await?;
@@ -261,7 +261,7 @@ async fn work(args: HostWorker) -> Result<(), Failure> {
     let (drives, _) = connect(&placed, &connectors, &connection, &mut options, false).await?;
     let bound = args.serve.bind(&doors::of_hosts(), None).await?;
     let host = Host::observe(drives, options).await?;
-    let face = Face { connectors, drives: connection, tokens: bound.tokens.clone(), ..Face::default() };
+    let face = Face { connectors, drives: connection, tokens: bound.tokens.clone(), worker: true, ..Face::default() };
     let service = skytether_flight::service(host, face);
     let who = format!("worker reads {}", counted(placed.len() as u64, "drive"));
     bound

@@ -98,8 +98,8 @@ impl CephFiles {
     /// Connects to the cluster of `address`; connections of the process are shared. It blocks.
     ///
     /// # Errors
-    /// `Invalid` for what is no address, `NotFound` without Ceph's libraries, the pool or the file system, and those of
-    /// the cluster.
+    /// `Invalid` for what is no address, `Unsupported` for snapshots, `NotFound` without Ceph's libraries, the pool or
+    /// the file system, and those of the cluster.
     pub fn open(address: &str) -> Result<Self> {
         let place = Place::parse(address)?;
         let name = place.name();
@@ -116,6 +116,10 @@ impl CephFiles {
             }
         };
         let store = match place.tree {
+            Tree::FileSystem { path, .. } if path.split('/').any(|part| part == ".snap") => {
+                // The objects of a snapshot are read by its number, which this does not do: they would be today's.
+                return Err(Error::unsupported(format!("{name} is in a snapshot: mount the file system to read snapshots")));
+            }
             Tree::FileSystem { name: of, path } => {
                 let mount = match connection.mounts.get(&of).and_then(Weak::upgrade) {
                     Some(mount) => mount,

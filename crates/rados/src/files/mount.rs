@@ -230,13 +230,17 @@ impl Mount {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let draft = c_text(&format!("{directory}/.{name}.{}", uuid::Uuid::new_v4()))?;
         let target = c_text(path)?;
-        self.call("write", path, move |lib, handle| (written(lib, handle, &draft, &target, &bytes, object), ()))?;
-        Ok(())
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&abandoned);
+        let done = self.call("write", path, move |lib, handle| (written(lib, handle, &draft, &target, &bytes, object, &seen), ()));
+        // A call that came too late still runs. What it writes must not replace what is written after the error.
+        abandoned.store(done.is_err(), Ordering::Release);
+        done.map(|_| ())
     }
 }
 
-/// Writes `bytes` as `draft`, and renames that.
-fn written(lib: &CephFs, handle: Handle, draft: &CStr, target: &CStr, bytes: &[u8], object: u32) -> c_int {
+/// Writes `bytes` as `draft`, and renames that unless the write is `abandoned`.
+fn written(lib: &CephFs, handle: Handle, draft: &CStr, target: &CStr, bytes: &[u8], object: u32, abandoned: &AtomicBool) -> c_int {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
     let Ok(object) = c_int::try_from(object) else { return -libc::EINVAL };
     // SAFETY: the text lives during the call; null: the file system's own pool.
@@ -253,6 +257,9 @@ fn written(lib: &CephFs, handle: Handle, draft: &CStr, target: &CStr, bytes: &[u
         if code == 0 {
             code = -libc::EIO;
         }
+        if abandoned.load(Ordering::Acquire) {
+            code = -libc::ECANCELED;
+        }
     }
     // SAFETY: the file is open and closed once; both texts live during the calls.
     unsafe {
@@ -261,6 +268,9 @@ fn written(lib: &CephFs, handle: Handle, draft: &CStr, target: &CStr, bytes: &[u
         }
         let closed = (lib.close)(handle, file);
         code = if code < 0 { code } else { closed };
+        if code >= 0 && abandoned.load(Ordering::Acquire) {
+            code = -libc::ECANCELED;
+        }
         if code >= 0 {
             code = (lib.rename)(handle, draft.as_ptr(), target.as_ptr());
         }
