@@ -39,14 +39,11 @@ use crate::part::{Planners, QueryLinks, digest};
 use crate::peer::{Peer, Peers};
 use crate::stage_read::Links;
 use crate::stages::Stages;
-use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, Named, Progress};
+use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, MOST_PARTITIONS, Named, Progress};
 use crate::worker::scalars;
 
 /// Bytes of a result that wait until the query ends, so that it can be run again.
 pub const HELD: u64 = 4 << 20;
-
-/// The partitions of an exchange, at most.
-const MOST_PARTITIONS: usize = 256;
 
 /// The time between two beats.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
@@ -365,7 +362,7 @@ impl Run {
                 Err(Failed::Alone(why)) => self.again_alone(&why).await,
                 Err(Failed::Lost(lost)) => {
                     let texts: Vec<String> = lost.into_iter().map(|(url, why)| format!("{url}: {why}")).collect();
-                    self.fail(Error::unavailable(format!("workers were lost twice in one query; the last: {}; ask again", texts.join("; ")))).await;
+                    self.fail(Error::unavailable(format!("the query ran again, and lost workers again: {}; ask again", texts.join("; ")))).await;
                 }
             },
             Ok(None) => self.alone().await,

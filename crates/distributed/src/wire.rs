@@ -19,6 +19,9 @@ pub const BEAT: &str = "stage_beat";
 /// The action that ends a worker's part and gives its figures.
 pub const END: &str = "stage_end";
 
+/// The partitions of an exchange, at most.
+pub const MOST_PARTITIONS: usize = 256;
+
 /// The actions, with what they do.
 pub const ACTIONS: [(&str, &str); 3] = [
     (BEGIN, "plans this worker's part of a query that several hosts run"),

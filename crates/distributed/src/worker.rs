@@ -12,13 +12,12 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use skytether_api::values::Values;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Error, Result};
 use skytether_device::{Annotation, ResultMessage};
 use skytether_flight_drive::deliveries::DeliveryEncoder;
 use skytether_flight_drive::frames;
-use skytether_flight_drive::status::to_status;
+use skytether_flight_drive::status::tell;
 use skytether_host::Host;
-use skytether_transport::endpoint::TLS_SCHEME;
 use skytether_transport::{Credentials, Endpoint};
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -26,7 +25,7 @@ use uuid::Uuid;
 
 use crate::part::{Part, Planners, QueryLinks, ended};
 use crate::peer::Peers;
-use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, Named, Progress, ReadTicket};
+use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, MOST_PARTITIONS, Named, Progress, ReadTicket};
 
 /// How long a part lives whose coordinator is silent.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -36,9 +35,6 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Messages of an answer that wait for a slow reader.
 const BACKLOG: usize = 4;
-
-/// The partitions of an exchange, at most.
-const MOST_PARTITIONS: usize = 4096;
 
 /// The parts of queries that a worker has, at most.
 const MOST_PARTS: usize = 1024;
@@ -100,7 +96,7 @@ impl Worker {
     /// Refuses to connect to the worker at `address` where that could give this worker's token away.
     fn check_address(&self, address: &str) -> Result<()> {
         let at: Endpoint = address.parse()?;
-        if self.credentials.token.is_some() && (at.scheme() != TLS_SCHEME || self.credentials.tls_ca.is_none()) {
+        if !self.credentials.may_go_to(&at) {
             return Err(Error::invalid(format!(
                 "{at}: this worker shows other workers a token, so they need TLS; write grpc+tls://, and start the workers with --tls-ca FILE"
             )));
@@ -108,17 +104,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Keeps `part`; without one, checks that there is room.
-    fn keep(self: &Arc<Self>, query: Uuid, part: Option<Arc<Part>>) -> Result<()> {
+    fn keep(self: &Arc<Self>, query: Uuid, part: Arc<Part>) -> Result<()> {
         let mut parts = self.parts.lock();
-        if parts.len() >= MOST_PARTS {
-            return Err(Error::new(Kind::Exhausted, format!("this worker has parts of {MOST_PARTS} queries already: ask again when some have ended")));
-        }
-        if let Some(part) = part {
-            parts.insert(query, part);
-            if !self.watched.swap(true, Ordering::Relaxed) {
-                tokio::spawn(watch(Arc::downgrade(self)));
-            }
+        has_room(&parts)?;
+        parts.insert(query, part);
+        if !self.watched.swap(true, Ordering::Relaxed) {
+            tokio::spawn(watch(Arc::downgrade(self)));
         }
         Ok(())
     }
@@ -133,13 +124,14 @@ impl Worker {
                 self.check_address(address)?;
             }
         }
-        self.keep(asked.query, None)?;
+        // Before the work of planning, too.
+        has_room(&self.parts.lock())?;
         let links = QueryLinks::new(asked.query, &self.peers, &asked.workers, Some(asked.own));
         let planner = self.planners.of(asked.partitions, asked.sorted);
         let planned = planner.plan_asked(&asked.asked()?, &asked.options, scalars(&asked.values()?)?).await?;
         let part = Part::new(planned, &links, asked.own)?;
         let digest = part.digest().to_owned();
-        self.keep(asked.query, Some(part))?;
+        self.keep(asked.query, part)?;
         Ok(Begun { digest })
     }
 
@@ -179,16 +171,17 @@ impl Worker {
                 }
                 Ok(())
             };
-            let done: Result<()> = tokio::select! {
-                done = work => done,
-                () = send.closed() => Ok(()),
-            };
-            if let Err(e) = done {
-                let _ = send.send(Err(to_status(&e))).await;
-            }
+            tell(&send, work).await;
         });
         Ok(receive)
     }
+}
+
+fn has_room(parts: &HashMap<Uuid, Arc<Part>>) -> Result<()> {
+    if parts.len() < MOST_PARTS {
+        return Ok(());
+    }
+    Err(Error::exhausted(format!("this worker has parts of {MOST_PARTS} queries already: ask again when some have ended")))
 }
 
 /// Ends parts whose coordinator is silent, until there is none.

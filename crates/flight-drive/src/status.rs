@@ -1,6 +1,7 @@
 //! Errors as gRPC statuses and back.
 
-use skytether_common::{Error, Kind};
+use skytether_common::{Error, Kind, Result};
+use tokio::sync::mpsc;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -43,6 +44,18 @@ pub fn to_status(error: &Error) -> Status {
         status.metadata_mut().insert_bin(DETAIL_KEY, MetadataValue::from_bytes(&detail));
     }
     status
+}
+
+/// Does `work`, which sends the messages of an answer; its error is the last of them. It stops when the receiver goes.
+pub async fn tell<T>(send: &mpsc::Sender<Result<T, Status>>, work: impl Future<Output = Result<()>>) {
+    let done = tokio::select! {
+        done = work => done,
+        () = send.closed() => Ok(()),
+    };
+    if let Err(error) = done {
+        // The receiver may have gone meanwhile.
+        let _ = send.send(Err(to_status(&error))).await;
+    }
 }
 
 /// The kind, text and detail that `status` carries. A status that no CSE wrote comes from the connection itself: the

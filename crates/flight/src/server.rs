@@ -20,10 +20,9 @@ use skytether_device::{Cse, ResultMessage};
 use skytether_doors::Connectors;
 use skytether_flight_drive::deliveries::DeliveryEncoder;
 use skytether_flight_drive::frames;
-use skytether_flight_drive::status::to_status;
+use skytether_flight_drive::status::{tell, to_status};
 use skytether_flight_drive::{ConnectOptions, MAX_MESSAGE};
 use skytether_store::Op;
-use skytether_transport::endpoint::TLS_SCHEME;
 use skytether_transport::grpc as transport;
 use skytether_transport::{Endpoint, Identity, Listener, Peer, ServeContext, TokenStore};
 use tokio::net::TcpListener;
@@ -153,9 +152,7 @@ impl Reach for Face {
     fn reach<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Arc<dyn Cse>>> {
         Box::pin(async move {
             let at: Endpoint = address.parse()?;
-            let credentials = &self.drives.credentials;
-            if credentials.token.is_some() && (at.scheme() != TLS_SCHEME || credentials.tls_ca.is_none()) {
-                // A caller could otherwise name an address of its own and get the drives' token.
+            if !self.drives.credentials.may_go_to(&at) {
                 return Err(Error::invalid(format!(
                     "{at}: this host shows its drives a token, so drives that a request names need TLS; write grpc+tls://, and start the host with --tls-ca FILE"
                 )));
@@ -315,13 +312,7 @@ impl HostService {
                 let _ = send.send(Ok(FlightData::new().with_app_metadata(last))).await;
                 Ok(())
             };
-            let done: Result<()> = tokio::select! {
-                done = work => done,
-                () = send.closed() => Ok(()),
-            };
-            if let Err(e) = done {
-                let _ = send.send(Err(to_status(&e))).await;
-            }
+            tell(&send, work).await;
         });
         Ok(receive)
     }

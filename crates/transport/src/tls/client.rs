@@ -60,6 +60,13 @@ impl Credentials {
         self
     }
 
+    /// Whether they may go to `at`, an address that somebody else names: who names one of their own gets the token
+    /// otherwise.
+    #[must_use]
+    pub fn may_go_to(&self, at: &Endpoint) -> bool {
+        self.token.is_none() || (at.scheme() == TLS_SCHEME && self.tls_ca.is_some())
+    }
+
     /// Whether they may go to `addresses`, those of `at`.
     fn check_route(&self, at: &Endpoint, addresses: &[SocketAddr]) -> Result<()> {
         let remote = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
