@@ -12,11 +12,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 use skytether_ceph_protocol::{Outcome, Receipt, Refusal, Request, Response};
 use skytether_common::{DatasetName, Error, Kind, Result};
-use skytether_device::{Annotation, DeliveryStream, Program, ResultMessage, SubPlan};
+use skytether_device::{Annotation, DeliveryStream, ResultMessage, SubPlan};
 use skytether_engine::Engine;
 use skytether_runtime::threads::spawn_blocking_thread;
-use skytether_scheduler::message::PushdownLevel;
-use uuid::Uuid;
 
 use crate::object::ObjectBytes;
 use crate::table::{ObjectTable, provider};
@@ -39,18 +37,8 @@ pub(crate) async fn start(engine: &Arc<Engine>, request: Request, bytes: Arc<dyn
         return Ok(Opened::Columns(Arc::clone(opened.columns())));
     }
     let given = BTreeMap::from([(table, provider(opened))]);
-    let plan = SubPlan {
-        query: Uuid::new_v4(),
-        dataset: name,
-        partitions: BTreeMap::new(),
-        with: BTreeMap::new(),
-        rung: PushdownLevel::Full,
-        program: Program::Substrait(request.plan.into()),
-        filters: request.filters.into_iter().map(|(name, bytes)| (name, Bytes::from(bytes))).collect(),
-        tables: request.tables.into_iter().map(|(name, bytes)| (name, Bytes::from(bytes))).collect(),
-        batch_rows: 0,
-        keep: false,
-    };
+    let named = |given: BTreeMap<String, Vec<u8>>| given.into_iter().map(|(name, bytes)| (name, Bytes::from(bytes))).collect();
+    let plan = SubPlan::over_given(name, request.plan.into(), named(request.filters), named(request.tables));
     Ok(Opened::Rows(engine.start_over(plan, &given).await?))
 }
 

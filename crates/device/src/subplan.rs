@@ -48,6 +48,23 @@ pub struct SubPlan {
 }
 
 impl SubPlan {
+    /// `plan`, a Substrait plan, as a query of its own over tables that the engine is given, and no partitions.
+    #[must_use]
+    pub fn over_given(dataset: DatasetName, plan: Bytes, filters: BTreeMap<String, Bytes>, tables: BTreeMap<String, Bytes>) -> Self {
+        Self {
+            query: Uuid::new_v4(),
+            dataset,
+            partitions: BTreeMap::new(),
+            with: BTreeMap::new(),
+            rung: PushdownLevel::Full,
+            program: Program::Substrait(plan),
+            filters,
+            tables,
+            batch_rows: 0,
+            keep: false,
+        }
+    }
+
     /// The data sets that the plan reads, each with its partitions, the first one first.
     pub fn datasets(&self) -> impl Iterator<Item = (&DatasetName, &BTreeMap<String, PartitionName>)> {
         std::iter::once((&self.dataset, &self.partitions)).chain(&self.with)

@@ -14,14 +14,12 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use parking_lot::Mutex;
 use skytether_common::{DatasetName, Error, Result};
-use skytether_device::{DeliveryStream, Program, ResultMessage, SubPlan};
+use skytether_device::{DeliveryStream, ResultMessage, SubPlan};
 use skytether_engine::Engine;
 use skytether_formats::{Format, Location, Object, ReadOptions};
 use skytether_offload::operations::query::{Format as FileFormat, QueryFile, QueryFiles, QueryPart, QueryRequest};
 use skytether_plan::error::from_datafusion;
 use skytether_runtime::threads::spawn_blocking_thread;
-use skytether_scheduler::message::PushdownLevel;
-use uuid::Uuid;
 
 use crate::object::ReadObject;
 use crate::table::{Files, Rows};
@@ -76,18 +74,7 @@ async fn answer(engine: Arc<Engine>, request: QueryRequest) -> Result<BoxStream<
         let rows = StreamingTable::try_new(Arc::clone(files.columns()), vec![Arc::new(Rows(files))]).map_err(from_datafusion)?;
         given.insert(table, Arc::new(rows));
     }
-    let plan = SubPlan {
-        query: Uuid::new_v4(),
-        dataset: name,
-        partitions: BTreeMap::new(),
-        with: BTreeMap::new(),
-        rung: PushdownLevel::Full,
-        program: Program::Substrait(request.plan),
-        filters: request.filters,
-        tables: request.tables,
-        batch_rows: 0,
-        keep: false,
-    };
+    let plan = SubPlan::over_given(name, request.plan, request.filters, request.tables);
     Ok(parts(engine.start_over(plan, &given).await?))
 }
 
