@@ -20,7 +20,6 @@ from . import _internal
 from ._ceph_files import Opened, format_of, inspected, kind_of, merged, readable
 from ._ceph_scan import FileScanner, Run
 from ._dataset import Dataset, _both
-from ._result import Receipt
 from .errors import InvalidError
 
 #: Names that begin so are no files of a data set, as with pyarrow.
@@ -178,7 +177,7 @@ class FileDataset(Dataset):
     """Files in a Ceph cluster. Make one with `dataset`.
 
     It has the files that there were at its creation, and the methods of `pyarrow.dataset.Dataset`. Rows come in the
-    order of the files' paths.
+    order of the files' paths. The `drives` of its `receipt` are OSDs, with what each of them read and computed.
 
     Attributes
     ----------
@@ -209,20 +208,6 @@ class FileDataset(Dataset):
     def name(self) -> str:
         """The address without its parameters."""
         return self._listing.name
-
-    @property
-    def receipt(self) -> Receipt:
-        """What the last scan of this data set read and where it was computed, also of scans that tools such as DuckDB
-        make by themselves. Its `drives` are OSDs.
-
-        Raises
-        ------
-        InvalidError
-            There was none yet, or it was not read to its end.
-        """
-        if self._last is None:
-            raise InvalidError(f"{self.name} was not scanned yet: there is no receipt")
-        return self._last.receipt()
 
     def filter(self, expression: pc.Expression) -> FileDataset:
         """This data set with only the rows where `expression` is true."""

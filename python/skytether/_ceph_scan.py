@@ -59,7 +59,7 @@ class FileScanner(Scanner):
         """What the last run cost. Raises `InvalidError` where there was none, or it was not read to its end."""
         if self._ran is None:
             raise InvalidError(f"{self._files.name} was not read by this scan yet: there is no receipt")
-        return self._ran.receipt()
+        return self._ran.receipt
 
     def _begin(self, outputs: Any) -> Run:
         self._ran = self._files._last = Run(self._files, self._condition, outputs)
@@ -237,8 +237,15 @@ class Run:
         self._reads += [(*file.pool(), *read) for file in self._opened.opened() for read in file.reads()]
         self._opened, self._system = Opened(self._listing.tree, keep=False), None
 
+    @property
     def receipt(self) -> Receipt:
-        """What it cost. Where objects lie is asked for now."""
+        """What it cost. Asks the monitors which OSDs have the objects.
+
+        Raises
+        ------
+        InvalidError
+            The scan was not read to its end.
+        """
         if self._seconds is None:
             raise InvalidError("the scan was not read to its end: there is no receipt for half a scan")
         if self._receipt is None:
@@ -295,6 +302,8 @@ def _tree(found: dict[str, Any]) -> str:
     for drive in found["drives"]:
         what = "filter ran there" if drive["rung"] != "raw" else "read from here"
         why = f" ({drive['reason']})" if drive["reason"] else ""
-        lines.append(f"├─ {drive['name']}: {what}; {drive['slices']} {'row groups' if drive['rung'] != 'raw' else 'objects'}, {drive['bytes_read']:,} bytes read, {drive['bytes_sent']:,} sent{why}")
+        parts = "objects" if drive["rung"] == "raw" else "row groups"
+        moved = f"{drive['bytes_read']:,} bytes read, {drive['bytes_sent']:,} sent"
+        lines.append(f"├─ {drive['name']}: {what}; {drive['slices']} {parts}, {moved}{why}")
     lines[-1] = lines[-1].replace("├─", "└─", 1)
     return "\n".join(lines)

@@ -69,7 +69,7 @@ class Dataset(pads.UnionDataset):
             There was none yet, or it was not read to its end.
         """
         if self._last is None:
-            raise InvalidError(f"{self._table} was not scanned yet: there is no receipt")
+            raise InvalidError(f"{self.name} was not scanned yet: there is no receipt")
         return self._last.receipt
 
     def filter(self, expression: pc.Expression) -> Dataset:

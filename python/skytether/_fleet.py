@@ -111,7 +111,9 @@ def open(  # noqa: A001 - the name users expect
     """
     if drives is not None and not hasattr(drives, "__index__"):
         raise InvalidError(
-            f"drives is {drives!r}, and must be a number: open() is for drives in a directory; served drives have a host (skytether host serve --drives ADDR,ADDR), which connect(\"HOST:PORT\") reaches; Kinetic drives can be opened by \"kinetic://HOST:PORT,HOST:PORT\""
+            f"drives is {drives!r}, and must be a number: open() is for drives in a directory; served drives have a host "
+            "(skytether host serve --drives ADDR,ADDR), which connect(\"HOST:PORT\") reaches; Kinetic drives can be opened by "
+            "\"kinetic://HOST:PORT,HOST:PORT\""
         )
     nodes = either_name("nodes", nodes, "hosts", hosts)
     _lending.make_way(os.fspath(path))

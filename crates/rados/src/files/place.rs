@@ -34,7 +34,8 @@ impl Place {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let wrong = |what: String| {
             Error::invalid(format!(
-                "{text:?} {what}: write cephfs:/PATH?conf=FILE or rados://POOL/PREFIX?conf=FILE, with user=, timeout=, fs= (of CephFS) and namespace= (of RADOS) as needed"
+                "{text:?} {what}: write cephfs:/PATH?conf=FILE or rados://POOL/PREFIX?conf=FILE, with user=, timeout=, \
+                 fs= (of CephFS) and namespace= (of RADOS) as needed"
             ))
         };
         let (place, query) = text.split_once('?').unwrap_or((text, ""));
