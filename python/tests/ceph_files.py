@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
@@ -18,6 +19,26 @@ from ceph import Cluster
 from skytether import _internal
 
 ROWS = 5000
+
+FIELD = pc.field
+
+#: Conditions over many types of `rows`, each true for some of them.
+CONDITIONS = [
+    FIELD("small") < 7,
+    FIELD("wide") > 4_000 * 10**12,
+    FIELD("odd") > 100.0,
+    FIELD("odd").is_nan(),
+    FIELD("odd") == -0.0,
+    FIELD("day") >= date.fromordinal(733000),
+    FIELD("at") < datetime(2020, 1, 3, tzinfo=timezone.utc),
+    FIELD("money") > Decimal("30.00"),
+    FIELD("b"),
+    FIELD("b").is_null(),
+    FIELD("s").isin(["name 1", "name 2"]),
+    pc.starts_with(FIELD("s"), "name 9"),
+    pc.field("inner", "x") == 3,
+    (FIELD("i") > 0) & (FIELD("f") < 1000) & ~(FIELD("s") == "name 5"),
+]
 
 
 def rows(first: int, number: int = ROWS, text_only: bool = False) -> pa.Table:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, timezone
-from decimal import Decimal
+from datetime import date
 from pathlib import Path
 
 import ceph as cluster_of_tests
@@ -15,13 +14,12 @@ import pyarrow.compute as pc
 import pytest
 import skytether
 from ceph import Cluster
-from ceph_files import ROWS, Both, alike, rows, written
+from ceph_files import CONDITIONS, FIELD, ROWS, Both, alike, rows, written
 from skytether.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from test_docs import blocks
 
 pytestmark = pytest.mark.timeout(300)
 
-FIELD = pc.field
 FORMATS = ("parquet", "feather", "csv", "json")
 
 
@@ -68,24 +66,11 @@ def test_filters_over_all_types_answer_as_pyarrow(make: Make, format: str) -> No
     both = make(f"types-{format}", format)
     both.write(f"a.{format}", written(rows(0), format))
     filters = [
-        FIELD("small") < 7,
-        FIELD("wide") > 4_000 * 10**12,
-        FIELD("odd") > 100.0,
-        FIELD("odd").is_nan(),
-        FIELD("odd") == -0.0,
-        FIELD("day") >= date.fromordinal(733000),
-        FIELD("at") < datetime(2020, 1, 3, tzinfo=timezone.utc),
-        FIELD("money") > Decimal("30.00"),
+        *CONDITIONS,
         FIELD("raw") == b"\x05\x05\x05",
-        FIELD("b"),
         ~FIELD("b"),
-        FIELD("b").is_null(),
-        FIELD("s").isin(["name 1", "name 2"]),
         FIELD("i").isin([1, None]),
-        pc.starts_with(FIELD("s"), "name 9"),
-        pc.field("inner", "x") == 3,
         pc.list_value_length(FIELD("list")) == 2,
-        (FIELD("i") > 0) & (FIELD("f") < 1000) & ~(FIELD("s") == "name 5"),
         FIELD("i") > 1.5,
     ]
     for condition in filters:

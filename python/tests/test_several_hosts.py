@@ -6,44 +6,34 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sysconfig
 import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pytest
+import tpch
 from compare import assert_same
 from fleets import Served
 
 import skytether
 
-QUERIES = Path(__file__).resolve().parents[2] / "benches" / "tpch"
-TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 SCALE = 0.05
 
 
 def text(number: int) -> str:
-    return (QUERIES / f"q{number:02}.sql").read_text().replace("{scale}", str(SCALE))
+    return tpch.text(number, SCALE)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tpch")
-    tool = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
-    subprocess.run([tool, "parquet", "-s", str(SCALE), "-o", directory], check=True, capture_output=True, timeout=120)
-    return directory
+    return tpch.generated(tmp_path_factory.mktemp("tpch"), SCALE)
 
 
 @pytest.fixture(scope="module")
 def duck(files):
-    con = duckdb.connect()
-    con.execute("SET threads = 2; CREATE SCHEMA tpch")
-    for table in TABLES:
-        con.execute(f"CREATE VIEW tpch.{table} AS SELECT * FROM '{files / table}.parquet'")
-    return con
+    return tpch.in_duckdb(files)
 
 
 class Hosts(Served):
@@ -54,7 +44,7 @@ class Hosts(Served):
         super().__init__(place, drives, "--slice-rows", rows)
         if files is not None:
             with skytether.connect(self.url) as fleet:
-                for table in TABLES:
+                for table in tpch.TABLES:
                     fleet.ingest(files / f"{table}.parquet", f"tpch/{table}")
         self.workers: list[str] = []
         self.at: list[subprocess.Popen[str]] = []

@@ -3,20 +3,14 @@ cut; drives and host in one process or each a process of its own."""
 
 from __future__ import annotations
 
-import subprocess
-import sysconfig
-from pathlib import Path
-
-import duckdb
 import pyarrow.parquet as pq
 import pytest
+import tpch
 from compare import assert_same
 from fleets import embedded, processes
 
 import skytether
 
-QUERIES = Path(__file__).resolve().parents[2] / "benches" / "tpch"
-TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 #: How tables are partitioned where they are: lineitem with its orders, and partsupp with its parts.
 KEYS = {"lineitem": ["l_orderkey"], "orders": ["o_orderkey"], "part": ["p_partkey"], "partsupp": ["ps_partkey"]}
 SCALE = 0.01
@@ -25,24 +19,18 @@ SCALE = 0.01
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """The tables as Parquet, made by a generator from PyPI."""
-    directory = tmp_path_factory.mktemp("tpch")
-    tool = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
-    subprocess.run([tool, "parquet", "-s", str(SCALE), "-o", directory], check=True, capture_output=True, timeout=120)
-    return directory
+    return tpch.generated(tmp_path_factory.mktemp("tpch"), SCALE)
 
 
 @pytest.fixture(scope="module")
 def answers(files):
     """What DuckDB says to each query."""
-    con = duckdb.connect()
-    con.execute("CREATE SCHEMA tpch")
-    for table in TABLES:
-        con.execute(f"CREATE VIEW tpch.{table} AS SELECT * FROM '{files / table}.parquet'")
+    con = tpch.in_duckdb(files)
     return {n: con.sql(text(n)).to_arrow_table() for n in range(1, 23)}
 
 
 def text(number: int) -> str:
-    return (QUERIES / f"q{number:02}.sql").read_text().replace("{scale}", str(SCALE))
+    return tpch.text(number, SCALE)
 
 
 @pytest.fixture(scope="module", params=[1, 2, 5], ids=lambda n: f"{n} drives")
@@ -63,13 +51,13 @@ def by_key(request, files, tmp_path_factory):
     with skytether.open(tmp_path_factory.mktemp("keyed") / "fleet", drives=request.param, slice_rows=500) as fleet:
         for table, key in KEYS.items():
             fleet.ingest(files / f"{table}.parquet", f"tpch/{table}", partition_by=key)
-        for table in set(TABLES) - set(KEYS):
+        for table in set(tpch.TABLES) - set(KEYS):
             fleet.ingest(files / f"{table}.parquet", f"tpch/{table}")
         yield fleet
 
 
 def sources(files):
-    paths = {table: files / f"{table}.parquet" for table in TABLES}
+    paths = {table: files / f"{table}.parquet" for table in tpch.TABLES}
     return {f"tpch/{table}": (path, pq.read_metadata(path).num_rows) for table, path in paths.items()}
 
 

@@ -6,11 +6,10 @@ use bytes::Bytes;
 use skytether_common::Kind;
 use skytether_kinetic::Connection;
 use skytether_kinetic_protocol::{Limits, StatusCode};
-use skytether_kinetic_server::{Options, Profile};
-use skytether_kv::KeyValues;
+use skytether_kinetic_server::Profile;
 
-use crate::raw::{Gated, Raw};
-use crate::{open, put, serve, serve_over};
+use crate::raw::{Raw, serve_gated};
+use crate::{open, put, serve};
 
 /// A number of the drive's own log.
 pub(crate) async fn status(on: &Connection, name: &str) -> u64 {
@@ -46,9 +45,7 @@ async fn connections_beyond_the_announced_are_turned_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_beyond_the_announced_depth_are_not_taken() {
     let dir = tempfile::tempdir().unwrap();
-    let gated = Gated::default();
-    let keys = KeyValues::over(Arc::new(gated.clone()), "gated".to_owned(), &skytether_kv::Options::default()).unwrap();
-    let served = serve_over(dir.path(), keys, Options::default(), false).await;
+    let (gated, served) = serve_gated(dir.path()).await;
     let (mut raw, other) = (Raw::open(&served.plain).await, open(&served.plain, &served.options).await);
     let most = u64::from(Limits::DRIVE.max_outstanding_write_requests.unwrap());
     gated.shut();

@@ -1,5 +1,6 @@
 //! A client that keeps no rules: it sends what a test wants, when the test wants it. And a store whose commits wait.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -9,11 +10,15 @@ use skytether_kinetic_protocol::command::{Body, Command, Header, KeyValue};
 use skytether_kinetic_protocol::frame::encode_into;
 use skytether_kinetic_protocol::kinds::Synchronization;
 use skytether_kinetic_protocol::{FrameDecoder, FrameLimits, HmacKey, Limits, Message, MessageType};
+use skytether_kinetic_server::Options;
+use skytether_kv::KeyValues;
 use skytether_kv::backend::{Backend, Erased, Step, View};
 use skytether_kv::memory::Memory;
 use skytether_transport::Endpoint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::{Served, serve_over};
 
 /// A connection without TLS, as identity 1.
 pub(crate) struct Raw {
@@ -95,6 +100,14 @@ impl Gated {
         *self.shut.0.lock() = false;
         self.shut.1.notify_all();
     }
+}
+
+/// A drive over such a backend.
+pub(crate) async fn serve_gated(dir: &Path) -> (Gated, Served) {
+    let gated = Gated::default();
+    let keys = KeyValues::over(Arc::new(gated.clone()), "gated".to_owned(), &skytether_kv::Options::default()).unwrap();
+    let served = serve_over(dir, keys, Options::default(), false).await;
+    (gated, served)
 }
 
 impl Backend for Gated {

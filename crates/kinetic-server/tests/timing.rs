@@ -10,20 +10,17 @@ use skytether_kinetic_protocol::command::{Body, Header, Range};
 use skytether_kinetic_protocol::kinds::Synchronization;
 use skytether_kinetic_protocol::security::Acl;
 use skytether_kinetic_protocol::{MessageType, StatusCode};
-use skytether_kinetic_server::{Options, Profile};
-use skytether_kv::KeyValues;
+use skytether_kinetic_server::Profile;
 
 use crate::limits::status;
-use crate::raw::{Gated, Raw, of};
-use crate::{Served, open, serve, serve_over};
+use crate::raw::{Raw, of, serve_gated};
+use crate::{Served, open, serve};
 
 /// A read waits for the writes before it. One that waited longer than its timeout is not carried out.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_that_waited_too_long_is_expired() {
     let dir = tempfile::tempdir().unwrap();
-    let gated = Gated::default();
-    let keys = KeyValues::over(Arc::new(gated.clone()), "gated".to_owned(), &skytether_kv::Options::default()).unwrap();
-    let served = serve_over(dir.path(), keys, Options::default(), false).await;
+    let (gated, served) = serve_gated(dir.path()).await;
     let other = open(&served.plain, &served.options).await;
     let mut raw = Raw::open(&served.plain).await;
     // The drive reads the clock when it takes the read, and the test can't see when that is: some attempts may be too
