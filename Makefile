@@ -103,7 +103,7 @@ $(VENV)/.built: $(VENV)/.tools requirements.txt $(RUST_SOURCES) pyproject.toml
 $(VENV)/.installed: pyproject.toml | $(VENV)/.built
 	@echo "Installing Skytether into $(VENV) ..." >&2
 	@rm -f $(VENV)/.benchmarked
-	@$(BIN)/maturin develop -q
+	@PIP_QUIET=1 $(BIN)/maturin develop -q
 	@touch $@
 
 # 4. What tests and benchmarks compare with.

@@ -99,6 +99,15 @@ def write_dataset(data: Any, source: str, format: str = "parquet", *, basename: 
         For pyarrow's writer of the format.
 
     Returns the names of the files below `source`. A file that has the name is replaced.
+
+    Raises
+    ------
+    InvalidError
+        The address, the format or the names are wrong.
+    NotFoundError
+        There is no such pool or file system, or no library of Ceph's.
+    UnavailableError
+        The cluster did not take a file in time.
     """
     kind = kind_of(format_of(format, []))
     if kind not in _WRITERS:

@@ -1,6 +1,6 @@
-//! Measures a volume without a network: `measure DIRECTORY [MIB [EXTENT_KIB]]`, and plain `pread` and `pwrite` of a
-//! file in the same run, with the processor time of each call. The drive is a store on the disk, whose calls run on
-//! threads for blocking work, as those of `skytether drive`.
+//! Measures a volume without a network: `measure_volume DIRECTORY [MIB [EXTENT_KIB]]`, and plain `pread` and
+//! `pwrite` of a file in the same run, with the processor time of each call. The drive is a store on the disk,
+//! whose calls run on threads for blocking work, as those of `skytether drive`.
 //!
 //! DIRECTORY must not exist; it is removed at the end.
 
