@@ -24,4 +24,4 @@ mod table;
 pub use drive::{OsdDrive, available};
 pub use evaluate::{columns_of, evaluate};
 pub use object::ObjectBytes;
-pub use skytether_ceph_protocol::proxy::socket_name;
+pub use skytether_ceph_protocol::proxy::{DIR as SOCKETS, DIR_VARIABLE as SOCKETS_VARIABLE, socket_name};

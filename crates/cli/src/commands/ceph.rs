@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use skytether_ceph::install::{self, OsdStatus, Places, UNIT_DIR};
 use skytether_ceph::serve::{EngineOptions, serve};
+use skytether_ceph::{SOCKETS, SOCKETS_VARIABLE};
 use skytether_common::{Error, Result};
 use skytether_rados::Address;
 
@@ -14,9 +15,6 @@ use crate::context::{Failure, print_line};
 use crate::listing;
 use crate::output::columns;
 use crate::serving::interrupts;
-
-/// Where the sockets of engines are by default.
-const SOCKETS: &str = "/run/skytether";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CephCommand {
@@ -84,7 +82,7 @@ pub(crate) struct EngineArgs {
     osd: u32,
     /// The folder of the sockets. Where it is another one than this default, the OSD needs it in the variable
     /// SKYTETHER_CEPH_SOCKETS.
-    #[arg(long, value_name = "DIR", env = "SKYTETHER_CEPH_SOCKETS", default_value = SOCKETS)]
+    #[arg(long, value_name = "DIR", env = SOCKETS_VARIABLE, default_value = SOCKETS)]
     sockets: PathBuf,
     /// Bytes of memory that all plans may take together.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
