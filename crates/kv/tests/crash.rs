@@ -85,13 +85,15 @@ fn killed_process_loses_no_acknowledged_write() {
         assert!(read > 0, "the child wrote nothing in round {round}");
         let store = KeyValues::open(dir.path(), &options()).unwrap();
         let mut keys = 0;
-        for (caller, last) in acknowledged.iter().enumerate() {
+        for (caller, last) in acknowledged.iter_mut().enumerate() {
             let caller = caller as u8;
             // The process died and not the machine, so also what was not flushed is there.
             let there = value(&store, &[caller]).map(|at| u32::from_be_bytes(at.try_into().unwrap()));
             assert!(there >= *last, "round {round}, caller {caller}: {there:?}, but {last:?} was acknowledged");
             let Some(there) = there else { continue };
             assert!(there <= last.map_or(0, |last| last + 1), "a caller writes one batch at a time");
+            // The next child goes on from here, also where this was not acknowledged.
+            *last = Some(there);
             for at in there.saturating_sub(50)..=there {
                 let own = &batch(caller, at)[0];
                 assert_eq!(value(&store, &own.key), Some(bytes(u64::from(at), large_or_small(at))), "round {round}, {caller} {at}");
