@@ -16,7 +16,8 @@ from edge_tables import mixed
 from fleets import serving
 from substrait import algebra_pb2 as algebra
 from substrait import plan_pb2
-from test_tpch import TABLES, answers, files  # noqa: F401 - fixtures
+from test_tpch import answers, files  # noqa: F401 - fixtures
+from tpch import TABLES
 
 import skytether
 
