@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use arrow::record_batch::RecordBatch;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, poll_immediate};
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::{Error, Result};
 use skytether_device::Annotation;
@@ -164,7 +166,7 @@ impl Worker for LanePool {
                     let mut sums = given.lock();
                     *sums = (sums.0 + batch.num_rows() as u64, sums.1 + batch_bytes(&batch));
                 }
-                if !lane.send(batch).await {
+                if !feeding.send(batch).await {
                     return Ok(());
                 }
             }
@@ -210,7 +212,7 @@ struct Feeding {
     lanes: Arc<LanePool>,
     lane: Arc<Lane>,
     meter: Arc<Meter>,
-    /// While it works on a slice.
+    /// While it works on a slice, and does not wait for its reader.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     /// The slice that it works on.
     current: Mutex<Option<u32>>,
@@ -223,15 +225,38 @@ struct Feeding {
 }
 
 impl Feeding {
+    /// Waits for a turn; `None` if the drive is shutting down.
+    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        let waiting = Instant::now();
+        let permit = Arc::clone(self.lanes.engine.turns()).acquire_owned().await.ok()?;
+        // The meter counts seconds of this machine's cores. A second of waiting on the device is `speed` of those.
+        self.meter.waited(waiting.elapsed().mul_f64(self.lanes.speed));
+        Some(permit)
+    }
+
+    /// Sends what came of slices; whether the epoch is still wanted. A lane that waits for its reader has no turn: a
+    /// reader that rests must not keep others from the drive.
+    async fn send(&self, batch: RecordBatch) -> bool {
+        let mut sending = pin!(self.lane.send(batch));
+        if let Some(wanted) = poll_immediate(&mut sending).await {
+            return wanted;
+        }
+        let had_turn = self.permit.lock().take().is_some();
+        let wanted = sending.await;
+        if had_turn && wanted {
+            let turn = self.turn().await;
+            let goes_on = turn.is_some();
+            *self.permit.lock() = turn;
+            return goes_on;
+        }
+        wanted
+    }
+
     /// Waits for a slice and a turn; `None` at the end of the epoch.
     async fn take(&self) -> Option<SliceId> {
         let Self { lanes, lane, .. } = self;
         loop {
-            let waiting = Instant::now();
-            let permit = Arc::clone(lanes.engine.turns()).acquire_owned().await.ok()?;
-            // Turns are waited for by a device's time, and polls take this machine's: one of its seconds is so
-            // many times fewer of these.
-            self.meter.waited(waiting.elapsed().mul_f64(lanes.speed));
+            let permit = self.turn().await?;
             let changed = lane.changed();
             let next = lane.next(|slice| {
                 let last = *self.last.lock();

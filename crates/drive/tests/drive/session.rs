@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::common::*;
 use arrow::array::{AsArray, Int64Array, new_null_array};
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Int64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer};
 use futures::StreamExt;
@@ -256,6 +256,42 @@ async fn slow_device_reports_only_its_own_queue() {
     let most = loads.iter().copied().fold(1.0, f64::max);
     loads.sort_by(f64::total_cmp);
     assert!(loads.len() >= 10 && most > 1.2 && loads[loads.len() / 2] < 40.0, "{loads:?}");
+}
+
+/// While its reader rests, a lane leaves the turn to other sub-plans.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_that_waits_for_its_reader_has_no_turn() {
+    let store = Arc::new(MemoryStore::default());
+    store_numbers(store.as_ref());
+    let drive = drive_over(store as _, DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
+    // Four times the table: more than may wait for a reader.
+    let plan = sub_plan("SELECT id + 1 AS a, id + 2 AS b, id + 3 AS c, id + 4 AS d FROM shop.sales.data").await;
+    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
+        panic!("sums of columns are worked off slice by slice");
+    };
+    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
+    orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
+    orders.send(Down { epoch: EpochId(0), number: 1, order: Order::Close { drain: true } }).unwrap();
+    let positive = (0..ROWS).filter(|&n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) > 0).count() as i64;
+    // The only turn changes hands with each slice: after as many queries as there are slices, the lane waits.
+    for _ in 0..=slices.len() {
+        let other = ask(drive.as_ref(), "SELECT count(*) AS n FROM shop.sales.data WHERE id > 0");
+        let found = tokio::time::timeout(Duration::from_secs(60), other).await.expect("the lane still holds its turn").0;
+        assert_eq!(found.column(0).as_primitive::<Int64Type>().value(0), positive);
+    }
+    let (mut rows, mut done) = (0, false);
+    while !done || rows < ROWS {
+        match heard(&mut messages).await {
+            Message::Batch { batch, .. } => rows += batch.num_rows() as i64,
+            Message::Up(Up::EpochDone(end)) => {
+                assert_eq!((end.rows, end.slices.len()), (ROWS as u64, slices.len()));
+                done = true;
+            }
+            Message::EpochError { error, .. } => panic!("{}", error.report()),
+            _ => {}
+        }
+    }
+    assert_eq!(rows, ROWS);
 }
 
 /// Opens an epoch over these slices, which stays open.
