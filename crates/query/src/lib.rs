@@ -39,6 +39,7 @@ pub mod join_key_routing;
 mod join_numbers;
 mod kept;
 mod list_quantifiers;
+mod long_numbers;
 mod matrix_parts;
 pub mod mentioned_columns;
 mod merged_keys;

@@ -57,6 +57,7 @@ use crate::ignored_clauses;
 use crate::join_key_routing::send_keys_apart;
 use crate::join_numbers::Learned;
 use crate::list_quantifiers;
+use crate::long_numbers;
 use crate::matrix_parts;
 use crate::mentioned_columns::Shown;
 use crate::merged_keys::{self, Joins};
@@ -570,6 +571,7 @@ pub(crate) fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     order_names::set_apart(&mut statement);
     ignored_clauses::heed(&mut statement, state)?;
     far_times::widen(&mut statement);
+    long_numbers::keep_digits(&mut statement);
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
         SqlStatement::Statement(inner) => match inner.as_ref() {

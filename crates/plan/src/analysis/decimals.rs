@@ -4,18 +4,22 @@
 //! an error. This rule casts the decimals, as PostgreSQL and DuckDB do, before DataFusion looks for a common type.
 //!
 //! A constant is no float here, if decimals of 15 places hold it: who writes `price > 0.05` means 0.05 exactly, and
-//! such a comparison prunes as before.
+//! such a comparison prunes as before. Next to decimals with more than 23 digits before the point, which DataFusion
+//! could not compare with 15 places, it becomes a decimal with as many places as it is written with.
+//!
+//! A constant that is a decimal, next to floats, is the float that is nearest to what is written. DataFusion's cast
+//! divides two rounded numbers, which may give the next float.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, FieldRef};
+use datafusion::arrow::datatypes::{DataType, Decimal128Type, DecimalType, FieldRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Between, InList, InSubquery, ScalarFunction};
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::{BinaryExpr, Case, Expr, ExprSchemable, Join, LogicalPlan, Union, cast};
+use datafusion::logical_expr::{BinaryExpr, Case, Expr, ExprSchemable, Join, LogicalPlan, Union, cast, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
 use crate::float_keys::compares;
@@ -92,7 +96,8 @@ impl Types<'_> {
         })
     }
 
-    /// The common type of the floats among `operands`, if decimals are among them, too.
+    /// The type that decimals and floats among `operands` are cast to, where there are both: of the floats, or of a
+    /// decimal for floats that are constants.
     fn float<'e>(&self, operands: impl IntoIterator<Item = &'e Expr>) -> Option<DataType> {
         let mut decimals = false;
         let mut places: u8 = 0;
@@ -109,41 +114,79 @@ impl Types<'_> {
                 _ => return None,
             }
         }
-        if !decimals || floats.is_empty() || (places <= MOST_PLACES && floats.iter().all(|(e, _)| self.is_decimal(e))) {
+        if !decimals || floats.is_empty() {
             return None;
         }
-        Some(if floats.iter().any(|(_, of)| *of == DataType::Float64) { DataType::Float64 } else { DataType::Float32 })
+        let constants: Option<Vec<u8>> = floats.iter().map(|(e, _)| self.short(e).map(written_places)).collect();
+        match constants.map(|scales| scales.into_iter().max().unwrap_or(0)) {
+            Some(_) if places <= MOST_PLACES => None,
+            Some(scale) if u32::from(places) + u32::from(scale) <= MOST_DIGITS => Some(DataType::Decimal128(SCALE as u8 + scale, scale as i8)),
+            _ => Some(if floats.iter().any(|(_, of)| *of == DataType::Float64) { DataType::Float64 } else { DataType::Float32 }),
+        }
+    }
+
+    /// The value of `e`, if it is a constant; `None` otherwise.
+    fn constant(&self, e: &Expr) -> Option<ScalarValue> {
+        let constant =
+            !e.is_volatile() && !e.exists(|e| Ok(matches!(e, Expr::Column(_) | Expr::OuterReferenceColumn(..) | Expr::Placeholder(_)))).unwrap_or(true);
+        match self.constants.simplify(e.clone()) {
+            Ok(Expr::Literal(value, _)) if constant => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The value of a constant that decimals of [`SCALE`] places hold; 0 for NULL.
+    fn short(&self, e: &Expr) -> Option<f64> {
+        match self.constant(e)?.cast_to(&DataType::Float64) {
+            Ok(ScalarValue::Float64(value)) => Some(value.unwrap_or(0.0)).filter(|value| is_short(*value)),
+            _ => None,
+        }
     }
 
     /// Whether `e` is a constant that decimals of [`SCALE`] places hold.
     fn is_decimal(&self, e: &Expr) -> bool {
-        let constant =
-            !e.is_volatile() && !e.exists(|e| Ok(matches!(e, Expr::Column(_) | Expr::OuterReferenceColumn(..) | Expr::Placeholder(_)))).unwrap_or(true);
-        if !constant {
-            return false;
+        self.short(e).is_some()
+    }
+
+    /// `e` as [`Self::float`] wants it: a decimal as a float, or a constant as a decimal.
+    fn cast(&self, e: Expr, of: &DataType) -> Expr {
+        let Ok(given) = e.get_type(self.schema) else { return e };
+        if of.is_decimal() {
+            return if leaf(&given).is_floating() { self.as_decimal(e, of) } else { e };
         }
-        let Ok(Expr::Literal(value, _)) = self.constants.simplify(e.clone()) else { return false };
-        match value.cast_to(&DataType::Float64) {
-            Ok(ScalarValue::Float64(Some(value))) => is_short(value),
-            Ok(ScalarValue::Float64(None)) => true,
-            _ => false,
+        if !leaf(&given).is_decimal() {
+            return e;
+        }
+        let nearest = match (&given, self.constant(&e)) {
+            (DataType::Decimal128(..), Some(ScalarValue::Decimal128(Some(value), precision, scale))) => {
+                Decimal128Type::format_decimal(value, precision, scale).parse::<f64>().ok()
+            }
+            _ => None,
+        };
+        match (nearest, of) {
+            (Some(value), DataType::Float64) => lit(value),
+            _ => cast(e, with_leaf(&given, of)),
         }
     }
 
-    fn decimal_as(&self, e: Expr, of: &DataType) -> Expr {
-        match e.get_type(self.schema) {
-            Ok(given) if leaf(&given).is_decimal() => cast(e, with_leaf(&given, of)),
-            _ => e,
+    fn as_decimal(&self, e: Expr, of: &DataType) -> Expr {
+        let DataType::Decimal128(precision, scale) = *of else { return e };
+        match self.constant(&e).and_then(|value| value.cast_to(&DataType::Float64).ok()) {
+            Some(ScalarValue::Float64(Some(value))) => {
+                let digits = (value * 10f64.powi(i32::from(scale))).round() as i128;
+                lit(ScalarValue::Decimal128(Some(digits), precision, scale))
+            }
+            _ => cast(e, of.clone()),
         }
     }
 
     fn boxed(&self, mut e: Box<Expr>, of: &DataType) -> Box<Expr> {
-        *e = self.decimal_as(std::mem::take(e.as_mut()), of);
+        *e = self.cast(std::mem::take(e.as_mut()), of);
         e
     }
 
     fn all(&self, list: Vec<Expr>, of: &DataType) -> Vec<Expr> {
-        list.into_iter().map(|e| self.decimal_as(e, of)).collect()
+        list.into_iter().map(|e| self.cast(e, of)).collect()
     }
 
     /// `CASE`: what is compared, and what is returned.
@@ -205,6 +248,15 @@ const SCALE: i32 = 15;
 
 /// The most digits before the point that decimals with [`SCALE`] places have.
 const MOST_PLACES: u8 = 38 - SCALE as u8;
+
+/// The digits of a decimal of 128 bits.
+const MOST_DIGITS: u32 = 38;
+
+/// The digits behind the point that `value` is written with, at most [`SCALE`].
+fn written_places(value: f64) -> u8 {
+    // The shortest text that is read as this value, without an exponent.
+    value.to_string().split_once('.').map_or(0, |(_, places)| places.len().min(SCALE as usize) as u8)
+}
 
 /// Whether decimals of [`SCALE`] places hold `value`, to the last digits of a double.
 fn is_short(value: f64) -> bool {
