@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`growth`] | conditions that are too large once they are written out, and lists |
 //! | [`copies`] | subqueries that are planned several times |
+//! | [`group_names`] | keys of grouping sets that share a name |
 //! | [`calls`] | calls that DataFusion's planner makes itself |
 //! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`zones`] | times without a zone next to times with one |
@@ -31,6 +32,7 @@ mod copies;
 mod decimals;
 mod floats;
 mod frames;
+mod group_names;
 mod growth;
 mod guards;
 mod in_lists;
@@ -64,6 +66,7 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     let before = [
         rule("growth", growth::check),
         rule("copies", copies::check),
+        rule("group_names", group_names::check),
         rule("calls", calls::rewrite),
         rule("frames", frames::rewrite),
         rule("zones", zones::rewrite),
