@@ -20,8 +20,8 @@ use crate::rewriting::{decided, input_columns, map_expressions, map_typed};
 use crate::wrapped_rules::{Rule, wrapped};
 
 pub(super) fn rewrite(plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-    let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(Arc::new(config.clone())).build());
-    map_typed(plan, |e, schema| compared(e, schema, &constants))
+    let options = Arc::new(config.clone());
+    map_typed(plan, |e, schema| compared(e, schema, &options))
 }
 
 /// `rules`, the one that drops casts from comparisons after this one: a filter that moved below a union or a projection
@@ -32,22 +32,21 @@ pub(super) fn before_simplifying(rules: Vec<Rule>) -> Vec<Rule> {
         if !plan.expressions().iter().any(|e| e.exists(|e| Ok(is_cast(e))).unwrap_or(false)) {
             return rule.rewrite(plan, config);
         }
-        let constants = ExprSimplifier::new(SimplifyContext::builder().with_config_options(config.options()).build());
-        let schema = input_columns(&plan);
-        let compared = map_expressions(plan, |e| compared(e, &schema, &constants))?;
+        let (schema, options) = (input_columns(&plan), config.options());
+        let compared = map_expressions(plan, |e| compared(e, &schema, &options))?;
         let simplified = rule.rewrite(compared.data, config)?;
         Ok(Transformed::new_transformed(simplified.data, simplified.transformed || compared.transformed))
     })
 }
 
-fn compared(e: Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
+fn compared(e: Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Result<Transformed<Expr>> {
     match e {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) => Ok(match either_way(&left, op, &right, schema, constants)? {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => Ok(match either_way(&left, op, &right, schema, options)? {
             Some(new) => Transformed::yes(new),
             None => Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })),
         }),
-        Expr::Between(between) => as_two(between, schema, constants),
-        Expr::InList(list) => without_fractions(list, schema, constants),
+        Expr::Between(between) => as_two(between, schema, options),
+        Expr::InList(list) => without_fractions(list, schema, options),
         other => Ok(Transformed::no(other)),
     }
 }
@@ -69,7 +68,7 @@ fn per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// Whether `e` has the same value for every row and every run.
+/// Whether `e` is written as one value for every row and every run.
 fn is_constant(e: &Expr) -> bool {
     let varies = e.exists(|e| {
         Ok(match e {
@@ -81,12 +80,16 @@ fn is_constant(e: &Expr) -> bool {
     !varies.unwrap_or(true)
 }
 
-/// The value of a constant time, counted in its unit. An error in it is left to the execution.
-fn value(e: &Expr, constants: &ExprSimplifier) -> Option<Option<i64>> {
-    if !is_constant(e) {
+/// The value of a time that is the same for all rows, counted in its unit. An error in it is left to the execution.
+///
+/// A call may be a constant although it names columns, as `coalesce(TIMESTAMP '...', c)`. DataFusion simplifies it and
+/// casts it in one rule, so this looks at the outcome.
+fn value(e: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Option<Option<i64>> {
+    if !e.exists(|e| Ok(matches!(e, Expr::Literal(..)))).unwrap_or(false) || e.is_volatile() {
         return None;
     }
-    let Ok(Expr::Literal(value, _)) = constants.simplify(e.clone()) else { return None };
+    let context = SimplifyContext::builder().with_config_options(Arc::clone(options)).with_schema(Arc::new(schema.clone())).build();
+    let Ok(Expr::Literal(value, _)) = ExprSimplifier::new(context).simplify(e.clone()) else { return None };
     match value {
         ScalarValue::TimestampSecond(at, _)
         | ScalarValue::TimestampMillisecond(at, _)
@@ -97,17 +100,17 @@ fn value(e: &Expr, constants: &ExprSimplifier) -> Option<Option<i64>> {
 }
 
 /// As [`with_constant`], whichever side is the constant.
-fn either_way(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Option<Expr>> {
-    if let Some(new) = with_constant(left, op, right, schema, constants)? {
+fn either_way(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Result<Option<Expr>> {
+    if let Some(new) = with_constant(left, op, right, schema, options)? {
         return Ok(Some(new));
     }
-    op.swap().map_or(Ok(None), |swapped| with_constant(right, swapped, left, schema, constants))
+    op.swap().map_or(Ok(None), |swapped| with_constant(right, swapped, left, schema, options))
 }
 
 /// `left op right`, where `left` is coarse and `right` a constant that is not whole in its unit.
-fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Option<Expr>> {
+fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Result<Option<Expr>> {
     let Some((time, ratio)) = coarse(left, schema)? else { return Ok(None) };
-    let Some(Some(at)) = value(right, constants) else { return Ok(None) };
+    let Some(Some(at)) = value(right, schema, options) else { return Ok(None) };
     if at % ratio == 0 {
         return Ok(None);
     }
@@ -127,10 +130,10 @@ fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, con
 }
 
 /// `BETWEEN` as its two comparisons, if one of them has to change.
-fn as_two(between: Between, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
+fn as_two(between: Between, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Result<Transformed<Expr>> {
     let (from, to) = if between.negated { (Operator::Lt, Operator::Gt) } else { (Operator::GtEq, Operator::LtEq) };
-    let low = either_way(&between.expr, from, &between.low, schema, constants)?;
-    let high = either_way(&between.expr, to, &between.high, schema, constants)?;
+    let low = either_way(&between.expr, from, &between.low, schema, options)?;
+    let high = either_way(&between.expr, to, &between.high, schema, options)?;
     if (low.is_none() && high.is_none()) || between.expr.is_volatile() {
         return Ok(Transformed::no(Expr::Between(between)));
     }
@@ -141,10 +144,10 @@ fn as_two(between: Between, schema: &DFSchema, constants: &ExprSimplifier) -> Re
 }
 
 /// A list without the constants that no whole unit equals.
-fn without_fractions(list: InList, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
-    let Some((time, ratio)) = coarse(&list.expr, schema)? else { return of_columns(list, schema, constants) };
+fn without_fractions(list: InList, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Result<Transformed<Expr>> {
+    let Some((time, ratio)) = coarse(&list.expr, schema)? else { return of_columns(list, schema, options) };
     let time = time.clone();
-    let whole = |e: &Expr| !matches!(value(e, constants), Some(Some(at)) if at % ratio != 0);
+    let whole = |e: &Expr| !matches!(value(e, schema, options), Some(Some(at)) if at % ratio != 0);
     let before = list.list.len();
     let InList { expr, list, negated } = list;
     let kept: Vec<Expr> = list.into_iter().filter(whole).collect();
@@ -156,9 +159,9 @@ fn without_fractions(list: InList, schema: &DFSchema, constants: &ExprSimplifier
 }
 
 /// A constant in a list of columns, as comparisons with each, if one of them has to change.
-fn of_columns(list: InList, schema: &DFSchema, constants: &ExprSimplifier) -> Result<Transformed<Expr>> {
+fn of_columns(list: InList, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Result<Transformed<Expr>> {
     let op = if list.negated { Operator::NotEq } else { Operator::Eq };
-    let changed = list.list.iter().map(|e| with_constant(e, op, &list.expr, schema, constants)).collect::<Result<Vec<_>>>()?;
+    let changed = list.list.iter().map(|e| with_constant(e, op, &list.expr, schema, options)).collect::<Result<Vec<_>>>()?;
     if changed.iter().all(Option::is_none) {
         return Ok(Transformed::no(Expr::InList(list)));
     }
@@ -224,6 +227,9 @@ mod tests {
                 (format!("at IN ({before}, TIMESTAMP '1970-01-01', {after})"), "2", "4"),
                 (format!("at NOT IN ({before}, {after})"), "123", "4"),
                 (format!("at IN ({before}, NULL)"), "", "1234"),
+                (format!("coalesce({after}, at) = at"), "", "4"),
+                (format!("at < CASE WHEN true THEN {after} ELSE at END"), "12", "4"),
+                (format!("at IN (coalesce({after}, at), nullif({before}, NULL))"), "", "4"),
                 ("at = TIMESTAMP '1970-01-01'".to_owned(), "2", "4"),
                 ("at = NULL".to_owned(), "", "1234"),
             ] {
