@@ -22,6 +22,7 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PhysicalExpr, PlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
@@ -261,12 +262,9 @@ impl SplitExecution {
     /// # Errors
     /// Internal only.
     pub fn lane(&self, rung: PushdownLevel, feed: Arc<dyn SliceFeed>, meter: Arc<Meter>) -> Result<Lane> {
-        let plan = Arc::clone(self.lower(rung)?.map_or(&self.full, |lower| &lower.plan)).transform_up(|node| match node.downcast_ref::<SliceScanExec>() {
-            Some(scan) => Ok(Transformed::yes(Arc::new(scan.fed(Arc::clone(&feed))) as Arc<dyn ExecutionPlan>)),
-            None => Ok(Transformed::no(node)),
-        });
-        let plan = plan.data().map_err(from_datafusion)?;
-        self.start(plan, meter)
+        let plan = self.lower(rung)?.map_or(&self.full, |lower| &lower.plan);
+        let fed = |node: &dyn ExecutionPlan| node.downcast_ref::<SliceScanExec>().map(|scan| Arc::new(scan.fed(Arc::clone(&feed))) as _);
+        self.start(of_its_own(plan, fed)?, meter)
     }
 
     /// One more lane that runs the upper part over `rows` that lanes at `filter` gave.
@@ -302,12 +300,8 @@ impl SplitExecution {
     /// A lane of `plan` over rows that are delivered.
     fn over(&self, plan: &Arc<dyn ExecutionPlan>, rows: BoxStream<'static, Result<RecordBatch>>, meter: Arc<Meter>) -> Result<Lane> {
         let rows = Arc::new(Mutex::new(Some(rows)));
-        let plan = Arc::clone(plan).transform_up(|node| match node.downcast_ref::<DeliveredExec>() {
-            Some(delivered) => Ok(Transformed::yes(Arc::new(delivered.over(Arc::clone(&rows))) as Arc<dyn ExecutionPlan>)),
-            None => Ok(Transformed::no(node)),
-        });
-        let plan = plan.data().map_err(from_datafusion)?;
-        self.start(plan, meter)
+        let delivered = |node: &dyn ExecutionPlan| node.downcast_ref::<DeliveredExec>().map(|one| Arc::new(one.over(Arc::clone(&rows))) as _);
+        self.start(of_its_own(plan, delivered)?, meter)
     }
 
     fn start(&self, plan: Arc<dyn ExecutionPlan>, meter: Arc<Meter>) -> Result<Lane> {
@@ -359,6 +353,28 @@ impl SplitExecution {
         annotation.seconds = self.planned.started.elapsed().as_secs_f64();
         annotation
     }
+}
+
+/// `plan` for one lane, with the leaf that `input` makes of its own.
+///
+/// Hash joins keep their build side when they get other children: lanes share what they build of a broadcast table. A
+/// build side that reads a lane's own input must not be shared. One lane would build it, and all would give its rows.
+fn of_its_own(plan: &Arc<dyn ExecutionPlan>, input: impl Fn(&dyn ExecutionPlan) -> Option<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+    let own = |node: Arc<dyn ExecutionPlan>| {
+        if let Some(input) = input(node.as_ref()) {
+            return Ok(Transformed::yes(input));
+        }
+        match node.downcast_ref::<HashJoinExec>() {
+            Some(join) if input_of(join.left().as_ref(), &input) => Ok(Transformed::yes(join.builder().reset_state().build_exec()?)),
+            _ => Ok(Transformed::no(node)),
+        }
+    };
+    Arc::clone(plan).transform_up(own).data().map_err(from_datafusion)
+}
+
+/// Whether `plan` reads an input of the lane.
+fn input_of(plan: &dyn ExecutionPlan, input: &impl Fn(&dyn ExecutionPlan) -> Option<Arc<dyn ExecutionPlan>>) -> bool {
+    input(plan).is_some() || plan.children().into_iter().any(|child| input_of(child.as_ref(), input))
 }
 
 /// The operators of `plan`, which reads what is delivered.
