@@ -23,6 +23,7 @@ pub(crate) mod bare_tables;
 pub mod cells;
 pub mod chunk_merge;
 pub mod chunked;
+mod constant_inputs;
 pub mod cooperative_join;
 pub mod dense;
 mod distinct_from;

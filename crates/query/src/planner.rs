@@ -48,6 +48,7 @@ use uuid::Uuid;
 use crate::cells::{HostCells, needs};
 use crate::chunked;
 use crate::chunked::InParts;
+use crate::constant_inputs;
 use crate::cooperative_join::take_turns;
 use crate::distinct_from;
 use crate::expansion;
@@ -410,12 +411,15 @@ impl Planner {
     async fn plan_optimised(
         &self,
         optimised: LogicalPlan,
-        state: SessionState,
+        mut state: SessionState,
         tables: Arc<NamedTables>,
         collector: Arc<Collector>,
         options: &QueryOptions,
     ) -> Result<Planned> {
         let optimised = sort_keys(optimised).map_err(from_datafusion)?;
+        if constant_inputs::are_sorted(&optimised).map_err(from_datafusion)? {
+            state.config_mut().options_mut().optimizer.repartition_sorts = false;
+        }
         let cut = share(cut(optimised.clone(), options.cut, tables.as_ref(), &state)?)?;
         for note in &cut.notes {
             collector.note(format!("{}: {}", note.operator, note.reason));
