@@ -8,6 +8,7 @@ mod engine;
 mod flight;
 mod indexes;
 mod kept;
+mod lanes;
 mod profiles;
 mod programs;
 mod session;

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::common::*;
 use arrow::array::{AsArray, Int64Array, new_null_array};
-use arrow::datatypes::{DataType, Int64Type, Schema};
+use arrow::datatypes::{DataType, Schema};
 use arrow::record_batch::RecordBatch;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer};
 use futures::StreamExt;
@@ -27,13 +27,13 @@ use skytether_store::memory::MemoryStore;
 use tokio::sync::Notify;
 
 /// Rows of the table: 2.4 MB of numbers that don't compress. That is less than may wait for a reader.
-const ROWS: i64 = 300_000;
+pub(crate) const ROWS: i64 = 300_000;
 
 /// Threads of the drive, and so lanes of an epoch.
 const LANES: usize = 2;
 
 /// `shop.sales` with ids that don't compress.
-fn store_numbers(store: &dyn SliceStore) -> Metadata {
+pub(crate) fn store_numbers(store: &dyn SliceStore) -> Metadata {
     let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
     let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
     let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
@@ -116,14 +116,14 @@ async fn lanes_run_while_rows_wait_and_messages_overtake_rows() {
 
 /// Lets slices be read one by one.
 #[derive(Debug, Default)]
-struct Gated {
+pub(crate) struct Gated {
     inner: MemoryStore,
     let_in: Mutex<usize>,
     more: Condvar,
 }
 
 impl Gated {
-    fn open(&self, slices: usize) {
+    pub(crate) fn open(&self, slices: usize) {
         *self.let_in.lock() += slices;
         self.more.notify_all();
     }
@@ -258,95 +258,8 @@ async fn slow_device_reports_only_its_own_queue() {
     assert!(loads.len() >= 10 && most > 1.2 && loads[loads.len() / 2] < 40.0, "{loads:?}");
 }
 
-/// While its reader rests, a lane leaves the turn to other sub-plans.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lane_that_waits_for_its_reader_has_no_turn() {
-    let store = Arc::new(MemoryStore::default());
-    store_numbers(store.as_ref());
-    let drive = drive_over(store as _, DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
-    // Four times the table: more than may wait for a reader.
-    let plan = sub_plan("SELECT id + 1 AS a, id + 2 AS b, id + 3 AS c, id + 4 AS d FROM shop.sales.data").await;
-    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(plan).await.unwrap() else {
-        panic!("sums of columns are worked off slice by slice");
-    };
-    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
-    orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
-    orders.send(Down { epoch: EpochId(0), number: 1, order: Order::Close { drain: true } }).unwrap();
-    let positive = (0..ROWS).filter(|&n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) > 0).count() as i64;
-    // The only turn changes hands with each slice: after as many queries as there are slices, the lane waits.
-    for _ in 0..=slices.len() {
-        let other = ask(drive.as_ref(), "SELECT count(*) AS n FROM shop.sales.data WHERE id > 0");
-        let found = tokio::time::timeout(Duration::from_secs(60), other).await.expect("the lane still holds its turn").0;
-        assert_eq!(found.column(0).as_primitive::<Int64Type>().value(0), positive);
-    }
-    let (mut rows, mut done) = (0, false);
-    while !done || rows < ROWS {
-        match heard(&mut messages).await {
-            Message::Batch { batch, .. } => rows += batch.num_rows() as i64,
-            Message::Up(Up::EpochDone(end)) => {
-                assert_eq!((end.rows, end.slices.len()), (ROWS as u64, slices.len()));
-                done = true;
-            }
-            Message::EpochError { error, .. } => panic!("{}", error.report()),
-            _ => {}
-        }
-    }
-    assert_eq!(rows, ROWS);
-}
-
-/// A join whose build side reads the lane's slices, whatever DataFusion knows of their number.
-const BUILDS: &str = "SELECT t.id FROM shop.sales.data AS t JOIN (VALUES (0), (3)) AS v (k) ON abs(t.id % 5) = v.k";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lanes_build_a_join_over_their_own_slices_only() {
-    let store = Arc::new(MemoryStore::default());
-    store_numbers(store.as_ref());
-    let drive = drive_over(store as _, DriveOptions { threads: 3, ..DriveOptions::default() });
-    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(sub_plan(BUILDS).await).await.unwrap() else {
-        panic!("a join with constants is worked off slice by slice");
-    };
-    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
-    orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
-    orders.send(Down { epoch: EpochId(0), number: 1, order: Order::Close { drain: true } }).unwrap();
-    let mut rows = 0;
-    let done = loop {
-        match heard(&mut messages).await {
-            Message::Batch { batch, .. } => rows += batch.num_rows(),
-            Message::Up(Up::EpochDone(end)) => break end,
-            Message::EpochError { error, .. } => panic!("{}", error.report()),
-            _ => {}
-        }
-    };
-    while rows < done.rows as usize {
-        if let Message::Batch { batch, .. } = heard(&mut messages).await {
-            rows += batch.num_rows();
-        }
-    }
-    let wanted = (0..ROWS).filter(|n| [0, 3].contains(&(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) % 5).abs())).count();
-    assert_eq!((rows, done.slices.len()), (wanted, slices.len()));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn session_dropped_while_a_join_builds_leaves_its_turn() {
-    let store = Arc::new(Gated::default());
-    store_numbers(store.as_ref());
-    let drive = drive_over(Arc::clone(&store) as _, DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
-    let OpenReply::Session(Session { slice_manifest, orders, messages, .. }) = drive.open(sub_plan(BUILDS).await).await.unwrap() else {
-        panic!("a join with constants is worked off slice by slice");
-    };
-    let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
-    orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
-    // The lane has the turn, and waits for its second slice.
-    store.open(1);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    drop((orders, messages));
-    store.open(1 << 20);
-    let other = ask(drive.as_ref(), "SELECT count(*) AS n FROM shop.sales.data WHERE id > 0");
-    tokio::time::timeout(Duration::from_secs(60), other).await.expect("the dropped session still holds its turn");
-}
-
 /// Opens an epoch over these slices, which stays open.
-fn opening(epoch: u32, rung: PushdownLevel, slices: &[SliceId]) -> Down {
+pub(crate) fn opening(epoch: u32, rung: PushdownLevel, slices: &[SliceId]) -> Down {
     Down { epoch: EpochId(epoch), number: 0, order: Order::Open { rung, slices: slices.to_vec(), close: CloseAfter::TOLD } }
 }
 
@@ -452,7 +365,7 @@ async fn retry_delay_grows_with_the_queue_of_the_drive() {
 }
 
 /// The next message, whatever it is.
-async fn heard(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Message {
+pub(crate) async fn heard(messages: &mut (impl futures::Stream<Item = Result<Message>> + Unpin)) -> Message {
     tokio::time::timeout(Duration::from_secs(60), messages.next()).await.expect("the drive is silent").unwrap().unwrap()
 }
 
