@@ -1,18 +1,21 @@
 //! Lanes of a session: whose turn it is, and what they build for themselves.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::AsArray;
+use arrow::array::{AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
-use skytether_device::OpenReply;
+use arrow::record_batch::RecordBatch;
 use skytether_device::session::{Message, Session};
+use skytether_device::{OpenReply, SubPlan};
 use skytether_drive::{Cse, DriveOptions};
 use skytether_scheduler::message::{Down, EpochId, Order, PushdownLevel, SliceId, Up};
+use skytether_slice::metadata::ipc;
 use skytether_store::memory::MemoryStore;
 
 use crate::common::*;
-use crate::session::{Gated, ROWS, heard, opening, store_numbers};
+use crate::session::{Gated, ROWS, heard, number, opening, store_numbers, store_rows};
 
 /// While its reader rests, a lane leaves the turn to other sub-plans.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,7 +31,7 @@ async fn lane_that_waits_for_its_reader_has_no_turn() {
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
     orders.send(Down { epoch: EpochId(0), number: 1, order: Order::Close { drain: true } }).unwrap();
-    let positive = (0..ROWS).filter(|&n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) > 0).count() as i64;
+    let positive = (0..ROWS).filter(|&n| number(n) > 0).count() as i64;
     // The only turn changes hands with each slice: after as many queries as there are slices, the lane waits.
     for _ in 0..=slices.len() {
         let other = ask(drive.as_ref(), "SELECT count(*) AS n FROM shop.sales.data WHERE id > 0");
@@ -50,16 +53,26 @@ async fn lane_that_waits_for_its_reader_has_no_turn() {
     assert_eq!(rows, ROWS);
 }
 
-/// A join whose build side reads the lane's slices, whatever DataFusion knows of their number.
-const BUILDS: &str = "SELECT t.id FROM shop.sales.data AS t JOIN (VALUES (0), (3)) AS v (k) ON abs(t.id % 5) = v.k";
+/// Rows of a table that takes fewer bytes than the broadcast table.
+const FEW: i64 = 20_000;
+
+/// A join with a broadcast table of 0 and 3, whose build side reads the lane's slices: the broadcast table takes more
+/// bytes.
+async fn joined() -> SubPlan {
+    let plan = sub_plan("SELECT t.id FROM shop.sales.data AS t JOIN shop.sales.__shipped_0 AS s ON abs(t.id % 5) = s.__shipped_0_0").await;
+    let keys: Int64Array = [0, 3].into_iter().chain(10..60_000).collect();
+    let rows = RecordBatch::try_from_iter_with_nullable([("__shipped_0_0", Arc::new(keys) as _, false)]).unwrap();
+    let bytes = ipc::write(&rows.schema(), Some(&rows)).unwrap();
+    SubPlan { tables: BTreeMap::from([("__shipped_0".to_owned(), bytes.into())]), ..plan }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_build_a_join_over_their_own_slices_only() {
     let store = Arc::new(MemoryStore::default());
-    store_numbers(store.as_ref());
+    store_rows(store.as_ref(), FEW, 16 << 10);
     let drive = drive_over(store as _, DriveOptions { threads: 3, ..DriveOptions::default() });
-    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(sub_plan(BUILDS).await).await.unwrap() else {
-        panic!("a join with constants is worked off slice by slice");
+    let OpenReply::Session(Session { slice_manifest, orders, mut messages, .. }) = drive.open(joined().await).await.unwrap() else {
+        panic!("a join with a broadcast table is worked off slice by slice");
     };
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();
@@ -78,17 +91,17 @@ async fn lanes_build_a_join_over_their_own_slices_only() {
             rows += batch.num_rows();
         }
     }
-    let wanted = (0..ROWS).filter(|n| [0, 3].contains(&(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) % 5).abs())).count();
+    let wanted = (0..FEW).filter(|n| [0, 3].contains(&(number(*n) % 5).abs())).count();
     assert_eq!((rows, done.slices.len()), (wanted, slices.len()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn session_dropped_while_a_join_builds_leaves_its_turn() {
     let store = Arc::new(Gated::default());
-    store_numbers(store.as_ref());
+    store_rows(store.as_ref(), FEW, 16 << 10);
     let drive = drive_over(Arc::clone(&store) as _, DriveOptions { max_concurrent: 1, ..DriveOptions::default() });
-    let OpenReply::Session(Session { slice_manifest, orders, messages, .. }) = drive.open(sub_plan(BUILDS).await).await.unwrap() else {
-        panic!("a join with constants is worked off slice by slice");
+    let OpenReply::Session(Session { slice_manifest, orders, messages, .. }) = drive.open(joined().await).await.unwrap() else {
+        panic!("a join with a broadcast table is worked off slice by slice");
     };
     let slices: Vec<_> = slice_manifest.iter().map(|stripe| SliceId(stripe.stripe)).collect();
     orders.send(opening(0, PushdownLevel::Full, &slices)).unwrap();

@@ -34,10 +34,20 @@ const LANES: usize = 2;
 
 /// `shop.sales` with ids that don't compress.
 pub(crate) fn store_numbers(store: &dyn SliceStore) -> Metadata {
-    let numbers = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64))));
-    let (none, nothing) = (new_null_array(&DataType::Utf8, ROWS as usize), new_null_array(&DataType::Float64, ROWS as usize));
+    store_rows(store, ROWS, 200 << 10)
+}
+
+/// As [`store_numbers`], of `count` rows, in slices of `slice_bytes` bytes.
+pub(crate) fn store_rows(store: &dyn SliceStore, count: i64, slice_bytes: usize) -> Metadata {
+    let numbers = Arc::new(Int64Array::from_iter_values((0..count).map(number)));
+    let (none, nothing) = (new_null_array(&DataType::Utf8, count as usize), new_null_array(&DataType::Float64, count as usize));
     let rows = RecordBatch::try_new(sales().schema(), vec![numbers, none, nothing]).unwrap();
-    store_table(store, &partition(&dataset("shop.sales"), "data"), &rows, 200 << 10)
+    store_table(store, &partition(&dataset("shop.sales"), "data"), &rows, slice_bytes)
+}
+
+/// The id of a row.
+pub(crate) fn number(row: i64) -> i64 {
+    row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64)
 }
 
 /// A store that reports how many slices were read.

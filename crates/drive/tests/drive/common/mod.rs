@@ -172,6 +172,7 @@ fn tables() -> Vec<(&'static str, &'static str, &'static str, SchemaRef)> {
     rows.extend(sparse_schema(ValueType::UInt16).fields().iter().cloned());
     vec![
         ("shop", "sales", "data", sales().schema()),
+        ("shop", "sales", "__shipped_0", Arc::new(Schema::new(vec![Field::new("__shipped_0_0", DataType::Int64, false)]))),
         ("shop", "wide", "data", wide().schema()),
         ("blood", "tiny", "x", Arc::new(dense)),
         ("blood", "tiny", "x_rows", Arc::new(Schema::new(rows))),
