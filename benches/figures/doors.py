@@ -101,9 +101,10 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None]) -> paper.Result:
         "Executing through Kinetic, next to Flight",
         f"The columns of Figure 6 over drives behind Flight and behind Kinetic: each slice ({size['rows']} genes of {size['cells']:,} cells) by a query of its own. "
         "Where the code is the drive's, the host hands it a sub-plan, over Flight or by Kinetic's EXECUTE, whose program is the query engine (`cut=\"full\"`). "
-        "Where the code is the host's, it reads the slice's values over the same protocol (`cut=\"raw\"`). "
+        "Where the code is the host's, the drive sends the columns of the slice, through the same door (`cut=\"raw\"`). "
         f"Drive and host are processes of this machine, {size['times']} of each, and the doors take turns with each slice. The first {first} slices of each process are apart. "
-        "Times are those by the clock at the client: planning, both ways and all work. Envoy is a profile: this machine's processor time, times 15, and its disk and link. "
+        "Times are those by the clock at the client: planning, both ways and all work. Envoy is a profile: this machine's processor time, times 15, its disk, and its link, "
+        "to which Flight keeps and Kinetic does not. "
         "The part refuses a query whose receipt says that the code ran elsewhere.",
     )
     rows, walls = [], {box: [took.wall * 1e3 for took in warm[box]] for box in boxes}
@@ -120,7 +121,7 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None]) -> paper.Result:
         f"Executing on the drive, a slice takes {medians['drive | drive', 'kinetic']:.2f} ms through Kinetic and {medians['drive | drive', 'grpc']:.2f} through Flight: "
         f"the median difference is {more['drive | drive']:+.2f} ms (wanted: at most {WANTED_MS:+g}). On an Envoy it is {more['Envoy | Envoy']:+.2f} ms "
         f"of {medians['Envoy | Envoy', 'grpc']:.1f}.",
-        f"Computing on the host with values that are read over the door, the difference is {more['host | drive']:+.2f} ms of {medians['host | drive', 'grpc']:.2f} over a drive, "
+        f"Computing on the host over what the drive sends, the difference is {more['host | drive']:+.2f} ms of {medians['host | drive', 'grpc']:.2f} over a drive, "
         f"and {more['host | Envoy']:+.2f} of {medians['host | Envoy', 'grpc']:.2f} over an Envoy.",
         "The paper finds that its Kinetic drive's software does not introduce much overhead, and has no figures in its text for that; "
         f"it finds the Envoy {published.DRIVE_SLOWER:.0f} times slower than the client. Here it is {medians['Envoy | Envoy', 'kinetic'] / medians['drive | drive', 'kinetic']:.1f} times "
