@@ -227,7 +227,7 @@ def executing(turns: int, line: Line) -> None:
     query = "SELECT count(*) AS n, sum(x) AS s FROM lab.t WHERE id >= 1000"
     print("\nA sub-plan through Flight and through Kinetic's EXECUTE, each to a drive process with the same rows")
     taken: dict[str, list[float]] = {}
-    with scratch() as place, fleets.both_doors(place) as (numbers, hosts), contextlib.ExitStack() as stack:
+    with scratch() as place, fleets.both_doors(place) as (numbers, hosts, _), contextlib.ExitStack() as stack:
         connected = {door: stack.enter_context(skytether.connect(url)) for door, url in hosts.items()}
         answers = {}
         for door, fleet in connected.items():
@@ -303,7 +303,7 @@ def by_query(place: Path, dump: Path, turns: int) -> tuple[int, dict[str, float]
 
     query = f"SELECT * FROM physics.p WHERE ke > {ENERGY}"
     taken: dict[str, list[float]] = {}
-    with fleets.both_doors(place) as (numbers, hosts), contextlib.ExitStack() as stack:
+    with fleets.both_doors(place) as (numbers, hosts, _), contextlib.ExitStack() as stack:
         connected = {door: stack.enter_context(skytether.connect(url)) for door, url in hosts.items()}
         for fleet in connected.values():
             fleet.ingest(dump, "physics.p")

@@ -41,6 +41,11 @@ SELECTION = ("skytether-python", "skytether-kinetic", "skytether-kinetic-server"
 EXAMPLES = ("load", "search", "serve")
 
 
+#: Of two drives and their hosts, by `grpc` and `kinetic`: the numbers of the drives' processes, the hosts' addresses,
+#: and the numbers of the hosts' processes.
+Doors = tuple[dict[str, int], dict[str, str], dict[str, int]]
+
+
 class Skipped(Exception):
     """Why a row can't be measured here."""
 
@@ -160,20 +165,21 @@ def simulator(place: Path, options: tuple[str, ...], path: str, port: int = 8123
 
 
 @contextlib.contextmanager
-def both_doors(place: Path, *options: object) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
-    """Two drives, one behind Flight and one behind Kinetic, and a host over each: the numbers of the drives' processes
-    and the hosts' addresses, by `grpc` and `kinetic`. One drive can't have both: a host over Kinetic finds a fleet that
-    a host over Flight has made of the same drive, and does not touch it."""
+def both_doors(place: Path, *options: object, profile: str = "unlimited") -> Iterator[Doors]:
+    """Two drives that keep to `profile`, one behind Flight and one behind Kinetic, and a host over each. One drive
+    can't have both: a host over Kinetic finds a fleet that a host over Flight has made of the same drive, and does not
+    touch it."""
     place.mkdir(parents=True, exist_ok=True)
-    numbers, hosts = {}, {}
+    numbers, hosts, of_hosts = {}, {}, {}
     with contextlib.ExitStack() as stack:
         for door in ("grpc", "kinetic"):
             log = place / f"{door}.log"
-            words = [SKYTETHER, "drive", "serve", "--data", place / door, "--listen", f"{door}://127.0.0.1:0"]
+            words = [SKYTETHER, "drive", "serve", "--data", place / door, "--profile", profile, "--listen", f"{door}://127.0.0.1:0"]
             numbers[door], drive = stack.enter_context(serving(words, log, (door,)))
             words = [SKYTETHER, "host", "serve", "--drives", drive[door], "--listen", "127.0.0.1:0", *options]
-            hosts[door] = stack.enter_context(serving(words, log, ("grpc",)))[1]["grpc"]
-        yield numbers, hosts
+            of_hosts[door], address = stack.enter_context(serving(words, log, ("grpc",)))
+            hosts[door] = address["grpc"]
+        yield numbers, hosts, of_hosts
 
 
 def must_execute(took: dict[str, float]) -> None:

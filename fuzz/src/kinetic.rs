@@ -10,7 +10,7 @@ use skytether_kinetic_protocol::log::{Configuration, GetLog, Statistics, Utiliza
 use skytether_kinetic_protocol::program::{ManageApplet, ProgramResult};
 use skytether_kinetic_protocol::range::KeyRange;
 use skytether_kinetic_protocol::response::{Greeting, check_response, greeting, respond};
-use skytether_kinetic_protocol::security::Security;
+use skytether_kinetic_protocol::security::{Acl, Scope, Security};
 use skytether_kinetic_protocol::{
     Command, Frame, FrameDecoder, FrameError, FrameLimits, HmacKey, Limits, Message, MessageType, Permission, Status, StatusCode,
 };
@@ -164,4 +164,66 @@ pub(crate) fn stream_decode(data: &[u8]) -> bool {
         }
     }
     !frames.is_empty() && end.is_ok()
+}
+
+pub(crate) fn identities() -> Vec<Vec<u8>> {
+    let scope = |offset, value: &'static [u8], permissions: &[Permission], tls| Scope {
+        offset,
+        value: Some(Bytes::from_static(value)),
+        permission: permissions.iter().map(|permission| i32::from(*permission)).collect(),
+        tls_required: tls,
+    };
+    let of = |number, scope| Acl { identity: Some(number), scope, ..access::default_identity() };
+    let some = of(2, vec![scope(None, b"ours/", &[Permission::Read, Permission::Range], None), scope(Some(5), b"new", &[Permission::Write], Some(true))]);
+    let sets = [vec![access::default_identity()], vec![some.clone(), access::default_identity()], vec![some; 3]];
+    let commands =
+        sets.into_iter().map(|acl| request(MessageType::Security, Body { security: Some(Security { acl, ..Security::default() }), ..Body::default() }));
+    commands.map(|command| command.to_bytes().to_vec()).collect()
+}
+
+/// Whether the scope has the key, byte by byte, as the rule says.
+fn covers(scope: &Scope, key: &[u8]) -> bool {
+    let value = scope.value();
+    let at = |n: usize| key.get(usize::try_from(scope.offset()).ok()?.checked_add(n)?);
+    // A key that ends before the offset is in no scope, whatever its value.
+    (scope.offset() == 0 || usize::try_from(scope.offset()).is_ok_and(|offset| offset <= key.len()))
+        && value.iter().enumerate().all(|(n, byte)| at(n) == Some(byte))
+}
+
+/// Identities of a `SECURITY` command: refused whole as invalid, or what each may do is what its scopes say.
+pub(crate) fn access_check(data: &[u8]) -> bool {
+    let Ok(command) = Command::parse(Bytes::copy_from_slice(data)) else { return false };
+    let Some(security) = command.body.and_then(|body| body.security) else { return false };
+    if let Err(refusal) = access::check_identities(&security.acl, &Limits::DRIVE) {
+        assert!(matches!(refusal.code, StatusCode::InvalidRequest | StatusCode::NoSuchHmacAlgorithm), "{refusal}");
+        return false;
+    }
+    for acl in &security.acl {
+        // Keys at the edges of its scopes, and others.
+        let mut keys: Vec<Vec<u8>> = vec![Vec::new(), b"key".to_vec(), vec![0xff; 40]];
+        for scope in acl.scope.iter().take(8) {
+            let mut key = vec![b'x'; usize::try_from(scope.offset()).unwrap_or(0).min(64)];
+            keys.push(key.clone());
+            key.extend_from_slice(scope.value());
+            keys.push(key.clone());
+            keys.push(key.iter().copied().take(key.len().saturating_sub(1)).collect());
+            key.push(0);
+            keys.push(key);
+        }
+        for permission in Permission::ALL {
+            for tls in [false, true] {
+                let granting = || acl.scope.iter().filter(|scope| (tls || !scope.tls_required()) && scope.permission.contains(&i32::from(*permission)));
+                let permits = |target| access::permits(acl, *permission, target, tls);
+                let valid = *permission != Permission::Invalid;
+                assert_eq!(permits(Target::Drive), valid && granting().any(|scope| scope.value().is_empty()), "{permission:?}: {acl:?}");
+                for key in &keys {
+                    let expected = valid && granting().any(|scope| covers(scope, key));
+                    assert_eq!(permits(Target::Key(key)), expected, "{permission:?} of {key:?}: {acl:?}");
+                    // A range is no wider than its ends.
+                    assert_eq!(permits(Target::Keys(key, b"key")), expected && permits(Target::Key(b"key")), "{permission:?} from {key:?}: {acl:?}");
+                }
+            }
+        }
+    }
+    true
 }

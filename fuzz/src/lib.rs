@@ -13,7 +13,7 @@
 //! | `files` | table files that are ingested |
 //! | `indexes` | heads, pages and definitions of indexes |
 //! | `iscsi` | logins, and units of sessions, of iSCSI initiators |
-//! | `kinetic` | frames, messages and commands of Kinetic drives |
+//! | `kinetic` | frames, messages and commands of Kinetic drives; what identities may do |
 //! | `stored` | values in stores, and files that are ingested |
 //! | `offload` | descriptors and results of EXEC |
 //! | `minio` | `xl.meta` of MinIO's drives |
@@ -87,6 +87,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "index_read", run: indexes::index_read, seeds: indexes::indexes, rounds: 20000 },
     Target { name: "kinetic_stream_decode", run: kinetic::stream_decode, seeds: kinetic::streams, rounds: 20000 },
     Target { name: "kinetic_command_decode", run: kinetic::command_decode, seeds: kinetic::commands, rounds: 20000 },
+    Target { name: "kinetic_access_check", run: kinetic::access_check, seeds: kinetic::identities, rounds: 20000 },
     Target { name: "ebpf_object_load", run: ebpf::object_load, seeds: ebpf::objects, rounds: 12000 },
     Target { name: "ebpf_instructions_load", run: ebpf::instructions_load, seeds: ebpf::instructions, rounds: 12000 },
     Target { name: "wasm_module_load", run: wasm::module_load, seeds: wasm::modules, rounds: 12000 },

@@ -63,6 +63,11 @@ def test_tables_have_our_figures_next_to_published_ones(out):
     # Envoy is this machine's processor, 15 times slower: nothing else can make it so much slower.
     assert float(places[3]["least"]) > 3 * float(places[2]["least"])
 
+    doors = read(out, "doors")
+    columns = ["host | drive", "drive | drive", "host | Envoy", "Envoy | Envoy"]
+    assert [(row["code | data"], row["through"]) for row in doors] == [(column, door) for column in columns for door in ("Flight", "Kinetic")]
+    assert all(row["slices"] == "10" and 0 < float(row["least"]) <= float(row["median"]) <= float(row["most"]) for row in doors)
+
     assert all(float(row["projection"]) > 0 and float(row["MB of both"]) < float(row["MB of projection"]) for row in read(out, "figure7"))
 
 

@@ -340,6 +340,7 @@ fn decoded(drive: &DriveReceipt) -> String {
         slices.push_str(&format!(" ({} of them within its node)", drive.slices_within));
     }
     match (drive.slices_decoded, drive.bytes_decoded) {
+        (0, 0) if drive.rung == Some(PushdownLevel::Raw) => "from the values that it gave".to_owned(),
         (0, 0) => "none of its slices was needed".to_owned(),
         // Copies of metadata.
         (0, _) => format!("none of its slices was needed, {bytes} of other drives read"),
@@ -354,6 +355,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
     for (i, d) in drives.iter().enumerate() {
         let last = i + 1 == drives.len();
         let rung = match d.rung {
+            Some(PushdownLevel::Raw) => "only read here",
             // All of it where the drive was gone before, a part where it went in the middle.
             Some(_) if d.served_by_fallback.is_some() => "not all of it ran here",
             _ if d.cached => "answered from kept results",
@@ -361,7 +363,6 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
             Some(PushdownLevel::Full) if kept => "its whole sub-plan ran here",
             Some(PushdownLevel::Full) => "everything ran here",
             Some(PushdownLevel::Filter) => "filtered here",
-            Some(PushdownLevel::Raw) => "only read here",
             None => "nothing ran here",
         };
         let mut unread = Vec::new();
@@ -386,7 +387,7 @@ fn levels(f: &mut fmt::Formatter<'_>, drives: &[DriveReceipt], indent: &str, kep
             human_seconds(d.seconds)
         )?;
         let inner = format!("{indent}{}  ", if last { " " } else { "│" });
-        if let Some(reason) = d.reason.as_ref().filter(|r| *r != said) {
+        if let Some(reason) = d.reason.as_ref().filter(|r| *r != said && Some(*r) != d.served_by_fallback.as_ref()) {
             writeln!(f, "{inner}{} {reason}", if d.below.is_empty() && d.served_by_fallback.is_none() { "└─" } else { "├─" })?;
         }
         for index in &d.indexes {

@@ -6,6 +6,7 @@ use skytether_common::units::counted;
 use skytether_common::{Error, Kind, Result};
 use skytether_device::Cse;
 use skytether_doors::Connectors;
+use skytether_flight::Face;
 use skytether_flight_drive::ConnectOptions;
 use skytether_host::{Founding, Host, HostOptions, Scheme};
 use skytether_transport::{Credentials, Endpoint};
@@ -96,9 +97,12 @@ pub(crate) async fn join(drives: Vec<Arc<dyn Cse>>, silent: Vec<Error>, options:
 pub(crate) async fn of_drives(drives: &[String], redundancy: Scheme, mut options: HostOptions, founding: Founding) -> Result<Host> {
     let placed = drives_on_nodes(drives, redundancy)?;
     let connection = ConnectOptions { credentials: Credentials::default().or_environment(), ..ConnectOptions::default() };
-    let (drives, silent) = connect(&placed, &connectors(), &connection, &mut options, true).await?;
+    let connectors = connectors();
+    let (drives, silent) = connect(&placed, &connectors, &connection, &mut options, true).await?;
     options.redundancy = redundancy;
-    join(drives, silent, options, founding).await
+    let host = join(drives, silent, options, founding).await?;
+    // Repairs and growth name further drives by their addresses.
+    Ok(host.reaching(Arc::new(Face { connectors, drives: connection, ..Face::default() })))
 }
 
 /// Combines the errors of drives that don't answer.

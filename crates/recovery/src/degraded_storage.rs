@@ -15,12 +15,13 @@ use crate::reconstruct::Reconstructor;
 use crate::shard::{Reconstructed, ReconstructedRanges, parts};
 use skytether_catalog::records::code_map::{Level, Part};
 
-/// How much was read elsewhere for a drive.
+/// How much was read elsewhere for a drive, and of the drive itself.
 #[derive(Debug, Default)]
 pub(crate) struct ReconstructionCounters {
     slices: AtomicU64,
     within: AtomicU64,
     bytes: AtomicU64,
+    own: AtomicU64,
 }
 
 /// What a [`ReconstructionCounters`] says.
@@ -32,12 +33,19 @@ pub(crate) struct ReconstructionStats {
     pub(crate) within: u64,
     /// Bytes of other drives that they were made from: read for it, or for a query as well.
     pub(crate) bytes: u64,
+    /// Bytes of values that the drive itself gave.
+    pub(crate) own: u64,
 }
 
 impl ReconstructionCounters {
     pub(crate) fn read(&self) -> ReconstructionStats {
         let figure = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        ReconstructionStats { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes) }
+        ReconstructionStats { slices: figure(&self.slices), within: figure(&self.within), bytes: figure(&self.bytes), own: figure(&self.own) }
+    }
+
+    /// Counts bytes that the drive itself gave.
+    fn gave(&self, bytes: usize) {
+        self.own.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts a decoded slice and the bytes `read` for it: none where another reader decoded it, at the same time or
@@ -52,7 +60,7 @@ impl ReconstructionCounters {
 impl ReconstructionStats {
     pub(crate) fn since(self, before: Self) -> Self {
         let (slices, within) = (self.slices.saturating_sub(before.slices), self.within.saturating_sub(before.within));
-        Self { slices, within, bytes: self.bytes.saturating_sub(before.bytes) }
+        Self { slices, within, bytes: self.bytes.saturating_sub(before.bytes), own: self.own.saturating_sub(before.own) }
     }
 }
 
@@ -155,7 +163,11 @@ impl Storage for DegradedStorage {
                     Some((partition, number)) => self.elsewhere(key, &partition, number, e).await,
                     None => Err(e),
                 },
-                done => done,
+                Ok(value) => {
+                    self.tally.gave(value.len());
+                    Ok(value)
+                }
+                Err(e) => Err(e),
             }
         })
     }
@@ -182,7 +194,11 @@ impl Storage for DegradedStorage {
                     }
                     parts(key, &self.elsewhere(key, &partition, number, e).await?, ranges)
                 }
-                done => done,
+                Ok(parts) => {
+                    self.tally.gave(parts.iter().map(Bytes::len).sum());
+                    Ok(parts)
+                }
+                Err(e) => Err(e),
             }
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use skytether_common::Result;
 use skytether_device::session::Message;
-use skytether_device::{Annotation, DeliveryStream, OpenReply, ResultMessage, Session, Storage, SubPlan};
+use skytether_device::{Annotation, DeliveryStream, OpenReply, PushdownLevel, ResultMessage, Session, Storage, SubPlan};
 
 use crate::degraded_storage::{DegradedStorage, ReconstructionCounters, ReconstructionStats};
 use crate::fallback::FallbackExecutor;
@@ -66,7 +66,13 @@ impl Telling {
     }
 
     fn tell(&self, annotation: &mut Annotation) {
-        let ReconstructionStats { slices, within, bytes } = self.tally.read().since(self.before);
+        let ReconstructionStats { slices, within, bytes, own } = self.tally.read().since(self.before);
+        if own > 0 && slices == 0 && bytes == 0 {
+            // The drive gave its values, and the results never left the host.
+            annotation.rung = Some(PushdownLevel::Raw);
+            annotation.bytes_sent = own;
+            annotation.reason.get_or_insert_with(|| self.why.clone());
+        }
         annotation.served_by_fallback = Some(self.why.clone());
         (annotation.slices_decoded, annotation.slices_within, annotation.bytes_decoded) = (slices, within, bytes);
     }

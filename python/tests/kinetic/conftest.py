@@ -14,13 +14,16 @@ from .targets import Drive, Target, chosen, open_target
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: this test is for `make soak`")
     config.addinivalue_line("markers", "simulator: the Java simulator passes this test as well")
+    config.addinivalue_line("markers", "strangers: this test is about drives that are not ours, and runs in the name space of simulators only")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Against the simulator, the tests are those that are marked for it. Those of `make soak` are none elsewhere."""
     mine = [item for item in items if Path(__file__).parent in item.path.parents]
     out = [item for item in mine if item.get_closest_marker("soak") and not os.environ.get("SKYTETHER_SOAK")]
-    if chosen() == "simulator":
+    if chosen() != "simulator":
+        out += [item for item in mine if item.get_closest_marker("strangers")]
+    else:
         out += [item for item in mine if {"drive", "usual"} & set(getattr(item, "fixturenames", ())) and not item.get_closest_marker("simulator")]
     if out:
         items[:] = [item for item in items if item not in out]

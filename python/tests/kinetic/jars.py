@@ -51,6 +51,14 @@ def need_java() -> None:
         leave(why)
 
 
+def need_compiler() -> None:
+    """Skips a test that runs a source file, where Java can't compile one. Debian's default-jre-headless can."""
+    need_java()
+    modules = subprocess.run(["java", "--list-modules"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL).stdout
+    if "jdk.compiler@" not in modules:
+        leave("this Java has no compiler (module jdk.compiler); Debian's default-jre-headless and every JDK have it")
+
+
 def leave(why: str) -> NoReturn:
     """Skips the test, or fails it where Java is required."""
     import pytest

@@ -38,7 +38,7 @@ def test_open_makes_a_fleet_of_drives_and_finds_it_again(drives: list[Drive]) ->
         result = fleet.sql(BY_CITY)
         assert result.to_arrow().to_pydict() == ANSWER
         ran = result.receipt.to_dict()["drives"]
-        assert len(ran) == 3 and all(drive["slices"] > 0 and not drive.get("served_by_fallback") for drive in ran), ran
+        assert len(ran) == 3 and all(drive["slices"] > 0 and drive["rung"] == "full" and not drive.get("stood_for") for drive in ran), ran
     with skytether.open(url(drives), create=False) as fleet:
         assert fleet.sql(BY_CITY).to_arrow().to_pydict() == ANSWER
     words = [PROGRAM, "sql", "SELECT max(fare) AS most FROM taxi.trips", "--fleet", url(drives), "--format", "csv"]

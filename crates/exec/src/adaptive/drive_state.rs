@@ -221,10 +221,13 @@ impl Drive {
                 let others = annotation.slices_pruned.saturating_add(annotation.slices_told).saturating_add(above.slices);
                 annotation.slices = annotation.slices.min(all.saturating_sub(others));
             }
-            annotation.rung = Some(rung);
-            annotation.reason = reason(annotation.slices, above.slices, (filtered, full));
             annotation.bytes_read = annotation.bytes_read.saturating_add(more);
-            annotation.bytes_sent = annotation.bytes_sent.saturating_add(more);
+            // A drive whose values alone were read says so itself, and how many it sent.
+            if annotation.reason.is_none() || annotation.reason != annotation.served_by_fallback {
+                annotation.rung = Some(rung);
+                annotation.reason = reason(annotation.slices, above.slices, (filtered, full));
+                annotation.bytes_sent = annotation.bytes_sent.saturating_add(more);
+            }
             annotation.above = above;
         });
     }

@@ -14,6 +14,7 @@ use skytether_host::{Founding, Host};
 use skytether_kinetic::{ClientOptions, KineticDrive};
 use skytether_kinetic_server::{Kinetic, Options, QueryEngine, StoredSlices};
 use skytether_kv::KeyValues;
+use skytether_scheduler::message::PushdownLevel;
 use skytether_store::disk::DriveIdentity;
 use skytether_transport::{Endpoint, Listener, ServeContext};
 
@@ -152,12 +153,21 @@ async fn kinetic_drives_without_an_engine_are_read_by_the_host() {
     let drives: Vec<_> = [Engine::Present, Engine::Absent].into_iter().enumerate().map(|(n, engine)| serve_drive(dir.path(), n, engine)).collect();
     let (_host, fleet) = serve(&drives, "none").await;
     fill(&fleet).await.unwrap();
-    let ran = fleet.sql("SELECT grp, count(*) FROM lab.t GROUP BY grp ORDER BY grp", &QueryOptions::default()).await.unwrap();
-    let receipt = ran.receipt.clone();
-    assert_eq!(lines(&ran.collect().await.unwrap()).len(), 4);
-    let receipt = receipt.receipt();
-    let why: Vec<_> = receipt.drives.iter().filter_map(|drive| drive.served_by_fallback.as_deref()).collect();
-    assert!(why.len() == 1 && why[0].contains("runs no sub-plans"), "{receipt}");
+    for cut in CUTS {
+        let options = QueryOptions { cut, ..QueryOptions::default() };
+        let ran = fleet.sql("SELECT grp, sum(n) FROM lab.t GROUP BY grp ORDER BY grp", &options).await.unwrap();
+        let receipt = ran.receipt.clone();
+        assert_eq!(lines(&ran.collect().await.unwrap()).len(), 4);
+        let receipt = receipt.receipt();
+        let [only_stores] = &receipt.drives.iter().filter(|drive| drive.served_by_fallback.is_some()).collect::<Vec<_>>()[..] else { panic!("{receipt}") };
+        assert!(only_stores.reason.as_ref().is_some_and(|why| why.contains("runs no sub-plans")), "{cut}: {receipt}");
+        // Its values moved, and the receipt counts them.
+        assert_eq!(only_stores.rung, Some(PushdownLevel::Raw), "{cut}: {receipt}");
+        assert!(only_stores.bytes_read > 0 && only_stores.bytes_sent >= only_stores.bytes_read, "{cut}: {receipt}");
+        assert!(receipt.bytes_moved >= only_stores.bytes_sent, "{cut}: {receipt}");
+        let text = receipt.to_string();
+        assert!(text.contains("only read here") && text.contains("run on the host in its place: from the values that it gave, because"), "{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,71 @@
+"""A hundred hostile clients at once: the drive takes bounded memory, refuses what is too much, and serves others."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from .targets import Drive, chosen
+from .wire import Client, Code, Type, frame, message
+
+pytestmark = pytest.mark.skipif(chosen() != "drive", reason="it looks at the memory of a process that it starts")
+
+MIB = 1 << 20
+
+#: What all of it may take beyond what the drive has before: batches 160 MiB, a value or an answer of 1 MiB for each of
+#: 60 connections, and the same again for the store and for what was freed and is kept. It took 203 MiB.
+MOST_MIB = 440
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Drive]:
+    """A drive with the limits of a real one: 100 connections."""
+    drive = Drive(tmp_path / "real", limits="drive")
+    yield drive
+    drive.stop()
+
+
+def peak_mib(drive: Drive) -> float:
+    """The most memory that the drive's process had so far."""
+    for line in Path(f"/proc/{drive.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("the kernel does not say how much memory a process had")
+
+
+def test_hostile_connections_take_bounded_memory(real: Drive) -> None:
+    with ExitStack() as stack:
+        client = stack.enter_context(real.client())
+        assert client.put(b"large", bytes(MIB)).code == Code.SUCCESS
+        before = peak_mib(real)
+        # Those that begin a value and do not end it.
+        for n in range(30):
+            slow = stack.enter_context(real.client())
+            slow.raw(frame(slow.signed(slow.command(Type.PUT, Client.put_body(b"slow%d" % n))), bytes(MIB))[:-1])
+        # Those that ask for much and read nothing.
+        for _ in range(30):
+            deaf = stack.enter_context(real.client())
+            deaf.raw(b"".join(frame(deaf.signed(deaf.command(Type.GET, {1: message({3: b"large"})}))) for _ in range(100)))
+        # Those that fill batches, of 240 MiB together, and do not end them.
+        fillers = [stack.enter_context(real.client()) for _ in range(24)]
+        for filler in fillers:
+            assert filler.start_batch(1).code == Code.SUCCESS
+            for n in range(10):
+                filler.batch_put(1, b"batch%d" % n, bytes(MIB), force=True)
+        # Those that announce a message of the greatest length, and send none of it.
+        for _ in range(10):
+            stack.enter_context(real.client()).raw(struct.pack(">cII", b"F", MIB, MIB))
+        for n in range(50):
+            assert client.put(b"k%d" % n, b"v" * 100).code == Code.SUCCESS
+            assert client.get(b"k%d" % n).value == b"v" * 100
+        ended = [filler.end_batch(1, 10).code for filler in fillers]
+        # 160 MiB of batches fit, and further ones are told to come again.
+        assert set(ended) == {Code.SUCCESS, Code.SERVICE_BUSY} and ended.count(Code.SUCCESS) <= 16, ended
+        assert peak_mib(real) - before < MOST_MIB, f"{before:.0f} MiB before, {peak_mib(real):.0f} at most"
+    with real.client() as after:
+        assert after.get(b"k49").value == b"v" * 100
+        assert [after.get(b"slow%d" % n).code for n in range(30)] == [Code.NOT_FOUND] * 30
