@@ -156,6 +156,24 @@ def test_row_groups_of_long_files_run_in_their_objects(make: Make, engines: list
     assert sum(drive["slices"] for drive in ran.values()) == 11 and scan.local == "a row group lies in several objects", mine.receipt
 
 
+@pytest.mark.parametrize("groups", [70_000, 2_000_000])
+def test_filters_that_keep_all_stop_the_push(make: Make, engines: list[Any], groups: int) -> None:
+    """Rows travel unpacked: where nearly all are kept, the columns are less to read. One row group tells."""
+    both = make(f"push-all-{groups}", "parquet")
+    number = 1_000_000 if groups > 70_000 else 210_000
+    for file in range(4):
+        columns = {f"c{n}": np.arange(number) % (n + 2) for n in range(16)}
+        both.write(f"{file}.parquet", written(pa.table({"id": np.arange(file * number, (file + 1) * number), **columns}), "parquet", row_group_size=groups))
+    for mine in both.mine():
+        scan = mine.scanner(filter=FIELD("id") > 5)
+        assert scan.to_table().num_rows == 4 * number - 6
+        ran = by(mine, "filter")
+        assert sum(drive["slices"] for drive in ran.values()) == (groups == 70_000), mine.receipt
+        assert ("bytes of columns" if groups == 70_000 else "more rows than an OSD gives at once") in (scan.local or ""), scan.local
+        few = mine.scanner(filter=FIELD("c15") == 16, columns=["id"])
+        assert few.to_table().num_rows == 4 * len(range(16, number, 17)) and few.local is None and by(mine, "filter")
+
+
 def test_replaced_file_is_a_conflict_in_the_osd_too(make: Make, engines: list[Any]) -> None:
     both = make("push-replaced", "parquet")
     both.write("a.parquet", written(rows(0), "parquet"))
