@@ -1,5 +1,5 @@
-"""The queries of `test_differential` on a fleet in a real Ceph cluster, compared with DuckDB: in the client, at the OSDs,
-with the engine of one OSD gone, whose slices come back, and with an OSD lost."""
+"""The queries of `test_differential` on a fleet in a real Ceph cluster, compared with DuckDB: in the client, at the
+OSDs, with the engine of one OSD gone, whose slices come back, and with an OSD lost."""
 
 from __future__ import annotations
 
