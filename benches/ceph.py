@@ -1,4 +1,4 @@
-"""Inside a Ceph cluster, in one run on one cluster of three OSDs: scans of files at the OSDs next to client-side pyarrow
+"""Inside a Ceph cluster, in one run on one cluster of three OSDs: scans of files at the OSDs and by client-side pyarrow
 behind a link of 1 Gb/s, differential expression next to an embedded fleet, ingests next to `rados bench`."""
 
 from __future__ import annotations

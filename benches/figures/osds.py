@@ -1,4 +1,4 @@
-"""Skyhook's experiment inside a real Ceph cluster: files like those of the NYC taxi data over 1, 8 and 16 OSDs, 1% of the
+"""Skyhook's experiment inside a Ceph cluster: files like those of the NYC taxi data over 1, 8 and 16 OSDs, 1% of the
 rows selected, at the OSDs and by client-side pyarrow, behind a link of 1 Gb/s and of half of it."""
 
 from __future__ import annotations
