@@ -187,6 +187,10 @@ def test_erasure_coded_values_are_evaluated_above(prepared: Prepared, tmp_path: 
     rows, receipt = coded.ask(GROUPS)
     assert rows == prepared.groups() and osds(receipt) == {}
     assert "erasure-coded" in reasons(receipt), receipt
+    # Slices that statistics exclude are not read, wherever they are evaluated.
+    rows, few = coded.ask("SELECT count(*) AS n, max(a) AS m FROM city.rides WHERE id BETWEEN 90000 AND 110000")
+    assert rows == [{"n": 20_001, "m": pc.max(prepared.table["a"].slice(90_000, 20_001)).as_py()}] and osds(few) == {}
+    assert few["drives"][0]["slices_pruned"] >= 10 and few["bytes_read"] < receipt["bytes_read"] / 4, (few, receipt)
 
 
 def test_removal_leaves_an_ordinary_cluster(prepared: Prepared) -> None:

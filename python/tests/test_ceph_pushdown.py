@@ -184,6 +184,19 @@ def test_replaced_file_is_a_conflict_in_the_osd_too(make: Make, engines: list[An
             mine.to_table(filter=FIELD("i") > 400)
 
 
+def test_erasure_coded_files_are_pruned_and_read_here(bare: Cluster, engines: list[Any]) -> None:
+    """No object class of Ceph 16 to 20 reads in such a pool. Row groups are left out by the footers' statistics."""
+    bare.tell("coded coded")
+    place = f"rados://coded/files/?conf={bare.conf}"
+    skytether.write_dataset(rows(0), place, row_group_size=500)
+    mine = skytether.dataset(place)
+    scan = mine.scanner(columns=["id", "s"], filter=FIELD("id") >= 4500)
+    found = scan.to_table()
+    assert alike(found, rows(0).select(["id", "s"]).slice(4500)) and "erasure-coded" in (scan.local or "") and by(mine, "filter") == {}
+    cost = mine.receipt.to_dict()
+    assert (cost["row_groups"], cost["row_groups_pruned"]) == (10, 9) and cost["bytes_read"] < cost["bytes_stored"] / 2, cost
+
+
 def test_dead_engine_costs_no_answer(make: Make, engines: list[Any]) -> None:
     both = make("push-dead", "parquet")
     for number in range(6):
