@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import block  # noqa: E402
 import cells  # noqa: E402
+import ceph  # noqa: E402
 import data  # noqa: E402
 import encode  # noqa: E402
 import hostile  # noqa: E402
@@ -34,7 +35,7 @@ from processes import fleet_of, med, one  # noqa: E402
 
 RESULTS: list[dict] = []
 
-PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hostile", "kinetic", "block")
+PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hostile", "kinetic", "block", "ceph")
 
 
 def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
@@ -146,6 +147,8 @@ def measured(part: str, quick: bool) -> None:
             kinetic.compare(quick, line)
         case "block":
             block.compare(block.QUICK if quick else block.FULL, line)
+        case "ceph":
+            ceph.compare(quick, line)
         case "moving":
             moving.compare(600_000 if quick else 12_000_000, 1 if quick else 3, line)
 

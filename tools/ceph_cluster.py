@@ -11,12 +11,19 @@ The packages are unpacked and not installed.
 object classes for each OSD (`osdN/classes`) and that of the engines' sockets (`sockets`). `run` then takes one command
 a line and answers each with one line of JSON:
 
-    kill N, start N      ends OSD N at once, as a loss of power would; starts it again, empty
+    kill N, start N      ends OSD N at once, as a loss of power would; starts it again, in memstore empty
     pause N, resume N    stops and continues it
     pool NAME SIZE       makes a replicated pool
     coded NAME           makes an erasure-coded pool (2+1)
     fs NAME              makes a file system with pools NAME-meta and NAME-data, and starts its metadata server
+    user NAME JSON       makes a user with capabilities, and a configuration file that has its key; its path
     mon JSON             passes a command to the monitor
+
+| variable | meaning |
+|---|---|
+| SKYTETHER_CEPH_STORE | `memstore`: OSDs store in memory; `bluestore`: as in a real cluster, in sparse files of DIR |
+| SKYTETHER_CEPH_BYTES | bytes that an OSD in memory has room for |
+| SKYTETHER_CEPH_ADDRESS | the address of this machine that daemons listen at, instead of 127.0.0.1 |
 
 All daemons are children of this process, are ended by their own process ids, and die with it.
 """
@@ -36,6 +43,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skytether" / "ceph"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
+STORE = os.environ.get("SKYTETHER_CEPH_STORE", "memstore")
+BYTES = int(os.environ.get("SKYTETHER_CEPH_BYTES", 1 << 30))
+ADDRESS = os.environ.get("SKYTETHER_CEPH_ADDRESS", "127.0.0.1")
+NETWORK = "127.0.0.0/8" if ADDRESS.startswith("127.") else f"{ADDRESS}/32"
 # Seconds until a cluster must be usable, on a machine that compiles meanwhile.
 PATIENCE = 120
 
@@ -88,7 +99,7 @@ def with_libraries(at: Path) -> None:
 def free_ports(number: int) -> list[int]:
     held = [socket.socket() for _ in range(number)]
     for one in held:
-        one.bind(("127.0.0.1", 0))
+        one.bind((ADDRESS, 0))
     ports = [one.getsockname()[1] for one in held]
     for one in held:
         one.close()
@@ -121,7 +132,7 @@ class Cluster:
     def configure(self) -> None:
         self.fsid = str(uuid.uuid4())
         v2, v1 = free_ports(2)
-        self.mon = f"[v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]"
+        self.mon = f"[v2:{ADDRESS}:{v2},v1:{ADDRESS}:{v1}]"
         for name in ["run", "mon", "sockets", *(f"osd{i}" for i in range(self.osds))]:
             (self.at / name).mkdir(parents=True, exist_ok=True)
         lib = self.root / LIBRARIES
@@ -133,7 +144,7 @@ class Cluster:
         self.conf.write_text(f"""[global]
 fsid = {self.fsid}
 mon host = {self.mon}
-public network = 127.0.0.0/8
+public network = {NETWORK}
 ms bind ipv6 = false
 auth cluster required = cephx
 auth service required = cephx
@@ -143,8 +154,11 @@ run dir = {self.at}/run
 admin socket = {self.at}/run/$name.asok
 pid file = {self.at}/run/$name.pid
 log file = {self.at}/run/$name.log
-osd objectstore = memstore
-memstore device bytes = 1073741824
+osd objectstore = {STORE}
+memstore device bytes = {BYTES}
+bluestore block size = 8589934592
+bluestore cache autotune = false
+bluestore cache size = 134217728
 osd pool default size = 3
 osd pool default min size = 1
 osd pool default pg num = 8
@@ -261,6 +275,13 @@ keyring = {self.at}/osd$id/keyring
                 raise RuntimeError(f"the metadata server did not start: {(self.at / 'run/mds.a.out').read_text()[-2000:]}")
             time.sleep(0.05)
 
+    def user(self, name: str, capabilities: list[str]) -> str:
+        entry = self.command(prefix="auth get-or-create", entity=f"client.{name}", caps=capabilities)
+        keyring, conf = self.at / f"{name}.keyring", self.at / f"{name}.conf"
+        keyring.write_text(entry)
+        conf.write_text(self.conf.read_text().replace(f"keyring = {self.at}/keyring\n", f"keyring = {keyring}\n", 1))
+        return str(conf)
+
     def obey(self, line: str) -> object:
         word, _, rest = line.strip().partition(" ")
         if word in ("kill", "pause", "resume"):
@@ -285,6 +306,9 @@ keyring = {self.at}/osd$id/keyring
             self.command(prefix="osd pool create", pool=rest, pg_num=8, pgp_num=8, pool_type="erasure", erasure_code_profile="k2m1")
         elif word == "fs":
             self.file_system(rest)
+        elif word == "user":
+            name, _, capabilities = rest.partition(" ")
+            return self.user(name, json.loads(capabilities))
         elif word == "mon":
             return self.command(**json.loads(rest))
         else:

@@ -25,6 +25,7 @@ import checksums  # noqa: E402
 import doors  # noqa: E402
 import measured  # noqa: E402
 import operators  # noqa: E402
+import osds  # noqa: E402
 import paper  # noqa: E402
 import places  # noqa: E402
 import simulated  # noqa: E402
@@ -42,6 +43,7 @@ PARTS: dict[str, tuple[Callable[..., paper.Result], str | None]] = {
     "equal": (simulated.equal, "regret"),
     "equal_measured": (measured.equal, None),
     "checksums": (checksums.measure, "checksums"),
+    "osds": (osds.measure, None),
 }
 
 #: How cargo names what it builds.

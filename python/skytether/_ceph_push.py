@@ -27,6 +27,10 @@ FORMATS = ("parquet", "feather")
 GIVE_UP = 8
 
 
+#: Bytes of rows from OSDs below which it does not matter whether the columns have fewer.
+LEAST = 8 << 20
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of a file that is evaluated at once: in the OSD of an object, or here."""
@@ -58,7 +62,10 @@ class Push:
         self._schema, self._kind, self._outputs, self._condition = schema, kind, outputs, condition
         self._lock = threading.Lock()
         self._scans: dict[tuple[pa.Schema, frozenset[str]], Any] = {}
-        self._failed = 0
+        self._failed = self._read = self._sent = 0
+        # The first part is asked for alone: what came of it decides about the others.
+        self._asked, self._tried = False, threading.Event()
+        self._stopped: str | None = None
         self.done: list[Done] = []
         #: Why nothing can go there, whatever the file.
         self.reason = self._prepare()
@@ -146,11 +153,13 @@ class Push:
         footer = size - 8 - metadata.serialized_size
         run: list[int] = []
         place: tuple[str, int] | None = None
+        with self._lock:
+            alone = not self._asked
         for group in [*groups, None]:
             found = None if group is None else _place(metadata.row_group(group), file)
-            if run and (group is None or found != place):
+            if run and (group is None or found != place or alone):
                 yield self._part(run, place, footer, file)
-                run = []
+                run, alone = [], False
             if group is not None:
                 run.append(group)
                 place = found
@@ -173,8 +182,20 @@ class Push:
         """The rows of a part that the OSD gave, as columns of the data set; or why there are none, in words."""
         assert part.told is not None
         with self._lock:
+            first, self._asked = not self._asked, True
+        if not first:
+            self._tried.wait()
+        try:
+            return self._run(part, fragment, file)
+        finally:
+            self._tried.set()
+
+    def _run(self, part: Part, fragment: Any, file: Any) -> pa.Table | str:
+        with self._lock:
             if self._failed >= GIVE_UP:
                 return f"{GIVE_UP} calls in a row failed before"
+            if self._stopped is not None:
+                return self._stopped
         osd, rows, number, read, seconds, reason = file.scan(part.told, self._scan(fragment))
         table: pa.Table | str = reason if osd is None or reason is None else f"osd.{osd}: {reason}"
         if rows is not None:
@@ -185,11 +206,24 @@ class Push:
         with self._lock:
             if isinstance(table, str):
                 self._failed += 1
+                if reason is not None and reason.startswith("Exhausted"):
+                    table = self._stopped = f"the filter keeps more rows than an OSD gives at once: {table}"
             else:
                 self._failed = 0
                 name = "osd.?" if osd is None else f"osd.{osd}"
                 self.done.append(Done(name, len(part.groups or [0]), number, read, len(rows), seconds))
+                stored = read if part.groups is None else self._stored(fragment.metadata, part.groups)
+                self._read, self._sent = self._read + stored, self._sent + len(rows)
+                if self._sent >= max(LEAST, self._read):
+                    few, many = f"{self._read:,} bytes of columns", f"{self._sent:,} bytes of rows"
+                    self._stopped = f"OSDs made {many} of {few}, which are less to read from here"
         return table
+
+    def _stored(self, metadata: Any, groups: list[int]) -> int:
+        """Bytes of the columns that the scan needs, as the file has them."""
+        needed = {field.name for field in self._needed}
+        chunks = (metadata.row_group(group).column(number) for group in groups for number in range(metadata.num_columns))
+        return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in needed)
 
     def _conformed(self, table: pa.Table, fragment: Any) -> pa.Table:
         """`table` with the columns of the data set that the scan needs."""

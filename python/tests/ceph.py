@@ -6,6 +6,7 @@ import ctypes
 import functools
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -85,7 +86,8 @@ class Cluster:
         """Starts the engine next to an OSD."""
         sockets = self.place / "sockets"
         engine = self.start("ceph", "engine", "--osd", osd, "--sockets", sockets)
-        while not list(sockets.glob(f"osd.{osd}.*")):
+        # One that was killed has left its socket, where no process listens.
+        while not any(listens(at) for at in sockets.glob(f"osd.{osd}.*")):
             assert engine.poll() is None, engine.communicate()
             time.sleep(0.02)
         return engine
@@ -94,6 +96,12 @@ class Cluster:
         self.process.stdin.close()
         self.process.wait(timeout=30)
         self.process.stdout.close()
+
+
+def listens(at: Path) -> bool:
+    """Whether a process listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as trying:
+        return trying.connect_ex(str(at)) == 0
 
 
 @functools.cache

@@ -127,8 +127,26 @@ def test_osds_process_the_slices(prepared: Prepared) -> None:
     rows, receipt = prepared.ask("SELECT id FROM city.rides ORDER BY a LIMIT 3")
     assert rows == prepared.table.sort_by("a").slice(0, 3).select(["id"]).to_pylist()
     assert osds(receipt) == {} and "not at OSDs" in reasons(receipt), receipt
+    # Aggregates of all rows learn while they run, which the next query must not know.
+    for _ in range(3):
+        rows, receipt = prepared.ask("SELECT min(a) AS l, max(b) AS m, count(*) AS n FROM city.rides WHERE zone < 5")
+        kept = prepared.table.filter(pc.less(prepared.table["zone"], 5))
+        assert rows == [{"l": pc.min(kept["a"]).as_py(), "m": pc.max(kept["b"]).as_py(), "n": kept.num_rows}] and osds(receipt), receipt
     never, receipt = prepared.ask(GROUPS, "&osds=never")
     assert never == prepared.groups() and osds(receipt) == {}
+
+
+def test_users_need_a_capability_for_the_class(prepared: Prepared) -> None:
+    """As the guide says; plain `x` covers the classes of the OSDs' default list."""
+    ceph = prepared.ceph
+    for name, more, runs in (("plain", "", False), ("named", ", allow pool=sky class skytether_1", True)):
+        conf = ceph.tell(f"user {name} " + json.dumps(["mon", "allow r", "osd", "allow rwx pool=sky" + more]))
+        own = Prepared(ceph, prepared.table)
+        own.url = f"rados://sky?conf={conf}&user={name}"
+        rows, receipt = own.ask(GROUPS)
+        assert rows == prepared.groups() and bool(osds(receipt)) == runs, receipt
+        if not runs:
+            assert "capability x" in ceph.run("ls", "--fleet", own.url + "&osds=required", status=1)
 
 
 def test_dead_and_hanging_engines_cost_no_answer(prepared: Prepared) -> None:
@@ -169,6 +187,10 @@ def test_erasure_coded_values_are_evaluated_above(prepared: Prepared, tmp_path: 
     rows, receipt = coded.ask(GROUPS)
     assert rows == prepared.groups() and osds(receipt) == {}
     assert "erasure-coded" in reasons(receipt), receipt
+    # Slices that statistics exclude are not read, wherever they are evaluated.
+    rows, few = coded.ask("SELECT count(*) AS n, max(a) AS m FROM city.rides WHERE id BETWEEN 90000 AND 110000")
+    assert rows == [{"n": 20_001, "m": pc.max(prepared.table["a"].slice(90_000, 20_001)).as_py()}] and osds(few) == {}
+    assert few["drives"][0]["slices_pruned"] >= 10 and few["bytes_read"] < receipt["bytes_read"] / 4, (few, receipt)
 
 
 def test_removal_leaves_an_ordinary_cluster(prepared: Prepared) -> None:

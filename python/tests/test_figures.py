@@ -23,7 +23,11 @@ def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("figures") / "out"
     ran = subprocess.run([sys.executable, str(RUN), "--tiny", "--out", str(out)], capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    assert "[9/10]" in ran.stderr and f"{len(PLOTS)} plots and {len(TABLES)} tables" in ran.stdout
+    # In a Ceph cluster behind a link, where this machine can have both.
+    if "Not measured here" not in ran.stdout:
+        PLOTS.add("osds")
+        TABLES.add("osds")
+    assert "[10/11]" in ran.stderr and f"{len(PLOTS)} plots and {len(TABLES)} tables" in ran.stdout
     return out
 
 
