@@ -83,15 +83,15 @@ pub(crate) async fn serve(args: &VolumeArgs, host: &Host, journals: Option<&Path
 async fn collect(backing: Arc<FleetBacking>) {
     let (mut complete_at, mut has_warned) = (None, false);
     loop {
-        let losses = backing.losses();
-        if complete_at != Some(losses) {
+        let leftovers = backing.leftovers();
+        if complete_at != Some(leftovers) {
             match backing.collect().await {
                 Ok(Collected { deleted, is_complete }) => {
                     if deleted > 0 {
                         tracing::info!(deleted, "deleted parts of volumes that interrupted merges left");
                     }
                     if is_complete {
-                        (complete_at, has_warned) = (Some(losses), false);
+                        (complete_at, has_warned) = (Some(leftovers), false);
                     }
                 }
                 Err(error) if has_warned => tracing::debug!(error = error.report(), "parts of volumes that interrupted merges left still stay"),
