@@ -80,8 +80,8 @@ impl FleetBacking {
         Err(Error::conflict("extents of volumes on drives that are to leave are written all the time: try again"))
     }
 
-    /// Writes an extent again that has a shard on one of the drives: its bytes, 0 where a merge did so meanwhile. `None`
-    /// where it has none there.
+    /// Writes an extent again that has a shard on one of the drives: its bytes, or 0 where a merge did so meanwhile.
+    /// `None` where it has none there.
     async fn move_one(&self, key: &Key, drives: &BTreeSet<Uuid>) -> Result<Option<u64>> {
         if !keys::is_extent(&keys::volume_key(key)?) {
             return Ok(None);

@@ -448,6 +448,18 @@ impl Drop for Volume {
 }
 
 impl BlockDevice for Volume {
+    fn keeps_notes(&self) -> bool {
+        true
+    }
+
+    fn note<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        self.read_note(name).boxed()
+    }
+
+    fn keep_note<'a>(&'a self, name: &'a str, note: Option<Bytes>) -> BoxFuture<'a, Result<()>> {
+        self.write_note(name, note).boxed()
+    }
+
     fn info(&self) -> DeviceInfo {
         let size = self.size.load(Ordering::Relaxed);
         DeviceInfo { name: self.name.to_string(), id: self.id, size, extent: self.extent, read_only: false }
