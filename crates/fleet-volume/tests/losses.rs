@@ -371,3 +371,71 @@ fn unknown_outcomes_are_settled_by_the_next_merge() {
         assert!(unknown > 0);
     });
 }
+
+/// Where a flush merges, what was flushed survives the loss of the journal and of a drive, also of one that is lost in
+/// the middle of writes.
+#[test]
+fn flushes_that_merge_survive_the_loss_of_the_journal() {
+    run(async {
+        for (scheme, drives) in [("ec:2+1", 3), ("replicas:2", 2), ("ec:2+1", 4)] {
+            for lost in 0..drives {
+                let options = Options { flush_merges: true, ..uncached() };
+                let (fleet, files) = (Drive::of(scheme, drives, options), PowerFiles::new());
+                let mut written = Written::new(&fleet, &files, lost as u64).await;
+                written.change(20).await;
+                written.volume.flush().await.unwrap();
+                fleet.store.lose(lost);
+                written.change(20).await;
+                for place in [0, 300 << 10, SIZE - 4096] {
+                    let data = bytes(place as u64 + 9, 4096);
+                    written.volume.write(place as u64, data.clone(), Durability::Durable).await.unwrap();
+                    written.model[place..place + 4096].copy_from_slice(&data);
+                }
+                // Not flushed: it may be lost.
+                written.volume.write(64 << 10, bytes(1, 4096), Durability::Cached).await.unwrap();
+                written.volume.stop().await;
+                let mut other = fleet.restarted();
+                other.context.options.discard_journal = vec![name("a")];
+                written.volume = other.open("a", &PowerFiles::new()).await.unwrap().0;
+                written.check(&format!("{scheme} over {drives} without drive {lost}")).await;
+            }
+        }
+    });
+}
+
+/// Flushes that merge end while others write, and fail where the drives do not take what they cover.
+#[test]
+fn flushes_that_merge_are_bounded() {
+    run(async {
+        let options = Options { flush_merges: true, stall: Duration::from_millis(300), ..small() };
+        let (fleet, files) = (Drive::of("ec:2+1", 3, options), PowerFiles::new());
+        let mut written = Written::new(&fleet, &files, 1).await;
+        let writing = {
+            let volume = Arc::clone(&written.volume);
+            tokio::spawn(async move {
+                for n in 0.. {
+                    let at = n * 37 % 190 * 4096;
+                    // It may find no room in time.
+                    let _ = volume.write(at, bytes(n, 4096), Durability::Cached).await;
+                    tokio::task::yield_now().await;
+                }
+            })
+        };
+        for _ in 0..20 {
+            tokio::time::timeout(Duration::from_secs(20), written.volume.flush()).await.unwrap().unwrap();
+        }
+        writing.abort();
+        let _ = writing.await;
+        written.volume.flush().await.unwrap();
+        written.model = content(&*written.volume).await;
+        fleet.store.lose(0);
+        fleet.store.lose(1);
+        written.volume.write(0, bytes(3, 4096), Durability::Cached).await.unwrap();
+        assert_eq!(written.volume.flush().await.unwrap_err().kind(), Kind::Unavailable);
+        fleet.store.heal();
+        fleet.catalog.rejoin(Duration::from_secs(10)).await.unwrap();
+        written.volume.flush().await.unwrap();
+        written.model[..4096].copy_from_slice(&bytes(3, 4096));
+        written.check("later").await;
+    });
+}

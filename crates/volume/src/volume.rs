@@ -385,8 +385,13 @@ impl Volume {
     async fn flush_after(&self, durability: Durability) -> Result<()> {
         match durability {
             Durability::Cached => Ok(()),
-            Durability::Durable => self.journal.sync().await,
+            Durability::Durable => self.flush_all().await,
         }
+    }
+
+    async fn flush_all(&self) -> Result<()> {
+        self.journal.sync().await?;
+        if self.options.flush_merges { self.merge_flushed().await } else { Ok(()) }
     }
 }
 
@@ -523,7 +528,7 @@ impl BlockDevice for Volume {
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
         async move {
             self.writable()?;
-            self.journal.sync().await
+            self.flush_all().await
         }
         .boxed()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -151,6 +152,21 @@ def test_damaged_copies_are_named_and_repaired_while_served(tmp_path: Path) -> N
             assert "all mended" in served.program("scrub", "--fleet", host.addresses["grpc"])
             assert "nothing is damaged" in served.program("scrub", "--fleet", host.addresses["grpc"])
             assert "identical" in run("qemu-img", "compare", "-f", "raw", "-F", "raw", image, host.volumes["nbd", "disk"])
+
+
+def test_flushes_to_drives_survive_the_loss_of_the_hosts_disk(tmp_path: Path) -> None:
+    needs("qemu-io")
+    with fleet(tmp_path, 3, "ec:2+1") as served:
+        with served.host("--volume", "disk=64MiB", "--flush-to-drives") as host:
+            run("qemu-io", "-f", "raw", "-c", "write -P 7 4M 8M", "-c", "write -P 9 5M 4k", "-c", "flush", host.volumes["nbd", "disk"])
+            host.kill()
+        # The journals are gone with the disk, and a drive is lost as well.
+        shutil.rmtree(tmp_path / "journals")
+        served.drives[1].kill()
+        with served.host("--discard-journal", "disk") as host:
+            reads = ["-c", "read -P 7 4M 1M", "-c", "read -P 9 5M 4k", "-c", "read -P 7 5124k 6M", "-c", "read -P 0 0 4M"]
+            printed = run("qemu-io", "-f", "raw", *reads, host.volumes["nbd", "disk"])
+            assert "failed" not in printed, printed
 
 
 def test_volumes_of_an_embedded_fleet_are_managed(tmp_path: Path) -> None:
