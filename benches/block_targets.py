@@ -34,9 +34,12 @@ IQN = "iqn.2026-11.io.skytether.bench:disk"
 #: Ours is the same, of its journal.
 WRITE_CACHE_ON = "mode_page=8:0:18:0x14:0:0xff:0xff:0:0:0xff:0xff:0xff:0xff:0x80:0x14:0:0:0:0:0:0"
 
-#: Seconds that a server must rest to count as settled (ours merges its journal two to four seconds after the last
+#: Seconds that a server of ours must rest to count as settled (it merges its journal two to four seconds after the last
 #: write), the processor time that it may take in a quarter of a second of them, and the most seconds that it gets.
-REST, REST_WORK, SETTLE = 6.0, 0.01, 180.0
+REST, REST_WORK, SETTLE = 5.0, 0.01, 180.0
+
+#: The same rest of tgt, which does nothing after its answers: what it wrote is in the page cache of its file.
+REST_OF_TGT = 0.5
 
 
 def missing(*programs: str) -> str | None:
@@ -103,10 +106,10 @@ def tgt(place: Path, size: int) -> Iterator[tuple[int, str]]:
         process.wait()
 
 
-def settle(number: int) -> None:
+def settle(number: int, rest: float = REST) -> None:
     """Waits until a server has done what it does after its answers (our journal is merged), and all is on the disk."""
     deadline, last, since = time.monotonic() + SETTLE, fleets.processor_seconds(number), time.monotonic()
-    while time.monotonic() < min(deadline, since + REST):
+    while time.monotonic() < min(deadline, since + rest):
         time.sleep(0.25)
         now = fleets.processor_seconds(number)
         if now - last > REST_WORK:

@@ -131,6 +131,7 @@ fn options() -> Options {
         idle: Duration::from_secs(3600),
         stall: Duration::from_secs(20),
         discard_journal: Vec::new(),
+        flush_merges: false,
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use skytether_common::lost::phrase;
 use skytether_common::units::counted;
-use skytether_common::{Error, Result};
+use skytether_common::{Error, Key, Result};
 use skytether_erasure::Scheme;
 use tokio::sync::{Mutex as Turn, MutexGuard as InTurn, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
@@ -31,6 +31,10 @@ pub struct DriveHealth {
     records: RwLock<()>,
     /// Generations of volumes' extents that this process writes, and that no record names yet.
     writing: Mutex<BTreeSet<u64>>,
+    /// Those of them that a record may name or not, because the outcome of its change is unknown; by records.
+    open: Mutex<BTreeMap<Key, BTreeSet<u64>>>,
+    /// How many of these were closed.
+    closed: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -67,6 +71,8 @@ impl DriveHealth {
             turn: Turn::new(()),
             records: RwLock::new(()),
             writing: Mutex::default(),
+            open: Mutex::default(),
+            closed: AtomicU64::new(0),
             state: Mutex::new(State {
                 known: false,
                 scheme: Scheme::None,
@@ -210,6 +216,39 @@ impl DriveHealth {
     /// It is written, and its record is committed, or it is given up.
     pub fn end_generation(&self, generation: u64) {
         self.writing.lock().remove(&generation);
+    }
+
+    /// It is unknown whether the record of `key` names this generation: it stays begun until that is changed again.
+    pub fn leave_generation_open(&self, key: &Key, generation: u64) {
+        self.open.lock().entry(key.clone()).or_default().insert(generation);
+    }
+
+    /// The records that may name such a generation.
+    pub fn keys_of_open_generations(&self) -> Vec<Key> {
+        self.open.lock().keys().cloned().collect()
+    }
+
+    /// The generations that the record of `key` may name. Once a later change of it is made, it names none of them,
+    /// and [`Self::close_generations`] is to be called with them.
+    pub fn open_generations(&self, key: &Key) -> Vec<u64> {
+        self.open.lock().get(key).into_iter().flatten().copied().collect()
+    }
+
+    /// These generations are named by no record, and will be by none.
+    pub fn close_generations(&self, key: &Key, generations: &[u64]) {
+        let mut open = self.open.lock();
+        if let Some(of_key) = open.get_mut(key) {
+            for generation in generations.iter().filter(|generation| of_key.remove(*generation)) {
+                self.end_generation(*generation);
+                self.closed.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        open.retain(|_, of_key| !of_key.is_empty());
+    }
+
+    /// How many generations were closed so far: their parts are garbage.
+    pub fn closed_generations(&self) -> u64 {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// The generations that this process writes.

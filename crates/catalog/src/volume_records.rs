@@ -17,6 +17,7 @@ use skytether_common::checksum::crc32c;
 use skytether_common::{Error, Key, Kind, Result};
 use skytether_store::{Entry, Expect, Op, Version};
 
+use crate::fencing::is_refusal;
 use crate::root_store::Catalog;
 
 /// With what the keys of all records begin. No domain begins so.
@@ -316,7 +317,25 @@ impl Catalog {
     }
 
     /// Makes `batch` at drive `at`, if its conditions hold there. `asked` is set before the drive may change anything.
+    ///
+    /// The drive gets conditions on all that was read here: a batch that comes late to it, because its answer was given
+    /// up, changes nothing once a later one is made.
     async fn decide(&self, at: usize, batch: &[Op], asked: &mut bool) -> Result<Vec<Step>> {
+        for _ in 0..ATTEMPTS {
+            let (ops, steps) = self.steps(at, batch).await?;
+            *asked = true;
+            match self.ask(at, "change records", self.bare(at).apply(ops)).await {
+                Ok(_) => return Ok(steps),
+                // What was read has changed. The caller's conditions may hold all the same.
+                Err(e) if e.kind() == Kind::Conflict && !is_refusal(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::unavailable(format!("records on {} change all the time: try again", self.drives()[at].info().name)))
+    }
+
+    /// The changes of `batch` as drive `at` is to make them, if the conditions hold there.
+    async fn steps(&self, at: usize, batch: &[Op]) -> Result<(Vec<Op>, Vec<Step>)> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
         let read = |op: &Op| {
             let (key, expect) = (op.key().clone(), op.expect());
@@ -338,10 +357,7 @@ impl Catalog {
         let found: Vec<_> = stream::iter(batch.iter().map(read)).buffered(READS).try_collect().await?;
         let (mut ops, mut steps) = (Vec::new(), Vec::new());
         for (op, found) in batch.iter().zip(found) {
-            let expect = match (op.expect(), &found) {
-                (Expect::Version(_), Some((_, version))) => Expect::Version(*version),
-                (expect, _) => expect,
-            };
+            let expect = found.as_ref().map_or(Expect::Absent, |(_, version)| Expect::Version(*version));
             let key = op.key().clone();
             let before = found.and_then(|(record, _)| record);
             let step = match op {
@@ -362,9 +378,7 @@ impl Catalog {
             };
             steps.push(step);
         }
-        *asked = true;
-        self.ask(at, "change records", self.bare(at).apply(ops)).await?;
-        Ok(steps)
+        Ok((ops, steps))
     }
 
     /// Makes changes at drive `at` that the deciding home has made.

@@ -1,9 +1,10 @@
 //! The volumes of a fleet, which a host opens: `host serve`, and `volume` over a fleet.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use skytether_common::{Error, Result};
 use skytether_device::{Capabilities, CseInfo};
 use skytether_drive::{Drive, DriveOptions};
@@ -21,6 +22,19 @@ use crate::volumes::{VolumeArgs, is_block};
 
 /// How often a host looks whether there may be parts of volumes to collect.
 const COLLECT: Duration = Duration::from_secs(30);
+
+/// The journals of a fleet's volumes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct JournalArgs {
+    /// The directory for the journals of volumes, on a disk of this machine (default: `volumes` in the directory of
+    /// --fleet). A flush of a volume is durable there; what is merged from there is on the drives.
+    #[arg(long, value_name = "DIR", conflicts_with = "aggregator")]
+    pub(crate) journals: Option<PathBuf>,
+    /// A flush of a volume waits until the drives have all that it covers, with the fleet's redundancy: it survives the
+    /// loss of this machine's disk. Flushes take longer.
+    #[arg(long, conflicts_with = "aggregator")]
+    pub(crate) flush_to_drives: bool,
+}
 
 /// Volumes that a host serves, and their doors.
 pub(crate) struct Served {
@@ -57,7 +71,8 @@ async fn engine(host: &Host) -> Result<Arc<Drive>> {
 ///
 /// # Errors
 /// A wrong call without a directory for journals; those of the volumes.
-pub(crate) async fn serve(args: &VolumeArgs, host: &Host, journals: Option<&Path>, bound: &Bound) -> Result<Option<Served>, Failure> {
+pub(crate) async fn serve(args: &VolumeArgs, host: &Host, journals: &JournalArgs, bound: &Bound) -> Result<Option<Served>, Failure> {
+    let JournalArgs { journals, flush_to_drives } = journals;
     let Some(journals) = journals else {
         let is_served = bound.listeners.iter().any(|listener| is_block(listener.endpoint()));
         if is_served || args.are_named() {
@@ -70,8 +85,9 @@ pub(crate) async fn serve(args: &VolumeArgs, host: &Host, journals: Option<&Path
         return Ok(None);
     }
     let (backing, engine) = (backing(host).await?, engine(host).await?);
+    let options = Options { flush_merges: *flush_to_drives, ..Options::default() };
     let mut doors = doors::of_drives();
-    let volumes = args.open((backing.clone(), &engine), journals, bound, &mut doors).await?;
+    let volumes = args.open((backing.clone(), &engine), journals, bound, &mut doors, options).await?;
     // It is no reason to wait, nor to fail: what it deletes costs space alone.
     let mut collecting = JoinSet::new();
     collecting.spawn(collect(backing));
@@ -83,15 +99,15 @@ pub(crate) async fn serve(args: &VolumeArgs, host: &Host, journals: Option<&Path
 async fn collect(backing: Arc<FleetBacking>) {
     let (mut complete_at, mut has_warned) = (None, false);
     loop {
-        let losses = backing.losses();
-        if complete_at != Some(losses) {
+        let leftovers = backing.leftovers();
+        if complete_at != Some(leftovers) {
             match backing.collect().await {
                 Ok(Collected { deleted, is_complete }) => {
                     if deleted > 0 {
                         tracing::info!(deleted, "deleted parts of volumes that interrupted merges left");
                     }
                     if is_complete {
-                        (complete_at, has_warned) = (Some(losses), false);
+                        (complete_at, has_warned) = (Some(leftovers), false);
                     }
                 }
                 Err(error) if has_warned => tracing::debug!(error = error.report(), "parts of volumes that interrupted merges left still stay"),

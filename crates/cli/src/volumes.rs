@@ -109,8 +109,9 @@ impl VolumeArgs {
         journals: &Path,
         bound: &Bound,
         doors: &mut DriveDoors,
+        options: Options,
     ) -> Result<Arc<Volumes>, Failure> {
-        let options = Options { discard_journal: self.discard_journal.clone(), ..Options::default() };
+        let options = Options { discard_journal: self.discard_journal.clone(), ..options };
         let volumes = Volumes::open(backing, journals, options).await?;
         for wanted in &self.volumes {
             volumes.ensure(wanted).await?;

@@ -184,8 +184,8 @@ impl Backing for FleetBacking {
         Box::pin(async move { self.write_again(&keys::record_key(key)?).await })
     }
 
-    /// An extent record would have to count who else names its shards.
+    /// Where a drive has none, an extent is copied.
     fn links(&self) -> bool {
-        false
+        true
     }
 }

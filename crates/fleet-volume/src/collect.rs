@@ -2,7 +2,7 @@
 
 use futures::{StreamExt, TryStreamExt, stream};
 use skytether_catalog::volume_records::DATA_PREFIX;
-use skytether_common::{Error, Key, Kind, Result};
+use skytether_common::{Key, Kind, Result};
 use skytether_store::{Expect, Op};
 
 use crate::backing::FleetBacking;
@@ -25,10 +25,11 @@ pub struct Collected {
 }
 
 impl FleetBacking {
-    /// How often a drive was lost so far. Merges meanwhile leave parts on it, to be collected when it is back.
+    /// How often something may have been left to be collected so far: a drive was lost, on which merges meanwhile leave
+    /// parts, or what a change with an unknown outcome wrote was given up.
     #[must_use]
-    pub fn losses(&self) -> u64 {
-        self.catalog.health().losses()
+    pub fn leftovers(&self) -> u64 {
+        self.catalog.health().losses() + self.catalog.health().closed_generations()
     }
 
     /// Deletes shards that no record names. It does nothing while a drive is down: I3. No other process may write
@@ -90,16 +91,5 @@ impl FleetBacking {
             Some(Ok(record)) => record.generation == generation,
             Some(Err(_)) => true,
         })
-    }
-
-    /// Whether drive `at` has parts of volumes.
-    ///
-    /// # Errors
-    /// Those of the drive; `Internal` for a place without a drive.
-    pub async fn is_in_use(&self, at: usize) -> Result<bool> {
-        if at >= self.catalog.drives().len() {
-            return Err(Error::internal(format!("no drive has the place {at}")));
-        }
-        Ok(!self.catalog.ask(at, "list parts of volumes", self.catalog.bare(at).list(DATA_PREFIX, None, 1)).await?.is_empty())
     }
 }

@@ -6,7 +6,9 @@
 //! | [`layout`] | extent records: where the shards of an extent are; how many there are, and their lengths |
 //! | `keys` | keys of volumes as keys of records and of shards |
 //! | `write`, `read` | a merge of the journal; reads, also without some drives |
+//! | `link` | snapshots and clones: shards that drives link |
 //! | [`scrub`] | which copies and shards are damaged or missing, and extents that are written again |
+//! | `moving` | extents that are written again, off drives that leave |
 //! | `collect` | shards that no record names |
 //!
 //! Where bytes flow:
@@ -32,9 +34,12 @@ pub mod backing;
 mod collect;
 mod keys;
 pub mod layout;
+mod link;
+mod moving;
 mod read;
 pub mod scrub;
 mod write;
 
 pub use backing::FleetBacking;
 pub use collect::Collected;
+pub use moving::Moved;

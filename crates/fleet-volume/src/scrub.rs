@@ -262,7 +262,16 @@ impl FleetBacking {
         if !is_there || !keys::is_extent(&keys::volume_key(key)?) {
             return Ok(is_there);
         }
-        let Some((record, change)) = self.stored_record(key).await? else { return Ok(false) };
+        self.renew(key).await.map(|renewed| renewed.is_some())
+    }
+
+    /// Writes an extent again, as a new generation on drives that take data: its length. `None` where it is gone.
+    ///
+    /// # Errors
+    /// `Conflict` where a merge came between; those of a read and of a write.
+    pub(crate) async fn renew(&self, key: &Key) -> Result<Option<u64>> {
+        let open = self.catalog.health().open_generations(key);
+        let Some((record, change)) = self.stored_record(key).await? else { return Ok(None) };
         let extent = self.read_extent(key, &record).await?;
         let placed = self.store(vec![(key.clone(), extent)]).await?;
         let done = match placed.first() {
@@ -277,15 +286,18 @@ impl FleetBacking {
         match done {
             Ok(_) => {
                 self.written(&placed);
+                self.catalog.health().close_generations(key, &open);
                 self.delete_shards(&[(key.clone(), (*record).clone())]).await;
-                Ok(true)
+                Ok(Some(record.len.into()))
             }
             Err(error) if error.kind() == Kind::Conflict => {
                 self.discard(&placed).await;
                 Err(error)
             }
-            // A record may yet name them: they are no garbage while this process runs.
-            Err(error) => Err(error),
+            Err(error) => {
+                self.over(&placed, Some(&error));
+                Err(error)
+            }
         }
     }
 }

@@ -21,8 +21,11 @@ use crate::layout::{ExtentRecord, Shape};
 /// How often those who wait for writes look.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// Changes of one batch to a drive.
+pub(crate) const OPS: usize = 256;
+
 /// Bytes and shards of one batch to a drive.
-const BATCH: (usize, usize) = (8 << 20, 256);
+const BATCH: (usize, usize) = (8 << 20, OPS);
 
 /// An extent with its shards, and the drives that are to have them.
 pub(crate) struct Placed {
@@ -31,6 +34,13 @@ pub(crate) struct Placed {
     extent: Bytes,
     pub(crate) record: ExtentRecord,
     shards: Vec<(usize, Bytes)>,
+}
+
+impl Placed {
+    /// An extent whose shards the drives have by links.
+    pub(crate) fn linked(key: Key, record: ExtentRecord) -> Self {
+        Self { key, extent: Bytes::new(), record, shards: Vec::new() }
+    }
 }
 
 /// One change of a batch: as the record is changed.
@@ -49,7 +59,7 @@ impl FleetBacking {
         self.catalog.look_again();
         self.catalog.await_presence().await?;
         let mut changes = Vec::with_capacity(batch.len());
-        let mut puts = Vec::new();
+        let (mut puts, mut links) = (Vec::new(), Vec::new());
         for (at, op) in batch.into_iter().enumerate() {
             let (key, extent) = (keys::record_key(op.key())?, keys::is_extent(op.key()));
             let op = match op {
@@ -61,17 +71,36 @@ impl FleetBacking {
                 Op::Put { value, expect, .. } => Op::Put { key: key.clone(), value, expect },
                 Op::Delete { expect, .. } => Op::Delete { key: key.clone(), expect },
                 Op::Check { expect, .. } => Op::Check { key: key.clone(), expect },
-                Op::Link { .. } => return Err(Error::unsupported("volumes over a fleet have no links")),
+                Op::Link { from, expect, .. } if extent && keys::is_extent(&from) => {
+                    links.push((key.clone(), keys::record_key(&from)?));
+                    Op::Put { key: key.clone(), value: Bytes::new(), expect }
+                }
+                Op::Link { .. } => return Err(Error::internal(format!("{key} is to be linked, and is no extent"))),
             };
             changes.push(Change { at, key, extent, op });
         }
-        let placed = self.store(puts).await?;
-        let done = self.commit(changes, &placed).await;
-        // Where the outcome is unknown, a record may yet name them: they are no garbage while this process runs.
-        if done.as_ref().err().is_none_or(|error| matches!(error.kind(), Kind::Conflict | Kind::Exhausted)) {
-            self.written(&placed);
+        let mut placed = self.store(puts).await?;
+        match self.link(links).await {
+            Ok(linked) => placed.extend(linked),
+            Err(error) => {
+                self.discard(&placed).await;
+                return Err(error);
+            }
         }
+        let done = self.commit(changes, &placed).await;
+        self.over(&placed, done.as_ref().err());
         done
+    }
+
+    /// The change of records that were to name these generations is over, perhaps with an error. Where its outcome is
+    /// unknown, a record may yet name them: they are no garbage until it is changed again.
+    pub(crate) fn over(&self, placed: &[Placed], error: Option<&Error>) {
+        match error {
+            Some(error) if !matches!(error.kind(), Kind::Conflict | Kind::Exhausted) => {
+                placed.iter().for_each(|placed| self.catalog.health().leave_generation_open(&placed.key, placed.record.generation));
+            }
+            _ => self.written(placed),
+        }
     }
 
     /// These generations are no longer being written.
@@ -92,8 +121,9 @@ impl FleetBacking {
             }
         }
         for (_, changes) in groups {
-            let mut ops = Vec::with_capacity(changes.len());
+            let (mut ops, mut open) = (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
             for change in &changes {
+                open.push(self.catalog.health().open_generations(&change.key));
                 ops.push(match (&change.op, records.get(&change.key)) {
                     (Op::Put { key, expect, .. }, Some(record)) if change.extent => Op::Put { key: key.clone(), value: record.encode()?, expect: *expect },
                     (op, _) => op.clone(),
@@ -117,10 +147,14 @@ impl FleetBacking {
                 done => done?,
             };
             let mut old = Vec::new();
-            for (change, Changed { change: version, before }) in changes.iter().zip(done) {
+            for ((change, open), Changed { change: version, before }) in changes.iter().zip(open).zip(done) {
                 versions[change.at] = version;
                 if !change.extent || matches!(change.op, Op::Check { .. }) {
                     continue;
+                }
+                // The record has another version now, so that no earlier change can be made any more.
+                if version > 0 || before.is_some() {
+                    self.catalog.health().close_generations(&change.key, &open);
                 }
                 if let Some(before) = before {
                     // One that can't be read leaves its shards to the next opening.

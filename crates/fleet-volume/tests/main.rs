@@ -13,4 +13,5 @@ mod losses;
 mod model;
 mod records;
 mod scrubs;
+mod snapshots;
 mod util;

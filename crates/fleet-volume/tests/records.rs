@@ -1,5 +1,6 @@
 //! Records of volumes on their home drives: commit, crashes between two homes, drives that were away.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use skytether_common::{Key, Kind};
@@ -84,6 +85,30 @@ fn outcome_is_unknown_after_a_lost_answer() {
             unknown += made;
         }
         assert_eq!(unknown, 1);
+    });
+}
+
+/// A batch that its drive carries out after the answer was given up changes nothing once a later one was made.
+#[test]
+fn batches_that_come_late_undo_nothing() {
+    run(async {
+        for first in [Some("one"), None] {
+            let fleet = Drive::of("none", 2, small());
+            if let Some(first) = first {
+                fleet.catalog.commit_records(vec![put("a/header", first, Expect::Any)]).await.unwrap();
+            }
+            fleet.ways.swallows.store(true, Ordering::SeqCst);
+            let error = fleet.catalog.commit_records(vec![put("a/header", "late", Expect::Any)]).await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Unavailable);
+            fleet.ways.swallows.store(false, Ordering::SeqCst);
+            fleet.catalog.commit_records(vec![put("a/header", "three", Expect::Any)]).await.unwrap();
+            let late: Vec<_> = std::mem::take(&mut *fleet.ways.late.lock().unwrap());
+            assert_eq!(late.len(), 1);
+            for (at, batch) in late {
+                assert_eq!(fleet.store.0[at].inner().apply(batch).unwrap_err().kind(), Kind::Conflict);
+            }
+            assert_eq!(fleet.catalog.read_record(&key("a/header")).await.unwrap().unwrap().body, "three");
+        }
     });
 }
 

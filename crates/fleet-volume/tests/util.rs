@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use skytether_catalog::records::membership::{Founding, Role};
 use skytether_catalog::root_store::Catalog;
-use skytether_common::{Key, Result};
+use skytether_common::{Error, Key, Result};
 use skytether_device::{Cse, CseInfo, Layer, Storage, StorageOnly};
 use skytether_fleet_volume::FleetBacking;
 use skytether_runtime::Ids;
@@ -64,6 +64,9 @@ pub(crate) struct Ways {
     /// Parts of extents wait while this is set, and how many wait.
     pub(crate) holds: AtomicBool,
     pub(crate) held: AtomicUsize,
+    /// While this is set, changes of records are not made and not answered: they come late.
+    pub(crate) swallows: AtomicBool,
+    pub(crate) late: Mutex<Vec<(usize, Vec<Op>)>>,
     /// Records that are being read, and the most at a time.
     reading: AtomicUsize,
     pub(crate) most_read: AtomicUsize,
@@ -72,6 +75,7 @@ pub(crate) struct Ways {
 /// The connection to a drive.
 #[derive(Debug)]
 struct Way {
+    at: usize,
     storage: StorageOnly,
     ways: Arc<Ways>,
 }
@@ -92,6 +96,10 @@ impl Layer for Way {
                 while self.ways.holds.load(Ordering::SeqCst) {
                     tokio::task::yield_now().await;
                 }
+            }
+            if self.ways.swallows.load(Ordering::SeqCst) && batch.iter().any(|op| op.key().as_str().starts_with("~fvol/")) {
+                self.ways.late.lock().unwrap().push((self.at, batch));
+                return Err(Error::unavailable("there was no answer in time"));
             }
             self.storage.apply(batch).await
         })
@@ -140,7 +148,7 @@ impl Drive {
         let ways = Arc::new(Ways::default());
         let drive = |(at, store): (usize, &Arc<FaultStore<MemoryStore>>)| {
             let storage = StorageOnly::new(store.clone(), Uuid::from_u128(at as u128 + 1), format!("drive-{at}"));
-            Arc::new(Way { storage, ways: Arc::clone(&ways) }) as Arc<dyn Storage>
+            Arc::new(Way { at, storage, ways: Arc::clone(&ways) }) as Arc<dyn Storage>
         };
         let catalog = Catalog::new(store.0.iter().enumerate().map(drive).collect(), Duration::from_secs(20)).unwrap();
         catalog.establish(Founding::EmptyDrives, &Role::Fleet, scheme.parse().unwrap(), &BTreeMap::new(), &Ids::random()).await.unwrap();

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use skytether_common::Kind;
 use skytether_device::{Cse, StorageOnly};
 use skytether_doors::DriveDoor;
+use skytether_iscsi::pdu::flag;
 use skytether_iscsi::{Iscsi, Options};
-use skytether_transport::{Gate, Listener, ServeContext};
+use skytether_transport::{Gate, Limits, Listener, ServeContext};
 use skytether_volume::BlockDevice;
 use skytether_volume::memory::MemoryDevice;
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use crate::initiator::Initiator;
-use crate::serving::{NAME, SIZE, serve};
+use crate::serving::{NAME, SIZE, serve, serve_volumes};
 
 fn volumes(count: usize) -> Vec<(String, Arc<dyn BlockDevice>)> {
     (0..count).map(|i| (format!("v{i}"), Arc::new(MemoryDevice::new("v", SIZE)) as Arc<dyn BlockDevice>)).collect()
@@ -64,4 +65,30 @@ async fn unit_zero_lists_the_units() {
     initiator.send(header, &[]).await;
     let reply = initiator.receive().await.unwrap();
     assert_eq!((reply.header.0[3], reply.sense()), (2, (5, 0x25, 0)));
+}
+
+/// A reservation that APTPL keeps is there at the next start of the target, for the initiator that has it.
+#[tokio::test]
+async fn kept_reservations_are_there_at_the_next_start() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("v", SIZE));
+    let start = async || serve_volumes(vec![("v".to_owned(), device.clone())], Options::default(), Limits::default()).await;
+    for turn in 0..2 {
+        let serving = start().await;
+        let (mut a, _) = Initiator::log_in_as(serving.address, [0x80, 0, 0, 0, 0, 1], &[]).await;
+        let (mut b, _) = Initiator::log_in_as(serving.address, [0x80, 0, 0, 0, 0, 2], &[]).await;
+        a.attend(1).await;
+        b.attend(1).await;
+        if turn == 0 {
+            let mut list = [0; 24];
+            (list[15], list[20]) = (7, 1);
+            let register = a.command(1, &[0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0], flag::FINAL | flag::WRITE, 24);
+            a.send(register, &list).await;
+            assert_eq!(a.receive().await.unwrap().header.0[3], 0);
+            (list[7], list[15], list[20]) = (7, 0, 0);
+            let reserve = a.command(1, &[0x5F, 1, 3, 0, 0, 0, 0, 0, 24, 0], flag::FINAL | flag::WRITE, 24);
+            a.send(reserve, &list).await;
+            assert_eq!(a.receive().await.unwrap().header.0[3], 0);
+        }
+        assert_eq!((a.read(1, 0, 1).await.1.header.0[3], b.read(1, 0, 1).await.1.header.0[3]), (0, 0x18), "turn {turn}");
+    }
 }

@@ -17,8 +17,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_device::Cse;
+use skytether_fleet_volume::Moved;
 
 use crate::Maintenance;
 use skytether_api::resize_report::{Load, ResizeOptions, ResizeReport};
@@ -78,7 +80,6 @@ impl Maintenance {
             let had = health.members();
             let nodes = self.nodes_for(new.len(), &leaving, options)?;
             self.enough(&leaving, &nodes).await?;
-            crate::volumes::check_leaving(catalog, leaving.iter().copied()).await?;
             let (mut added, mut on) = (Vec::new(), Vec::new());
             for (drive, node) in new.into_iter().zip(nodes) {
                 let name = drive.info().name.clone();
@@ -116,7 +117,7 @@ impl Maintenance {
             }
             if report.pinned > 0 && report.off_after > crate::rebalance_plan::TOLERANCE {
                 let what = "are partitioned by key and stay on as many drives as they were written to: ingest them again to have them on all";
-                report.notes.push(format!("{} of tables {what}", skytether_common::units::human_bytes(report.pinned)));
+                report.notes.push(format!("{} of tables {what}", human_bytes(report.pinned)));
             }
             if health.failure_domains().is_some() && report.off_after > crate::rebalance_plan::TOLERANCE {
                 report.notes.push("what has redundancy on two levels stays on its nodes: drives of nodes that have fewer of them have more".to_owned());
@@ -145,11 +146,18 @@ impl Maintenance {
     /// Empties drives, ends their membership, and balances the rest.
     async fn moved(&self, leaving: &BTreeSet<usize>, options: &ResizeOptions, tell: &(dyn Fn(&Progress) + Send + Sync)) -> Result<ResizeReport> {
         let health = self.0.catalog().health();
-        // From here on they take no new parts.
-        crate::volumes::check_leaving(self.0.catalog(), leaving.iter().copied()).await?;
         let mut mover = Mover::new(&self.0, leaving.clone(), options.bytes_per_s, tell);
         for _ in 0..ROUNDS {
             mover.report.left.clear();
+            // They take no new parts any more.
+            if let Some(moved) = crate::volumes::move_off(self.0.catalog(), leaving, options.bytes_per_s).await? {
+                let Moved { extents, bytes, left } = moved;
+                mover.report.left.extend(left);
+                if extents > 0 {
+                    let (extents, bytes) = (counted(extents, "extent"), human_bytes(bytes));
+                    mover.report.notes.push(format!("{extents} of volumes, {bytes}, were written again on the drives that stay"));
+                }
+            }
             mover.all().await?;
             if leaving.is_empty() {
                 return Ok(mover.report);

@@ -1,10 +1,12 @@
 //! Volumes in scrubs, repairs and resizes. What they are on the drives is the subject of `skytether_fleet_volume`.
 
+use std::collections::BTreeSet;
+
 use skytether_api::scrub_report::{Finding, ScrubReport};
 use skytether_catalog::root_store::Catalog;
 use skytether_catalog::volume_records::PREFIX;
-use skytether_common::{Error, Result};
-use skytether_fleet_volume::FleetBacking;
+use skytether_common::Result;
+use skytether_fleet_volume::{FleetBacking, Moved};
 
 /// The volumes of a fleet, if it has any.
 async fn volumes(catalog: &Catalog) -> Result<Option<FleetBacking>> {
@@ -32,24 +34,11 @@ pub(crate) async fn scrub(catalog: &Catalog, check: bool, bytes_per_s: Option<u6
     Ok(())
 }
 
-/// Refuses that a drive leaves the fleet that has parts of volumes: a resize does not move them. Once drives are marked
-/// as leaving, it waits for extents that are being written: they may have parts there.
-pub(crate) async fn check_leaving(catalog: &Catalog, leaving: impl Iterator<Item = usize>) -> Result<()> {
-    let mut all = None;
-    for at in leaving.filter(|at| !catalog.health().is_down(*at)) {
-        if all.is_none() {
-            all = volumes(catalog).await?;
-        }
-        let Some(volumes) = &all else { return Ok(()) };
-        if catalog.health().is_leaving(at) {
-            volumes.await_merges(catalog.deadline()).await?;
-        }
-        if volumes.is_in_use(at).await? {
-            let name = &catalog.drives()[at].info().name;
-            return Err(Error::unsupported(format!(
-                "{name} has parts of volumes, which a resize does not move: copy these volumes elsewhere and remove them first"
-            )));
-        }
+/// Moves the parts of volumes off drives that are to leave, once they are marked so. Nothing without volumes.
+pub(crate) async fn move_off(catalog: &Catalog, leaving: &BTreeSet<usize>, bytes_per_s: Option<u64>) -> Result<Option<Moved>> {
+    if leaving.is_empty() {
+        return Ok(None);
     }
-    Ok(())
+    let Some(volumes) = volumes(catalog).await? else { return Ok(None) };
+    volumes.move_off(leaving, catalog.deadline(), bytes_per_s).await.map(Some)
 }

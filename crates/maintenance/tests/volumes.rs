@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use skytether_api::resize_report::ResizeOptions;
@@ -147,22 +148,77 @@ async fn repair_names_parts_of_volumes_that_are_lost() {
     open.close().await.unwrap();
 }
 
-/// A drive that has parts of volumes does not leave, and nothing has changed.
+/// A drive that has parts of volumes leaves while they are written: the other drives get them. A drive that is lost may
+/// leave as well. Then another one is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drive_with_parts_of_volumes_does_not_leave() {
-    let (stores, dir): (Vec<Store>, _) = ((0..4).map(|_| blank()).collect(), tempfile::tempdir().unwrap());
-    let cluster = host(&stores, "ec:2+1").await;
+async fn drive_with_parts_of_volumes_leaves() {
+    for (retired, is_lost) in [(0, false), (1, true), (2, false), (3, true)] {
+        let what = format!("drive {retired}, lost: {is_lost}");
+        let (stores, dir): (Vec<Store>, _) = ((0..4).map(|_| blank()).collect(), tempfile::tempdir().unwrap());
+        let cluster = host(&stores, "ec:2+1").await;
+        let (_, open) = volumes(&cluster, dir.path()).await;
+        let volume = open.ensure(&"a=1MiB".parse().unwrap()).await.unwrap();
+        volume.write(0, content(1), Durability::Durable).await.unwrap();
+        let (a, s) = ("a".parse().unwrap(), "s".parse().unwrap());
+        open.snapshot(&a, &s).await.unwrap();
+        assert!(parts(&stores[retired]) > 0, "{what}");
+        if is_lost {
+            stores[retired].add(Rule::new(Operation::Any, When::From(1), Fault::Fail(Kind::Unavailable)));
+        }
+        let done = Arc::new(AtomicBool::new(false));
+        let writing = {
+            let (volume, done) = (Arc::clone(&volume), Arc::clone(&done));
+            tokio::spawn(async move {
+                let mut seed = 1;
+                while !done.load(Ordering::SeqCst) || seed < 5 {
+                    seed = seed % 200 + 1;
+                    volume.write(0, content(seed), Durability::Cached).await.unwrap();
+                    volume.drain().await.unwrap();
+                }
+                seed
+            })
+        };
+        let maintenance = Maintenance::new(cluster.clone());
+        let options = ResizeOptions { retire: vec![format!("drive-{retired}")], ..ResizeOptions::default() };
+        let report = maintenance.resize(Vec::new(), &options, &|_| ()).await.unwrap();
+        done.store(true, Ordering::SeqCst);
+        let seed = writing.await.unwrap();
+        assert!(report.retired == [format!("drive-{retired}")] && report.left.is_empty(), "{what}: {report}");
+        assert!(report.notes.iter().any(|note| note.contains("of volumes")), "{what}: {report}");
+        if !is_lost {
+            assert_eq!((parts(&stores[retired]), records(&stores[retired])), (0, 0), "{what}");
+        }
+        let scrubbed = maintenance.scrub(&ScrubOptions::default(), &|_| ()).await.unwrap();
+        assert!(scrubbed.damaged == 0 && scrubbed.skipped.is_empty(), "{what}: {scrubbed}");
+        let other = (retired + 1) % 4;
+        stores[other].add(Rule::new(Operation::Any, When::From(1), Fault::Fail(Kind::Unavailable)));
+        assert!(read(&volume).await == content(seed), "{what}");
+        let snapshot = open.device("a@s").await.unwrap();
+        assert!(snapshot.read(0, MIB as u32).await.unwrap() == content(1), "{what}");
+        open.close().await.unwrap();
+    }
+}
+
+/// What can't be read can't be moved: the drive stays, and the extent is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drive_with_the_last_whole_part_does_not_leave() {
+    let (stores, dir): (Vec<Store>, _) = ((0..3).map(|_| blank()).collect(), tempfile::tempdir().unwrap());
+    let cluster = host(&stores, "none").await;
     let (_, open) = volumes(&cluster, dir.path()).await;
     let volume = open.ensure(&"a=1MiB".parse().unwrap()).await.unwrap();
     volume.write(0, content(1), Durability::Durable).await.unwrap();
     volume.drain().await.unwrap();
+    let damaged: Key = stores[2].inner().list("~fext/a/x/", None, 1).unwrap().remove(0).key;
+    stores[2].inner().apply(vec![Op::Put { key: damaged.clone(), value: "noise".into(), expect: Expect::Any }]).unwrap();
+    let extent = damaged.as_str().split('/').nth(3).unwrap();
     let maintenance = Maintenance::new(cluster.clone());
     let options = ResizeOptions { retire: vec!["drive-2".into()], ..ResizeOptions::default() };
     let error = maintenance.resize(Vec::new(), &options, &|_| ()).await.unwrap_err();
-    assert!(error.kind() == Kind::Unsupported && error.message().contains("drive-2 has parts of volumes"), "{error}");
-    assert!(cluster.catalog().health().leaving().is_empty() && read(&volume).await == content(1));
-    drop(volume);
-    open.remove(&"a".parse().unwrap()).await.unwrap();
+    assert!(error.kind() == Kind::Unavailable && error.report().contains(&format!("~fvol/a/x/{extent}")), "{}", error.report());
+    assert!(cluster.catalog().health().leaving().is_empty());
+    // Written as a whole, it is right again.
+    volume.write(0, content(2), Durability::Cached).await.unwrap();
+    volume.drain().await.unwrap();
     let report = maintenance.resize(Vec::new(), &options, &|_| ()).await.unwrap();
-    assert_eq!(report.retired, ["drive-2"]);
+    assert!(report.retired == ["drive-2"] && read(&volume).await == content(2), "{report}");
 }

@@ -18,7 +18,8 @@
 //! Invariants:
 //! - Commands begin in the order in which their futures are first polled. ORDERED waits for all before it.
 //! - A reservation or a unit attention is checked when a command begins, in one step with its state.
-//! - Nothing is kept over the end of the process: APTPL is refused, mode pages are not saved.
+//! - Of all states, persistent reservations alone outlive the process, where APTPL asks for that: they are a note of
+//!   the device, which is durable before the command is answered. Mode pages are not saved.
 //! - No command holds more memory than a small multiple of [`Options::transfer`].
 //!
 //! Section numbers are those of SAM-5, SPC-4 (revision 37) and SBC-3 (revision 36). See also `docs/block.md`.

@@ -4,6 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::cdb::{be16, be32, be64};
 use crate::command::{InitiatorPort, Reply};
 use crate::operations::Access;
 use crate::sense::{Fail, Outcome, Sense, code};
@@ -67,6 +70,8 @@ pub(crate) struct Persistent {
     pub(crate) generation: u32,
     pub(crate) registrations: BTreeMap<Port, u64>,
     pub(crate) reservation: Option<Reservation>,
+    /// Whether all this outlives a loss of power (APTPL).
+    pub(crate) kept: bool,
 }
 
 /// Whom a change has to be told, by unit attentions, and whose commands it ends where they are to be aborted.
@@ -78,7 +83,64 @@ pub(crate) struct Effects {
 
 const CONFLICT: Fail = Fail::Status(Reply::RESERVATION_CONFLICT);
 
+/// The version of the form in which reservations are kept.
+const FORMAT: u8 = 1;
+
+/// The longest name of a port that is kept; those of iSCSI have 223 bytes and a session's identifier.
+const MOST_NAME: usize = 1000;
+
+fn put_port(out: &mut BytesMut, port: &Port) {
+    let name = &port.name.as_bytes()[..port.name.len().min(MOST_NAME)];
+    out.put_u16(port.target_port);
+    out.put_u16(name.len() as u16);
+    out.put_slice(name);
+}
+
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(count)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+fn take_port(bytes: &mut &[u8]) -> Option<Port> {
+    let head = take(bytes, 4)?;
+    let name = take(bytes, be16(head, 2).into())?;
+    Some(Port { name: String::from_utf8(name.to_vec()).ok()?, target_port: be16(head, 0) })
+}
+
 impl Persistent {
+    /// As it is kept: the format, PRGENERATION, registrations with their ports and keys, and the reservation.
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(FORMAT);
+        out.put_u32(self.generation);
+        out.put_u16(self.registrations.len() as u16);
+        for (port, key) in &self.registrations {
+            put_port(&mut out, port);
+            out.put_u64(*key);
+        }
+        if let Some(reservation) = &self.reservation {
+            out.put_u8(reservation.kind as u8);
+            put_port(&mut out, &reservation.holder);
+        }
+        out.freeze()
+    }
+
+    /// What [`Self::encode`] gave; `None` for anything else.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let head = take(&mut bytes, 7).filter(|head| head[0] == FORMAT)?;
+        let mut found = Self { generation: be32(head, 1), kept: true, ..Self::default() };
+        for _ in 0..be16(head, 5) {
+            let port = take_port(&mut bytes)?;
+            found.registrations.insert(port, be64(take(&mut bytes, 8)?, 0));
+        }
+        if !bytes.is_empty() {
+            let kind = Type::of(take(&mut bytes, 1)?[0])?;
+            found.reservation = Some(Reservation { kind, holder: take_port(&mut bytes)? });
+        }
+        (bytes.is_empty() && found.registrations.len() <= REGISTRATIONS).then_some(found)
+    }
+
     /// Whether an operation of `access` from `port` conflicts.
     pub(crate) fn conflicts(&self, port: &Port, access: Access) -> bool {
         let Some(reservation) = &self.reservation else { return false };

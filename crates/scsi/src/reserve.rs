@@ -64,8 +64,9 @@ pub(crate) fn persistent_in(call: &Call<'_>) -> Outcome {
     let persistent = &state.persistent;
     let mut out = BytesMut::new();
     if call.cdb.action() == 2 {
-        // CRH; TMV, and ALLOW COMMANDS 1: TEST UNIT READY never conflicts. Nothing is kept over a loss of power.
-        out.put_slice(&[0, 8, 0x10, 0x90, 0xEA, 0x01, 0, 0]);
+        // CRH and PTPL_C; TMV, ALLOW COMMANDS 1 (TEST UNIT READY never conflicts) and PTPL_A.
+        let (can, is) = (u8::from(call.unit.device.keeps_notes()), u8::from(persistent.kept));
+        out.put_slice(&[0, 8, 0x10 | can, 0x90 | is, 0xEA, 0x01, 0, 0]);
         return allocated(out, call.cdb.u16(7));
     }
     out.put_u32(persistent.generation);
@@ -121,14 +122,27 @@ fn name_of(id: &[u8]) -> Option<String> {
 }
 
 pub(crate) async fn persistent_out(call: &Call<'_>) -> Outcome {
-    let (changed, preempted) = {
+    // One at a time: what is kept must be what the last one made.
+    let turn = call.unit.keeping.lock().await;
+    let (Effects { attentions: changed, preempted }, kept) = {
         let mut state = call.unit.state.lock();
         if state.reserved.is_some_and(|holder| holder != call.nexus.id) {
             return Err(CONFLICT);
         }
-        let effects = change(call, &mut state.persistent)?;
-        (effects.attentions, effects.preempted)
+        let mut next = state.persistent.clone();
+        let effects = change(call, &mut next)?;
+        if next.kept || state.persistent.kept {
+            (effects, Some(next))
+        } else {
+            state.persistent = next;
+            (effects, None)
+        }
     };
+    if let Some(next) = kept {
+        call.unit.keep(&next).await?;
+        call.unit.state.lock().persistent = next;
+    }
+    drop(turn);
     let nexuses = call.nexus.target.nexuses();
     if call.cdb.action() == action::PREEMPT_AND_ABORT {
         let unit = u16::from(call.unit.lun);
@@ -166,8 +180,8 @@ fn change(call: &Call<'_>, persistent: &mut Persistent) -> Outcome<Effects> {
         Type::of(cdb.u8(2) & 0x0F).ok_or_else(|| Sense::cdb_bit(2, 3).into())
     };
     if moves {
-        // APTPL: nothing is kept over a loss of power.
-        if data[17] & 0x01 != 0 {
+        let keeps = data[17] & 0x01 != 0;
+        if keeps && !call.unit.device.keeps_notes() {
             return Err(Sense::parameter(17).into());
         }
         let id = data.get(24..24 + be32(data, 20) as usize).ok_or(Sense::illegal(code::PARAMETER_LIST_LENGTH_ERROR))?;
@@ -176,15 +190,22 @@ fn change(call: &Call<'_>, persistent: &mut Persistent) -> Outcome<Effects> {
         if !(1..=call.nexus.target.options.ports).contains(&to.target_port) {
             return Err(Sense::parameter(18).into());
         }
-        return persistent.register_and_move(port, key, other, to, data[17] & 0x02 != 0);
+        let effects = persistent.register_and_move(port, key, other, to, data[17] & 0x02 != 0)?;
+        persistent.kept = keeps;
+        return Ok(effects);
     }
-    // SPEC_I_PT, ALL_TG_PT and APTPL, which matter where a nexus registers.
-    if matches!(action, action::REGISTER | action::REGISTER_AND_IGNORE) && data[20] & 0x0D != 0 {
+    let registers = matches!(action, action::REGISTER | action::REGISTER_AND_IGNORE);
+    // SPEC_I_PT and ALL_TG_PT, and APTPL, which matter where a nexus registers.
+    let keeps = registers && data[20] & 0x01 != 0;
+    if registers && data[20] & 0x0C != 0 || keeps && !call.unit.device.keeps_notes() {
         return Err(Sense::parameter(20).into());
     }
     match action {
-        action::REGISTER => persistent.register(port, Some(key), other),
-        action::REGISTER_AND_IGNORE => persistent.register(port, None, other),
+        action::REGISTER | action::REGISTER_AND_IGNORE => {
+            let effects = persistent.register(port, (action == action::REGISTER).then_some(key), other)?;
+            persistent.kept = keeps;
+            Ok(effects)
+        }
         action::RESERVE => persistent.reserve(port, key, kind()?),
         action::RELEASE => persistent.release(port, key, kind()?),
         action::CLEAR => persistent.clear(port, key),

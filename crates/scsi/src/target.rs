@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 
 use crate::address;
 use crate::command::InitiatorPort;
@@ -26,6 +27,7 @@ pub struct Target {
     pub(crate) units: Vec<Arc<LogicalUnit>>,
     nexuses: Mutex<HashMap<NexusId, Weak<Nexus>>>,
     next: AtomicU64,
+    restored: OnceCell<()>,
 }
 
 impl fmt::Debug for Target {
@@ -41,7 +43,18 @@ impl Target {
         units.sort_by_key(|unit| unit.lun);
         units.dedup_by_key(|unit| unit.lun);
         let units = units.into_iter().map(|unit| Arc::new(LogicalUnit::new(unit))).collect();
-        Arc::new(Self { options, units, nexuses: Mutex::default(), next: AtomicU64::new(1) })
+        Arc::new(Self { options, units, nexuses: Mutex::default(), next: AtomicU64::new(1), restored: OnceCell::new() })
+    }
+
+    /// Takes over the persistent reservations that the devices of the units keep. To be called before the first
+    /// command; later calls do nothing.
+    pub async fn restore(&self) {
+        let all = || async {
+            for unit in &self.units {
+                unit.restore().await;
+            }
+        };
+        self.restored.get_or_init(all).await;
     }
 
     /// The numbers of the logical units, ascending.

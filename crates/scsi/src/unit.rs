@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use skytether_common::Error;
 use skytether_volume::device::LOGICAL;
 use skytether_volume::{BlockDevice, Exec};
 use tokio::sync::RwLock;
@@ -55,6 +56,9 @@ impl Range {
 /// Names a nexus as long as the target lives.
 pub(crate) type NexusId = u64;
 
+/// The note of the device that has its persistent reservations.
+const NOTE: &str = "reservations";
+
 /// Unit attentions that wait for one nexus; more are dropped, since one that says the same is there.
 const ATTENTIONS: usize = 16;
 
@@ -71,6 +75,8 @@ pub(crate) struct LogicalUnit {
     pub(crate) read_only: bool,
     /// Simple commands hold it shared and ordered ones alone; it is fair, so that the order is that of arrival.
     pub(crate) gate: RwLock<()>,
+    /// Held while persistent reservations change, and are kept.
+    pub(crate) keeping: tokio::sync::Mutex<()>,
     pub(crate) state: Mutex<State>,
 }
 
@@ -107,7 +113,29 @@ impl LogicalUnit {
             extent: info.extent,
             read_only: info.read_only,
             gate: RwLock::new(()),
+            keeping: tokio::sync::Mutex::default(),
             state: Mutex::default(),
+        }
+    }
+
+    /// Keeps persistent reservations over a loss of power, or no longer.
+    pub(crate) async fn keep(&self, persistent: &Persistent) -> Outcome<()> {
+        Ok(self.device.keep_note(NOTE, persistent.kept.then(|| persistent.encode())).await?)
+    }
+
+    /// Takes over the persistent reservations that were kept.
+    pub(crate) async fn restore(&self) {
+        if !self.device.keeps_notes() {
+            return;
+        }
+        let found = match self.device.note(NOTE).await {
+            Ok(found) => found.map(|kept| Persistent::decode(&kept).ok_or_else(|| Error::corrupt("they are in no form of this version"))).transpose(),
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(None) => {}
+            Ok(Some(persistent)) => self.state.lock().persistent = persistent,
+            Err(error) => tracing::error!(volume = self.name, error = error.report(), "its persistent reservations are lost: initiators must register again"),
         }
     }
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use skytether_scsi::{InitiatorPort, Management, Nexus, Reply, Target, Transfer};
+use skytether_scsi::{InitiatorPort, Management, Nexus, Reply, Target, Transfer, Unit};
+use skytether_volume::BlockDevice;
+use skytether_volume::memory::{MemoryDevice, RecordingDevice};
 
-use crate::bench::{cdb10, cdb16, command, connect, good, run, sense, target};
+use crate::bench::{BLOCKS, cdb10, cdb16, command, connect, good, options, run, sense, target};
 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
@@ -197,7 +199,9 @@ async fn a_preempt_takes_registrations_and_the_reservation() {
 
 #[tokio::test]
 async fn what_is_not_supported_is_refused() {
-    let (_, [a, _, _]) = three().await;
+    // A device that keeps nothing for doors.
+    let device = Arc::new(RecordingDevice::new("v", BLOCKS * 512));
+    let a = connect(&Target::new(vec![Unit { lun: 0, device, exec: None }], options()), "a").await;
     let caps = read(&a, 2).await;
     assert_eq!(caps, [0, 8, 0x10, 0x90, 0xEA, 0x01, 0, 0]);
     for flag in [0x01, 0x04, 0x08] {
@@ -213,6 +217,70 @@ async fn what_is_not_supported_is_refused() {
         assert_eq!(sense(&out(&a, RESERVE, kind, 1, 0).await), (5, 0x2400));
     }
     assert_eq!(a.transfer(0, &command(0, &[0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0], b"").cdb), Transfer::Out(24));
+}
+
+/// A target after a loss of power, over the device that the one before had.
+async fn after_power_loss(device: &Arc<MemoryDevice>) -> Arc<Target> {
+    let target = Target::new(vec![Unit { lun: 0, device: device.clone(), exec: None }], options());
+    target.restore().await;
+    target
+}
+
+/// REGISTER AND IGNORE EXISTING KEY, with APTPL or without.
+async fn register(nexus: &Nexus, key: u64, keeps: bool) {
+    let mut list = [0; 24];
+    list[8..16].copy_from_slice(&key.to_be_bytes());
+    list[20] = u8::from(keeps);
+    good(nexus, &[0x5F, IGNORE, 0, 0, 0, 0, 0, 0, 24, 0], &list).await;
+}
+
+/// What APTPL asked for is there after each change; without it nothing is.
+#[tokio::test]
+async fn reservations_outlive_a_loss_of_power_if_asked() {
+    let device = Arc::new(MemoryDevice::new("v", BLOCKS * 512));
+    let target = after_power_loss(&device).await;
+    let (a, b) = (connect(&target, "a").await, connect(&target, "b").await);
+    assert_eq!(read(&a, 2).await, [0, 8, 0x11, 0x90, 0xEA, 0x01, 0, 0]);
+    register(&a, 1, true).await;
+    assert_eq!(read(&a, 2).await[2..4], [0x11, 0x91]);
+    register(&b, 2, true).await;
+    done(&a, RESERVE, 3, 1, 0).await;
+    let generation = read(&a, 0).await[..4].to_vec();
+
+    let target = after_power_loss(&device).await;
+    let (a, b) = (connect(&target, "a").await, connect(&target, "b").await);
+    assert_eq!((keys(&a).await, reservation(&a).await, read(&a, 0).await[..4].to_vec()), (vec![1, 2], Some((1, 3)), generation));
+    assert!(conflicts(&b, &cdb10(0x28, 0, 0, 1), b"").await && !conflicts(&a, &cdb10(0x28, 0, 0, 1), b"").await);
+    done(&b, PREEMPT, 5, 2, 1).await;
+
+    let target = after_power_loss(&device).await;
+    let (a, b) = (connect(&target, "a").await, connect(&target, "b").await);
+    assert_eq!((keys(&b).await, reservation(&b).await), (vec![2], Some((2, 5))));
+    assert!(conflicts(&a, &cdb10(0x2A, 0, 0, 1), &[0; 512]).await);
+    // It moves to a port, and is kept as the command says.
+    let id = b"iqn.2026-11.com.example:c,i,0x800000000001\0\0";
+    let mut list = vec![0; 24];
+    (list[7], list[15], list[17], list[19]) = (2, 9, 0x01, 1);
+    list[20..24].copy_from_slice(&(4 + id.len() as u32).to_be_bytes());
+    list.extend([0x45, 0, 0, id.len() as u8]);
+    list.extend(id);
+    good(&b, &[0x5F, 7, 0, 0, 0, 0, 0, 0, list.len() as u8, 0], &list).await;
+
+    let target = after_power_loss(&device).await;
+    let c = connect(&target, "c").await;
+    assert_eq!((keys(&c).await, reservation(&c).await), (vec![2, 9], Some((9, 5))));
+    // One that registers without APTPL ends it.
+    register(&c, 9, false).await;
+    assert_eq!(read(&c, 2).await[2..4], [0x11, 0x90]);
+    let target = after_power_loss(&device).await;
+    let c = connect(&target, "c").await;
+    assert_eq!((keys(&c).await, reservation(&c).await), (vec![], None));
+    assert!(device.note("reservations").await.unwrap().is_none());
+
+    // What is in no known form is as if it were not there.
+    device.keep_note("reservations", Some(b"\x01\0\0".to_vec().into())).await.unwrap();
+    let a = connect(&after_power_loss(&device).await, "a").await;
+    assert!(keys(&a).await.is_empty());
 }
 
 #[tokio::test]

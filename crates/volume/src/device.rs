@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use skytether_common::Result;
+use skytether_common::{Error, Result};
 use uuid::Uuid;
 
 /// Bytes that are written whole or not at all, wherever they begin at a multiple of it: the physical block.
@@ -117,4 +117,30 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// # Errors
     /// As the trait says.
     fn extents(&self, at: u64, len: u64) -> BoxFuture<'_, Result<Vec<Extent>>>;
+
+    /// Whether doors can keep notes with the device.
+    fn keeps_notes(&self) -> bool {
+        false
+    }
+
+    /// The small value that a door keeps with the device under a name; `None` where there is none.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device keeps none; those of the storage.
+    fn note<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        Box::pin(async move { Err(no_notes(&self.info())) })
+    }
+
+    /// Keeps `note` under a name in the place of the one before, durably; nothing of it with `None`. A note goes with
+    /// its device, and not into snapshots and clones.
+    ///
+    /// # Errors
+    /// As for [`Self::note`].
+    fn keep_note<'a>(&'a self, _name: &'a str, _note: Option<Bytes>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { Err(no_notes(&self.info())) })
+    }
+}
+
+fn no_notes(of: &DeviceInfo) -> Error {
+    Error::unsupported(format!("{} keeps no notes of doors", of.name))
 }

@@ -333,6 +333,11 @@ impl Index {
         self.by_age.iter().take_while(|(segment, _)| *segment <= until).take(most).map(|(_, extent)| *extent).collect()
     }
 
+    /// The extents that the journal has something of.
+    pub(crate) fn all_dirty(&self) -> Vec<u64> {
+        self.dirty.keys().copied().collect()
+    }
+
     /// Whether the oldest segment has something of an extent.
     pub(crate) fn is_oldest(&self, extent: u64) -> bool {
         let oldest = self.segments.first_key_value().map(|(number, _)| *number);

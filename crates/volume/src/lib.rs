@@ -12,7 +12,7 @@
 //! | [`backing`] | [`Backing`]: the few calls of a drive's store that volumes need |
 //! | [`record`], [`recovery`], [`files`] | the journal: its bytes, what a crash leaves, its files |
 //! | [`header`], [`names`], [`options`] | header records; names, keys and sizes; bounds |
-//! | `keys`, `numbers` | what is on the drive; numbers of volumes |
+//! | `keys`, `numbers`, `notes` | what is on the drive; numbers of volumes; small values of doors |
 //! | [`extents`] | the cache of extents |
 //! | [`scrub`] | verification of extents |
 //!
@@ -59,6 +59,7 @@ mod keys;
 pub mod memory;
 mod merge;
 pub mod names;
+mod notes;
 mod numbers;
 pub mod open;
 pub mod options;

@@ -20,6 +20,7 @@ const BLOCK: u64 = PHYSICAL as u64;
 pub struct MemoryDevice {
     info: DeviceInfo,
     blocks: RwLock<BTreeMap<u64, Box<[u8]>>>,
+    notes: Mutex<BTreeMap<String, Bytes>>,
 }
 
 impl MemoryDevice {
@@ -27,7 +28,7 @@ impl MemoryDevice {
     #[must_use]
     pub fn new(name: &str, size: u64) -> Self {
         let info = DeviceInfo { name: name.to_owned(), id: Uuid::from_u128(u128::from(size)), size, extent: BLOCK, read_only: false };
-        Self { info, blocks: RwLock::default() }
+        Self { info, blocks: RwLock::default(), notes: Mutex::default() }
     }
 
     fn check(&self, at: u64, len: u64) -> Result<()> {
@@ -61,6 +62,25 @@ impl MemoryDevice {
 }
 
 impl BlockDevice for MemoryDevice {
+    fn keeps_notes(&self) -> bool {
+        true
+    }
+
+    fn note<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        async move { Ok(self.notes.lock().get(name).cloned()) }.boxed()
+    }
+
+    fn keep_note<'a>(&'a self, name: &'a str, note: Option<Bytes>) -> BoxFuture<'a, Result<()>> {
+        async move {
+            match note {
+                Some(note) => drop(self.notes.lock().insert(name.to_owned(), note)),
+                None => drop(self.notes.lock().remove(name)),
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
     fn info(&self) -> DeviceInfo {
         self.info.clone()
     }

@@ -158,8 +158,12 @@ impl Volume {
     ///
     /// # Errors
     /// Those of the drive. Extents that are damaged are noted and left out.
-    pub(crate) async fn merge_batch(&self, _alone: &Alone<'_>) -> Result<usize> {
-        let merged = self.try_batch().await;
+    pub(crate) async fn merge_batch(&self, alone: &Alone<'_>) -> Result<usize> {
+        self.merge_picked(alone, self.pick()).await
+    }
+
+    async fn merge_picked(&self, _alone: &Alone<'_>, picked: Vec<Merging>) -> Result<usize> {
+        let merged = self.try_batch(picked).await;
         let mut state = self.merge_state.lock();
         match &merged {
             Ok(0) => {}
@@ -174,9 +178,9 @@ impl Volume {
         merged
     }
 
-    async fn try_batch(&self) -> Result<usize> {
+    async fn try_batch(&self, picked: Vec<Merging>) -> Result<usize> {
         self.writable_to_merge()?;
-        let batch = self.read_bases(self.pick()).await?;
+        let batch = self.read_bases(picked).await?;
         if batch.is_empty() {
             return Ok(0);
         }
@@ -197,6 +201,37 @@ impl Volume {
             }
         }
         self.put(ready).await
+    }
+
+    /// Merges all that the journal holds now, for a flush: what comes meanwhile is for the next one. It waits for a
+    /// store that does not answer as long as a writer waits for room. Extents that are damaged are left out: what was
+    /// written to them is durable in the journal.
+    ///
+    /// # Errors
+    /// Those of the drive.
+    pub(crate) async fn merge_flushed(&self) -> Result<()> {
+        let until = Instant::now() + self.options.stall;
+        let most = (self.options.merge_bytes / self.extent).max(1) as usize;
+        let mut left = self.index.read().all_dirty();
+        while !left.is_empty() {
+            let alone = self.merging.lock().await;
+            self.writable()?;
+            let rest = left.len().saturating_sub(most);
+            let picked = {
+                let index = self.index.read();
+                let merging = |extent: &u64| index.to_merge(*extent).map(|(dirty, pieces)| Merging { extent: *extent, dirty, pieces, base: None });
+                left[rest..].iter().filter_map(merging).collect()
+            };
+            match self.merge_picked(&alone, picked).await {
+                Ok(_) => left.truncate(rest),
+                Err(error) if error.kind() == Kind::Unavailable && Instant::now() + PAUSES.0 < until => {
+                    drop(alone);
+                    tokio::time::sleep(PAUSES.0).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// The next extents, as far as they are not known to be damaged. After the drive was full, those first that give

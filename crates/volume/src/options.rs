@@ -33,6 +33,9 @@ pub struct Options {
     /// Volumes that are opened also where the journal with their last writes is not here, or is damaged. What is only
     /// there is lost. A journal that can be read is used all the same.
     pub discard_journal: Vec<VolumeName>,
+    /// Whether a flush merges what it covers, so that it is durable in the store as well, and not in the journal alone.
+    /// For a store that survives the loss of a disk, where the journal does not.
+    pub flush_merges: bool,
 }
 
 impl Default for Options {
@@ -47,6 +50,7 @@ impl Default for Options {
             idle: Duration::from_secs(2),
             stall: Duration::from_secs(25),
             discard_journal: Vec::new(),
+            flush_merges: false,
         }
     }
 }

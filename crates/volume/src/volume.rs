@@ -385,8 +385,13 @@ impl Volume {
     async fn flush_after(&self, durability: Durability) -> Result<()> {
         match durability {
             Durability::Cached => Ok(()),
-            Durability::Durable => self.journal.sync().await,
+            Durability::Durable => self.flush_all().await,
         }
+    }
+
+    async fn flush_all(&self) -> Result<()> {
+        self.journal.sync().await?;
+        if self.options.flush_merges { self.merge_flushed().await } else { Ok(()) }
     }
 }
 
@@ -448,6 +453,18 @@ impl Drop for Volume {
 }
 
 impl BlockDevice for Volume {
+    fn keeps_notes(&self) -> bool {
+        true
+    }
+
+    fn note<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        self.read_note(name).boxed()
+    }
+
+    fn keep_note<'a>(&'a self, name: &'a str, note: Option<Bytes>) -> BoxFuture<'a, Result<()>> {
+        self.write_note(name, note).boxed()
+    }
+
     fn info(&self) -> DeviceInfo {
         let size = self.size.load(Ordering::Relaxed);
         DeviceInfo { name: self.name.to_string(), id: self.id, size, extent: self.extent, read_only: false }
@@ -511,7 +528,7 @@ impl BlockDevice for Volume {
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
         async move {
             self.writable()?;
-            self.journal.sync().await
+            self.flush_all().await
         }
         .boxed()
     }

@@ -165,3 +165,27 @@ fn sequential_writes_beyond_the_journal_wait_for_merges() {
         }
     });
 }
+
+/// What a door keeps with a volume outlives the process. One that lost the volume changes nothing of it.
+#[test]
+fn notes_stay_with_their_volume() {
+    run(async {
+        let (drive, files) = (Drive::new(small()), PowerFiles::new());
+        drive.create("a", MIB).await;
+        let (volume, _) = drive.open("a", &files).await.unwrap();
+        assert!(volume.keeps_notes() && volume.note("keys").await.unwrap().is_none());
+        for value in ["one", "two"] {
+            volume.keep_note("keys", Some(value.into())).await.unwrap();
+        }
+        volume.keep_note("other", Some("three".into())).await.unwrap();
+        let (next, _) = drive.restarted().open("a", &files).await.unwrap();
+        assert_eq!(next.note("keys").await.unwrap().unwrap(), "two");
+        assert_eq!(volume.keep_note("keys", None).await.unwrap_err().kind(), Kind::Conflict);
+        next.keep_note("keys", None).await.unwrap();
+        next.keep_note("keys", None).await.unwrap();
+        assert_eq!((next.note("keys").await.unwrap(), next.note("other").await.unwrap().unwrap()), (None, Bytes::from("three")));
+        assert_eq!(next.keep_note("other", Some(vec![0; 2 << 20].into())).await.unwrap_err().kind(), Kind::Exhausted);
+        // They are no extents of it.
+        assert!(content(&*next).await.iter().all(|byte| *byte == 0));
+    });
+}

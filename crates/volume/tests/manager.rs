@@ -23,6 +23,24 @@ async fn written(drive: &Drive, dir: &Path) -> (Arc<Volumes>, Arc<Volume>) {
     (volumes, volume)
 }
 
+/// A clone has no reservations of its origin, and a new volume none of one that had its name.
+#[test]
+fn notes_go_into_no_snapshot_and_end_with_their_volume() {
+    run(async {
+        let (drive, dir) = (Drive::new(small()), tempfile::tempdir().unwrap());
+        let (volumes, volume) = written(&drive, dir.path()).await;
+        volume.keep_note("keys", Some("one".into())).await.unwrap();
+        volumes.snapshot(&name("a"), &name("s")).await.unwrap();
+        let clone = volumes.clone_snapshot(&name("a"), &name("s"), &name("b")).await.unwrap();
+        assert_eq!((volume.note("keys").await.unwrap().unwrap(), clone.note("keys").await.unwrap()), ("one".into(), None));
+        let snapshot = volumes.device("a@s").await.unwrap();
+        assert!(!snapshot.keeps_notes() && snapshot.note("keys").await.unwrap_err().kind() == Kind::Unsupported);
+        volumes.remove(&name("a")).await.unwrap();
+        let again = volumes.ensure(&"a=1MiB".parse().unwrap()).await.unwrap();
+        assert_eq!(again.note("keys").await.unwrap(), None);
+    });
+}
+
 #[test]
 fn volumes_are_made_grown_listed_and_removed() {
     run(async {

@@ -21,6 +21,7 @@ pub(crate) fn small() -> Options {
         idle: Duration::from_secs(3600),
         stall: Duration::from_secs(20),
         discard_journal: Vec::new(),
+        flush_merges: false,
     }
 }
 

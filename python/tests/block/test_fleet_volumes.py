@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -153,6 +154,21 @@ def test_damaged_copies_are_named_and_repaired_while_served(tmp_path: Path) -> N
             assert "identical" in run("qemu-img", "compare", "-f", "raw", "-F", "raw", image, host.volumes["nbd", "disk"])
 
 
+def test_flushes_to_drives_survive_the_loss_of_the_hosts_disk(tmp_path: Path) -> None:
+    needs("qemu-io")
+    with fleet(tmp_path, 3, "ec:2+1") as served:
+        with served.host("--volume", "disk=64MiB", "--flush-to-drives") as host:
+            run("qemu-io", "-f", "raw", "-c", "write -P 7 4M 8M", "-c", "write -P 9 5M 4k", "-c", "flush", host.volumes["nbd", "disk"])
+            host.kill()
+        # The journals are gone with the disk, and a drive is lost as well.
+        shutil.rmtree(tmp_path / "journals")
+        served.drives[1].kill()
+        with served.host("--discard-journal", "disk") as host:
+            reads = ["-c", "read -P 7 4M 1M", "-c", "read -P 9 5M 4k", "-c", "read -P 7 5124k 6M", "-c", "read -P 0 0 4M"]
+            printed = run("qemu-io", "-f", "raw", *reads, host.volumes["nbd", "disk"])
+            assert "failed" not in printed, printed
+
+
 def test_volumes_of_an_embedded_fleet_are_managed(tmp_path: Path) -> None:
     needs("qemu-io")
     place = tmp_path / "fleet"
@@ -171,6 +187,58 @@ def test_volumes_of_an_embedded_fleet_are_managed(tmp_path: Path) -> None:
 
     assert "disk" in volume("ls")
     assert "0 damaged" in volume("scrub", "--repair")
-    assert "no links" in volume("snapshot", "disk", "s", code=1)
+    volume("snapshot", "disk", "monday")
+    assert "there already" in volume("snapshot", "disk", "monday", code=1)
+    with started(tmp_path / "log", "host", "serve", "--fleet", place, listen=["nbd://127.0.0.1:0"]) as host:
+        run("qemu-io", "-f", "raw", "-c", "write -P 6 0 4M", "-c", "flush", host.volumes["nbd", "disk"])
+    volume("clone", "disk@monday", "before")
+    with started(tmp_path / "log", "host", "serve", "--fleet", place, listen=["nbd://127.0.0.1:0"]) as host:
+        for name, pattern in [("disk", 6), ("before", 5)]:
+            printed = run("qemu-io", "-f", "raw", "-c", f"read -P {pattern} 0 4M", "-c", "read -P 0 4M 12M", host.volumes["nbd", name])
+            assert "failed" not in printed, printed
+    volume("rm", "disk@monday")
     volume("rm", "disk")
+    assert "0 damaged" in volume("scrub") and "before" in volume("ls")
+    volume("rm", "before")
     assert "no volumes" in volume("ls")
+
+
+def test_drive_with_a_volume_retires_while_it_is_written(tmp_path: Path) -> None:
+    """A snapshot is kept, a drive leaves while a file system is written, and then another drive is lost."""
+    needs("nbdfuse", "losetup", "mkfs.ext4", "e2fsck", root=True)
+    digests: dict[str, str] = {}
+    with fleet(tmp_path, 4, "ec:2+1") as served:
+        drives = ",".join(served.addresses)
+        with served.host("--volume", "disk=128MiB") as host, as_file(host.volumes["nbd", "disk"], tmp_path / "f0") as file, as_loop(file) as device:
+            run("mkfs.ext4", "-q", "-F", device)
+            with mounted(device, tmp_path / "m0") as place:
+                digests.update(written(place, 0, 40))
+        kept = dict(digests)
+        served.program("volume", "snapshot", "disk", "monday", "--drives", drives, "--journals", tmp_path / "journals")
+        with served.host() as host:
+            with as_file(host.volumes["nbd", "disk"], tmp_path / "f1") as file, as_loop(file) as device:
+                with mounted(device, tmp_path / "m1") as place:
+                    retiring = threading.Thread(target=lambda: told.append(served.program("fleet", "retire", "drive-1", "--fleet", host.addresses["grpc"])))
+                    told: list[str] = []
+                    retiring.start()
+                    seed = 1
+                    while retiring.is_alive() or seed < 4:
+                        digests.update(written(place, seed, 10))
+                        seed += 1
+                    retiring.join()
+                    assert told and "of volumes" in told[0], (told, (tmp_path / "host.log").read_text()[-3000:])
+                    os.sync()
+                served.drives[1].kill()
+                run("e2fsck", "-f", "-n", device)
+            assert "nothing is damaged" in served.program("scrub", "--fleet", host.addresses["grpc"])
+            served.drives[2].kill()
+            with as_file(host.volumes["nbd", "disk"], tmp_path / "f2") as file, as_loop(file) as device, mounted(device, tmp_path / "m2") as place:
+                check_files(place, digests)
+        served.back(2)
+        del served.addresses[1]
+        drives = ",".join(served.addresses)
+        served.program("volume", "clone", "disk@monday", "before", "--drives", drives, "--journals", tmp_path / "journals")
+        with served.host() as host, as_file(host.volumes["nbd", "before"], tmp_path / "f3") as file, as_loop(file) as device:
+            with mounted(device, tmp_path / "m3") as place:
+                check_files(place, kept)
+                assert not {path.name for path in place.iterdir()} - kept.keys() - {"lost+found"}

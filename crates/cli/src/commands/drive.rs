@@ -148,7 +148,7 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
     let journals = args.data.join(DIRECTORY);
     let volumes = if args.volumes.are_wanted(&journals, &bound) {
         let backing = Arc::new(StorageBacking::new(drive.clone())?);
-        Some(args.volumes.open((backing, &drive), &journals, &bound, &mut doors).await?)
+        Some(args.volumes.open((backing, &drive), &journals, &bound, &mut doors, skytether_volume::Options::default()).await?)
     } else {
         None
     };

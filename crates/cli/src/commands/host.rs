@@ -19,7 +19,7 @@ use crate::common_args::{ClientArgs, Profile, device, scheme};
 use crate::context::{Failure, open};
 use crate::doors;
 use crate::drives::{all_of, connect, connectors, drives_on_nodes, join};
-use crate::fleet_volumes;
+use crate::fleet_volumes::{self, JournalArgs};
 use crate::serving::ServeArgs;
 use crate::stores::is_store;
 use crate::volumes::{DIRECTORY, VolumeArgs};
@@ -132,10 +132,8 @@ pub(crate) struct HostServe {
     slice_rows: Option<u64>,
     #[command(flatten)]
     volumes: VolumeArgs,
-    /// The directory for the journals of volumes, on a disk of this machine (default: `volumes` in the directory of
-    /// --fleet). A flush of a volume is durable there; what is merged from there is on the drives.
-    #[arg(long, value_name = "DIR", conflicts_with = "aggregator")]
-    journals: Option<PathBuf>,
+    #[command(flatten)]
+    journals: JournalArgs,
     #[command(flatten)]
     serve: ServeArgs,
     // For the connections to drives.
@@ -229,8 +227,9 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
     let drives = ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection };
     let face = Face { connectors, drives, tokens: bound.tokens.clone(), spread, worker: false };
     let (watching, who) = (host.clone(), format!("host serves {what}"));
-    let journals = args.journals.clone().or_else(|| args.fleet.as_ref().map(|dir| dir.join(DIRECTORY)));
-    let served = fleet_volumes::serve(&args.volumes, &host, journals.as_deref(), &bound).await?;
+    let mut journals = args.journals.clone();
+    journals.journals = journals.journals.or_else(|| args.fleet.as_ref().map(|dir| dir.join(DIRECTORY)));
+    let served = fleet_volumes::serve(&args.volumes, &host, &journals, &bound).await?;
     let volumes = served.as_ref().map(|served| Arc::clone(&served.volumes));
     let service = skytether_flight::service(host, face);
     let serving = bound.serve(&who, move |listener, mut context| {

@@ -23,9 +23,9 @@ use crate::volumes::DIRECTORY;
 pub(crate) enum VolumeCommand {
     /// List the volumes of a drive or a fleet with their snapshots.
     Ls(Ls),
-    /// Keep the present content of a volume of a drive under a name. No data is copied.
+    /// Keep the present content of a volume under a name. No data is copied.
     Snapshot(Snapshot),
-    /// Make a volume of a drive with the content of a snapshot. No data is copied.
+    /// Make a volume with the content of a snapshot. No data is copied.
     Clone(CloneVolume),
     /// Remove a volume with its snapshots, or a snapshot.
     Rm(Rm),
