@@ -19,6 +19,7 @@ import block  # noqa: E402
 import cells  # noqa: E402
 import data  # noqa: E402
 import encode  # noqa: E402
+import hosts  # noqa: E402
 import hostile  # noqa: E402
 import kinetic  # noqa: E402
 import million  # noqa: E402
@@ -34,7 +35,7 @@ from processes import fleet_of, med, one  # noqa: E402
 
 RESULTS: list[dict] = []
 
-PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hostile", "kinetic", "block")
+PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hosts", "hostile", "kinetic", "block")
 
 
 def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
@@ -142,6 +143,8 @@ def measured(part: str, quick: bool) -> None:
             line(f"{seeds} simulations of a fleet: nothing lost, nothing left behind", f"{took:.0f} s", told, "all", True)
         case "regret":
             regret.compare(40 if quick else 1, 1, line)
+        case "hosts":
+            hosts.compare(quick, line)
         case "kinetic":
             kinetic.compare(quick, line)
         case "block":
