@@ -13,14 +13,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::UInt32Array;
+use arrow::array::{Array, UInt32Array};
+use arrow::buffer::NullBuffer;
 use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result as DfResult, internal_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation, UnboundedMemoryPool};
+use datafusion::common::{NullEquality, Result as DfResult, internal_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, SpillFile, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
@@ -133,6 +134,7 @@ impl ExecutionPlan for SpillingJoinExec {
             join: Arc::clone(&self.join),
             left: (join.left().schema(), on_left),
             right: (join.right().schema(), on_right),
+            nulls_meet: join.null_equality == NullEquality::NullEqualsNull,
             spills: SpillMetrics::new(&self.metrics, partition),
             pieces: Arc::clone(&self.pieces),
             context,
@@ -159,6 +161,8 @@ struct Work {
     join: Plan,
     left: (SchemaRef, Keys),
     right: (SchemaRef, Keys),
+    /// Whether NULL equals NULL.
+    nulls_meet: bool,
     spills: SpillMetrics,
     pieces: Arc<Mutex<Vec<Plan>>>,
     context: Arc<TaskContext>,
@@ -181,7 +185,7 @@ impl Work {
                     room.free();
                     return self.in_parts(stream::iter(table).map(Ok).chain(left).boxed(), right, depth).await;
                 }
-                waited_for(&room, need).await?;
+                waited_for(&room, need, self.context.memory_pool().as_ref()).await?;
             }
             self.piece(table, right, room)
         }
@@ -250,7 +254,7 @@ impl Work {
     async fn divided(&self, mut rows: Rows, (schema, keys): &(SchemaRef, Keys), depth: u64) -> DfResult<Vec<Option<Arc<dyn SpillFile>>>> {
         let (files, state) = (self.files(schema), RandomState::with_seed(0x5ca1_ab1e + depth));
         let mut parts: Vec<Option<_>> = (0..PARTS).map(|_| None).collect();
-        let (mut hashes, mut turn) = (Vec::new(), Turn::begins());
+        let (mut hashes, mut turn, mut unmatched) = (Vec::new(), Turn::begins(), 0);
         while let Some(batch) = rows.next().await {
             let batch = batch?;
             let values = keys.iter().map(|key| key.evaluate(&batch)?.into_array(batch.num_rows())).collect::<DfResult<Vec<_>>>()?;
@@ -258,8 +262,13 @@ impl Work {
             hashes.resize(batch.num_rows(), 0);
             create_hashes(&values, &state, &mut hashes)?;
             let mut of_part = vec![Vec::new(); PARTS];
-            for (hash, row) in hashes.iter().zip(0u32..) {
-                of_part[((hash ^ (hash >> 32)) % PARTS as u64) as usize].push(row);
+            let nulls = values.iter().filter(|_| !self.nulls_meet).fold(None, |all, key| NullBuffer::union(all.as_ref(), key.logical_nulls().as_ref()));
+            for (at, (hash, row)) in hashes.iter().zip(0u32..).enumerate() {
+                // Rows that meet no other one may go anywhere, and many of them have NULL.
+                let meets_none = nulls.as_ref().is_some_and(|nulls| nulls.is_null(at));
+                unmatched += usize::from(meets_none);
+                let part = if meets_none { unmatched % PARTS } else { ((hash ^ (hash >> 32)) % PARTS as u64) as usize };
+                of_part[part].push(row);
             }
             for (part, rows) in parts.iter_mut().zip(of_part).filter(|(_, rows)| !rows.is_empty()) {
                 let file = match part {
@@ -280,11 +289,12 @@ fn table_bytes(batch: &RecordBatch) -> usize {
 }
 
 /// Reserves `need` bytes once others have given them back.
-async fn waited_for(room: &MemoryReservation, need: usize) -> DfResult<()> {
+async fn waited_for(room: &MemoryReservation, need: usize, pool: &dyn MemoryPool) -> DfResult<()> {
     let (pause, times) = PATIENCE;
     for _ in 0..times {
-        if room.try_resize(need).is_ok() {
-            return Ok(());
+        let too_large = matches!(pool.memory_limit(), MemoryLimit::Finite(limit) if need > limit);
+        if too_large || room.try_resize(need).is_ok() {
+            break;
         }
         tokio::time::sleep(pause).await;
     }
@@ -471,6 +481,17 @@ mod tests {
         let (found, spilled) = run(&little, sql, true).await.unwrap();
         assert_eq!(found, wanted);
         assert!(spilled > 2 << 20, "{spilled}");
+    }
+
+    /// Rows without a key meet no other one, and no part of the join has all of them.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn many_rows_without_a_key_need_little_memory() {
+        let few = |row: i64| (row % 50 == 0).then_some(row);
+        let sql = "SELECT a.v, b.v, a.t FROM a FULL JOIN b ON a.k = b.k";
+        let (roomy, little) = (session(20_000, 1 << 30, few), session(20_000, 1 << 20, few));
+        let (wanted, _) = run(&roomy, sql, false).await.unwrap();
+        let (found, spilled) = run(&little, sql, true).await.unwrap();
+        assert!(found == wanted && spilled > 1 << 20, "{spilled}");
     }
 
     /// No hash divides the rows of one key: their table is made where all of the memory has room for it.
