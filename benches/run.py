@@ -20,6 +20,7 @@ import cells  # noqa: E402
 import ceph  # noqa: E402
 import data  # noqa: E402
 import encode  # noqa: E402
+import hosts  # noqa: E402
 import hostile  # noqa: E402
 import kinetic  # noqa: E402
 import million  # noqa: E402
@@ -35,7 +36,7 @@ from processes import fleet_of, med, one  # noqa: E402
 
 RESULTS: list[dict] = []
 
-PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hostile", "kinetic", "block", "ceph")
+PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hosts", "hostile", "kinetic", "block", "ceph")
 
 
 def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:
@@ -143,6 +144,8 @@ def measured(part: str, quick: bool) -> None:
             line(f"{seeds} simulations of a fleet: nothing lost, nothing left behind", f"{took:.0f} s", told, "all", True)
         case "regret":
             regret.compare(40 if quick else 1, 1, line)
+        case "hosts":
+            hosts.compare(quick, line)
         case "kinetic":
             kinetic.compare(quick, line)
         case "block":

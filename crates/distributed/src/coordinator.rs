@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use skytether_api::receipt::{Receipt, ReceiptHandle, ReceiptSource, StageReceipt};
 use skytether_api::statement::{Query, QueryOptions, Statement};
 use skytether_api::values::Values;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Detail, Error, Kind, Result};
 use skytether_device::size::batch_bytes;
 use skytether_exec::profile::Collector;
 use skytether_exec::scan::DriveScanExec;
@@ -101,8 +101,6 @@ struct Asked {
     statement: Statement,
     values: Values,
     options: QueryOptions,
-    /// Whether joins sort both sides.
-    sorted: bool,
 }
 
 /// A query on several hosts that has not begun.
@@ -129,7 +127,7 @@ impl Coordinator {
         if unsteady_name(statement).is_some() {
             return Ok(None);
         }
-        let asked = Asked { statement: statement.clone(), values: Values::default(), options: options.clone(), sorted: false };
+        let asked = Asked { statement: statement.clone(), values: Values::default(), options: options.clone() };
         let (links, planned) = self.planned(&asked, &self.0.options.workers, Uuid::nil()).await?;
         let stages = stages(&planned, &links)?;
         Ok((!stages.stages.is_empty() && self.is_worth_it(&planned)).then(|| stages.described()))
@@ -140,7 +138,7 @@ impl Coordinator {
     /// # Errors
     /// As [`FleetService::ask_with`].
     pub fn ask<'a>(&'a self, statement: &'a Statement, values: &'a Values, options: &'a QueryOptions) -> BoxFuture<'a, Result<Query>> {
-        let asked = Asked { statement: statement.clone(), values: values.clone(), options: options.clone(), sorted: false };
+        let asked = Asked { statement: statement.clone(), values: values.clone(), options: options.clone() };
         Box::pin(async move {
             let told = Arc::new(SpreadReceipt::default());
             let begun = self.begin(&asked, self.candidates(), &told).await?;
@@ -177,7 +175,7 @@ impl Coordinator {
 
     async fn planned(&self, asked: &Asked, workers: &[String], query: Uuid) -> Result<(Arc<QueryLinks>, Planned)> {
         let links = QueryLinks::new(query, &self.0.peers, workers, None);
-        let planner = self.0.planners.of(self.partitions(workers.len()), asked.sorted);
+        let planner = self.0.planners.of(self.partitions(workers.len()));
         Ok((links, planner.plan_asked(&asked.statement, &asked.options, scalars(&asked.values)?).await?))
     }
 
@@ -208,7 +206,7 @@ impl Coordinator {
             let silence = self.0.options.silence;
             let answers = links.workers().iter().enumerate().map(|(at, peer)| {
                 let message = Begin::new(query, &asked.statement, &asked.values, &asked.options, &workers);
-                let message = message.map(|message| Begin { partitions, sorted: asked.sorted, own: at, ..message });
+                let message = message.map(|message| Begin { partitions, own: at, ..message });
                 async move {
                     // Long before a plan can be late.
                     alive(peer, query, silence).await?;
@@ -321,8 +319,6 @@ enum Failed {
     Left,
     /// These workers are lost; no row was handed on.
     Lost(Vec<(String, String)>),
-    /// The workers have too little memory; no row was handed on.
-    TooLarge(Error),
     /// The workers answer and the query does not work with them, for this reason; no row was handed on.
     Alone(String),
     /// Anything else.
@@ -330,16 +326,11 @@ enum Failed {
 }
 
 impl Run {
-    async fn to_the_end(mut self, spread: Spread) {
+    async fn to_the_end(self, spread: Spread) {
         let lost = match self.attempt(spread).await {
             Ok(()) | Err(Failed::Left) => return,
             Err(Failed::Error(e)) => return self.fail(e).await,
             Err(Failed::Alone(why)) => return self.again_alone(&why).await,
-            Err(Failed::TooLarge(e)) => {
-                self.told.note(format!("the query ran again with joins by sorting, which use disk: {}", e.report()));
-                self.asked.sorted = true;
-                Vec::new()
-            }
             Err(Failed::Lost(lost)) => lost,
         };
         for (url, why) in &lost {
@@ -354,10 +345,6 @@ impl Run {
             }
             Ok(Some(spread)) => match self.attempt(spread).await {
                 Ok(()) | Err(Failed::Left) => {}
-                Err(Failed::TooLarge(e)) => {
-                    self.told.note(format!("the query ran again on this host alone, where joins send their keys to the drives: {}", e.report()));
-                    self.alone().await;
-                }
                 Err(Failed::Error(e)) => self.fail(e).await,
                 Err(Failed::Alone(why)) => self.again_alone(&why).await,
                 Err(Failed::Lost(lost)) => {
@@ -425,8 +412,8 @@ impl Run {
                     let silence = self.coordinator.0.options.silence;
                     let lost = self.silent(&links, query, silence).await;
                     return Err(match lost.is_empty() {
-                        true if e.kind() == Kind::Exhausted && !handed_on => Failed::TooLarge(e),
-                        true if e.kind() == Kind::Unavailable && !handed_on => Failed::Alone(e.report()),
+                        // This host may have more memory than a worker.
+                        true if !handed_on && (e.kind() == Kind::Unavailable || is_of_memory(&e)) => Failed::Alone(e.report()),
                         true => Failed::Error(e),
                         false => self.halted(Halt::Lost(lost), handed_on),
                     });
@@ -534,6 +521,11 @@ impl Run {
         }
         self.told.stages(told);
     }
+}
+
+/// Whether a host's memory was spent, its disk and the drives aside.
+fn is_of_memory(error: &Error) -> bool {
+    matches!(error.detail(), Some(Detail::MemoryExhausted { .. }))
 }
 
 fn changed() -> Error {

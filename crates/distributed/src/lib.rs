@@ -3,6 +3,8 @@
 //! | module | subject |
 //! |---|---|
 //! | [`stages`] | cuts a physical plan into stages at its exchanges of rows |
+//! | `join_keys` | the keys of one side of a join, for scans on whichever host |
+//! | `spilling_join` | the hash join of a partition, which uses disk where memory is short |
 //! | [`stage_read`] | the operator that reads what a stage gives, wherever it runs |
 //! | [`part`] | the part of a query that one worker runs |
 //! | [`worker`] | the parts of all queries of a worker, and the calls that other hosts make |
@@ -21,9 +23,11 @@
 
 pub mod coordinator;
 pub mod fleet;
+mod join_keys;
 mod one_host;
 pub mod part;
 pub mod peer;
+mod spilling_join;
 pub mod stage_read;
 pub mod stages;
 pub mod wire;

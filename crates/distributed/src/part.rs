@@ -9,23 +9,27 @@ use arrow::record_batch::RecordBatch;
 use datafusion::common::Result as DfResult;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use futures::StreamExt;
+use futures::future::{BoxFuture, try_join_all};
 use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use skytether_api::receipt::{ReceiptSource, TaskReceipt};
 use skytether_common::{Error, Result};
 use skytether_device::size::batch_bytes;
 use skytether_exec::profile::Collector;
 use skytether_exec::query_limits::host_error;
+use skytether_exec::scan::DriveScanExec;
 use skytether_host::Host;
 use skytether_plan::error::{from_datafusion, to_datafusion};
 use skytether_query::planner::{Planned, Planner};
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
+use crate::join_keys::{JoinKeys, Keys, PATIENCE, Runs, Told, together};
 use crate::peer::{Peer, Peers};
 use crate::stage_read::{Links, Source};
 use crate::stages::{Plan, Stages};
-use crate::wire::Ended;
+use crate::wire::{Ended, KEYS, NamedJoin, ToldKeys};
 
 /// The worker of task `task` of stage `stage`, one of `workers`. Stages of few tasks begin at different workers.
 #[must_use]
@@ -37,7 +41,7 @@ pub fn place(stage: usize, task: usize, workers: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Planners {
     host: Host,
-    made: Mutex<BTreeMap<(usize, bool), Planner>>,
+    made: Mutex<BTreeMap<usize, Planner>>,
 }
 
 impl Planners {
@@ -51,9 +55,9 @@ impl Planners {
         &self.host
     }
 
-    /// The planner of plans with this number of partitions, whose joins sort where `sorted`.
-    pub(crate) fn of(&self, partitions: usize, sorted: bool) -> Planner {
-        self.made.lock().entry((partitions, sorted)).or_insert_with(|| self.host.planner().spread(partitions, sorted)).clone()
+    /// The planner of plans with this number of partitions.
+    pub(crate) fn of(&self, partitions: usize) -> Planner {
+        self.made.lock().entry(partitions).or_insert_with(|| self.host.planner().spread(partitions)).clone()
     }
 }
 
@@ -90,6 +94,24 @@ impl QueryLinks {
     #[must_use]
     pub fn workers(&self) -> &[Arc<Peer>] {
         &self.workers
+    }
+}
+
+impl QueryLinks {
+    /// What all workers that run the join tell of its keys.
+    async fn keys(&self, keys: &JoinKeys, runs: Runs) -> Result<Vec<Keys>> {
+        let workers: BTreeSet<usize> = (0..runs.tasks).map(|task| place(runs.stage, task, self.workers.len())).collect();
+        let asked = workers.into_iter().map(|at| async move {
+            if let Some((own, part)) = &self.own
+                && *own == at
+            {
+                let told = part.get().and_then(Weak::upgrade).ok_or_else(ended)?.keys(keys.number)?;
+                return Ok(told.await);
+            }
+            let peer = self.workers.get(at).ok_or_else(|| Error::internal("a stage has no worker"))?;
+            peer.act::<ToldKeys>(KEYS, &NamedJoin { query: self.query, join: keys.number }).await?.keys()
+        });
+        try_join_all(asked).await
     }
 }
 
@@ -140,6 +162,14 @@ pub struct Part {
     /// For each scan, how many annotations the plan alone had: the coordinator has made the same.
     before: Vec<usize>,
     heard: Mutex<Instant>,
+    /// The number of this worker, and how it reaches the others.
+    number: usize,
+    links: Arc<QueryLinks>,
+    /// The joins that tell their keys, and what those that run here told.
+    keys: Vec<JoinKeys>,
+    told: Arc<Told>,
+    /// Gets the keys that scans here wait for, from the first read on: then all workers have their parts.
+    getting: OnceLock<Vec<AbortOnDropHandle<()>>>,
     /// Keeps what the query reads from being deleted.
     _planned: Planned,
 }
@@ -177,6 +207,11 @@ impl Part {
             collector,
             before,
             heard: Mutex::new(Instant::now()),
+            number: own,
+            links: Arc::clone(links),
+            keys: stages.keys,
+            told: stages.told,
+            getting: OnceLock::new(),
             _planned: planned,
         });
         if let Some((_, link)) = &links.own {
@@ -202,10 +237,48 @@ impl Part {
         *self.heard.lock()
     }
 
+    /// The keys of the join with this number, once all of its partitions here know theirs.
+    ///
+    /// # Errors
+    /// `Invalid` where no such join tells keys.
+    pub(crate) fn keys(&self, join: usize) -> Result<BoxFuture<'static, Keys>> {
+        let runs = self.keys.get(join).and_then(|keys| keys.runs);
+        let runs = runs.ok_or_else(|| Error::invalid(format!("no join {join} tells its keys: run the same version on all hosts")))?;
+        let here = (0..runs.tasks).filter(|task| place(runs.stage, *task, self.links.workers.len()) == self.number);
+        let partitions: Vec<usize> = here.flat_map(|task| runs.of_task(task)).collect();
+        let told = Arc::clone(&self.told);
+        Ok(async move { together(&told.of(join, &partitions).await) }.boxed())
+    }
+
+    /// Begins to get the keys that scans here wait for.
+    fn get_keys(&self) -> Vec<AbortOnDropHandle<()>> {
+        let mut waiting = BTreeSet::new();
+        self.tasks.iter().for_each(|task| filters_below(task.plan.as_ref(), &mut waiting));
+        let wanted = self.keys.iter().filter(|keys| keys.id().is_some_and(|id| waiting.contains(&id)));
+        let getting = wanted.filter_map(|keys| {
+            let (keys, runs, links) = (keys.clone(), keys.runs?, Arc::clone(&self.links));
+            Some(AbortOnDropHandle::new(tokio::spawn(async move {
+                match tokio::time::timeout(PATIENCE, links.keys(&keys, runs)).await {
+                    Ok(Ok(told)) => keys.complete(Some(&together(&told))),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "drives do without the keys of a join");
+                        keys.complete(None);
+                    }
+                    Err(_) => {
+                        tracing::warn!("the keys of a join did not come within {} s: drives do without them", PATIENCE.as_secs());
+                        keys.complete(None);
+                    }
+                }
+            })))
+        });
+        getting.collect()
+    }
+
     /// The rows of `source`.
     ///
     /// # Errors
-    /// `Invalid` for a task of another worker, a partition that there is not, and one that is asked for again.
+    /// `Invalid` for a task of another worker and a partition that there is not, `Unavailable` for one that is asked
+    /// for again.
     pub fn read(&self, source: Source) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let Source { stage, task, partition } = source;
         let found = self.tasks.iter().find(|own| own.stage == stage && own.number == task);
@@ -215,8 +288,10 @@ impl Part {
             return Err(Error::invalid(format!("stage {stage} has no partition {partition}: it has {partitions}, from number 0 on")));
         }
         if !found.begun.lock().insert(partition) {
-            return Err(Error::invalid(format!("partition {partition} of task {task} of stage {stage} was given already: run the query again")));
+            // A connection may have broken after the question had arrived.
+            return Err(Error::unavailable(format!("partition {partition} of task {task} of stage {stage} was given already: run the query again")));
         }
+        self.getting.get_or_init(|| self.get_keys());
         let memory = Arc::clone(self.context.memory_pool());
         let rows = found.plan.execute(partition, Arc::clone(&self.context)).map_err(|e| host_error(e, memory.as_ref()))?;
         let given = Arc::clone(&found.given);
@@ -257,11 +332,20 @@ impl Part {
     }
 }
 
-/// A figure that grows with each row and each moment of work of `plan` and below, and its seconds.
+/// The ids of the filters of joins that scans in `plan` wait for.
+fn filters_below(plan: &dyn ExecutionPlan, ids: &mut BTreeSet<u64>) {
+    if let Some(scan) = plan.downcast_ref::<DriveScanExec>() {
+        ids.extend(scan.filters().iter().filter_map(|filter| filter.expression_id()));
+    }
+    plan.children().into_iter().for_each(|child| filters_below(child.as_ref(), ids));
+}
+
+/// A figure that grows with each row, byte put on disk and moment of work of `plan` and below, and its seconds.
 fn work(plan: &dyn ExecutionPlan) -> (u64, f64) {
     let own = plan.metrics().map_or((0, 0.0), |metrics| {
         let (rows, nanos) = (metrics.output_rows().unwrap_or(0) as u64, metrics.elapsed_compute().unwrap_or(0) as u64);
-        (rows.wrapping_add(nanos), nanos as f64 / 1e9)
+        let on_disk = metrics.spilled_bytes().unwrap_or(0) as u64;
+        (rows.wrapping_add(nanos).wrapping_add(on_disk), nanos as f64 / 1e9)
     });
     plan.children().into_iter().map(|child| work(child.as_ref())).fold(own, |sum, one| (sum.0.wrapping_add(one.0), sum.1 + one.1))
 }

@@ -1,4 +1,8 @@
 //! Connections to workers.
+//!
+//! A worker may have been started again since a connection was made. The channel below connects again by itself, but
+//! the first call may get the failure of an attempt from before: one that was under way when its call was given up. So
+//! a call whose connection fails goes over a new one, once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,6 +42,9 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_
 /// that waits must not hold up the one that it waits for.
 const WINDOWS: (u32, u32) = (512 << 10, 1 << 30);
 
+/// The connections that are kept, at most. Those in use are never closed.
+const MOST_PEERS: usize = 256;
+
 /// The connections to workers that this process has made, by address. They are made at the first call.
 #[derive(Debug)]
 pub struct Peers {
@@ -52,11 +59,25 @@ impl Peers {
         Self { credentials, known: Mutex::default() }
     }
 
+    /// How many are kept.
+    pub fn count(&self) -> usize {
+        self.known.lock().len()
+    }
+
     /// The worker at `url`.
     pub fn get(&self, url: &str) -> Arc<Peer> {
         let mut known = self.known.lock();
-        let made = || Arc::new(Peer { url: url.to_owned(), credentials: self.credentials.clone(), client: tokio::sync::Mutex::new(None) });
-        Arc::clone(known.entry(url.to_owned()).or_insert_with(made))
+        if let Some(peer) = known.get(url) {
+            return Arc::clone(peer);
+        }
+        if known.len() >= MOST_PEERS {
+            known.retain(|_, peer| Arc::strong_count(peer) > 1);
+        }
+        let peer = Arc::new(Peer { url: url.to_owned(), credentials: self.credentials.clone(), client: tokio::sync::Mutex::default() });
+        if known.len() < MOST_PEERS {
+            known.insert(url.to_owned(), Arc::clone(&peer));
+        }
+        peer
     }
 }
 
@@ -65,7 +86,14 @@ impl Peers {
 pub struct Peer {
     url: String,
     credentials: Credentials,
-    client: tokio::sync::Mutex<Option<FlightServiceClient<Channel>>>,
+    client: tokio::sync::Mutex<Connection>,
+}
+
+/// A connection, and how many there were before it.
+#[derive(Debug, Default)]
+struct Connection {
+    number: u64,
+    client: Option<FlightServiceClient<Channel>>,
 }
 
 impl Peer {
@@ -75,10 +103,11 @@ impl Peer {
         &self.url
     }
 
-    async fn client(&self) -> Result<FlightServiceClient<Channel>> {
-        let mut client = self.client.lock().await;
-        if let Some(client) = client.as_ref() {
-            return Ok(client.clone());
+    /// A connection that is not one of the first `failed`, and its number.
+    async fn client(&self, failed: u64) -> Result<(u64, FlightServiceClient<Channel>)> {
+        let mut connection = self.client.lock().await;
+        if let Some(client) = connection.client.as_ref().filter(|_| connection.number > failed) {
+            return Ok((connection.number, client.clone()));
         }
         let endpoint = self.url.parse::<Endpoint>()?;
         let options = ChannelOptions { connect_timeout: CONNECT, keepalive: Some(KEEPALIVE), windows: Some(WINDOWS) };
@@ -87,8 +116,23 @@ impl Peer {
             kind => Error::new(kind, format!("cannot connect to the worker at {}: {}", self.url, e.message())),
         })?;
         let made = FlightServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
-        *client = Some(made.clone());
-        Ok(made)
+        *connection = Connection { number: connection.number + 1, client: Some(made.clone()) };
+        Ok((connection.number, made))
+    }
+
+    /// Makes a call, and once more where a connection fails that was there before.
+    async fn call<T, F>(&self, call: impl Fn(FlightServiceClient<Channel>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, tonic::Status>>,
+    {
+        let (number, client) = self.client(0).await?;
+        match call(client).await {
+            Err(status) if of_connection(&status) => {
+                let (_, client) = self.client(number).await?;
+                call(client).await.map_err(|status| self.failed(&status))
+            }
+            done => done.map_err(|status| self.failed(&status)),
+        }
     }
 
     fn silent(&self, why: &str) -> Error {
@@ -112,8 +156,11 @@ impl Peer {
     /// What the worker says; `Unavailable` where it does not answer.
     pub async fn act<T: DeserializeOwned>(&self, action: &str, asked: &impl Serialize) -> Result<T> {
         let request = Action { r#type: action.to_owned(), body: frames::encode_json(asked)? };
-        let mut answer = self.client().await?.do_action(request).await.map_err(|s| self.failed(&s))?.into_inner();
-        let first = answer.message().await.map_err(|s| self.failed(&s))?;
+        let first = self.call(|mut client| {
+            let request = request.clone();
+            async move { client.do_action(request).await?.into_inner().message().await }
+        });
+        let first = first.await?;
         let first = first.ok_or_else(|| Error::unavailable(format!("the worker at {} gave no answer to {action}: try again", self.url)))?;
         frames::decode_json(&format!("the answer of the worker at {} to {action}", self.url), &first.body)
     }
@@ -144,8 +191,12 @@ impl Reading {
         let (peer, mut messages, mut decoder, mut rows) = match self {
             Self::Asked(peer, query, source) => {
                 let ticket = Ticket { ticket: frames::encode_json(&ReadTicket::new(query, source))? };
-                let messages = peer.client().await?.do_get(ticket).await.map_err(|s| peer.failed(&s))?.into_inner();
-                (peer, Box::new(messages), DeliveryDecoder::default(), 0)
+                let messages = peer.call(|mut client| {
+                    let ticket = ticket.clone();
+                    async move { Ok(client.do_get(ticket).await?.into_inner()) }
+                });
+                let messages = Box::new(messages.await?);
+                (peer, messages, DeliveryDecoder::default(), 0)
             }
             Self::Begun { peer, messages, decoder, rows } => (peer, messages, decoder, rows),
             Self::Over => return Ok(None),

@@ -13,8 +13,8 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use datafusion::common::Result as DfResult;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{NullEquality, Result as DfResult};
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -27,6 +27,8 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ExecutionPlanProperties, ReplaceChildrenOptions};
 use skytether_exec::scan::DriveScanExec;
 
+use crate::join_keys::{JoinKeys, Runs, Teller, Told};
+use crate::spilling_join::SpillingJoinExec;
 use crate::stage_read::{Links, PickExec, StageReadExec};
 
 /// A physical plan.
@@ -84,6 +86,10 @@ pub struct Stages {
     pub root: Plan,
     /// What workers run.
     pub stages: Vec<Stage>,
+    /// The joins whose keys scans wait for.
+    pub(crate) keys: Vec<JoinKeys>,
+    /// What joins that run here tell.
+    pub(crate) told: Arc<Told>,
 }
 
 impl Stages {
@@ -92,9 +98,14 @@ impl Stages {
     /// # Errors
     /// Those of operators that do not take their new inputs.
     pub fn of(plan: &Plan, workers: usize, links: &Arc<dyn Links>) -> DfResult<Self> {
-        let mut cutter = Cutter { workers: workers.max(1), links, stages: Vec::new() };
+        let mut cutter = Cutter { workers: workers.max(1), links, stages: Vec::new(), keys: Vec::new(), told: Arc::default() };
         let root = cutter.part(plan)?.plan;
-        Ok(Self { root, stages: cutter.stages })
+        let Cutter { stages, keys, told, .. } = cutter;
+        for key in keys.iter().filter(|key| key.runs.is_none()) {
+            // No part of the query tells them.
+            key.complete(None);
+        }
+        Ok(Self { root, stages, keys, told })
     }
 
     /// The plan and all that it reads, as text: equal on two hosts if both run the same.
@@ -237,6 +248,8 @@ struct Cutter<'a> {
     workers: usize,
     links: &'a Arc<dyn Links>,
     stages: Vec<Stage>,
+    keys: Vec<JoinKeys>,
+    told: Arc<Told>,
 }
 
 impl Cutter<'_> {
@@ -259,13 +272,13 @@ impl Cutter<'_> {
             }
             let tasks = self.tasks(&part);
             let plan = replaced(node, vec![part.plan])?;
-            return Ok(self.stage(Exchange::Hash, plan, tasks));
+            return Ok(self.stage(Exchange::Hash, plan, tasks, true));
         }
         if node.is::<CoalescePartitionsExec>() || node.is::<SortPreservingMergeExec>() {
             let [input] = node.children()[..] else { return whole(node) };
             let part = self.part(input)?;
             let (heavy, bound) = (part.heavy, part.bound);
-            let below = self.apart(part);
+            let below = self.apart(part, true);
             return Ok(Part { plan: replaced(node, vec![below])?, many: !bound, heavy: heavy && bound, bound });
         }
         if let Some(subquery) = node.downcast_ref::<ScalarSubqueryExec>() {
@@ -288,33 +301,66 @@ impl Cutter<'_> {
         // What several tasks can do is not left to one, and what one must do leaves the rest to several.
         let cuts = shares || inputs.len() > 1 || HEAVY.contains(&kind(node));
         let many = !shares && !bound && (cuts || inputs.iter().all(|input| input.many));
-        let inputs = inputs.into_iter().map(|input| if bound || !cuts || input.many != shares { input.plan } else { self.apart(input) });
+        let inputs = inputs.into_iter().map(|input| if bound || !cuts || input.many != shares { input.plan } else { self.apart(input, false) });
         let inputs = inputs.collect();
-        Ok(Part { plan: replaced(node, inputs)?, many, heavy, bound })
+        let teller = join.and_then(|join| self.keys_of(join));
+        Ok(Part { plan: SpillingJoinExec::around(replaced(node, inputs)?, teller), many, heavy, bound })
     }
 
     fn tasks(&self, part: &Part) -> usize {
         if part.many { count(&part.plan).clamp(1, self.workers) } else { 1 }
     }
 
-    /// `part` as a stage of its own, where other hosts are worth asking.
-    fn apart(&mut self, part: Part) -> Plan {
+    /// Notes the keys of a join that scans wait for.
+    fn keys_of(&mut self, join: &HashJoinExec) -> Option<Teller> {
+        let filter = join.dynamic_expressions_produced().pop()?;
+        let probe = join.on().iter().map(|(_, probe)| Arc::clone(probe)).collect();
+        self.keys.push(JoinKeys::new(self.keys.len(), filter, probe, join.right().schema()));
+        // Where NULL equals NULL, a list of keys lacks one.
+        let tells = join.null_equality == NullEquality::NullEqualsNothing;
+        tells.then(|| Teller::new(self.keys.len() - 1, &self.told))
+    }
+
+    /// `part` as a stage of its own, where other hosts are worth asking. `at_once` as in [`Cutter::stage`].
+    fn apart(&mut self, part: Part, at_once: bool) -> Plan {
         if part.bound || !part.heavy {
             return part.plan;
         }
         let tasks = self.tasks(&part);
-        self.stage(Exchange::Pass, part.plan, tasks).plan
+        self.stage(Exchange::Pass, part.plan, tasks, at_once).plan
     }
 
-    fn stage(&mut self, exchange: Exchange, plan: Plan, tasks: usize) -> Part {
+    /// A stage of its own. The reader reads all partitions `at_once`, or some of them later or never.
+    fn stage(&mut self, exchange: Exchange, plan: Plan, tasks: usize, at_once: bool) -> Part {
         let number = self.stages.len() + 1;
+        if at_once {
+            self.joins_run(&plan, Runs { stage: number, tasks, first: 0, partitions: count(&plan) });
+        }
         let read = StageReadExec::new(number, tasks, exchange, Arc::clone(self.links), Arc::clone(plan.properties()));
         self.stages.push(Stage { number, exchange, tasks, plan });
         Part { plan: Arc::new(read), many: true, heavy: false, bound: false }
     }
+
+    /// Notes where the joins of `plan` run, which runs at `runs`.
+    fn joins_run(&mut self, plan: &Plan, runs: Runs) {
+        let joins = plan.downcast_ref::<SpillingJoinExec>().and_then(SpillingJoinExec::tells);
+        if let Some(keys) = joins.and_then(|number| self.keys.get_mut(number)) {
+            keys.runs = Some(runs);
+        }
+        let mut first = runs.first;
+        for input in plan.children() {
+            let partitions = count(input);
+            let of_union = plan.is::<UnionExec>();
+            // One partition made of several is read as the operator likes.
+            if of_union || partitions == runs.partitions {
+                self.joins_run(input, Runs { first, partitions, ..runs });
+            }
+            first += if of_union { partitions } else { 0 };
+        }
+    }
 }
 
-/// What one task runs as it is, with all that is below.
+/// What one task runs as it is, with all that is below. Its joins send keys to its scans by themselves.
 fn whole(node: &Plan) -> DfResult<Part> {
     fn any(node: &Plan) -> DfResult<bool> {
         if has_subquery_value(node)? {

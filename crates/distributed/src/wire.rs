@@ -1,5 +1,12 @@
 //! The messages between the coordinator of a query and its workers: JSON, in actions and tickets of Flight.
 
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::error::ArrowError;
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::StreamWriter;
+use arrow::record_batch::RecordBatch;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
@@ -19,14 +26,18 @@ pub const BEAT: &str = "stage_beat";
 /// The action that ends a worker's part and gives its figures.
 pub const END: &str = "stage_end";
 
+/// The action that asks for the keys of a join, once all partitions that the worker runs know theirs.
+pub const KEYS: &str = "stage_keys";
+
 /// The partitions of an exchange, at most.
 pub const MOST_PARTITIONS: usize = 256;
 
 /// The actions, with what they do.
-pub const ACTIONS: [(&str, &str); 3] = [
+pub const ACTIONS: [(&str, &str); 4] = [
     (BEGIN, "plans this worker's part of a query that several hosts run"),
     (BEAT, "how far this worker's part of a query is"),
     (END, "ends this worker's part of a query, and gives its figures"),
+    (KEYS, "the keys of one side of a join that this worker runs"),
 ];
 
 /// Starts a worker's part of a query.
@@ -48,9 +59,6 @@ pub struct Begin {
     pub options: QueryOptions,
     /// The partitions of each exchange.
     pub partitions: usize,
-    /// Whether joins sort both sides.
-    #[serde(default)]
-    pub sorted: bool,
     /// The addresses of all workers, in the order of their numbers.
     pub workers: Vec<String>,
     /// The number of the worker that gets this.
@@ -68,7 +76,7 @@ impl Begin {
             Statement::Substrait(plan) => (None, Some(BASE64_STANDARD.encode(plan))),
         };
         let values = if values.is_empty() { None } else { Some(BASE64_STANDARD.encode(values.encode()?)) };
-        Ok(Self { query, sql, substrait, values, options: options.clone(), partitions: 1, sorted: false, workers: workers.to_vec(), own: 0 })
+        Ok(Self { query, sql, substrait, values, options: options.clone(), partitions: 1, workers: workers.to_vec(), own: 0 })
     }
 
     /// The statement.
@@ -109,6 +117,57 @@ pub struct Begun {
 pub struct Named {
     /// The id of [`Begin`].
     pub query: Uuid,
+}
+
+/// Names a join of a query.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedJoin {
+    /// The id of [`Begin`].
+    pub query: Uuid,
+    /// The number of the join among those that tell their keys.
+    pub join: usize,
+}
+
+/// The keys of a join's partitions on one worker, each key of the join by itself.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ToldKeys {
+    /// For each key its values as a stream of Arrow IPC with one column, in base64; `None` where any is possible.
+    pub columns: Vec<Option<String>>,
+}
+
+impl ToldKeys {
+    /// The message for `keys`.
+    ///
+    /// # Errors
+    /// Internal only.
+    pub fn new(keys: &[Option<ArrayRef>]) -> Result<Self> {
+        let written = |values: &ArrayRef| -> std::result::Result<String, ArrowError> {
+            let batch = RecordBatch::try_from_iter([("key", Arc::clone(values))])?;
+            let mut stream = StreamWriter::try_new(Vec::new(), &batch.schema())?;
+            stream.write(&batch)?;
+            Ok(BASE64_STANDARD.encode(stream.into_inner()?))
+        };
+        let columns = keys.iter().map(|values| values.as_ref().map(written).transpose());
+        let columns = columns.collect::<std::result::Result<_, _>>();
+        Ok(Self { columns: columns.map_err(|e| Error::internal("the keys of a join can't be written").with_source(e))? })
+    }
+
+    /// The keys.
+    ///
+    /// # Errors
+    /// Invalid where they are written in another form.
+    pub fn keys(&self) -> Result<Vec<Option<ArrayRef>>> {
+        let read = |text: &String| -> Result<ArrayRef> {
+            let wrong = |e: ArrowError| Error::invalid("the keys of a join are no Arrow IPC: run the same version on all hosts").with_source(e);
+            let bytes = decoded("the keys of a join", text)?;
+            let mut stream = StreamReader::try_new(bytes.as_slice(), None).map_err(wrong)?;
+            let batch = stream.next().transpose().map_err(wrong)?;
+            let column = batch.filter(|batch| batch.num_columns() == 1).map(|batch| Arc::clone(batch.column(0)));
+            column.ok_or_else(|| Error::invalid("the keys of a join are no column: run the same version on all hosts"))
+        };
+        self.columns.iter().map(|text| text.as_ref().map(read).transpose()).collect()
+    }
 }
 
 /// How far a worker's part is.

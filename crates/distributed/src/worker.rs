@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::part::{Part, Planners, QueryLinks, ended};
 use crate::peer::Peers;
-use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, MOST_PARTITIONS, Named, Progress, ReadTicket};
+use crate::wire::{BEAT, BEGIN, Begin, Begun, END, Ended, KEYS, MOST_PARTITIONS, Named, NamedJoin, Progress, ReadTicket, ToldKeys};
 
 /// How long a part lives whose coordinator is silent.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -88,6 +88,14 @@ impl Worker {
                     let part = self.parts.lock().remove(&query);
                     frames::encode_json(&part.map_or_else(Ended::default, |part| part.figures()))
                 }
+                KEYS => {
+                    let NamedJoin { query, join } = frames::decode_json("a question for keys", body)?;
+                    let part = self.parts.lock().get(&query).cloned().ok_or_else(ended)?;
+                    let told = part.keys(join)?;
+                    // A part that ends meanwhile is not kept by this.
+                    drop(part);
+                    frames::encode_json(&ToldKeys::new(&told.await)?)
+                }
                 other => Err(Error::unsupported(format!("a worker does not know the action {other:?}: run the same version on all hosts"))),
             }
         })
@@ -127,7 +135,7 @@ impl Worker {
         // Before the work of planning, too.
         has_room(&self.parts.lock())?;
         let links = QueryLinks::new(asked.query, &self.peers, &asked.workers, Some(asked.own));
-        let planner = self.planners.of(asked.partitions, asked.sorted);
+        let planner = self.planners.of(asked.partitions);
         let planned = planner.plan_asked(&asked.asked()?, &asked.options, scalars(&asked.values()?)?).await?;
         let part = Part::new(planned, &links, asked.own)?;
         let digest = part.digest().to_owned();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use datafusion::common::{DataFusionError, ScalarValue, SchemaError, TableReference};
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::PeakRecordingPool;
+use datafusion::execution::memory_pool::{MemoryLimit, PeakRecordingPool};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
@@ -162,18 +162,20 @@ impl Planner {
     }
 
     /// A planner over the same cluster, whose plans are to be spread over several hosts. They have `partitions`
-    /// partitions, and nothing that one process alone can do: no build side that all partitions of a join share, and
-    /// no filters that a join sends to scans while it runs.
-    /// With `sorted`, joins sort both sides and so can use disk, which tables of hashes can't.
+    /// partitions, and no build side that all partitions of a join share, which one process alone could have.
     #[must_use]
-    pub fn spread(&self, partitions: usize, sorted: bool) -> Self {
+    pub fn spread(&self, partitions: usize) -> Self {
         let mut base = self.0.base.clone();
+        let memory = base.runtime_env().memory_pool.memory_limit();
         let options = base.config_mut().options_mut();
         options.execution.target_partitions = partitions.max(1);
         options.optimizer.hash_join_single_partition_threshold = 0;
         options.optimizer.hash_join_single_partition_threshold_rows = 0;
-        options.optimizer.enable_join_dynamic_filter_pushdown = false;
-        options.optimizer.prefer_hash_join = !sorted;
+        if let MemoryLimit::Finite(memory) = memory {
+            // Each sort reserves this much for merging. A worker has several sorts at a time.
+            let reserved = &mut options.execution.sort_spill_reservation_bytes;
+            *reserved = (*reserved).min(memory / 16 / self.0.cluster.options().threads.max(1));
+        }
         let Inner { cluster, executors, threads, .. } = self.0.as_ref();
         Self(Arc::new(Inner { cluster: cluster.clone(), base, schemas: SchemaCache::default(), executors: executors.clone(), threads: Arc::clone(threads) }))
     }
