@@ -10,7 +10,7 @@
 //! | [`stripe`] | a stripe of a fleet's table as the object, and values that come along |
 //! | [`response`] | rows or a refusal, and a receipt |
 //! | [`proxy`] | frames between class and engine; the answer of method `probe` |
-//! | `fields` | bytes with bounds |
+//! | `fields`, `limits` | bytes with bounds; limits that requests share |
 //!
 //! Invariants: pure, without dependencies; numbers are little endian; every length is checked before anything of that
 //! length is made (I15).
@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod fields;
+mod limits;
 pub mod proxy;
 pub mod request;
 pub mod response;

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use crate::VERSION;
 use crate::fields::{Decoded, Reader, Writer, wrong};
+use crate::limits::{MAX_ENTRIES, MAX_NAME};
+pub use crate::limits::{MAX_OBJECT, MAX_REQUEST};
 use crate::stripe::Stripe;
 
 /// The first bytes of a request.
@@ -18,19 +20,11 @@ pub const MAGIC: [u8; 4] = *b"STCQ";
 /// The longest that a class may keep a placement group waiting.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The most bytes of a request.
-pub const MAX_REQUEST: usize = 16 << 20;
-
-/// The most bytes of an object.
-pub const MAX_OBJECT: u64 = 128 << 20;
-
 /// The most bytes of memory and of rows that a request may ask for.
 pub const MAX_MEMORY: u64 = 4 << 30;
 /// See [`MAX_MEMORY`].
 pub const MAX_OUTPUT: u64 = 64 << 20;
 
-pub(crate) const MAX_NAME: usize = 1024;
-pub(crate) const MAX_ENTRIES: usize = 4096;
 const MAX_PIECES: usize = 1024;
 const MAX_GROUPS: usize = 1 << 16;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::fields::{Decoded, Reader, Writer, wrong};
-use crate::request::{MAX_ENTRIES, MAX_NAME, MAX_OBJECT, MAX_REQUEST};
+use crate::limits::{MAX_ENTRIES, MAX_NAME, MAX_OBJECT, MAX_REQUEST};
 
 /// The bytes of a digest.
 pub const DIGEST: usize = 32;
