@@ -61,8 +61,8 @@ impl Stripes {
         Self { osd, concurrent, values: Mutex::new(values), plans: Mutex::default() }
     }
 
-    /// Runs `request`, whose object is `stripe`, with memory of `pool` and in turn with `engine`. `read` counts bytes of
-    /// the object.
+    /// Runs `request`, whose object is `stripe`, with memory of `pool` and in turn with `engine`. `read` counts bytes
+    /// of the object.
     pub(crate) async fn run(
         &self,
         engine: &Arc<Engine>,
@@ -137,8 +137,8 @@ impl Stripes {
     }
 }
 
-/// Whether the operators of a plan learn nothing while they run that another query must not know. Joins learn the bounds
-/// of keys, aggregates of all rows the least and the greatest value.
+/// Whether the operators of a plan learn nothing while they run that another query must not know. Joins learn the
+/// bounds of keys, aggregates of all rows the least and the greatest value.
 fn is_repeatable(split: &SplitExecution) -> Result<bool> {
     let learns = |plan: &LogicalPlan| match plan {
         LogicalPlan::TableScan(_) | LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) => false,

@@ -1,7 +1,7 @@
 //! Values of a fleet that go along with requests: metadata, names of genes, labels of cells.
 //!
-//! Engines name the keys that they miss. What a sub-plan needed is noted, so that the next query of its kind names it at
-//! once. Values that were sent are kept with their digests, as long as the store has them in the same version.
+//! Engines name the keys that they miss. What a sub-plan needed is noted, so that the next query of its kind names it
+//! at once. Values that were sent are kept with their digests, as long as the store has them in the same version.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Object classes in erasure-coded pools, where Ceph 16 to 20 let them read nothing. No later release was at hand, so
-//! that a stub (`stub_osd.c`) stands for its OSDs; class and engine are the real ones.
+//! Object classes in erasure-coded pools, where Ceph 16 to 20 let them read nothing. No later release was at hand. So a
+//! stub (`stub_osd.c`) takes the place of its OSDs; class and engine are the real ones.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
