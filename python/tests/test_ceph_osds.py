@@ -136,6 +136,51 @@ def test_osds_process_the_slices(prepared: Prepared) -> None:
     assert never == prepared.groups() and osds(receipt) == {}
 
 
+def genes(prepared: Prepared, more: str) -> tuple[list[list[Any]], dict[str, Any], list[dict[str, Any]]]:
+    """Differential expression of pbmc3k: the table and the receipt; and what SQL says of the dense view."""
+    code = (
+        "import json, msgexpress\n"
+        f"with msgexpress.open({prepared.url + more!r}) as db:\n"
+        "    result = db['blood/pbmc3k'].rank_genes_groups('cell_type', method='t-test', transform='log1p_cp10k')\n"
+        "    table = result.to_df(None)[['group', 'names', 'scores', 'logfoldchanges', 'pct_nz_group']]\n"
+        "    dense = db.fleet.sql(\"SELECT gene, count(*) AS n, sum(value) AS s FROM blood.pbmc3k.x WHERE value > 0 AND gene IN ('NKG7', 'CD3D') GROUP BY gene ORDER BY gene\")\n"
+        "    print(json.dumps([table.values.tolist(), result.receipt.to_dict(), dense.to_arrow().to_pylist()]))\n"
+    )
+    table, receipt, dense = json.loads(prepared.ceph.python(code))
+    return table, receipt, dense
+
+
+def test_matrices_are_processed_at_the_osds(prepared: Prepared) -> None:
+    source = Path(__file__).resolve().parents[2] / "examples/data/pbmc3k.h5ad"
+    prepared.ceph.python(f"import msgexpress\nwith msgexpress.open({prepared.url!r}) as db: db.ingest({str(source)!r}, 'blood/pbmc3k')\n")
+    due, receipt, dense = genes(prepared, "&osds=never")
+    assert osds(receipt) == {} and len(dense) == 2
+    for _ in range(2):
+        found, receipt, again = genes(prepared, "&osds=required")
+        ran = osds(receipt)
+        assert sum(ran.values()) == sum(drive["slices"] for drive in receipt["drives"]) > 1 and set(ran) <= {"osd.0", "osd.1", "osd.2"}, receipt
+        assert reasons(receipt).strip("; ") == "" and again == dense
+        # States merge in the order of their arrival, which moves the last bits.
+        key = lambda row: (row[0], row[1])  # noqa: E731
+        for mine, theirs in zip(sorted(found, key=key), sorted(due, key=key), strict=True):
+            assert mine[:2] == theirs[:2] and np.allclose(mine[2:], theirs[2:], rtol=1e-9, atol=1e-12, equal_nan=True), (mine, theirs)
+
+
+def test_narrow_plans_over_wide_tables_run_at_the_osds(prepared: Prepared, tmp_path: Path) -> None:
+    """A wide table has its columns in groups, each in slices of its own."""
+    noise = np.random.default_rng(2)
+    wide = pa.table({f"c{n}": noise.integers(0, 2**30, 3000) for n in range(300)})
+    pq.write_table(wide, path := tmp_path / "wide.parquet")
+    prepared.ceph.run("ingest", path, "--to", "city.wide", "--fleet", prepared.url)
+    rows, receipt = prepared.ask("SELECT sum(c0) AS a, min(c1) AS b FROM city.wide WHERE c2 > 1000")
+    kept = wide.filter(pc.greater(wide["c2"], 1000))
+    assert rows == [{"a": pc.sum(kept["c0"]).as_py(), "b": pc.min(kept["c1"]).as_py()}] and osds(receipt), receipt
+    rows, receipt = prepared.ask("SELECT sum(c0) AS a, max(c299) AS b FROM city.wide WHERE c150 > 1000")
+    kept = wide.filter(pc.greater(wide["c150"], 1000))
+    assert rows == [{"a": pc.sum(kept["c0"]).as_py(), "b": pc.max(kept["c299"]).as_py()}]
+    assert osds(receipt) == {} and "several slices of a wide table" in reasons(receipt), receipt
+
+
 def test_users_need_a_capability_for_the_class(prepared: Prepared) -> None:
     """As the guide says; plain `x` covers the classes of the OSDs' default list."""
     ceph = prepared.ceph
@@ -190,7 +235,7 @@ def test_erasure_coded_values_are_evaluated_above(prepared: Prepared, tmp_path: 
     # Slices that statistics exclude are not read, wherever they are evaluated.
     rows, few = coded.ask("SELECT count(*) AS n, max(a) AS m FROM city.rides WHERE id BETWEEN 90000 AND 110000")
     assert rows == [{"n": 20_001, "m": pc.max(prepared.table["a"].slice(90_000, 20_001)).as_py()}] and osds(few) == {}
-    assert few["drives"][0]["slices_pruned"] >= 10 and few["bytes_read"] < receipt["bytes_read"] / 4, (few, receipt)
+    assert few["drives"][0]["slices_pruned"] >= 10 and few["bytes_read"] < receipt["bytes_read"] / 3, (few, receipt)
 
 
 def test_removal_leaves_an_ordinary_cluster(prepared: Prepared) -> None:

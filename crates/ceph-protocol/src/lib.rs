@@ -7,9 +7,10 @@
 //! | module | subject |
 //! |---|---|
 //! | [`request`] | a sub-plan, what the object is, limits |
+//! | [`stripe`] | a stripe of a fleet's table as the object, and values that come along |
 //! | [`response`] | rows or a refusal, and a receipt |
 //! | [`proxy`] | frames between class and engine; the answer of method `probe` |
-//! | `fields` | bytes with bounds |
+//! | `fields`, `limits` | bytes with bounds; limits that requests share |
 //!
 //! Invariants: pure, without dependencies; numbers are little endian; every length is checked before anything of that
 //! length is made (I15).
@@ -18,13 +19,16 @@
 #![forbid(unsafe_code)]
 
 mod fields;
+mod limits;
 pub mod proxy;
 pub mod request;
 pub mod response;
+pub mod stripe;
 
 pub use fields::Malformed;
 pub use request::{FileFormat, Limits, Object, Piece, Request};
 pub use response::{Outcome, Receipt, Refusal, Response};
+pub use stripe::{Given, Stripe};
 
 /// The class's name: its version is in it, so that two versions work side by side in one OSD.
 pub const CLASS: &str = "skytether_1";

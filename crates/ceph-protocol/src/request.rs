@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use crate::VERSION;
 use crate::fields::{Decoded, Reader, Writer, wrong};
+use crate::limits::{MAX_ENTRIES, MAX_NAME};
+pub use crate::limits::{MAX_OBJECT, MAX_REQUEST};
+use crate::stripe::Stripe;
 
 /// The first bytes of a request.
 pub const MAGIC: [u8; 4] = *b"STCQ";
@@ -17,19 +20,11 @@ pub const MAGIC: [u8; 4] = *b"STCQ";
 /// The longest that a class may keep a placement group waiting.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The most bytes of a request.
-pub const MAX_REQUEST: usize = 16 << 20;
-
-/// The most bytes of an object.
-pub const MAX_OBJECT: u64 = 128 << 20;
-
 /// The most bytes of memory and of rows that a request may ask for.
 pub const MAX_MEMORY: u64 = 4 << 30;
 /// See [`MAX_MEMORY`].
 pub const MAX_OUTPUT: u64 = 64 << 20;
 
-const MAX_NAME: usize = 1024;
-const MAX_ENTRIES: usize = 4096;
 const MAX_PIECES: usize = 1024;
 const MAX_GROUPS: usize = 1 << 16;
 
@@ -75,13 +70,8 @@ pub struct Piece {
 /// What the object is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
-    /// A slice of a plain table with all of the table's columns. The request's schema is that of the table.
-    Slice {
-        /// Its length.
-        len: u64,
-        /// CRC-32C of all its bytes.
-        crc32c: u32,
-    },
+    /// The slice of a stripe of a fleet's table.
+    Stripe(Box<Stripe>),
     /// A file, or the part of a file that lies in this object.
     File {
         /// Its format.
@@ -104,7 +94,8 @@ impl Object {
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
-            Self::Slice { len, .. } | Self::File { len, .. } => *len,
+            Self::Stripe(stripe) => stripe.len,
+            Self::File { len, .. } => *len,
         }
     }
 
@@ -161,6 +152,9 @@ fn begin(reader: &mut Reader<'_>) -> Decoded<Duration> {
     }
 }
 
+/// The kind of a stripe; those of files are below it.
+const STRIPE: u8 = 5;
+
 const fn code(format: FileFormat) -> u8 {
     match format {
         FileFormat::Csv => 1,
@@ -196,9 +190,7 @@ impl Request {
         let ms = u32::try_from(self.limits.deadline.as_millis()).unwrap_or(u32::MAX);
         writer.raw(&MAGIC).u16(VERSION).u32(ms).u64(self.limits.memory).u64(self.limits.output);
         match &self.object {
-            Object::Slice { len, crc32c } => {
-                writer.u8(0).u64(*len).u32(*crc32c);
-            }
+            Object::Stripe(stripe) => stripe.write(writer.u8(STRIPE)),
             Object::File { format, size, at, len, groups, pieces } => {
                 writer.u8(code(*format)).u64(*size).u64(*at).u64(*len).u8(groups.is_some().into());
                 writer.count(groups.as_ref().map_or(0, Vec::len));
@@ -248,14 +240,7 @@ impl Request {
 
 fn read_object(reader: &mut Reader<'_>) -> Decoded<Object> {
     let format = match reader.u8()? {
-        0 => {
-            let (len, crc32c) = (reader.u64()?, reader.u32()?);
-            return if len > MAX_OBJECT {
-                wrong(format!("a slice of {len} bytes; objects have at most {MAX_OBJECT}"))
-            } else {
-                Ok(Object::Slice { len, crc32c })
-            };
-        }
+        STRIPE => return Ok(Object::Stripe(Box::new(Stripe::read(reader)?))),
         1 => FileFormat::Csv,
         2 => FileFormat::Json,
         3 => FileFormat::Parquet,
@@ -311,7 +296,7 @@ mod tests {
 
     #[test]
     fn requests_come_back_as_they_were() {
-        for object in [Object::Slice { len: 5, crc32c: 9 }, file()] {
+        for object in [Object::Stripe(Box::new(crate::stripe::tests::stripe())), file()] {
             let own = request(object);
             let bytes = own.encode();
             assert_eq!(Request::decode(&bytes).unwrap(), own);
@@ -334,7 +319,6 @@ mod tests {
         refused(|own| own.limits.deadline = Duration::from_secs(3), "3000 ms");
         refused(|own| own.limits.deadline = Duration::ZERO, "without time");
         refused(|own| own.limits.memory = 10 << 30, "bytes of memory");
-        refused(|own| own.object = Object::Slice { len: 1 << 40, crc32c: 0 }, "a slice of");
         refused(|own| own.table[0] = "x".repeat(2000), "1024 bytes");
         let mut other = request(file()).encode();
         other[4] = 9;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "STCR", version u16, outcome u8, osd u32, engine, rows u64, bytes read u64, microseconds u64, peak memory u64,
-//! annotation (JSON), body: an Arrow IPC stream, or the reason in words
+//! annotation (JSON), body: an Arrow IPC stream, the reason in words, or keys with a line each
 //! ```
 
 use std::time::Duration;
@@ -53,11 +53,16 @@ const REFUSALS: [Refusal; 9] = [
     Refusal::Internal,
 ];
 
+/// The outcome's number of [`Outcome::Wants`].
+const WANTS: u8 = 10;
+
 /// What came of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// An Arrow IPC stream.
     Rows(Vec<u8>),
+    /// Nothing: the engine needs the values of these keys first. The client asks again, and sends them along.
+    Wants(Vec<String>),
     /// Nothing, and why.
     Refused(Refusal, String),
 }
@@ -108,8 +113,13 @@ impl Response {
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        let lines;
         let (code, body) = match &self.outcome {
             Outcome::Rows(rows) => (0, rows.as_slice()),
+            Outcome::Wants(keys) => {
+                lines = keys.join("\n");
+                (WANTS, lines.as_bytes())
+            }
             Outcome::Refused(why, reason) => {
                 let at = REFUSALS.iter().position(|one| one == why).unwrap_or(REFUSALS.len() - 1);
                 (at as u8 + 1, reason.as_bytes())
@@ -145,7 +155,8 @@ impl Response {
             return wrong(format!("a response with an annotation of {} bytes", annotation.len()));
         }
         let receipt = Receipt { osd, engine, rows, bytes_read, time: Duration::from_micros(micros), peak_memory, annotation: annotation.to_vec() };
-        let outcome = match code.checked_sub(1).map(|at| REFUSALS.get(usize::from(at))) {
+        let outcome = match code.checked_sub(1).filter(|_| code != WANTS).map(|at| REFUSALS.get(usize::from(at))) {
+            None if code == WANTS => Outcome::Wants(reader.text(MAX_TEXT)?.split('\n').map(str::to_owned).collect()),
             None => Outcome::Rows(reader.blob()?.to_vec()),
             Some(Some(why)) => Outcome::Refused(*why, reader.text(MAX_TEXT)?),
             Some(None) => return wrong(format!("a response with outcome {code}, which this version does not know")),
@@ -172,7 +183,7 @@ mod tests {
             annotation: b"{}".to_vec(),
         };
         let refused = REFUSALS.map(|why| Outcome::Refused(why, "because".to_owned()));
-        for outcome in refused.into_iter().chain([Outcome::Rows(vec![1, 2, 3])]) {
+        for outcome in refused.into_iter().chain([Outcome::Rows(vec![1, 2, 3]), Outcome::Wants(vec!["a".to_owned(), "b;00000001".to_owned()])]) {
             let own = Response { receipt: receipt.clone(), outcome };
             let bytes = own.encode();
             assert_eq!(Response::decode(&bytes).unwrap(), own);

@@ -1,46 +1,36 @@
-//! [`OsdDrive`]: a drive of a fleet in Ceph. Each slice is processed by the OSD that has it.
+//! [`OsdDrive`]: a drive of a fleet in Ceph. Each stripe is processed by the OSD that has its slice.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
-use arrow::datatypes::SchemaRef;
-use arrow::record_batch::RecordBatch;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
-use parking_lot::Mutex;
 use skytether_ceph_protocol::proxy::Probe;
 use skytether_ceph_protocol::request::MAX_REQUEST;
-use skytether_ceph_protocol::{CLASS, Limits, Object, Outcome, PROBE, RUN, Receipt, Refusal, Request, Response};
-use skytether_common::{Error, Key, Result};
-use skytether_device::arrow_messages::{ArrowMessage, ArrowStream};
+use skytether_ceph_protocol::{CLASS, Limits, Object, PROBE, Request, Stripe};
+use skytether_common::{Key, Result};
 use skytether_device::session::Message;
 use skytether_device::{Annotation, Cse, CseInfo, DeliveryStream, Layer, OpenReply, Program, ResultMessage, Session, SubPlan};
 use skytether_engine::Engine;
 use skytether_engine::split_execution::{SplitExecution, Taken};
 use skytether_rados::RadosStore;
 use skytether_scheduler::message::PushdownLevel;
-use skytether_slice::{Layout, Metadata};
-use skytether_store::SliceStore;
 
-use crate::evaluate::{Opened, columns_of, start};
-use crate::object::ObjectBytes;
-use crate::table::same;
+use crate::values::{Named, Values, kind_of};
+use crate::work::{Place, Progress, Work};
 
 /// Calls of one drive that are under way at the same time.
 const UNDER_WAY: usize = 4;
 
-/// How often a busy engine is asked again, and how long after.
-const AGAIN: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(20);
+const UNKNOWN: u8 = 0;
+const CAN: u8 = 1;
+const CANNOT: u8 = 2;
 
-/// After this number of failed calls in a row, the rest of a query is done above without asking. Each late call costs
-/// seconds.
-const GIVE_UP: u32 = 8;
-const GIVE_UP_LATE: u32 = 2;
+const CODED: &str = "the values are in an erasure-coded pool, where no object class of this release can read";
 
 /// The one epoch of a sub-plan that runs as a whole.
 const EPOCH: u32 = 0;
@@ -61,12 +51,15 @@ pub fn available(store: &RadosStore) -> Result<Probe, String> {
     }
 }
 
-/// A drive whose sub-plans run at the OSDs, slice by slice. What can't run there runs in this process.
+/// A drive whose sub-plans run at the OSDs, stripe by stripe. What can't run there runs in this process.
 pub struct OsdDrive {
     inner: Arc<dyn Cse>,
     store: Arc<RadosStore>,
     /// Plans, and runs what the OSDs don't; it surveys slice by slice.
     engine: Arc<Engine>,
+    values: Arc<Values>,
+    /// Whether the class can read the values: [`UNKNOWN`], [`CAN`] or [`CANNOT`].
+    reads: AtomicU8,
 }
 
 impl fmt::Debug for OsdDrive {
@@ -75,36 +68,18 @@ impl fmt::Debug for OsdDrive {
     }
 }
 
-/// A sub-plan that is divided among the OSDs.
-struct Work {
-    store: Arc<RadosStore>,
-    engine: Arc<Engine>,
-    request: Request,
-    /// The columns of every batch.
-    schema: SchemaRef,
-    failed: AtomicU32,
-    late: AtomicU32,
-    notes: Mutex<Notes>,
-}
-
-/// What became of the slices.
-#[derive(Default)]
-struct Notes {
-    osds: BTreeMap<String, Annotation>,
-    own: Annotation,
-    /// Why the first slice was processed here.
-    why: Option<String>,
-}
-
 impl OsdDrive {
     /// `inner`, a drive over `store`. `engine` must survey slice by slice ([`Engine::apart`]).
     #[must_use]
     pub fn new(inner: Arc<dyn Cse>, store: Arc<RadosStore>, engine: Arc<Engine>) -> Self {
-        Self { inner, store, engine }
+        Self { inner, store, engine, values: Arc::default(), reads: AtomicU8::new(UNKNOWN) }
     }
 
-    /// The sub-plan as work of the OSDs, with the keys of the slices; or why it does not divide by slices.
-    async fn divided(&self, plan: &SubPlan) -> Result<Result<(Work, Vec<Key>, Annotation), &'static str>> {
+    /// The sub-plan as work of the OSDs, with its stripes; or why it does not divide by stripes.
+    async fn divided(&self, plan: &SubPlan) -> Result<Result<(Work, Vec<Place>), &'static str>> {
+        if self.reads.load(Ordering::Relaxed) == CANNOT {
+            return Ok(Err(CODED));
+        }
         let Program::Substrait(program) = &plan.program else { return Ok(Err("OSDs run Substrait plans only")) };
         if plan.rung != PushdownLevel::Full || !plan.with.is_empty() || plan.bytes() > MAX_REQUEST / 4 {
             return Ok(Err("the sub-plan reads two data sets, is a filter only, or has more than 4 MiB"));
@@ -112,50 +87,65 @@ impl OsdDrive {
         let Taken::Split(split) = self.engine.take(plan.clone()).await? else {
             return Ok(Err("metadata answers the sub-plan, or it reads one slice, or it sorts or limits"));
         };
-        if split.is_sparse() {
-            return Ok(Err("OSDs process plain tables, and no expression matrices"));
-        }
-        let partition = split.partition().clone();
-        let Some((table, _)) = plan.partitions.iter().find(|(_, named)| **named == partition) else {
-            return Ok(Err("the sub-plan reads a partition that it does not name"));
-        };
-        let (store, key) = (Arc::clone(&self.store), partition.key()?);
-        let metadata = skytether_engine::blocking(move || Metadata::decode(&store.get(&key)?)).await?;
-        if metadata.layout != Layout::Table || metadata.groups.len() != 1 {
-            return Ok(Err("the table is a wide one, whose rows are in several slices"));
-        }
-        let keys = slices(&split)?.into_iter().map(|slice| partition.slice_key(slice)).collect::<Result<Vec<_>>>()?;
+        let Some(places) = places(&split)? else { return Ok(Err("metadata answers the sub-plan, or its rows are in several slices of a wide table")) };
         let named = |map: &BTreeMap<String, bytes::Bytes>| map.iter().map(|(name, bytes)| (name.clone(), bytes.to_vec())).collect();
         let request = Request {
             limits: Limits::default(),
-            object: Object::Slice { len: 0, crc32c: 0 },
-            table: [plan.dataset.domain().to_owned(), plan.dataset.dataset().to_owned(), table.clone()],
-            schema: columns_of(&metadata.schema)?,
+            object: Object::Stripe(Box::new(Stripe::nothing())),
+            table: [plan.dataset.domain().to_owned(), plan.dataset.dataset().to_owned(), split.partition().table.clone()],
+            schema: Vec::new(),
             plan: program.to_vec(),
             filters: named(&plan.filters),
             tables: named(&plan.tables),
         };
+        let keys = plan.partitions.iter().map(|(table, name)| Ok((table.clone(), name.key()?.as_str().to_owned()))).collect::<Result<_>>()?;
         let work = Work {
             store: Arc::clone(&self.store),
-            engine: Arc::clone(&self.engine),
-            request,
+            turns: Arc::clone(self.engine.turns()),
             schema: split.schema(PushdownLevel::Full),
-            failed: AtomicU32::new(0),
-            late: AtomicU32::new(0),
-            notes: Mutex::default(),
+            split: *split,
+            request,
+            partitions: plan.partitions.clone(),
+            keys,
+            values: Arc::clone(&self.values),
+            kind: kind_of(plan),
+            named: Named::default(),
+            progress: Progress::default(),
         };
-        let about = split.annotation();
-        Ok(Ok((work, keys, about)))
+        Ok(Ok((work, places)))
+    }
+
+    /// Whether the class can read the object of `key`, which no class of Ceph 16 to 20 can in an erasure-coded pool.
+    /// One call, the first time; an OSD without the class leaves it open.
+    async fn may_read(&self, key: &Key) -> Result<bool> {
+        if self.reads.load(Ordering::Relaxed) == UNKNOWN {
+            let (store, key) = (Arc::clone(&self.store), key.clone());
+            let called = skytether_engine::blocking(move || store.call(&key, CLASS, PROBE, |_, _| Vec::new())).await?;
+            if let Some(probe) = called.and_then(|called| Probe::decode(&called.output).ok()) {
+                self.reads.store(if probe.read == -libc::EOPNOTSUPP { CANNOT } else { CAN }, Ordering::Relaxed);
+            }
+        }
+        Ok(self.reads.load(Ordering::Relaxed) != CANNOT)
     }
 
     /// Runs the sub-plan at the OSDs; or why that can't be.
     async fn at_osds(&self, plan: &SubPlan) -> Result<Result<DeliveryStream, &'static str>> {
         let begun = Instant::now();
-        let (work, keys, about) = match self.divided(plan).await? {
+        let (work, places) = match self.divided(plan).await? {
             Ok(divided) => divided,
             Err(why) => return Ok(Err(why)),
         };
+        let Some(first) = places.first() else { return Ok(Err("all slices are pruned")) };
+        if !self.may_read(&first.key).await? {
+            return Ok(Err(CODED));
+        }
         let work = Arc::new(work);
+        // Metadata, and what the last query of this kind needed. What is not there any more is left out.
+        let (own, mut noted) = (Arc::clone(&work), self.values.noted(&work.kind));
+        let learns = work.split.is_sparse() && noted.is_empty();
+        noted.insert(work.split.partition().key()?);
+        skytether_engine::blocking(move || noted.iter().try_for_each(|key| own.name_value(key).map(drop))).await?;
+        let about = work.split.annotation();
         let annotation = Annotation {
             cse: self.inner.info().name.clone(),
             rung: Some(PushdownLevel::Full),
@@ -164,10 +154,13 @@ impl OsdDrive {
             bytes_received: plan.bytes() as u64,
             ..Annotation::default()
         };
-        let (schema, own) = (Arc::clone(&work.schema), Arc::clone(&work));
-        let batches = stream::iter(keys)
-            .map(move |key| Arc::clone(&own).slice(key))
-            .buffer_unordered(UNDER_WAY)
+        let schema = Arc::clone(&work.schema);
+        // Of a matrix the first stripe goes alone: the others would ask for the same labels of cells.
+        let (alone, all) = (first.clone(), places.into_iter().skip(usize::from(learns)).collect::<Vec<_>>());
+        let (own, one) = (Arc::clone(&work), Arc::clone(&work));
+        let batches = stream::iter(learns.then_some(alone))
+            .then(move |place| Arc::clone(&one).stripe(place))
+            .chain(stream::iter(all).map(move |place| Arc::clone(&own).stripe(place)).buffer_unordered(UNDER_WAY))
             .flat_map(|done| match done {
                 Ok(batches) => stream::iter(batches.into_iter().map(Ok).collect::<Vec<_>>()),
                 Err(error) => stream::iter(vec![Err(error)]),
@@ -194,169 +187,14 @@ fn until_error(messages: BoxStream<'static, Result<ResultMessage>>) -> BoxStream
     .boxed()
 }
 
-/// The numbers of the slices that the sub-plan reads.
-fn slices(split: &SplitExecution) -> Result<Vec<u32>> {
+/// The stripes of the sub-plan, each with its one slice; `None` where one has several, or none is read.
+fn places(split: &SplitExecution) -> Result<Option<Vec<Place>>> {
     let mut all = Vec::new();
     for stripe in split.slice_manifest() {
-        // Where only the number of rows is wanted, a stripe names no slice; its only slice has its number.
-        let own = split.slices_of(stripe.stripe)?;
-        all.push(own.first().copied().unwrap_or(stripe.stripe));
+        let [slice] = split.slices_of(stripe.stripe)?[..] else { return Ok(None) };
+        all.push(Place { stripe: stripe.stripe, key: split.partition().slice_key(slice)? });
     }
-    Ok(all)
-}
-
-/// The batches of an Arrow IPC stream with these columns.
-fn decoded(rows: &[u8], schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
-    let (mut stream, mut batches, mut seen) = (ArrowStream::default(), Vec::new(), false);
-    stream.push(rows);
-    while let Some(message) = stream.next_message()? {
-        match message {
-            ArrowMessage::Schema(found) if !seen && same(&found, schema) => seen = true,
-            ArrowMessage::Schema(_) => return Err(Error::corrupt("the rows have other columns than the sub-plan")),
-            ArrowMessage::Dictionary => {}
-            ArrowMessage::Batch(batch) => {
-                let batch = RecordBatch::try_new_with_options(
-                    Arc::clone(schema),
-                    batch.columns().to_vec(),
-                    &arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.num_rows())),
-                );
-                batches.push(batch.map_err(|e| Error::corrupt("the rows have other columns than the sub-plan").with_source(e))?);
-            }
-        }
-    }
-    stream.finish()?;
-    if seen { Ok(batches) } else { Err(Error::corrupt("the rows of an OSD have no columns")) }
-}
-
-impl Work {
-    /// The result over one slice, from its OSD or from here.
-    async fn slice(self: Arc<Self>, key: Key) -> Result<Vec<RecordBatch>> {
-        let why = if self.failed.load(Ordering::Relaxed) >= GIVE_UP || self.late.load(Ordering::Relaxed) >= GIVE_UP_LATE {
-            None
-        } else {
-            match self.there(&key).await? {
-                Ok((receipt, batches)) => {
-                    self.failed.store(0, Ordering::Relaxed);
-                    self.note(&receipt, &batches);
-                    return Ok(batches);
-                }
-                Err(why) => {
-                    self.failed.fetch_add(1, Ordering::Relaxed);
-                    Some(why)
-                }
-            }
-        };
-        if let Some(why) = why {
-            self.notes.lock().why.get_or_insert(why);
-        }
-        self.here(key).await
-    }
-
-    /// The result of the OSD; or why there is none.
-    async fn there(self: &Arc<Self>, key: &Key) -> Result<Result<(Receipt, Vec<RecordBatch>), String>> {
-        for attempt in 0.. {
-            let (own, asked) = (Arc::clone(self), key.clone());
-            let called = skytether_engine::blocking(move || {
-                own.store.call(&asked, CLASS, RUN, |len, crc32c| Request { object: Object::Slice { len, crc32c }, ..own.request.clone() }.encode())
-            });
-            let Some(called) = called.await? else { return Ok(Err(format!("there is no slice {key}"))) };
-            let response = match (Response::decode(&called.output), called.error()) {
-                (Ok(response), _) => response,
-                (Err(_), Some(error)) => return Ok(Err(error)),
-                (Err(wrong), None) => return Ok(Err(format!("the answer of an OSD can't be read: {wrong}"))),
-            };
-            match response.outcome {
-                Outcome::Rows(rows) => match decoded(&rows, &self.schema) {
-                    Ok(batches) => return Ok(Ok((response.receipt, batches))),
-                    Err(error) => return Ok(Err(format!("{}: {}", response.receipt.name(), error.report()))),
-                },
-                Outcome::Refused(Refusal::Busy, _) if attempt < AGAIN => tokio::time::sleep(PAUSE * (attempt + 1)).await,
-                Outcome::Refused(why, reason) => {
-                    if why == Refusal::Late {
-                        self.late.fetch_add(1, Ordering::Relaxed);
-                    }
-                    return Ok(Err(format!("{}: {reason}", response.receipt.name())));
-                }
-            }
-        }
-        Ok(Err("the engines are busy".to_owned()))
-    }
-
-    /// The same, over a slice that is read from the cluster.
-    async fn here(self: Arc<Self>, key: Key) -> Result<Vec<RecordBatch>> {
-        let begun = Instant::now();
-        let store = Arc::clone(&self.store);
-        let (bytes, entry) = skytether_engine::blocking(move || {
-            let bytes = store.get(&key)?;
-            let crc32c = skytether_common::checksum::crc32c(&bytes);
-            Ok((bytes, crc32c))
-        })
-        .await?;
-        let request = Request { object: Object::Slice { len: bytes.len() as u64, crc32c: entry }, ..self.request.clone() };
-        let read = Arc::default();
-        let object: Arc<dyn ObjectBytes> = Arc::new(bytes);
-        let Opened::Rows(mut delivery) = start(&self.engine, request, object, &read).await? else {
-            return Err(Error::internal("a sub-plan without a plan came to an OSD's drive"));
-        };
-        let (mut batches, mut peak) = (Vec::new(), 0);
-        while let Some(message) = delivery.messages.next().await {
-            match message? {
-                ResultMessage::Batch { batch, .. } => batches.push(batch),
-                ResultMessage::EpochComplete { .. } => {}
-                ResultMessage::Done(annotation) => peak = annotation.peak_memory,
-            }
-        }
-        let mut notes = self.notes.lock();
-        notes.own.slices += 1;
-        notes.own.bytes_read += read.load(Ordering::Relaxed);
-        notes.own.seconds += begun.elapsed().as_secs_f64();
-        notes.own.peak_memory = notes.own.peak_memory.max(peak);
-        notes.own.rows_out += batches.iter().map(|batch| batch.num_rows() as u64).sum::<u64>();
-        Ok(batches)
-    }
-
-    /// Takes an OSD's receipt into the notes.
-    fn note(&self, receipt: &Receipt, batches: &[RecordBatch]) {
-        let sent: usize = batches.iter().map(RecordBatch::get_array_memory_size).sum();
-        let told = Annotation {
-            cse: receipt.name(),
-            rung: Some(PushdownLevel::Full),
-            slices: 1,
-            rows_out: receipt.rows,
-            bytes_read: receipt.bytes_read,
-            bytes_sent: sent as u64,
-            seconds: receipt.time.as_secs_f64(),
-            peak_memory: receipt.peak_memory,
-            ..Annotation::default()
-        };
-        let mut notes = self.notes.lock();
-        match notes.osds.get_mut(&told.cse) {
-            Some(own) => own.add(told),
-            None => {
-                notes.osds.insert(told.cse.clone(), told);
-            }
-        }
-    }
-
-    /// The annotation of the whole.
-    fn annotation(&self, about: Annotation, begun: Instant) -> Annotation {
-        let notes = std::mem::take(&mut *self.notes.lock());
-        let mut whole = about;
-        for one in notes.osds.values().chain([&notes.own]) {
-            whole.slices += one.slices;
-            whole.rows_out += one.rows_out;
-            whole.bytes_read += one.bytes_read;
-            whole.bytes_sent += one.bytes_sent;
-            whole.peak_memory = whole.peak_memory.max(one.peak_memory);
-        }
-        whole.seconds = begun.elapsed().as_secs_f64();
-        if notes.own.slices > 0 {
-            let why = notes.why.unwrap_or_else(|| "no reason given".to_owned());
-            whole.reason = Some(format!("{} of {} slices were read and processed here, and not at OSDs: {why}", notes.own.slices, whole.slices));
-        }
-        whole.below = notes.osds.into_values().collect();
-        whole
-    }
+    Ok(Some(all))
 }
 
 impl Layer for OsdDrive {

@@ -1,4 +1,4 @@
-//! Runs a sub-plan over one object: in the engine process next to an OSD, or above where the OSD does not do it.
+//! Runs a sub-plan over one object, in the engine process next to an OSD.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +9,34 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
-use skytether_ceph_protocol::{Outcome, Receipt, Refusal, Request, Response};
+use skytether_ceph_protocol::{Object, Outcome, Receipt, Refusal, Request, Response, Stripe};
 use skytether_common::{DatasetName, Error, Kind, Result};
 use skytether_device::{Annotation, DeliveryStream, ResultMessage, SubPlan};
 use skytether_engine::Engine;
 use skytether_runtime::threads::spawn_blocking_thread;
 
 use crate::object::ObjectBytes;
+use crate::stripes::Stripes;
 use crate::table::{ObjectTable, provider};
 
-/// What an object is asked, opened.
+/// An engine, and the memory of its plans.
+#[derive(Clone)]
+pub(crate) struct Pooled {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) pool: Arc<dyn MemoryPool>,
+}
+
+/// What came of a request, if not an error.
+pub(crate) enum Answer {
+    /// An Arrow IPC stream, its rows, and what it took.
+    Rows(Vec<u8>, u64, Annotation),
+    /// The keys of values that are needed first.
+    Wants(Vec<String>),
+}
+
+/// What a file is asked, opened.
 pub(crate) enum Opened {
     /// The request asks for columns only.
     Columns(SchemaRef),
@@ -27,7 +44,7 @@ pub(crate) enum Opened {
     Rows(DeliveryStream),
 }
 
-/// Opens the object of `request`, and starts its plan in `engine`. `read` counts the bytes that are read of the object.
+/// Opens the file in the object of `request`, and starts its plan in `engine`. `read` counts the bytes that are read.
 pub(crate) async fn start(engine: &Arc<Engine>, request: Request, bytes: Arc<dyn ObjectBytes>, read: &Arc<AtomicU64>) -> Result<Opened> {
     let [domain, dataset, table] = request.table.clone();
     let name = DatasetName::new(&domain, &dataset)?;
@@ -43,20 +60,20 @@ pub(crate) async fn start(engine: &Arc<Engine>, request: Request, bytes: Arc<dyn
 }
 
 /// Rows as an Arrow IPC stream of bounded length.
-struct Written {
+pub(crate) struct Written {
     writer: StreamWriter<Vec<u8>>,
     most: u64,
     rows: u64,
 }
 
 impl Written {
-    fn new(schema: &SchemaRef, most: u64) -> Result<Self> {
+    pub(crate) fn new(schema: &SchemaRef, most: u64) -> Result<Self> {
         let plain = Schema::new(schema.fields().clone());
         let writer = StreamWriter::try_new(Vec::new(), &plain).map_err(unwritten)?;
         Ok(Self { writer, most, rows: 0 })
     }
 
-    fn batch(&mut self, batch: &RecordBatch) -> Result<()> {
+    pub(crate) fn batch(&mut self, batch: &RecordBatch) -> Result<()> {
         let length = (self.writer.get_ref().len() + batch.get_array_memory_size()) as u64;
         // Batches may share buffers that are larger than what is written of them, so the limit counts what was written.
         if length > 2 * self.most.max(1 << 20) {
@@ -70,7 +87,7 @@ impl Written {
         Ok(())
     }
 
-    fn finish(self) -> Result<(Vec<u8>, u64)> {
+    pub(crate) fn finish(self) -> Result<(Vec<u8>, u64)> {
         let rows = self.rows;
         Ok((self.writer.into_inner().map_err(unwritten)?, rows))
     }
@@ -84,7 +101,7 @@ fn unwritten(e: arrow::error::ArrowError) -> Error {
 ///
 /// # Errors
 /// Internal only.
-pub fn columns_of(schema: &SchemaRef) -> Result<Vec<u8>> {
+pub(crate) fn columns_of(schema: &SchemaRef) -> Result<Vec<u8>> {
     Ok(Written::new(schema, 0)?.finish()?.0)
 }
 
@@ -103,9 +120,9 @@ pub(crate) fn refusal(error: &Error) -> Refusal {
 
 /// Runs `request` over the object that `bytes` reads; always a response. Within the request's deadline, unless a plan
 /// never gives way.
-pub async fn evaluate(engine: &Arc<Engine>, osd: Option<u32>, request: Request, bytes: Arc<dyn ObjectBytes>) -> Response {
+pub(crate) async fn evaluate(engine: &Pooled, stripes: &Stripes, osd: Option<u32>, request: Request, bytes: Arc<dyn ObjectBytes>) -> Response {
     let (begun, limits, read) = (Instant::now(), request.limits, Arc::<AtomicU64>::default());
-    let work = answer(engine, request, bytes, &read);
+    let work = answer(engine, stripes, request, bytes, &read);
     let done = match tokio::time::timeout(limits.deadline, work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err((refusal(&error), error.report())),
@@ -114,7 +131,8 @@ pub async fn evaluate(engine: &Arc<Engine>, osd: Option<u32>, request: Request, 
     let mut receipt =
         Receipt { osd, engine: env!("CARGO_PKG_VERSION").to_owned(), bytes_read: read.load(Ordering::Relaxed), time: begun.elapsed(), ..Receipt::default() };
     let outcome = match done {
-        Ok((rows, number, annotation)) => {
+        Ok(Answer::Wants(keys)) => Outcome::Wants(keys),
+        Ok(Answer::Rows(rows, number, annotation)) => {
             receipt.rows = number;
             receipt.peak_memory = annotation.peak_memory;
             receipt.annotation = serde_json::to_vec(&annotation).unwrap_or_default();
@@ -125,10 +143,14 @@ pub async fn evaluate(engine: &Arc<Engine>, osd: Option<u32>, request: Request, 
     Response { receipt, outcome }
 }
 
-async fn answer(engine: &Arc<Engine>, request: Request, bytes: Arc<dyn ObjectBytes>, read: &Arc<AtomicU64>) -> Result<(Vec<u8>, u64, Annotation)> {
+async fn answer(engine: &Pooled, stripes: &Stripes, mut request: Request, bytes: Arc<dyn ObjectBytes>, read: &Arc<AtomicU64>) -> Result<Answer> {
     let most = request.limits.output;
-    let DeliveryStream { schema, mut messages } = match start(engine, request, bytes, read).await? {
-        Opened::Columns(schema) => return Ok((columns_of(&schema)?, 0, Annotation::default())),
+    if let Object::Stripe(stripe) = &mut request.object {
+        let stripe = std::mem::replace(stripe.as_mut(), Stripe::nothing());
+        return stripes.run(&engine.engine, Arc::clone(&engine.pool), request, stripe, bytes, read).await;
+    }
+    let DeliveryStream { schema, mut messages } = match start(&engine.engine, request, bytes, read).await? {
+        Opened::Columns(schema) => return Ok(Answer::Rows(columns_of(&schema)?, 0, Annotation::default())),
         Opened::Rows(delivery) => delivery,
     };
     let mut written = Written::new(&schema, most)?;
@@ -138,7 +160,7 @@ async fn answer(engine: &Arc<Engine>, request: Request, bytes: Arc<dyn ObjectByt
             ResultMessage::EpochComplete { .. } => {}
             ResultMessage::Done(annotation) => {
                 let (rows, number) = written.finish()?;
-                return Ok((rows, number, annotation));
+                return Ok(Answer::Rows(rows, number, annotation));
             }
         }
     }

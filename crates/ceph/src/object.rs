@@ -20,6 +20,29 @@ pub trait ObjectBytes: Send + Sync {
     fn read(&self, at: u64, len: u64) -> Result<Bytes>;
 }
 
+/// The most bytes that are read at once.
+const READ: u64 = 8 << 20;
+
+/// Bytes from `at` on, fewer at the object's end only.
+///
+/// # Errors
+/// Those of what has them.
+pub(crate) fn all(bytes: &dyn ObjectBytes, at: u64, len: u64) -> Result<Bytes> {
+    let first = bytes.read(at, len.min(READ))?;
+    if first.len() as u64 == len || first.is_empty() {
+        return Ok(first);
+    }
+    let mut whole = first.to_vec();
+    while (whole.len() as u64) < len {
+        let next = bytes.read(at + whole.len() as u64, (len - whole.len() as u64).min(READ))?;
+        if next.is_empty() {
+            break;
+        }
+        whole.extend_from_slice(&next);
+    }
+    Ok(whole.into())
+}
+
 impl ObjectBytes for Bytes {
     fn read(&self, at: u64, len: u64) -> Result<Bytes> {
         let end = at.saturating_add(len).min(Bytes::len(self) as u64);
@@ -106,13 +129,36 @@ impl Length for Chunks {
     }
 }
 
+/// Bytes that a page's header mostly has, and what is read where it has more.
+const HEADER: u64 = 512;
+const MORE: u64 = 16 << 10;
+
+/// A file from a place on. The Parquet reader reads headers of pages so; the pages it reads apart.
+pub(crate) struct FromPlace {
+    file: Arc<FileOfObject>,
+    at: u64,
+    bytes: Bytes,
+    wanted: u64,
+}
+
+impl io::Read for FromPlace {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.bytes.is_empty() {
+            self.bytes = self.file.some(self.at, self.wanted).map_err(io::Error::other)?;
+            self.at += self.bytes.len() as u64;
+            self.wanted = MORE;
+        }
+        let bytes = self.bytes.split_to(self.bytes.len().min(into.len()));
+        into[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+}
+
 impl ChunkReader for Chunks {
-    type T = io::Cursor<Bytes>;
+    type T = FromPlace;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        // A page's header and, mostly, the page.
-        let bytes = self.0.some(start, 64 << 10).map_err(|e| ParquetError::External(Box::new(e)))?;
-        Ok(io::Cursor::new(bytes))
+        Ok(FromPlace { file: Arc::clone(&self.0), at: start, bytes: Bytes::new(), wanted: HEADER })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {

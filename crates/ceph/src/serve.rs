@@ -25,8 +25,9 @@ use skytether_store::memory::MemoryStore;
 use tokio::net::UnixListener;
 use tokio::runtime::Handle;
 
-use crate::evaluate::evaluate;
+use crate::evaluate::{Pooled, evaluate};
 use crate::object::ObjectBytes;
+use crate::stripes::Stripes;
 
 /// How long one step of a conversation may take: more than a class waits.
 const STEP: Duration = Duration::from_millis(2500);
@@ -55,7 +56,8 @@ pub struct EngineOptions {
 
 struct Server {
     options: EngineOptions,
-    engines: Mutex<BTreeMap<u64, Arc<Engine>>>,
+    engines: Mutex<BTreeMap<u64, Pooled>>,
+    stripes: Arc<Stripes>,
     calls: AtomicUsize,
     /// When each running plan must have ended.
     running: Mutex<BTreeMap<u64, Instant>>,
@@ -99,6 +101,7 @@ pub async fn serve(options: EngineOptions, shutdown: impl Future<Output = ()> + 
     let server = Arc::new(Server {
         options: options.clone(),
         engines: Mutex::default(),
+        stripes: Arc::new(Stripes::new(options.osd, options.concurrent, options.memory / 4)),
         calls: AtomicUsize::new(0),
         running: Mutex::default(),
         next: AtomicU64::new(0),
@@ -145,25 +148,25 @@ pub async fn serve(options: EngineOptions, shutdown: impl Future<Output = ()> + 
 
 impl Server {
     /// The engine for requests that ask for `memory` bytes.
-    fn engine(&self, memory: u64) -> Result<Arc<Engine>> {
+    fn engine(&self, memory: u64) -> Result<Pooled> {
         let memory = memory.min(self.options.memory);
         let mut engines = self.engines.lock();
         if let Some(engine) = engines.get(&memory) {
-            return Ok(Arc::clone(engine));
+            return Ok(engine.clone());
         }
         if engines.len() >= ENGINES {
             engines.pop_first();
         }
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(usize::try_from(memory).unwrap_or(usize::MAX)));
         let reader = Arc::new(Reader::sharing(Arc::new(MemoryStore::new()), 64));
-        let engine = Engine::new(format!("osd.{}", self.options.osd), reader, pool, 1, self.options.concurrent)?;
+        let engine = Engine::new(format!("osd.{}", self.options.osd), reader, Arc::clone(&pool), 1, self.options.concurrent)?;
         // All share the turns of the first one.
         let engine = match engines.values().next() {
-            Some(first) => engine.with_turns(Arc::clone(first.turns())),
+            Some(first) => engine.with_turns(Arc::clone(first.engine.turns())),
             None => engine,
         };
-        let engine = Arc::new(engine);
-        engines.insert(memory, Arc::clone(&engine));
+        let engine = Pooled { engine: Arc::new(engine), pool };
+        engines.insert(memory, engine.clone());
         Ok(engine)
     }
 
@@ -215,8 +218,8 @@ impl Server {
         };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.running.lock().insert(number, Instant::now() + request.limits.deadline);
-        let bytes: Arc<dyn ObjectBytes> = Arc::clone(class) as _;
-        let work = runtime.spawn(async move { evaluate(&engine, osd, request, bytes).await });
+        let (bytes, stripes): (Arc<dyn ObjectBytes>, _) = (Arc::clone(class) as _, Arc::clone(&self.stripes));
+        let work = runtime.spawn(async move { evaluate(&engine, &stripes, osd, request, bytes).await });
         let done = runtime.block_on(work);
         self.running.lock().remove(&number);
         done.unwrap_or_else(|error| Response::refused(osd, Refusal::Internal, format!("a defect while the plan ran: {error}")))

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::SchemaRef;
 use arrow::ipc::reader::StreamReader;
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
-use bytes::Bytes;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::TaskContext;
@@ -19,21 +18,16 @@ use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use skytether_ceph_protocol::{FileFormat, Object, Request};
-use skytether_common::checksum::crc32c;
 use skytether_common::{DatasetName, Error, Result};
 use skytether_formats::storage_schema::{self, Storable};
 use skytether_formats::{Format, Location, ReadOptions, open_locations};
 use skytether_plan::error::to_datafusion;
 use skytether_runtime::threads::spawn_blocking_thread;
-use skytether_slice::{Layout, decode};
 
 use crate::object::{Chunks, FileOfObject, ObjectBytes};
 
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8192;
-
-/// The most bytes that are read at once.
-const READ: u64 = 8 << 20;
 
 /// An object as a table.
 pub(crate) struct ObjectTable {
@@ -43,8 +37,6 @@ pub(crate) struct ObjectTable {
 
 /// What has the rows.
 enum Rows {
-    /// A slice, verified.
-    Slice(Bytes),
     /// Some row groups of a Parquet file.
     Groups(Chunks, Vec<usize>),
     /// A file that one of our readers reads as a whole.
@@ -64,22 +56,6 @@ fn columns(bytes: &[u8]) -> Result<Option<SchemaRef>> {
     }
     let reader = StreamReader::try_new(bytes, None).map_err(|e| Error::invalid("the request's columns are no Arrow IPC stream").with_source(e))?;
     Ok(Some(reader.schema()))
-}
-
-/// All bytes of a slice, verified.
-fn slice(bytes: &dyn ObjectBytes, len: u64, due: u32) -> Result<Bytes> {
-    let mut whole = Vec::new();
-    while (whole.len() as u64) < len {
-        let next = bytes.read(whole.len() as u64, (len - whole.len() as u64).min(READ))?;
-        if next.is_empty() {
-            break;
-        }
-        whole.extend_from_slice(&next);
-    }
-    if whole.len() as u64 != len || crc32c(&whole) != due {
-        return Err(Error::corrupt(format!("the object has {} bytes that are not the slice of {len} bytes that is due", whole.len())));
-    }
-    Ok(whole.into())
 }
 
 fn unreadable(e: parquet::errors::ParquetError) -> Error {
@@ -104,12 +80,7 @@ impl ObjectTable {
     pub(crate) fn open(name: &DatasetName, request: &Request, bytes: Arc<dyn ObjectBytes>, read: &Arc<AtomicU64>) -> Result<Self> {
         let told = columns(&request.schema)?;
         let (format, size, at, len, groups, pieces) = match &request.object {
-            Object::Slice { len, crc32c } => {
-                let schema = told.ok_or_else(|| Error::invalid("a request for a slice names no columns"))?;
-                let bytes = slice(bytes.as_ref(), *len, *crc32c)?;
-                read.fetch_add(*len, Ordering::Relaxed);
-                return Ok(Self { rows: Rows::Slice(bytes), schema });
-            }
+            Object::Stripe(_) => return Err(Error::internal("a stripe came to the reader of files")),
             Object::File { format, size, at, len, groups, pieces } => (*format, *size, *at, *len, groups, pieces.clone()),
         };
         let file = Arc::new(FileOfObject { bytes, size, at, len, pieces, read: Arc::clone(read) });
@@ -153,13 +124,6 @@ impl ObjectTable {
     fn read(&self, projection: &[usize], mut take: impl FnMut(RecordBatch) -> bool) -> Result<()> {
         let projected = |batch: RecordBatch| batch.project(projection).map_err(|e| Error::internal("a plan names a column that is not there").with_source(e));
         match &self.rows {
-            Rows::Slice(bytes) => {
-                for batch in decode(bytes.clone(), &Layout::Table, &self.schema, projection, BATCH_ROWS)? {
-                    if !take(batch?) {
-                        break;
-                    }
-                }
-            }
             Rows::Groups(chunks, groups) => {
                 let builder = ParquetRecordBatchReaderBuilder::try_new(chunks.clone()).map_err(unreadable)?;
                 let mut sorted = projection.to_vec();

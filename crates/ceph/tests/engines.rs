@@ -1,7 +1,7 @@
 //! Engines next to the OSDs of a test's cluster, and requests to them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +32,34 @@ fn engine_process() {
     runtime.block_on(serve(options, std::future::pending())).unwrap();
 }
 
+/// The library of the object class, built.
+pub(crate) fn object_class() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
+    // Without what the loader was told for Ceph's libraries.
+    let built = Command::new(cargo).args(["build", "--quiet", "--offline", "-p", "skytether-ceph-class"]).env_remove("LD_LIBRARY_PATH").status().unwrap();
+    assert!(built.success());
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join(format!("libcls_{CLASS}.so"))
+}
+
+/// Starts the engine next to an OSD, as a process that listens in the folder `sockets`.
+pub(crate) fn start_engine(sockets: &Path, osd: u32) -> Child {
+    let socket = sockets.join(socket_name(osd));
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["engines::engine_process", "--exact", "--nocapture"]).env(ENGINE, format!("{osd} {}", socket.display()));
+    let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while skytether_ceph::install::engine(sockets, osd).is_err() {
+        assert!(Instant::now() < until, "the engine of osd.{osd} does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    process
+}
+
+/// The object that requests are about.
+pub(crate) fn csv() -> String {
+    std::iter::once("x,y\n".to_owned()).chain((0..ROWS).map(|n| format!("{n},{}\n", n % 10))).collect()
+}
+
 /// A cluster whose OSDs have the class, with an engine next to each.
 pub(crate) struct Engines {
     pub(crate) objects: Objects,
@@ -42,21 +70,16 @@ pub(crate) struct Engines {
 impl Engines {
     pub(crate) fn start(cluster: &Cluster) -> Self {
         let place = cluster.conf.parent().unwrap().to_path_buf();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
-        // Without what the loader was told for Ceph's libraries.
-        let built = Command::new(cargo).args(["build", "--quiet", "--offline", "-p", "skytether-ceph-class"]).env_remove("LD_LIBRARY_PATH").status().unwrap();
-        assert!(built.success());
-        let name = format!("libcls_{CLASS}.so");
-        let target = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join(&name);
+        let target = object_class();
         for osd in 0..3 {
-            std::fs::copy(&target, place.join(format!("osd{osd}/classes")).join(&name)).unwrap();
+            std::fs::copy(&target, place.join(format!("osd{osd}/classes/libcls_{CLASS}.so"))).unwrap();
         }
         let objects = Objects::open(&cluster.address("index", "")).unwrap();
         let mut engines = Self { objects, sockets: place.join("sockets"), processes: BTreeMap::new() };
         for osd in 0..3 {
             engines.restart(osd);
         }
-        let csv: String = std::iter::once("x,y\n".to_owned()).chain((0..ROWS).map(|n| format!("{n},{}\n", n % 10))).collect();
+        let csv = csv();
         for number in 0..8 {
             engines.objects.write(&object(number), csv.clone().into_bytes()).unwrap();
         }
@@ -69,15 +92,7 @@ impl Engines {
             let _ = before.kill();
             before.wait().unwrap();
         }
-        let socket = self.sockets.join(socket_name(osd));
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["engines::engine_process", "--exact", "--nocapture"]).env(ENGINE, format!("{osd} {}", socket.display()));
-        self.processes.insert(osd, command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        let until = Instant::now() + Duration::from_secs(60);
-        while skytether_ceph::install::engine(&self.sockets, osd).is_err() {
-            assert!(Instant::now() < until, "the engine of osd.{osd} does not begin");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.processes.insert(osd, start_engine(&self.sockets, osd));
     }
 
     /// Sends a signal to all engines.
@@ -121,7 +136,7 @@ const TABLE: [&str; 3] = ["osd", "object", "t"];
 
 /// A request for a query over the object, whose table is `t`.
 pub(crate) fn request(text: &str) -> Request {
-    let csv_size = "x,y\n".len() as u64 + (0..ROWS).map(|n| format!("{n},{}\n", n % 10).len() as u64).sum::<u64>();
+    let csv_size = csv().len() as u64;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let plan = runtime.block_on(plan(text));
     Request {

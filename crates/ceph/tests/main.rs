@@ -7,5 +7,6 @@
 #[allow(dead_code)]
 #[path = "../../rados/tests/cluster.rs"]
 mod cluster;
+mod coded;
 mod engines;
 mod poison;

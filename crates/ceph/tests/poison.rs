@@ -11,17 +11,17 @@ use crate::cluster::{Cluster, with_cluster};
 use crate::engines::{Engines, ROWS, request};
 
 /// The numbers of a result of one row.
-fn numbers(response: &Response) -> Vec<i64> {
+pub(crate) fn numbers(response: &Response) -> Vec<i64> {
     let Outcome::Rows(rows) = &response.outcome else { panic!("{response:?}") };
     let batches: Vec<_> = StreamReader::try_new(rows.as_slice(), None).unwrap().map(Result::unwrap).filter(|batch| batch.num_rows() > 0).collect();
     assert_eq!(batches.iter().map(|batch| batch.num_rows()).sum::<usize>(), 1);
     batches[0].columns().iter().map(|column| column.as_primitive::<Int64Type>().value(0)).collect()
 }
 
-fn refusal(response: &Response) -> (Refusal, &str) {
+pub(crate) fn refusal(response: &Response) -> (Refusal, &str) {
     match &response.outcome {
         Outcome::Refused(why, reason) => (*why, reason),
-        Outcome::Rows(_) => panic!("{response:?}"),
+        Outcome::Rows(_) | Outcome::Wants(_) => panic!("{response:?}"),
     }
 }
 

@@ -137,6 +137,7 @@ impl PyCephFile {
             match response.outcome {
                 Outcome::Rows(rows) => Ok((receipt.osd, Some(rows.into()), receipt.rows, receipt.bytes_read, receipt.time.as_secs_f64(), None)),
                 Outcome::Refused(why, reason) => none(receipt.osd, format!("{why:?}: {reason}")),
+                Outcome::Wants(_) => none(receipt.osd, "the engine asks for values of a fleet, and a file is none".to_owned()),
             }
         })
     }
@@ -190,7 +191,7 @@ impl PyScan {
             let named = StreamWriter::try_new(Vec::new(), &plain).and_then(StreamWriter::into_inner);
             Ok(Request {
                 limits: Limits::default(),
-                object: Object::Slice { len: 0, crc32c: 0 },
+                object: Object::File { format, size: 0, at: 0, len: 0, groups: None, pieces: Vec::new() },
                 table: [dataset.domain().to_owned(), dataset.dataset().to_owned(), table],
                 schema: named.map_err(|e| Error::internal("columns can't be written as an Arrow IPC stream").with_source(e))?,
                 plan: plan.to_vec(),

@@ -118,6 +118,9 @@ impl Cluster {
         }
         // SAFETY: the context is open; the text is copied.
         unsafe { (self.lib.ioctx_set_namespace)(io, within.as_ptr()) };
+        // Locks, too, fail or succeed in a full pool, instead of waiting for room: a fleet there can be opened.
+        // SAFETY: the context is open.
+        unsafe { (self.lib.set_pool_full_try)(io) };
         Ok(Arc::new(Pool { cluster: Arc::clone(self), io, name: name.to_owned() }))
     }
 

@@ -51,6 +51,7 @@ symbols! {
     ioctx_create: fn(Handle, Text, *mut Handle) -> c_int;
     ioctx_destroy: fn(Handle);
     ioctx_set_namespace: fn(Handle, Text);
+    set_pool_full_try: fn(Handle);
     cluster_stat: fn(Handle, *mut ClusterStat) -> c_int;
     mon_command: fn(Handle, Texts, usize, Text, usize, *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize) -> c_int;
     buffer_free: fn(*mut c_char);
@@ -127,7 +128,7 @@ pub(crate) fn symbol(handle: *mut c_void, name: &str, file: &str) -> Result<*mut
     // SAFETY: `handle` is an open library and `text` a C string.
     let found = unsafe { libc::dlsym(handle, text.as_ptr()) };
     if found.is_null() {
-        return Err(Error::unsupported(format!("{file} has no function {name}: Ceph 14 (Nautilus) or newer is needed")));
+        return Err(Error::unsupported(format!("{file} has no function {name}: Ceph 15 (Octopus) or newer is needed")));
     }
     Ok(found)
 }
