@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use datafusion::catalog::{CatalogProvider, MemTable, MemoryCatalogProvider, MemorySchemaProvider, SchemaProvider};
+use datafusion::prelude::SessionContext;
 use skytether_ceph::serve::{EngineOptions, serve};
 use skytether_ceph::socket_name;
 use skytether_ceph_protocol::{CLASS, FileFormat, Limits, Object, RUN, Request, Response};
-use skytether_common::DatasetName;
-use skytether_query::file_plan::FilePlanner;
 use skytether_rados::{Called, Objects};
 
 use crate::cluster::Cluster;
@@ -114,21 +116,36 @@ pub(crate) fn object(number: usize) -> String {
     format!("rows.{number}.csv")
 }
 
+/// The tables of requests, as plans name them.
+const TABLE: [&str; 3] = ["osd", "object", "t"];
+
 /// A request for a query over the object, whose table is `t`.
 pub(crate) fn request(text: &str) -> Request {
     let csv_size = "x,y\n".len() as u64 + (0..ROWS).map(|n| format!("{n},{}\n", n % 10).len() as u64).sum::<u64>();
-    let number = arrow::datatypes::DataType::Int64;
-    let columns = arrow::datatypes::Schema::new(["x", "y"].map(|name| arrow::datatypes::Field::new(name, number.clone(), true)).to_vec());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let tables = BTreeMap::from([("t".to_owned(), std::sync::Arc::new(columns))]);
-    let plan = runtime.block_on(FilePlanner::new().unwrap().plan(text, &DatasetName::new("osd", "object").unwrap(), &tables)).unwrap();
+    let plan = runtime.block_on(plan(text));
     Request {
         limits: Limits { memory: 64 << 20, ..Limits::default() },
         object: Object::File { format: FileFormat::Csv, size: csv_size, at: 0, len: csv_size, groups: None, pieces: Vec::new() },
-        table: ["osd", "object", "t"].map(str::to_owned),
+        table: TABLE.map(str::to_owned),
         schema: Vec::new(),
         plan: plan.to_vec(),
         filters: BTreeMap::new(),
         tables: BTreeMap::new(),
     }
+}
+
+/// A query as a sub-plan over the table.
+async fn plan(text: &str) -> Bytes {
+    let number = arrow::datatypes::DataType::Int64;
+    let columns = Arc::new(arrow::datatypes::Schema::new(["x", "y"].map(|name| arrow::datatypes::Field::new(name, number.clone(), true)).to_vec()));
+    let tables = MemorySchemaProvider::new();
+    tables.register_table(TABLE[2].into(), Arc::new(MemTable::try_new(columns, vec![vec![]]).unwrap())).unwrap();
+    let catalog = MemoryCatalogProvider::new();
+    catalog.register_schema(TABLE[1], Arc::new(tables)).unwrap();
+    let context = SessionContext::new();
+    context.register_catalog(TABLE[0], Arc::new(catalog));
+    let named = text.replace("FROM t", "FROM osd.object.t").replace("JOIN t", "JOIN osd.object.t");
+    let logical = context.sql(&named).await.unwrap().into_optimized_plan().unwrap();
+    skytether_plan::codec::encode(&logical, &context.state()).unwrap()
 }

@@ -8,9 +8,9 @@ use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use oas::{Format, Input, Ran, Session};
+use oas::{Format, Ran};
 use parking_lot::Mutex;
-use skytether_common::{Error, Kind, Result};
+use skytether_common::{Error, Result};
 use skytether_device::arrow_messages::{ArrowMessage, ArrowStream};
 use skytether_file_query::FileEngine;
 use skytether_offload::operations::query::{QueryFile, QueryFiles, QueryPart, QueryRequest};
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::record::STORED;
+use crate::source::Source;
 
 /// The longest time of a plan that runs here: the caller's time is what counts.
 const TIME: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -45,9 +46,8 @@ pub struct Where {
 /// Files of one format.
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
-    pub(crate) session: Arc<Session>,
+    pub(crate) source: Arc<dyn Source>,
     pub(crate) format: Format,
-    pub(crate) inputs: Vec<Input>,
     /// Runs plans here.
     pub(crate) engine: Arc<FileEngine>,
     pub(crate) log: Arc<Mutex<Where>>,
@@ -69,9 +69,9 @@ pub(crate) struct Rows {
 }
 
 impl Files {
-    /// The same, of some of the inputs.
-    pub(crate) fn of(&self, inputs: Vec<Input>) -> Self {
-        Self { inputs, ..self.clone() }
+    /// Each file by itself.
+    pub(crate) fn each(&self) -> Vec<Self> {
+        self.source.each().into_iter().map(|source| Self { source, ..self.clone() }).collect()
     }
 
     /// Runs a plan. Where the future or the answer is dropped, it ends.
@@ -81,7 +81,7 @@ impl Files {
     pub(crate) async fn run(&self, work: Work) -> Result<Answer> {
         let why = match self.there(&work).await {
             Ok(parts) => return self.answer(parts, Ran::There).await,
-            Err(Some(error)) if !self.may_run_here(&error) => return Err(self.named(error)),
+            Err(Some(error)) if !self.source.may_run_here(&error) => return Err(self.named(error)),
             Err(why) => why.map(Arc::new),
         };
         let here = async { self.answer(self.here(work)?, Ran::Here { why }).await };
@@ -90,15 +90,7 @@ impl Files {
 
     /// An error that names the file, where there is one.
     fn named(&self, error: Error) -> Error {
-        match &self.inputs[..] {
-            [one] => error.named(&one.file.path().display().to_string()),
-            _ => error,
-        }
-    }
-
-    /// Damage must be told, and not be hidden by a cache that still has the bytes.
-    fn may_run_here(&self, error: &Error) -> bool {
-        self.session.settings().here && error.kind() != Kind::Corrupt
+        if self.source.count() == 1 { error.named(&self.source.name()) } else { error }
     }
 
     async fn answer(&self, parts: BoxStream<'static, Result<QueryPart>>, ran: Ran) -> Result<Answer> {
@@ -120,29 +112,22 @@ impl Files {
 
     /// The whole answer of the target; or why there is none, `None` without a target.
     async fn there(&self, work: &Work) -> Result<BoxStream<'static, Result<QueryPart>>, Option<Error>> {
-        if self.session.name().is_none() {
-            return Err(self.session.why().map(|why| why.flattened()));
-        }
+        self.source.target()?;
         if !work.filters.is_empty() || !work.tables.is_empty() {
             return Err(Some(Error::unsupported("this part of the query comes with rows of other parts, which EXEC does not take")));
         }
-        let stop = CancellationToken::new();
-        let session = self.session.only_there().stopped_by(stop.clone());
-        let _dropped = stop.drop_guard();
-        let (format, plan, inputs) = (self.format, work.plan.clone(), self.inputs.clone());
-        let asked = tokio::task::spawn_blocking(move || session.query(format, plan, &[STORED.to_owned()], &inputs).value);
-        let (rows, receipt) = asked.await.map_err(|e| Some(Error::internal("a query's thread ended").with_source(e)))?.map_err(Some)?;
+        let (rows, receipt) = self.source.there(self.format, work.plan.clone(), STORED).await.map_err(Some)?;
         let parts = [Ok(QueryPart::Rows(rows)), Ok(QueryPart::Receipt(receipt))];
         Ok(stream::iter(parts).boxed())
     }
 
     fn here(&self, work: Work) -> Result<BoxStream<'static, Result<QueryPart>>> {
-        let file = |input: &Input| Ok(QueryFile { table: STORED.to_owned(), bytes: input.reader()?, preceded: false });
+        let file = |bytes| QueryFile { table: STORED.to_owned(), bytes, preceded: false };
         let stop = CancellationToken::new();
         let request = QueryRequest {
             format: self.format,
             plan: work.plan,
-            files: self.inputs.iter().map(file).collect::<Result<_>>()?,
+            files: self.source.readers()?.into_iter().map(file).collect(),
             filters: work.filters,
             tables: work.tables,
             memory: u64::MAX,

@@ -10,6 +10,7 @@
 //! | [`table`] | [`FileTable`]: the files as one table, and queries over it |
 //! | `drive` | some files as a drive that runs sub-plans |
 //! | `files` | a plan over files: there, or here |
+//! | [`source`] | [`Source`]: where the files are; those of a mounted file system |
 //! | `record` | what a host is told of the table |
 //!
 //! The table is named [`TABLE`]. A query reads it, and no other.
@@ -20,7 +21,9 @@
 mod drive;
 mod files;
 mod record;
+pub mod source;
 pub mod table;
 
 pub use files::Where;
+pub use source::Source;
 pub use table::{FileTable, TABLE};

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::drive::FileDrive;
 use crate::files::{Files, Where, Work};
 use crate::record;
+use crate::source::{FilesBelow, Source};
 
 /// The table's name in queries.
 pub const TABLE: &str = "files";
@@ -76,8 +77,7 @@ fn engine() -> Result<Arc<FileEngine>> {
 fn names(drives: &[Files]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut name = |(number, files): (usize, &Files)| {
-        let first = files.inputs.first().map(|input| input.file.path().display().to_string()).unwrap_or_default();
-        let name = if files.inputs.len() > 1 { format!("{first} and {} more", files.inputs.len() - 1) } else { first };
+        let name = files.source.name();
         if seen.insert(name.clone()) { name } else { format!("{name} ({})", number + 1) }
     };
     drives.iter().enumerate().map(&mut name).collect()
@@ -93,14 +93,22 @@ impl FileTable {
     /// `Invalid` without a file, and for formats that can't be told; those of the files.
     pub async fn open(session: Arc<Session>, inputs: Vec<Input>, format: Option<Format>) -> Result<Self> {
         let format = format.map_or_else(|| one_format(&inputs), Ok)?;
+        Self::over(Arc::new(FilesBelow { session, inputs }), format).await
+    }
+
+    /// The same of files that are anywhere.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub async fn over(source: Arc<dyn Source>, format: Format) -> Result<Self> {
         let log = Arc::<Mutex<Where>>::default();
-        let all = Files { session, format, inputs, engine: engine()?, log: log.clone() };
+        let all = Files { source, format, engine: engine()?, log: log.clone() };
         let (drives, schema) = apart(all).await?;
         let names = names(&drives);
         let records: Vec<StorageOnly> =
             names.into_iter().enumerate().map(|(number, name)| StorageOnly::in_memory(Uuid::from_u128(number as u128 + 1), name)).collect();
-        let bytes = |files: &Files| files.inputs.iter().map(|input| input.file.size()).sum::<Result<u64>>();
-        record::write(&records, &drives.iter().map(bytes).collect::<Result<Vec<_>>>()?, &schema).await?;
+        let bytes = drives.iter().map(|files| files.source.bytes()).collect::<Result<Vec<_>>>()?;
+        record::write(&records, &bytes, &schema).await?;
         let drives = records.into_iter().zip(drives).map(|(records, files)| Arc::new(FileDrive::new(records, files)) as Arc<dyn Cse>);
         let options = HostOptions { moving: AdaptiveMode::Never, names: BTreeMap::from([(TABLE.to_owned(), record::name()?)]), ..HostOptions::default() };
         Ok(Self { host: Host::new(drives.collect(), options)?, schema, log })
@@ -133,11 +141,11 @@ impl FileTable {
 /// The files as drives, and their columns.
 async fn apart(all: Files) -> Result<(Vec<Files>, SchemaRef)> {
     let columns = |files: Files| async move { Ok::<_, Error>((files.run(Work::default()).await?.schema, files)) };
-    if all.inputs.len() == 1 || all.inputs.len() > MOST_DRIVES {
+    if all.source.count() == 1 || all.source.count() > MOST_DRIVES {
         let (schema, all) = columns(all).await?;
         return Ok((vec![all], schema));
     }
-    let each = futures::future::join_all(all.inputs.iter().map(|input| columns(all.of(vec![input.clone()])))).await;
+    let each = futures::future::join_all(all.each().into_iter().map(columns)).await;
     let each = each.into_iter().collect::<Result<Vec<_>>>()?;
     let (schemas, drives): (Vec<SchemaRef>, Vec<Files>) = each.into_iter().unzip();
     match schemas.split_first() {

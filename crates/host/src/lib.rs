@@ -82,7 +82,7 @@ pub use skytether_export::virtual_file::VirtualFile;
 pub use skytether_ingest::dataset_writer::{DatasetWriter, IngestReport};
 pub use skytether_maintenance::resize_nodes::host_of;
 pub use skytether_partitioning::Placement;
-pub use skytether_query::file_plan::{FilePlanner, FileScan};
+pub use skytether_query::file_scan::FileScan;
 pub use skytether_query::sql_limits::MAX_OPERATORS;
 pub use skytether_query::substrait::LIMITS as SUBSTRAIT_LIMITS;
 pub use skytether_recovery::missing_drive::UnavailableDrive;

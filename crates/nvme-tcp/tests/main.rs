@@ -6,6 +6,7 @@ mod controllers;
 mod durability;
 mod exec;
 mod guest;
+mod host;
 mod hostile;
 mod reconnect;
 mod sums;

@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 use pyo3_arrow::{PyDataType, PySchema};
 use skytether_ceph_protocol::{CLASS, FileFormat, Limits, Object, Outcome, Piece, RUN, Request, Response};
 use skytether_common::{DatasetName, Error, Result};
-use skytether_host::{FilePlanner, FileScan};
+use skytether_host::FileScan;
 use skytether_rados::{CephFile, CephFiles, Listed};
 
 use crate::errors::OrRaise;
@@ -185,7 +185,7 @@ impl PyScan {
             let table = "file".to_owned();
             let schema = skytether_formats::storage_schema::schema(&dataset, &schema)?;
             let scan = FileScan { dataset: dataset.clone(), table: table.clone(), schema: Arc::clone(&schema), columns, filter: filter.map(Bytes::from) };
-            let plan = FilePlanner::new()?.scan(scan).await?;
+            let plan = scan.sub_plan().await?;
             let plain = Schema::new(schema.fields().clone());
             let named = StreamWriter::try_new(Vec::new(), &plain).and_then(StreamWriter::into_inner);
             Ok(Request {

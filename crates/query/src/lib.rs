@@ -3,7 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`planner`] | [`Planner`](planner::Planner): one query from its text to its rows |
-//! | [`file_plan`] | a query over files as one sub-plan, for EXEC |
+//! | [`file_scan`] | a scan of files as one sub-plan |
 //! | [`tables`], [`table_scan`], [`substrait`], [`parameters`] | what a query names, and what may come from others |
 //! | [`scan_planner`], [`pruning`], [`host_side`] | which drives a scan asks, and what they may read |
 //! | [`cells`], [`dense`] | grouped moments: what the host must know, and the rewrite from the dense view |
@@ -29,7 +29,7 @@ mod distinct_from;
 mod expansion;
 pub mod explain;
 mod far_times;
-pub mod file_plan;
+pub mod file_scan;
 pub mod host_reasons;
 pub mod host_side;
 mod identifiers;
