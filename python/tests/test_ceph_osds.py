@@ -156,8 +156,12 @@ def test_matrices_are_processed_at_the_osds(prepared: Prepared) -> None:
     due, receipt, dense = genes(prepared, "&osds=never")
     assert osds(receipt) == {} and len(dense) == 2
     for _ in range(2):
-        found, receipt, again = genes(prepared, "&osds=required")
-        ran = osds(receipt)
+        for _ in range(5):
+            found, receipt, again = genes(prepared, "&osds=required")
+            ran = osds(receipt)
+            # An OSD has 2 s for a call, which a busy machine may exceed; the answer is the same.
+            if not any(word in reasons(receipt) for word in ("longer than", "under way", "in time")):
+                break
         assert sum(ran.values()) == sum(drive["slices"] for drive in receipt["drives"]) > 1 and set(ran) <= {"osd.0", "osd.1", "osd.2"}, receipt
         assert reasons(receipt).strip("; ") == "" and again == dense
         # States merge in the order of their arrival, which moves the last bits.

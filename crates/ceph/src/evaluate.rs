@@ -34,6 +34,8 @@ pub(crate) enum Answer {
     Rows(Vec<u8>, u64, Annotation),
     /// The keys of values that are needed first.
     Wants(Vec<String>),
+    /// Another call reads the same slice for the same plan.
+    Busy,
 }
 
 /// What a file is asked, opened.
@@ -132,6 +134,7 @@ pub(crate) async fn evaluate(engine: &Pooled, stripes: &Stripes, osd: Option<u32
         Receipt { osd, engine: env!("CARGO_PKG_VERSION").to_owned(), bytes_read: read.load(Ordering::Relaxed), time: begun.elapsed(), ..Receipt::default() };
     let outcome = match done {
         Ok(Answer::Wants(keys)) => Outcome::Wants(keys),
+        Ok(Answer::Busy) => Outcome::Refused(Refusal::Busy, "another call reads this slice".to_owned()),
         Ok(Answer::Rows(rows, number, annotation)) => {
             receipt.rows = number;
             receipt.peak_memory = annotation.peak_memory;

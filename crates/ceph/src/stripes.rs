@@ -4,7 +4,8 @@
 //! besides, such as metadata and the labels of cells, come with a request, and stay here under their digests. A plan is
 //! made once for all stripes of a query: it keeps what it was made for, and each call runs a lane of it over one slice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{self, BTreeMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ use crate::one_stripe::over_stripe;
 const PLANS: usize = 16;
 
 /// Caches of metadata and columns of one plan are smaller than those of a drive by this factor.
-const CACHE_SHARES: usize = 4;
+const CACHE_SHARES: usize = 4 * PLANS;
 
 type Digest = [u8; DIGEST];
 
@@ -84,7 +85,7 @@ impl Stripes {
                     Ok(values) => values,
                     Err(wanted) => return Ok(Answer::Wants(wanted)),
                 };
-                let store = Arc::new(PlanStore { values, slices: Mutex::default(), missing: Mutex::default(), next: AtomicU64::new(0) });
+                let store = Arc::new(PlanStore { values, slices: Mutex::default(), missing: Mutex::default() });
                 let reader = Arc::new(Reader::sharing(Arc::clone(&store) as _, CACHE_SHARES));
                 let own = Engine::new(format!("osd.{}", self.osd), reader, pool, 1, self.concurrent)?.with_turns(Arc::clone(engine.turns())).apart();
                 match Arc::new(own).take(sub_plan(request, stripe.partitions)?).await {
@@ -97,7 +98,8 @@ impl Stripes {
         };
         // Before anything of the stripe is decoded.
         let _turn = Arc::clone(engine.turns()).acquire_owned().await.map_err(|_| Error::unavailable("the engine is shutting down"))?;
-        let _there = plan.store.lend(key, slice);
+        // An object is what the call's client says. So no call of another client may see it under this key.
+        let Some(_there) = plan.store.lend(key, slice) else { return Ok(Answer::Busy) };
         let rows = async {
             let mut written = Written::new(&plan.split.schema(PushdownLevel::Full), most)?;
             let mut lane = over_stripe(&plan.split, number)?;
@@ -291,26 +293,20 @@ impl Slice {
 #[derive(Debug)]
 struct PlanStore {
     values: BTreeMap<Key, Value>,
-    slices: Mutex<BTreeMap<Key, (u64, Arc<Slice>)>>,
+    slices: Mutex<BTreeMap<Key, Arc<Slice>>>,
     /// Keys that were asked for, and are neither.
     missing: Mutex<BTreeSet<Key>>,
-    next: AtomicU64,
 }
 
 /// Lets go of a call's slice in the end.
 struct Lent {
     store: Arc<PlanStore>,
     key: Key,
-    number: u64,
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut slices = self.store.slices.lock();
-        // A repeated call may have put its own in this place.
-        if slices.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
-            slices.remove(&self.key);
-        }
+        self.store.slices.lock().remove(&self.key);
     }
 }
 
@@ -321,15 +317,19 @@ enum Found<'a> {
 }
 
 impl PlanStore {
-    fn lend(self: &Arc<Self>, key: Key, slice: Arc<Slice>) -> Lent {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.slices.lock().insert(key.clone(), (number, slice));
-        Lent { store: Arc::clone(self), key, number }
+    /// `None` where another call has lent this key.
+    fn lend(self: &Arc<Self>, key: Key, slice: Arc<Slice>) -> Option<Lent> {
+        match self.slices.lock().entry(key.clone()) {
+            btree_map::Entry::Occupied(_) => return None,
+            btree_map::Entry::Vacant(place) => drop(place.insert(slice)),
+        }
+        Some(Lent { store: Arc::clone(self), key })
     }
 
     /// The keys that an error is about; the error, where it is about none.
     fn wants(&self, error: Error) -> Result<Answer> {
-        let missing = self.missing.lock();
+        // Each call asks for what it missed itself: the plan may be kept.
+        let missing = std::mem::take(&mut *self.missing.lock());
         if missing.is_empty() {
             return Err(error);
         }
@@ -341,7 +341,7 @@ impl PlanStore {
         if let Some(value) = self.values.get(key) {
             return Ok(Found::Value(value));
         }
-        if let Some((_, slice)) = self.slices.lock().get(key) {
+        if let Some(slice) = self.slices.lock().get(key) {
             return Ok(Found::Slice(Arc::clone(slice)));
         }
         self.missing.lock().insert(key.clone());

@@ -67,8 +67,6 @@ pub(crate) struct SpillingJoinExec {
     join: Plan,
     teller: Option<Teller>,
     metrics: ExecutionPlanMetricsSet,
-    /// The joins that did the work, for their figures.
-    pieces: Arc<Mutex<Vec<Plan>>>,
 }
 
 impl SpillingJoinExec {
@@ -82,7 +80,7 @@ impl SpillingJoinExec {
     }
 
     fn new(join: Plan, teller: Option<Teller>) -> Self {
-        Self { join, teller, metrics: ExecutionPlanMetricsSet::new(), pieces: Arc::default() }
+        Self { join, teller, metrics: ExecutionPlanMetricsSet::new() }
     }
 
     /// The number of the join, if it tells its keys.
@@ -136,7 +134,6 @@ impl ExecutionPlan for SpillingJoinExec {
             right: (join.right().schema(), on_right),
             nulls_meet: join.null_equality == NullEquality::NullEqualsNull,
             spills: SpillMetrics::new(&self.metrics, partition),
-            pieces: Arc::clone(&self.pieces),
             context,
         };
         let rows = stream::once(Arc::new(work).joined(left, right.boxed(), 0)).try_flatten();
@@ -145,9 +142,8 @@ impl ExecutionPlan for SpillingJoinExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         let mut all = self.metrics.clone_inner();
-        for of_piece in self.pieces.lock().iter().filter_map(|piece| piece.metrics()) {
-            of_piece.iter().for_each(|metric| all.push(Arc::clone(metric)));
-        }
+        // All pieces count in the figures of the join that they are copies of.
+        self.join.metrics().iter().flat_map(MetricsSet::iter).for_each(|metric| all.push(Arc::clone(metric)));
         Some(all)
     }
 }
@@ -164,7 +160,6 @@ struct Work {
     /// Whether NULL equals NULL.
     nulls_meet: bool,
     spills: SpillMetrics,
-    pieces: Arc<Mutex<Vec<Plan>>>,
     context: Arc<TaskContext>,
 }
 
@@ -182,8 +177,12 @@ impl Work {
                     continue;
                 }
                 if depth < DEPTH {
-                    room.free();
-                    return self.in_parts(stream::iter(table).map(Ok).chain(left).boxed(), right, depth).await;
+                    // What is on its way to disk is in memory until it is there.
+                    let written = stream::iter(table).map(move |batch| {
+                        room.shrink(table_bytes(&batch).min(room.size()));
+                        Ok(batch)
+                    });
+                    return self.in_parts(written.chain(left).boxed(), right, depth).await;
                 }
                 waited_for(&room, need, self.context.memory_pool().as_ref()).await?;
             }
@@ -213,7 +212,6 @@ impl Work {
         let runtime = RuntimeEnv { memory_pool: Arc::new(UnboundedMemoryPool::default()), ..self.context.runtime_env().as_ref().clone() };
         let context = TaskContext::default().with_session_config(self.context.session_config().clone()).with_runtime(Arc::new(runtime));
         let rows = join.execute(0, Arc::new(context))?;
-        self.pieces.lock().push(join);
         Ok(rows
             .inspect(move |_| {
                 // Reserved until the stream goes.

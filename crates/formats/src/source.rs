@@ -19,8 +19,11 @@ use super::location::{Location, Object};
 /// What the system says where a process, or the whole system, has as many files open as it may: EMFILE and ENFILE.
 const TOO_MANY_FILES: [i32; 2] = [24, 23];
 
-/// The system's error while doing `action` to `path`.
+/// The system's error while doing `action` to `path`; of an object, what its store says, which keeps its kind.
 pub(super) fn failed(action: &str, path: &Path, e: io::Error) -> Error {
+    if let Some(of_store) = Error::find(&e) {
+        return of_store.flattened().context(format!("cannot {action} {}", path.display()));
+    }
     if e.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code)) {
         return Error::exhausted(format!("cannot {action} {}: too many files are open; raise the limit (`ulimit -n`)", path.display())).with_source(e);
     }
@@ -62,7 +65,11 @@ impl Failure {
             }
             let (kind, text) = (e.kind(), e.to_string());
             let told = e.raw_os_error().map_or_else(|| io::Error::new(kind, text), io::Error::from_raw_os_error);
-            *self.0.lock() = Some(e);
+            // Readers above note it once more, without what a store said.
+            let mut noted = self.0.lock();
+            if noted.as_ref().is_none_or(|before| Error::find(before).is_none()) {
+                *noted = Some(e);
+            }
             told
         })
     }

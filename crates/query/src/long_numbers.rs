@@ -18,6 +18,9 @@ const DOUBLE: usize = 15;
 /// The most digits of a decimal of 128 bits.
 const MOST: usize = 38;
 
+/// The most digits behind the point: those of BIGINT are still compared with them as decimals.
+const PLACES: usize = MOST - 20;
+
 /// Makes decimals of the numbers in `statement` that a comparison would see cut.
 pub(crate) fn keep_digits(statement: &mut Statement) {
     let Statement::Statement(statement) = statement else { return };
@@ -77,7 +80,7 @@ fn beyond_double(text: &str) -> Option<(u64, i64)> {
     let whole = whole.trim_start_matches('0');
     let significant = if whole.is_empty() { part.trim_start_matches('0').len() } else { whole.len() + part.len() };
     let precision = (whole.len() + part.len()).max(1);
-    (significant > DOUBLE && precision <= MOST).then_some((precision as u64, part.len() as i64))
+    (significant > DOUBLE && precision <= MOST && part.len() <= PLACES).then_some((precision as u64, part.len() as i64))
 }
 
 #[cfg(test)]
@@ -99,6 +102,8 @@ mod tests {
             (".1234567890123456", Some((16, 16))),
             ("9999999999999999999999999999999.9999998", Some((38, 7))),
             ("99999999999999999999999999999999.9999998", None),
+            ("10.123456789012345678", Some((20, 18))),
+            ("10.1234567890123456789", None),
         ] {
             assert_eq!(beyond_double(text), wanted, "{text}");
         }

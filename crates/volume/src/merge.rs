@@ -204,15 +204,16 @@ impl Volume {
     }
 
     /// Merges all that the journal holds now, for a flush: what comes meanwhile is for the next one. It waits for a
-    /// store that does not answer as long as a writer waits for room. Extents that are damaged are left out: what was
-    /// written to them is durable in the journal.
+    /// store that does not answer as long as a writer waits for room.
     ///
     /// # Errors
-    /// Those of the drive.
+    /// Those of the drive; Corrupt where an extent is damaged, so that what was written to it is durable in the journal
+    /// alone.
     pub(crate) async fn merge_flushed(&self) -> Result<()> {
         let until = Instant::now() + self.options.stall;
         let most = (self.options.merge_bytes / self.extent).max(1) as usize;
         let mut left = self.index.read().all_dirty();
+        let asked = left.clone();
         while !left.is_empty() {
             let alone = self.merging.lock().await;
             self.writable()?;
@@ -231,7 +232,14 @@ impl Volume {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        let (index, state) = (self.index.read(), self.merge_state.lock());
+        match asked.into_iter().find(|extent| state.damaged.contains_key(extent) && index.to_merge(*extent).is_some()) {
+            None => Ok(()),
+            Some(extent) => Err(Error::corrupt(format!(
+                "{}: extent {extent} is damaged, so that what was written to it is in the host's journal alone: scrub, or write the whole extent",
+                self.what()
+            ))),
+        }
     }
 
     /// The next extents, as far as they are not known to be damaged. After the drive was full, those first that give

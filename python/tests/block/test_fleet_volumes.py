@@ -100,7 +100,7 @@ def test_file_system_survives_a_drive_killed_while_written(tmp_path: Path, redun
                     before = served.stored(1)
                     served.drives[1].kill()
                     for seed in range(1, 20):
-                        digests.update(written(place, seed, 10))
+                        digests.update(written(place, 1 + seed % 20, 10))
                     os.sync()
                     served.merged()
                     # Of 400 extents with two or three parts each.

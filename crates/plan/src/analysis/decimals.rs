@@ -158,24 +158,27 @@ impl Types<'_> {
             return e;
         }
         let nearest = match (&given, self.constant(&e)) {
-            (DataType::Decimal128(..), Some(ScalarValue::Decimal128(Some(value), precision, scale))) => {
+            // Next to REAL as well, a constant of more than [`FLOAT_DIGITS`] is a double.
+            (DataType::Decimal128(..), Some(ScalarValue::Decimal128(Some(value), precision, scale)))
+                if *of == DataType::Float64 || precision > FLOAT_DIGITS =>
+            {
                 Decimal128Type::format_decimal(value, precision, scale).parse::<f64>().ok()
             }
             _ => None,
         };
-        match (nearest, of) {
-            (Some(value), DataType::Float64) => lit(value),
-            _ => cast(e, with_leaf(&given, of)),
+        match nearest {
+            Some(value) => lit(value),
+            None => cast(e, with_leaf(&given, of)),
         }
     }
 
     fn as_decimal(&self, e: Expr, of: &DataType) -> Expr {
-        let DataType::Decimal128(precision, scale) = *of else { return e };
         match self.constant(&e).and_then(|value| value.cast_to(&DataType::Float64).ok()) {
-            Some(ScalarValue::Float64(Some(value))) => {
-                let digits = (value * 10f64.powi(i32::from(scale))).round() as i128;
-                lit(ScalarValue::Decimal128(Some(digits), precision, scale))
-            }
+            // By its shortest text: a product with a power of ten is rounded.
+            Some(value @ ScalarValue::Float64(Some(_))) => match ScalarValue::from(value.to_string()).cast_to(of) {
+                Ok(exact @ ScalarValue::Decimal128(Some(_), ..)) => lit(exact),
+                _ => cast(e, of.clone()),
+            },
             _ => cast(e, of.clone()),
         }
     }
@@ -248,6 +251,9 @@ const SCALE: i32 = 15;
 
 /// The most digits before the point that decimals with [`SCALE`] places have.
 const MOST_PLACES: u8 = 38 - SCALE as u8;
+
+/// Constants of more digits are doubles next to REAL: they were written for more than it holds.
+const FLOAT_DIGITS: u8 = 15;
 
 /// The digits of a decimal of 128 bits.
 const MOST_DIGITS: u32 = 38;

@@ -88,7 +88,9 @@ fn value(e: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Option<Op
     if !e.exists(|e| Ok(matches!(e, Expr::Literal(..)))).unwrap_or(false) || e.is_volatile() {
         return None;
     }
-    let context = SimplifyContext::builder().with_config_options(Arc::clone(options)).with_schema(Arc::new(schema.clone())).build();
+    // A table may have thousands of columns, and a list thousands of constants.
+    let schema = if is_constant(e) { DFSchema::empty() } else { schema.clone() };
+    let context = SimplifyContext::builder().with_config_options(Arc::clone(options)).with_schema(Arc::new(schema)).build();
     let Ok(Expr::Literal(value, _)) = ExprSimplifier::new(context).simplify(e.clone()) else { return None };
     match value {
         ScalarValue::TimestampSecond(at, _)
