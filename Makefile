@@ -38,7 +38,7 @@ soak: setup $(VENV)/.dev ## the long repetition of what `make test` shows in sho
 	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q python/tests/kinetic
 	SKYTETHER_SOAK=1 $(BIN)/python -m pytest -q python/tests/block/test_guest.py
 	SKYTETHER_CEPH_STORE=bluestore $(NEXTEST) run -p skytether-rados -p skytether-ceph --profile soak
-	SKYTETHER_CEPH_STORE=bluestore $(BIN)/python -m pytest -q python/tests/test_ceph*.py
+	cd python/tests && SKYTETHER_CEPH_STORE=bluestore $(abspath $(BIN))/python -m pytest -q test_ceph*.py
 
 bench: $(VENV)/.benchmarked ## benchmarks, in comparison with other tools (hours; benches/run.py --help lists the parts)
 	@$(BIN)/python benches/run.py
