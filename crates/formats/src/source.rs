@@ -64,12 +64,12 @@ impl Failure {
                 return e;
             }
             let (kind, text) = (e.kind(), e.to_string());
-            let told = e.raw_os_error().map_or_else(|| io::Error::new(kind, text), io::Error::from_raw_os_error);
-            // Readers above note it once more, without what a store said.
-            let mut noted = self.0.lock();
-            if noted.as_ref().is_none_or(|before| Error::find(before).is_none()) {
-                *noted = Some(e);
-            }
+            let told = match (Error::find(&e), e.raw_os_error()) {
+                (Some(of_store), _) => io::Error::new(kind, of_store.flattened()),
+                (None, Some(code)) => io::Error::from_raw_os_error(code),
+                (None, None) => io::Error::new(kind, text),
+            };
+            *self.0.lock() = Some(e);
             told
         })
     }
