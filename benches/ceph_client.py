@@ -6,6 +6,7 @@ Run by ceph.py, with Ceph's libraries in LD_LIBRARY_PATH, and mostly behind a li
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -131,3 +132,6 @@ def call(url: str, times: str) -> None:
 
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])
+    # Threads of librados or pyarrow that still end may abort the process at its exit.
+    sys.stdout.flush()
+    os._exit(0)
