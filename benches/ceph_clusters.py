@@ -103,8 +103,9 @@ class Cluster:
             shutil.copy(library, place / f"osd{osd}" / "classes")
             words = [str(SKYTETHER), "ceph", "engine", "--osd", str(osd), "--sockets", str(sockets), "--concurrent", str(concurrent)]
             self.engines.append(subprocess.Popen(words, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        deadline = time.monotonic() + 60
         while len(list(sockets.glob("osd.*"))) < osds:
-            if any(engine.poll() is not None for engine in self.engines):
+            if any(engine.poll() is not None for engine in self.engines) or time.monotonic() > deadline:
                 raise SystemExit("an engine did not start")
             time.sleep(0.02)
 
