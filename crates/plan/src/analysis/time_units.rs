@@ -88,10 +88,7 @@ fn value(e: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Option<Op
     if !e.exists(|e| Ok(matches!(e, Expr::Literal(..)))).unwrap_or(false) || e.is_volatile() {
         return None;
     }
-    // A table may have thousands of columns, and a list thousands of constants.
-    let schema = if is_constant(e) { DFSchema::empty() } else { schema.clone() };
-    let context = SimplifyContext::builder().with_config_options(Arc::clone(options)).with_schema(Arc::new(schema)).build();
-    let Ok(Expr::Literal(value, _)) = ExprSimplifier::new(context).simplify(e.clone()) else { return None };
+    let Some(Expr::Literal(value, _)) = simplified(e, schema, options) else { return None };
     match value {
         ScalarValue::TimestampSecond(at, _)
         | ScalarValue::TimestampMillisecond(at, _)
@@ -99,6 +96,20 @@ fn value(e: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Option<Op
         | ScalarValue::TimestampNanosecond(at, _) => Some(at),
         _ => None,
     }
+}
+
+/// What DataFusion's simplifier makes of `e`, which can't fail in it.
+fn simplified(e: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Option<Expr> {
+    // A table may have thousands of columns, and a list thousands of constants.
+    let schema = if is_constant(e) { DFSchema::empty() } else { schema.clone() };
+    let context = SimplifyContext::builder().with_config_options(Arc::clone(options)).with_schema(Arc::new(schema)).build();
+    ExprSimplifier::new(context).simplify(e.clone()).ok()
+}
+
+/// Whether `e` is a call or a `CASE` with a cast of a time in it.
+fn may_be_cast(e: &Expr) -> bool {
+    let of_time = |e: &Expr| matches!(e, Expr::Cast(cast) if matches!(cast.field.data_type(), DataType::Timestamp(..)));
+    matches!(e, Expr::ScalarFunction(_) | Expr::Case(_)) && !e.is_volatile() && e.exists(|e| Ok(of_time(e))).unwrap_or(false)
 }
 
 /// As [`with_constant`], whichever side is the constant.
@@ -111,8 +122,15 @@ fn either_way(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, option
 
 /// `left op right`, where `left` is coarse and `right` a constant that is not whole in its unit.
 fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema, options: &Arc<ConfigOptions>) -> Result<Option<Expr>> {
-    let Some((time, ratio)) = coarse(left, schema)? else { return Ok(None) };
+    let direct = coarse(left, schema)?;
+    if direct.is_none() && !may_be_cast(left) {
+        return Ok(None);
+    }
     let Some(Some(at)) = value(right, schema, options) else { return Ok(None) };
+    // As with constants: `coalesce(NULL, c)` is a cast of the column once it is simplified.
+    let shown = if direct.is_none() { simplified(left, schema, options) } else { None };
+    let shown = shown.as_ref().map_or(Ok(None), |shown| coarse(shown, schema))?;
+    let Some((time, ratio)) = direct.or(shown) else { return Ok(None) };
     if at % ratio == 0 {
         return Ok(None);
     }
@@ -232,6 +250,8 @@ mod tests {
                 (format!("coalesce({after}, at) = at"), "", "4"),
                 (format!("at < CASE WHEN true THEN {after} ELSE at END"), "12", "4"),
                 (format!("at IN (coalesce({after}, at), nullif({before}, NULL))"), "", "4"),
+                (format!("coalesce(CAST(NULL AS TIMESTAMP), at) = {after}"), "", "4"),
+                (format!("CASE WHEN true THEN CAST(at AS TIMESTAMP) ELSE {after} END < {after}"), "12", "4"),
                 ("at = TIMESTAMP '1970-01-01'".to_owned(), "2", "4"),
                 ("at = NULL".to_owned(), "", "1234"),
             ] {
