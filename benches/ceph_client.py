@@ -17,20 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.fs
+from trips import trips
 
 #: Rows of a row group.
 GROUP = 1 << 16
-
-
-def trips(rows: int, seed: int) -> pa.Table:
-    """17 columns like those of the NYC taxi data; `pick < 0.01` selects 1% of the rows."""
-    random = np.random.default_rng(seed)
-    table = {"pick": random.random(rows)}
-    for n in range(8):
-        table[f"whole{n}"] = random.integers(0, 1000, rows)
-    for n in range(8):
-        table[f"number{n}"] = np.round(random.gamma(2, 5, rows), 2)
-    return pa.table(table)
 
 
 def condition(share: str) -> pc.Expression | None:

@@ -31,8 +31,11 @@ WORKERS, DRIVES = 3, 4
 
 #: Queries that send much to the host: groups of most rows, joins of two large sides, windows.
 LINKED = {
-    "groups of most rows": "SELECT count(*) AS n, max(s) AS m FROM (SELECT l_orderkey, l_partkey, sum(l_quantity) AS s FROM tpch.lineitem GROUP BY l_orderkey, l_partkey)",
-    "join of two large tables": "SELECT o_orderpriority, count(*) AS n, sum(l_extendedprice) AS s FROM tpch.orders JOIN tpch.lineitem ON o_orderkey = l_orderkey WHERE l_shipdate > o_orderdate + INTERVAL '60' DAY GROUP BY o_orderpriority ORDER BY o_orderpriority",
+    "groups of most rows": "SELECT count(*) AS n, max(s) AS m FROM "
+    "(SELECT l_orderkey, l_partkey, sum(l_quantity) AS s FROM tpch.lineitem GROUP BY l_orderkey, l_partkey)",
+    "join of two large tables": "SELECT o_orderpriority, count(*) AS n, sum(l_extendedprice) AS s "
+    "FROM tpch.orders JOIN tpch.lineitem ON o_orderkey = l_orderkey WHERE l_shipdate > o_orderdate + INTERVAL '60' DAY "
+    "GROUP BY o_orderpriority ORDER BY o_orderpriority",
     "window over all rows": "SELECT count(*) AS n, sum(r) AS s FROM (SELECT rank() OVER (PARTITION BY l_suppkey ORDER BY l_shipdate) AS r FROM tpch.lineitem)",
     "query 18": "",
 }

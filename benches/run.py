@@ -36,7 +36,10 @@ from processes import fleet_of, med, one  # noqa: E402
 
 RESULTS: list[dict] = []
 
-PARTS = ("parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hosts", "hostile", "kinetic", "block", "ceph")
+PARTS = (
+    "parity", "speed", "cells", "million", "relational", "wide", "particles", "encode", "repair", "storms", "regret", "moving", "hosts", "hostile",
+    "kinetic", "block", "ceph",
+)
 
 
 def line(what: str, value: str, compared: str = "", wanted: str = "", ok: bool | None = None) -> None:

@@ -102,8 +102,10 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None]) -> paper.Result:
         f"The columns of Figure 6 over drives behind Flight and behind Kinetic: each slice ({size['rows']} genes of {size['cells']:,} cells) by a query of its own. "
         "Where the code is the drive's, the host hands it a sub-plan, over Flight or by Kinetic's EXECUTE, whose program is the query engine (`cut=\"full\"`). "
         "Where the code is the host's, the drive sends the columns of the slice, through the same door (`cut=\"raw\"`). "
-        f"Drive and host are processes of this machine, {size['times']} of each, and the doors take turns with each slice. The first {first} slices of each process are apart. "
-        "Times are those by the clock at the client: planning, both ways and all work. Envoy is a profile: this machine's processor time, times 15, its disk, and its link, "
+        f"Drive and host are processes of this machine, {size['times']} of each, and the doors take turns with each slice. "
+        f"The first {first} slices of each process are apart. "
+        "Times are those by the clock at the client: planning, both ways and all work. "
+        "Envoy is a profile: this machine's processor time, times 15, its disk, and its link, "
         "to which Flight keeps and Kinetic does not. "
         "The part refuses a query whose receipt says that the code ran elsewhere.",
     )
@@ -124,7 +126,8 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None]) -> paper.Result:
         f"Computing on the host over what the drive sends, the difference is {more['host | drive']:+.2f} ms of {medians['host | drive', 'grpc']:.2f} over a drive, "
         f"and {more['host | Envoy']:+.2f} of {medians['host | Envoy', 'grpc']:.2f} over an Envoy.",
         "The paper finds that its Kinetic drive's software does not introduce much overhead, and has no figures in its text for that; "
-        f"it finds the Envoy {published.DRIVE_SLOWER:.0f} times slower than the client. Here it is {medians['Envoy | Envoy', 'kinetic'] / medians['drive | drive', 'kinetic']:.1f} times "
+        f"it finds the Envoy {published.DRIVE_SLOWER:.0f} times slower than the client. "
+        f"Here it is {medians['Envoy | Envoy', 'kinetic'] / medians['drive | drive', 'kinetic']:.1f} times "
         "a drive without a profile through Kinetic, planning and both ways included, which no profile slows.",
     ]
     result.plots.append(_draw(out, cold, walls, size))
@@ -140,7 +143,8 @@ def _draw(out: Path, cold: dict, walls: dict, size: dict) -> str:
         ax.tick_params(axis="x", labelsize=7)
     made.axes[0].get_legend().remove()
     caption = (
-        f"A query for each slice of {size['rows']} genes by {size['cells']:,} cells; labels are <code>, <data> and the door. Orange is Flight, violet Kinetic. Boxes are quartiles, "
+        f"A query for each slice of {size['rows']} genes by {size['cells']:,} cells; labels are <code>, <data> and the door. "
+        "Orange is Flight, violet Kinetic. Boxes are quartiles, "
         "whiskers least and most, dashed the mean. Envoy is this machine's processor time times 15, as its profile says."
     )
     return paper.save(out, made, "doors", "Figure 6's columns: executing through Kinetic, next to Flight", caption)

@@ -52,7 +52,8 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None]) -> paper.Result:
     result = paper.Result(
         "osds",
         "Skyhook's experiment inside a Ceph cluster",
-        f"Parquet files of {size['rows']:,} rows with 17 columns, {size['files']} for each OSD, each an object; `pick < 0.01`, all columns. Ceph 16.2 with OSDs in memory on one machine. "
+        f"Parquet files of {size['rows']:,} rows with 17 columns, {size['files']} for each OSD, each an object; `pick < 0.01`, all columns. "
+        "Ceph 16.2 with OSDs in memory on one machine. "
         "The client is a process behind a link that the kernel bounds. OSDs, engines and client share this machine's cores. "
         "So the last column says what each had taken on a core of its own: the longest of the client's work, an OSD's share of the servers' work, and the link.",
     )
@@ -72,7 +73,8 @@ def measure(out: Path, tiny: bool, say: Callable[[str], None]) -> paper.Result:
         mine, theirs = (found[osds, 1.0, name] for name in WAYS.values())
         halved = found[osds, 0.5, WAYS["pushed"]][3] / mine[3]
         result.says.append(
-            f"{osds} OSDs: {mine[3]:.2f} s at the OSDs and {theirs[3]:.2f} s in the client, {theirs[3] / mine[3]:.1f} times; with a core each {mine[7]:.2f} and {theirs[7]:.2f} s. "
+            f"{osds} OSDs: {mine[3]:.2f} s at the OSDs and {theirs[3]:.2f} s in the client, {theirs[3] / mine[3]:.1f} times; "
+            f"with a core each {mine[7]:.2f} and {theirs[7]:.2f} s. "
             f"With half of the link the scan at the OSDs takes {halved:.2f} times as long (Skyhook, from 10 to 5 Gb/s: more than 10 times)."
         )
     result.plots.append(_draw(out, rows, size))

@@ -12,6 +12,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import data  # noqa: E402
+from trips import trips  # noqa: E402
 
 SEED = 20261122
 
@@ -79,20 +80,13 @@ def dense_fleet(out: Path, columns: int, rows: int, slice_rows: int | None = Non
 
 
 def trips_fleet(out: Path, rows: int, drives: int) -> Path:
-    """A fleet with `paper.trips`: 17 columns like those of the NYC taxi data; `pick < 0.01` selects 1% of the rows."""
-    import pyarrow as pa
+    """A fleet with `paper.trips`."""
     import skytether
 
     path = out / "data" / f"trips_{rows}_{drives}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        random = np.random.default_rng(SEED)
-        table = {"pick": random.random(rows)}
-        for n in range(8):
-            table[f"whole{n}"] = random.integers(0, 1000, rows)
-        for n in range(8):
-            table[f"number{n}"] = np.round(random.gamma(2, 5, rows), 2)
         with skytether.open(path.with_suffix(".part"), drives=drives) as fleet:
-            fleet.ingest(pa.table(table), "paper.trips")
+            fleet.ingest(trips(rows, SEED), "paper.trips")
         path.with_suffix(".part").rename(path)
     return path

@@ -31,6 +31,7 @@ class Cluster:
         self.conf, self.root = told["conf"], Path(told["root"])
         # Where the unpacked library is, and what it needs: the loader reads this when a program starts.
         self.environment = {**os.environ, "LD_LIBRARY_PATH": told["libraries"]}
+        self.engines: list[subprocess.Popen[str]] = []
         self.tell("pool sky 3")
 
     def _answer(self) -> dict[str, Any]:
@@ -83,9 +84,10 @@ class Cluster:
         return self.run("ceph", "install", *places, *more)
 
     def engine(self, osd: int) -> subprocess.Popen[str]:
-        """Starts the engine next to an OSD."""
+        """Starts the engine next to an OSD; it ends with the cluster, if not before."""
         sockets = self.place / "sockets"
         engine = self.start("ceph", "engine", "--osd", osd, "--sockets", sockets)
+        self.engines.append(engine)
         # One that was killed has left its socket, where no process listens.
         while not any(listens(at) for at in sockets.glob(f"osd.{osd}.*")):
             assert engine.poll() is None, engine.communicate()
@@ -93,9 +95,23 @@ class Cluster:
         return engine
 
     def stop(self) -> None:
+        for engine in self.engines:
+            engine.kill()
+            engine.wait()
+            engine.stdout.close()
+            engine.stderr.close()
         self.process.stdin.close()
         self.process.wait(timeout=30)
         self.process.stdout.close()
+
+
+def slices_of_osds(receipt: dict[str, Any]) -> dict[str, int]:
+    """How many slices each OSD processed, by the OSDs' names."""
+    found: dict[str, int] = {}
+    for drive in receipt["drives"]:
+        for below in drive.get("below", []):
+            found[below["name"]] = found.get(below["name"], 0) + below["slices"]
+    return found
 
 
 def listens(at: Path) -> bool:

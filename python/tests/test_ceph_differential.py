@@ -54,23 +54,17 @@ class Way:
     def ask(self, query: str) -> Any:
         result = self.fleet.sql(query)
         answer = result.to_arrow()
-        for drive in result.receipt.to_dict()["drives"]:
-            self.reasons.add(drive["reason"] or "")
-            for below in drive.get("below", []):
-                self.ran[below["name"]] = self.ran.get(below["name"], 0) + below["slices"]
+        receipt = result.receipt.to_dict()
+        self.reasons.update(drive["reason"] or "" for drive in receipt["drives"])
+        for osd, slices in cluster_of_tests.slices_of_osds(receipt).items():
+            self.ran[osd] = self.ran.get(osd, 0) + slices
         return answer
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
     with cluster_of_tests.cluster(tmp_path_factory.mktemp("ceph")) as running:
-        own = Prepared(running)
-        try:
-            yield own
-        finally:
-            for engine in own.engines.values():
-                engine.kill()
-                engine.communicate()
+        yield Prepared(running)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from ceph import Cluster, cluster
+from ceph import slices_of_osds as osds
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -56,15 +57,6 @@ class Prepared:
 GROUPS = "SELECT zone, count(*) AS n, sum(a) AS s FROM city.rides WHERE a > 0 GROUP BY zone ORDER BY zone"
 
 
-def osds(receipt: dict[str, Any]) -> dict[str, int]:
-    """Slices by the OSDs that processed them."""
-    found: dict[str, int] = {}
-    for drive in receipt["drives"]:
-        for below in drive.get("below", []):
-            found[below["name"]] = found.get(below["name"], 0) + below["slices"]
-    return found
-
-
 def reasons(receipt: dict[str, Any]) -> str:
     return "; ".join(drive["reason"] or "" for drive in receipt["drives"])
 
@@ -79,12 +71,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
         own = Prepared(ceph, table)
         ceph.run("init", own.url, "--drives", 2)
         ceph.run("ingest", path, "--to", "city.rides", "--fleet", own.url)
-        try:
-            yield own
-        finally:
-            for engine in own.engines.values():
-                engine.kill()
-                engine.communicate()
+        yield own
 
 
 def test_without_class_sub_plans_run_in_the_client(prepared: Prepared) -> None:
@@ -143,7 +130,8 @@ def genes(prepared: Prepared, more: str) -> tuple[list[list[Any]], dict[str, Any
         f"with msgexpress.open({prepared.url + more!r}) as db:\n"
         "    result = db['blood/pbmc3k'].rank_genes_groups('cell_type', method='t-test', transform='log1p_cp10k')\n"
         "    table = result.to_df(None)[['group', 'names', 'scores', 'logfoldchanges', 'pct_nz_group']]\n"
-        "    dense = db.fleet.sql(\"SELECT gene, count(*) AS n, sum(value) AS s FROM blood.pbmc3k.x WHERE value > 0 AND gene IN ('NKG7', 'CD3D') GROUP BY gene ORDER BY gene\")\n"
+        "    dense = db.fleet.sql(\"SELECT gene, count(*) AS n, sum(value) AS s FROM blood.pbmc3k.x \"\n"
+        "        \"WHERE value > 0 AND gene IN ('NKG7', 'CD3D') GROUP BY gene ORDER BY gene\")\n"
         "    print(json.dumps([table.values.tolist(), result.receipt.to_dict(), dense.to_arrow().to_pylist()]))\n"
     )
     table, receipt, dense = json.loads(prepared.ceph.python(code))

@@ -36,17 +36,10 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def engines(bare: Cluster) -> Iterator[list[subprocess.Popen[str]]]:
-    running = []
-    try:
-        for osd in range(3):
-            bare.install(osd)
-            running.append(bare.engine(osd))
-        yield running
-    finally:
-        for engine in running:
-            engine.kill()
-            engine.communicate()
+def engines(bare: Cluster) -> list[subprocess.Popen[str]]:
+    for osd in range(3):
+        bare.install(osd)
+    return [bare.engine(osd) for osd in range(3)]
 
 
 @pytest.fixture

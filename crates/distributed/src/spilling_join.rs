@@ -24,12 +24,12 @@ use datafusion::common::{NullEquality, Result as DfResult, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, SpillFile, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet, SpillMetrics};
 use datafusion::physical_plan::spill::SpillManager;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
 };
@@ -207,8 +207,8 @@ impl Work {
 
     /// Joins `table`, whose memory is reserved, with `right`.
     fn piece(&self, table: Vec<RecordBatch>, right: Rows, room: MemoryReservation) -> DfResult<Rows> {
-        let table = HandedExec::new(&self.left.0, stream::iter(table).map(Ok).boxed());
-        let join = with_inputs(&self.join, vec![table, HandedExec::new(&self.right.0, right)])?;
+        let table = Handed::plan(&self.left.0, stream::iter(table).map(Ok).boxed())?;
+        let join = with_inputs(&self.join, vec![table, Handed::plan(&self.right.0, right)?])?;
         let runtime = RuntimeEnv { memory_pool: Arc::new(UnboundedMemoryPool::default()), ..self.context.runtime_env().as_ref().clone() };
         let context = TaskContext::default().with_session_config(self.context.session_config().clone()).with_runtime(Arc::new(runtime));
         let rows = join.execute(0, Arc::new(context))?;
@@ -316,64 +316,36 @@ impl Turn {
 }
 
 /// Gives rows that are there already, once.
-struct HandedExec {
+struct Handed {
+    schema: SchemaRef,
     rows: Mutex<Option<Rows>>,
-    properties: Arc<PlanProperties>,
 }
 
-impl HandedExec {
-    #[expect(clippy::new_ret_no_self, reason = "used as a plan only")]
-    fn new(schema: &SchemaRef, rows: Rows) -> Plan {
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(Arc::clone(schema)),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        );
-        Arc::new(Self { rows: Mutex::new(Some(rows)), properties: Arc::new(properties) })
+impl Handed {
+    fn plan(schema: &SchemaRef, rows: Rows) -> DfResult<Plan> {
+        let part = Self { schema: Arc::clone(schema), rows: Mutex::new(Some(rows)) };
+        Ok(Arc::new(StreamingTableExec::try_new(Arc::clone(schema), vec![Arc::new(part)], None, [], false, None)?))
     }
 }
 
-impl fmt::Debug for HandedExec {
+impl fmt::Debug for Handed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HandedExec")
+        f.write_str("Handed")
     }
 }
 
-impl DisplayAs for HandedExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HandedExec")
-    }
-}
-
-impl ExecutionPlan for HandedExec {
-    fn name(&self) -> &str {
-        "HandedExec"
+impl PartitionStream for Handed {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        Vec::new()
-    }
-
-    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>) -> DfResult<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> DfResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
-
-    fn execute(&self, _: usize, _: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
-        let Some(rows) = self.rows.lock().take() else { return internal_err!("rows were handed on already") };
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let rows = self.rows.lock().take().unwrap_or_else(|| stream::once(async { internal_err!("rows were handed on already") }).boxed());
         let rows = stream::unfold((rows, Turn::begins()), |(mut rows, mut turn)| async move {
             turn.may_end().await;
             rows.next().await.map(|batch| (batch, (rows, turn)))
         });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(self.properties.eq_properties.schema()), rows)))
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows))
     }
 }
 

@@ -259,7 +259,7 @@ public class Beyond {
             }
             client.it.flush();
         }
-        // Whoever started this program kills the drive now, starts it again, and says where it is.
+        // The test that started this program kills the drive now, starts it again, and sends its new address.
         System.out.println("kill");
         drive = new Address(new BufferedReader(new InputStreamReader(System.in)).readLine());
         try (Closing<AdvancedKineticClient> client = new Closing<>(drive.client())) {
