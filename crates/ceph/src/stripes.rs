@@ -21,6 +21,7 @@ use skytether_ceph_protocol::{Given, Request, Stripe};
 use skytether_common::checksum::crc32c;
 use skytether_common::{DatasetName, Detail, Error, Key, PartitionName, Result};
 use skytether_device::{Annotation, SubPlan};
+use skytether_engine::cache::Cache;
 use skytether_engine::split_execution::{SplitExecution, Taken};
 use skytether_engine::{Engine, Reader};
 use skytether_plan::error::from_datafusion;
@@ -43,7 +44,7 @@ type Digest = [u8; DIGEST];
 pub(crate) struct Stripes {
     osd: u32,
     concurrent: usize,
-    values: Mutex<Values>,
+    values: Values,
     /// By what they were made for, the one that was used last at the end.
     plans: Mutex<Vec<(Digest, Arc<Plan>)>>,
 }
@@ -58,8 +59,8 @@ impl Stripes {
     /// Those of the engine next to `osd`, which runs `concurrent` plans at a time. Values of `most` bytes together are
     /// kept.
     pub(crate) fn new(osd: u32, concurrent: usize, most: u64) -> Self {
-        let values = Values { most: usize::try_from(most).unwrap_or(usize::MAX), ..Values::default() };
-        Self { osd, concurrent, values: Mutex::new(values), plans: Mutex::default() }
+        let values = Values(Cache::new(usize::try_from(most).unwrap_or(usize::MAX)));
+        Self { osd, concurrent, values, plans: Mutex::default() }
     }
 
     /// Runs `request`, whose object is `stripe`, with memory of `pool` and in turn with `engine`. `read` counts bytes
@@ -81,7 +82,7 @@ impl Stripes {
         let plan = match known {
             Some(plan) => plan,
             None => {
-                let values = match self.values.lock().take(given)? {
+                let values = match self.values.take(given)? {
                     Ok(values) => values,
                     Err(wanted) => return Ok(Answer::Wants(wanted)),
                 };
@@ -196,14 +197,8 @@ fn sub_plan(request: Request, partitions: BTreeMap<String, String>) -> Result<Su
     Ok(SubPlan { partitions, ..plan })
 }
 
-/// Values by their digests. The values that were not used for longest go first.
-#[derive(Default)]
-struct Values {
-    kept: BTreeMap<Digest, (Bytes, u64)>,
-    bytes: usize,
-    most: usize,
-    clock: u64,
-}
+/// Values by their digests, within a number of bytes.
+struct Values(Cache<Digest, Bytes>);
 
 /// A value of a plan.
 #[derive(Debug)]
@@ -215,13 +210,16 @@ struct Value {
 
 impl Values {
     /// The values of a request; or the keys of those that are neither in it nor here.
-    fn take(&mut self, given: BTreeMap<String, Given>) -> Result<Result<BTreeMap<Key, Value>, Vec<String>>> {
+    fn take(&self, given: BTreeMap<String, Given>) -> Result<Result<BTreeMap<Key, Value>, Vec<String>>> {
         let (mut all, mut wanted) = (BTreeMap::new(), Vec::new());
         for (key, Given { digest, bytes, .. }) in given {
             let Some(bytes) = (match bytes {
-                Some(bytes) if blake3::hash(&bytes).as_bytes() == &digest => Some(self.put(digest, bytes.into())),
+                Some(bytes) if blake3::hash(&bytes).as_bytes() == &digest => {
+                    let len = bytes.len();
+                    Some(self.0.put(digest, bytes.into(), len))
+                }
                 Some(_) => return Err(Error::corrupt(format!("the value of {key} came damaged"))),
-                None => self.get(&digest),
+                None => self.0.get(&digest),
             }) else {
                 wanted.push(key);
                 continue;
@@ -231,27 +229,6 @@ impl Values {
             all.insert(Key::new(key)?, Value { crc32c: crc32c(&bytes), bytes, version });
         }
         Ok(if wanted.is_empty() { Ok(all) } else { Err(wanted) })
-    }
-
-    fn get(&mut self, digest: &Digest) -> Option<Bytes> {
-        self.clock += 1;
-        let (bytes, used) = self.kept.get_mut(digest)?;
-        *used = self.clock;
-        Some(bytes.clone())
-    }
-
-    fn put(&mut self, digest: Digest, bytes: Bytes) -> Bytes {
-        self.clock += 1;
-        if self.kept.insert(digest, (bytes.clone(), self.clock)).is_none() {
-            self.bytes += bytes.len();
-        }
-        while self.bytes > self.most
-            && let Some(oldest) = self.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(digest, _)| *digest)
-        {
-            let gone = self.kept.remove(&oldest);
-            self.bytes -= gone.map_or(0, |(bytes, _)| bytes.len());
-        }
-        bytes
     }
 }
 
@@ -410,26 +387,26 @@ mod tests {
 
     #[test]
     fn values_stay_until_others_need_the_room() {
-        let mut values = Values { most: 10, ..Values::default() };
-        let ask = |values: &mut Values, key: &str, bytes: &[u8], sent: bool| values.take(BTreeMap::from([(key.to_owned(), given(bytes, sent))])).unwrap();
-        assert_eq!(ask(&mut values, "a", b"12345", false).unwrap_err(), ["a"]);
-        assert_eq!(&ask(&mut values, "a", b"12345", true).unwrap()[&Key::new("a".to_owned()).unwrap()].bytes[..], b"12345");
+        let values = Values(Cache::new(10));
+        let ask = |values: &Values, key: &str, bytes: &[u8], sent: bool| values.take(BTreeMap::from([(key.to_owned(), given(bytes, sent))])).unwrap();
+        assert_eq!(ask(&values, "a", b"12345", false).unwrap_err(), ["a"]);
+        assert_eq!(&ask(&values, "a", b"12345", true).unwrap()[&Key::new("a".to_owned()).unwrap()].bytes[..], b"12345");
         // By its digest, whatever its key.
-        assert!(ask(&mut values, "b", b"12345", false).is_ok());
-        assert!(ask(&mut values, "c", b"67890", true).is_ok());
-        assert!(ask(&mut values, "a", b"12345", false).is_ok());
-        assert!(ask(&mut values, "d", b"abc", true).is_ok());
-        assert!(ask(&mut values, "c", b"67890", false).is_err() && ask(&mut values, "a", b"12345", false).is_ok());
+        assert!(ask(&values, "b", b"12345", false).is_ok());
+        assert!(ask(&values, "c", b"67890", true).is_ok());
+        assert!(ask(&values, "a", b"12345", false).is_ok());
+        assert!(ask(&values, "d", b"abc", true).is_ok());
+        assert!(ask(&values, "c", b"67890", false).is_err() && ask(&values, "a", b"12345", false).is_ok());
         // One that is too long serves its own request.
-        assert!(ask(&mut values, "e", b"more than ten", true).is_ok());
-        assert!(values.bytes <= 10 && ask(&mut values, "e", b"more than ten", false).is_err());
+        assert!(ask(&values, "e", b"more than ten", true).is_ok());
+        assert!(values.0.weight() <= 10 && ask(&values, "e", b"more than ten", false).is_err());
     }
 
     #[test]
     fn damaged_values_are_refused() {
-        let mut values = Values { most: 10, ..Values::default() };
+        let values = Values(Cache::new(10));
         let wrong = Given { bytes: Some(b"54321".to_vec()), ..given(b"12345", true) };
         assert!(values.take(BTreeMap::from([("a".to_owned(), wrong)])).is_err());
-        assert!(values.kept.is_empty());
+        assert_eq!(values.0.weight(), 0);
     }
 }

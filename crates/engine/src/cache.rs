@@ -19,7 +19,7 @@ const ITEMS: (usize, usize) = (64, 1 << 16);
 /// One lock for all: of the shards of quick_cache's own locked form each has a part of the limit, and one column
 /// may take most of the whole.
 #[derive(Debug)]
-pub(crate) struct Cache<K, V>(Mutex<unsync::Cache<K, (V, usize), ByWeight>>);
+pub struct Cache<K, V>(Mutex<unsync::Cache<K, (V, usize), ByWeight>>);
 
 #[derive(Debug, Clone)]
 struct ByWeight;
@@ -33,18 +33,19 @@ impl<K, V> Weighter<K, (V, usize)> for ByWeight {
 
 impl<K: Hash + Eq, V: Clone> Cache<K, V> {
     /// A cache of at most `limit` (bytes, as the callers of [`Cache::put`] weigh them).
-    pub(crate) fn new(limit: usize) -> Self {
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         Self(Mutex::new(unsync::Cache::with_weighter((limit / VALUE).clamp(ITEMS.0, ITEMS.1), limit as u64, ByWeight)))
     }
 
     /// The value of `key`.
-    pub(crate) fn get(&self, key: &K) -> Option<V> {
+    pub fn get(&self, key: &K) -> Option<V> {
         self.0.lock().get(key).map(|(value, _)| value.clone())
     }
 
     /// Keeps `value`, unless it alone is heavier than 97% of what the whole cache may be. The value that is kept under
     /// `key` afterwards or `value`: if two put the same key, both go on with the first's.
-    pub(crate) fn put(&self, key: K, value: V, weight: usize) -> V {
+    pub fn put(&self, key: K, value: V, weight: usize) -> V {
         let mut kept = self.0.lock();
         if let Some((first, _)) = kept.get(&key) {
             return first.clone();
@@ -54,13 +55,13 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
     }
 
     /// Lets go of the value of `key`, if that is `unwanted`.
-    pub(crate) fn remove_if(&self, key: &K, unwanted: impl FnOnce(&V) -> bool) {
+    pub fn remove_if(&self, key: &K, unwanted: impl FnOnce(&V) -> bool) {
         self.0.lock().remove_if(key, |(value, _)| unwanted(value));
     }
 
     /// The weight of all entries.
-    #[cfg(test)]
-    pub(crate) fn weight(&self) -> u64 {
+    #[must_use]
+    pub fn weight(&self) -> u64 {
         self.0.lock().weight()
     }
 }

@@ -31,7 +31,7 @@
 mod annotate;
 mod batches;
 pub mod broadcast;
-mod cache;
+pub mod cache;
 mod cells;
 mod dense;
 pub mod execute;
