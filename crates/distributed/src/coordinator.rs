@@ -150,7 +150,7 @@ impl Coordinator {
             let (send, receive) = mpsc::channel(2);
             let (schema, receipt) = (spread.planned.physical.schema(), ReceiptHandle::new(Arc::clone(&told) as _));
             let run = Run { coordinator: self.clone(), asked, told, send, schema: Arc::clone(&schema), waits: AtomicBool::new(false) };
-            let task = AbortOnDropHandle::new(tokio::spawn(run.to_the_end(spread)));
+            let task = AbortOnDropHandle::new(tokio::spawn(run.run_to_end(spread)));
             let rows = stream::unfold((receive, task), |(mut receive, task)| async move { receive.recv().await.map(|batch| (batch, (receive, task))) });
             Ok(Query { schema, stream: rows.boxed(), receipt })
         })
@@ -326,7 +326,7 @@ enum Failed {
 }
 
 impl Run {
-    async fn to_the_end(self, spread: Spread) {
+    async fn run_to_end(self, spread: Spread) {
         let lost = match self.attempt(spread).await {
             Ok(()) | Err(Failed::Left) => return,
             Err(Failed::Error(e)) => return self.fail(e).await,

@@ -135,7 +135,7 @@ impl Moves {
             policy: self.policy,
             limits: self.limits,
             priors: PRIORS,
-            kinds: (0..self.kinds.len()).filter(some).map(|at| self.kinds[at].clone()).collect(),
+            kinds: (0..self.kinds.len()).filter(some).map(|at| self.kinds[at]).collect(),
             fed: false,
         }
     }

@@ -278,7 +278,7 @@ mod tests {
         idx.append_value([Some(1), Some(2)]);
         idx.append_null();
         let (_, val) = lists(&[vec![1, 2], vec![]]);
-        assert_eq!(told(&entries(&idx.finish(), &val, &[2..3]).unwrap()), [vec![(2, 3)], vec![]]);
+        assert_eq!(told(&entries(&idx.finish(), &val, std::slice::from_ref(&(2..3))).unwrap()), [vec![(2, 3)], vec![]]);
     }
 
     #[test]

@@ -137,14 +137,17 @@ impl FleetBacking {
         let (shard_key, each) = (keys::shard(key, record.generation)?, record.data_len() as u64);
         let shards = range.start / each..range.end.div_ceil(each);
         let read = |n: u64| {
-            let within = [range.start.max(n * each) - n * each..range.end.min((n + 1) * each) - n * each];
+            let within = range.start.max(n * each) - n * each..range.end.min((n + 1) * each) - n * each;
             let (shard_key, shard) = (&shard_key, record.shards.get(n as usize));
             async move {
                 let at = shard.and_then(|shard| self.place(&shard.drive)).ok_or_else(|| Error::unavailable("its drive is not of the fleet"))?;
                 if self.catalog.health().is_down(at) || self.catalog.health().is_outside(at) {
                     return Err(Error::unavailable("its drive is lost"));
                 }
-                let mut parts = self.catalog.ask(at, "read a part of a volume", self.catalog.bare(at).get_ranges_unverified(shard_key, &within)).await?;
+                let mut parts = self
+                    .catalog
+                    .ask(at, "read a part of a volume", self.catalog.bare(at).get_ranges_unverified(shard_key, std::slice::from_ref(&within)))
+                    .await?;
                 parts.pop().ok_or_else(|| Error::internal("a part of an extent got lost"))
             }
         };

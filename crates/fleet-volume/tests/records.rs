@@ -102,7 +102,7 @@ fn batches_that_come_late_undo_nothing() {
             assert_eq!(error.kind(), Kind::Unavailable);
             fleet.ways.swallows.store(false, Ordering::SeqCst);
             fleet.catalog.commit_records(vec![put("a/header", "three", Expect::Any)]).await.unwrap();
-            let late: Vec<_> = std::mem::take(&mut *fleet.ways.late.lock().unwrap());
+            let late: Vec<_> = std::mem::take(&mut *fleet.ways.late.lock());
             assert_eq!(late.len(), 1);
             for (at, batch) in late {
                 assert_eq!(fleet.store.0[at].inner().apply(batch).unwrap_err().kind(), Kind::Conflict);

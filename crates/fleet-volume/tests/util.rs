@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use skytether_catalog::records::membership::{Founding, Role};
 use skytether_catalog::root_store::Catalog;
 use skytether_common::{Error, Key, Result};
@@ -98,7 +99,7 @@ impl Layer for Way {
                 }
             }
             if self.ways.swallows.load(Ordering::SeqCst) && batch.iter().any(|op| op.key().as_str().starts_with("~fvol/")) {
-                self.ways.late.lock().unwrap().push((self.at, batch));
+                self.ways.late.lock().push((self.at, batch));
                 return Err(Error::unavailable("there was no answer in time"));
             }
             self.storage.apply(batch).await

@@ -256,7 +256,8 @@ mod tests {
             // The messages' headers and the footer, and some of the values.
             let (head, tail) = (1500.min(whole.len()), whole.len().saturating_sub(900));
             for at in (0..head).step_by(3).chain((head..tail).step_by(61)).chain((tail.max(head)..whole.len()).step_by(3)) {
-                for wrong in [0xff] {
+                {
+                    let wrong = 0xff;
                     let mut bytes = whole.clone();
                     bytes[at] ^= wrong;
                     if let Err(e) = rows_at(&path, &bytes) {

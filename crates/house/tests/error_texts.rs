@@ -94,9 +94,8 @@ fn rust_findings(source: &str) -> Vec<usize> {
     let mut texts: BTreeMap<&str, usize> = BTreeMap::new();
     for at in 0..tokens.len() {
         let gives = calls(&tokens, at, GIVE) || (calls(&tokens, at, &["to_string"]) && at > 0 && ERRORS.contains(&tokens[at - 1].text));
-        let end = if gives {
-            Some(behind(&tokens, at + 2))
-        } else if text(&tokens, at) == "format" && text(&tokens, at + 1) == "!" && formats_an_error(&tokens[at + 2..behind(&tokens, at + 2)]) {
+        let formats = || text(&tokens, at) == "format" && text(&tokens, at + 1) == "!" && formats_an_error(&tokens[at + 2..behind(&tokens, at + 2)]);
+        let end = if gives || formats() {
             Some(behind(&tokens, at + 2))
         } else if texts.get(tokens[at].text).is_some_and(|until| at < *until) && text(&tokens, at.wrapping_sub(1)) != "." && text(&tokens, at + 1) != ":" {
             Some(at + 1)

@@ -97,7 +97,7 @@ struct Wide {
 impl Wide {
     /// `values` as `to`, if that holds them; else as they are.
     fn of<'a>(&'a mut self, values: Values<'a>, to: ValueType) -> Values<'a> {
-        fn filled<'a, T>(room: &'a mut Vec<T>, values: impl Iterator<Item = T>) -> &'a [T] {
+        fn filled<T>(room: &mut Vec<T>, values: impl Iterator<Item = T>) -> &[T] {
             room.clear();
             room.extend(values);
             room

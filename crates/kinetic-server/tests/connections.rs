@@ -16,7 +16,7 @@ async fn writes_of_one_connection_keep_their_order() {
     let dir = tempfile::tempdir().unwrap();
     let served = serve(dir.path(), Profile::Java).await;
     let write = |connection: usize, number: usize| {
-        let length = if number % 3 == 0 { 1 << 20 } else { 8 };
+        let length = if number.is_multiple_of(3) { 1 << 20 } else { 8 };
         let mut value = vec![0; length];
         value[..8].copy_from_slice(&(number as u64).to_be_bytes());
         let key = Bytes::from(format!("key-{connection}"));

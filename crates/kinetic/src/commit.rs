@@ -381,7 +381,7 @@ fn hex(bytes: &[u8]) -> String {
 fn unhex(text: &str) -> Option<Bytes> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let pairs = text.as_bytes().chunks(2);
-    pairs.map(|pair| Some(u8::try_from(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?).ok()?)).collect::<Option<Vec<u8>>>().map(Bytes::from)
+    pairs.map(|pair| u8::try_from(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?).ok()).collect::<Option<Vec<u8>>>().map(Bytes::from)
 }
 
 #[cfg(test)]

@@ -271,7 +271,7 @@ mod tests {
         let clock = Clock::default();
         let (first, second) = (clock.next().unwrap(), clock.next().unwrap());
         assert!(second > first && micros() - given_at(first) < 60_000_000);
-        let ahead = second + (3600 * 1_000_000 << RANDOM_BITS);
+        let ahead = second + ((3600 * 1_000_000) << RANDOM_BITS);
         clock.seen(ahead);
         assert_eq!(clock.next().unwrap(), ahead + 1);
         clock.seen(VERSIONS - 1);

@@ -77,7 +77,7 @@ fn signed(command: &Command) -> Message {
 /// Connects, and says what went wrong and how long it took.
 async fn refused(at: &Endpoint) -> Error {
     let begun = Instant::now();
-    let error = Client::connect(at, options()).await.err().expect("no connection");
+    let error = Client::connect(at, options()).await.expect_err("no connection");
     assert!(begun.elapsed() < 20 * PATIENCE, "{:?}: {error}", begun.elapsed());
     assert!(error.message().contains("127.0.0.1"), "{error}");
     error

@@ -69,8 +69,8 @@ async fn programs_at(cluster: &Cluster, at: usize, record: &RootRecord) -> Resul
             for entry in &entries {
                 let is_kept = PartitionName::parse(&entry.key).is_some_and(|(name, slice)| slice.is_none() && of_partition(&name).is_some());
                 if is_kept {
-                    let head = [0..entry.len.min(MAX_HEADER as u64)];
-                    let head = catalog.ask(at, "read a kept result", drive.get_ranges_unverified(&entry.key, &head)).await?;
+                    let head = 0..entry.len.min(MAX_HEADER as u64);
+                    let head = catalog.ask(at, "read a kept result", drive.get_ranges_unverified(&entry.key, std::slice::from_ref(&head))).await?;
                     found.extend(head.first().and_then(|head| kept(record, head)));
                 }
             }
@@ -86,7 +86,7 @@ async fn programs_at(cluster: &Cluster, at: usize, record: &RootRecord) -> Resul
 /// What the head of a kept result says; None where it can't be made again, or is damaged.
 fn kept(record: &RootRecord, head: &[u8]) -> Option<Kept> {
     let (header, _) = Header::decode(head).ok()?;
-    let mut spread = header.made_from.iter().filter_map(|key| PartitionName::parse(key)).map(|(name, _)| name.table);
+    let mut spread = header.made_from.iter().filter_map(PartitionName::parse).map(|(name, _)| name.table);
     let table = spread.find(|table| record.tables.get(table).is_some_and(|table| table.placement == Placement::Spread))?;
     Some((table, header.program()?))
 }

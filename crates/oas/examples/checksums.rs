@@ -10,8 +10,8 @@
 //! under way as there are workers. It prints seconds, bytes, and a digest of all digests as JSON.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use oas::request::Request;
 use oas::scsi::{Command, Scsi};
 use oas::url::Url;
 use oas::{Digest, MINIO_KEY, Session, Settings};
+use parking_lot::Mutex;
 use skytether_common::{Error, Result};
 use skytether_offload::operations::digests::Algorithm;
 use skytether_offload::{Descriptor, Extent, Object};
@@ -92,14 +93,12 @@ fn each(objects: u64, workers: u64, work: impl Fn(u64) -> Result<Vec<u8>> + Sync
                         return;
                     }
                     let done = work(object);
-                    if let Ok(mut found) = found.lock() {
-                        found.push((object, done));
-                    }
+                    found.lock().push((object, done));
                 }
             });
         }
     });
-    let mut found = found.into_inner().map_err(|_| Error::internal("a thread panicked"))?;
+    let mut found = found.into_inner();
     found.sort_by_key(|(object, _)| *object);
     found.into_iter().map(|(_, done)| done).collect()
 }

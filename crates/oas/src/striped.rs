@@ -221,7 +221,7 @@ impl Striped {
     /// operations it is `None`.
     fn run_chunks(&self, request: &Request, texts: Option<bool>) -> Result<(Vec<Found>, Report)> {
         let by_member = self.by_member();
-        let found: Mutex<Vec<(Chunk, Result<(Item, Vec<Match>)>)>> = Mutex::default();
+        let found = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for (number, chunks) in &by_member {
                 let found = &found;

@@ -90,7 +90,7 @@ fn a_flipped_bit_on_the_device_is_found() {
     let path = mounted.file("part.1");
     fs::write(&path, &framed).unwrap();
     let session = target.session();
-    let check = || session.verify_framed(Digest::Highway256(key), block as u64, &inputs(&[path.clone()])).pop().unwrap();
+    let check = || session.verify_framed(Digest::Highway256(key), block as u64, &inputs(std::slice::from_ref(&path))).pop().unwrap();
     let done = check();
     assert!(done.ran.is_there() && done.value.unwrap() == Framed::Right);
     // On the device, behind the file system: its cache still has the right bytes.

@@ -57,7 +57,7 @@ fn fill(mounted: &Mounted) {
 
 fn check_all(mounted: &Mounted) {
     for name in ["empty", "short", "long"] {
-        assert_eq!(check(mounted, name).as_output().is_ok(), true, "{name}");
+        assert!(check(mounted, name).as_output().is_ok(), "{name}");
     }
     let pieces = check(mounted, "one").object.extents.len().max(check(mounted, "two").object.extents.len());
     assert!(pieces > 1, "the files are not fragmented");

@@ -210,7 +210,7 @@ pub(crate) fn text(rng: &mut Rng, len: usize) -> Vec<u8> {
         match rng.u8(0..20) {
             0 => bytes.extend(std::iter::repeat_n(b'w', rng.usize(1..200))),
             1 if !plain => bytes.extend(std::iter::repeat_n(0, rng.usize(1..3000))),
-            2 => bytes.extend(std::iter::repeat_with(|| rng.u8(b'a'..b'z')).take(80)),
+            2 => bytes.extend(std::iter::repeat_with(|| rng.u8(b'a'..=b'y')).take(80)),
             _ => bytes.extend_from_slice(PARTS[rng.usize(..if plain { 11 } else { PARTS.len() })]),
         }
     }

@@ -276,7 +276,7 @@ impl PyOas {
         let order = order(record, reverse, unique);
         if let Some(output) = output {
             let into = if merge { tools::merge_into } else { tools::sort_into };
-            return self.into_file(py, files, output, Box::new(move |session, inputs, output| into(session, &order, inputs, output)));
+            return self.write_file(py, files, output, Box::new(move |session, inputs, output| into(session, &order, inputs, output)));
         }
         let files = Given::all(files)?;
         let done = self.ask(py, files, move |session, files| {
@@ -292,7 +292,7 @@ impl PyOas {
             [input] => tools::compress_into(session, codec, level, input, output),
             _ => failed(Error::internal("one file is compressed at a time")),
         };
-        self.into_file(py, vec![file], output, Box::new(into))
+        self.write_file(py, vec![file], output, Box::new(into))
     }
 
     fn decompress<'py>(&self, py: Python<'py>, file: (PathBuf, i32), output: PathBuf, form: &str, room: u64) -> PyResult<Told<'py>> {
@@ -301,7 +301,7 @@ impl PyOas {
             [input] => tools::decompress_into(session, codec, input, output, room),
             _ => failed(Error::internal("one file is decompressed at a time")),
         };
-        self.into_file(py, vec![file], output, Box::new(into))
+        self.write_file(py, vec![file], output, Box::new(into))
     }
 
     /// Runs a query over files, which are one table.
@@ -407,7 +407,7 @@ impl PyOas {
     }
 
     /// One answer for all files, written into another one.
-    fn into_file<'py>(&self, py: Python<'py>, files: Vec<(PathBuf, i32)>, output: PathBuf, into: Writing) -> PyResult<Told<'py>> {
+    fn write_file<'py>(&self, py: Python<'py>, files: Vec<(PathBuf, i32)>, output: PathBuf, into: Writing) -> PyResult<Told<'py>> {
         let files = Given::all(files)?;
         let done = self.ask(py, files, move |session, files| {
             let inputs = files.iter().map(Given::input).collect::<Result<Vec<_>>>()?;

@@ -11,6 +11,9 @@ use skytether_common::{Error, Result};
 use crate::cluster::{Pool, c_text};
 use crate::library::Handle;
 
+/// Rows of an index: keys and values.
+pub(crate) type Rows = Vec<(String, Vec<u8>)>;
+
 /// Writes to a full pool fail, instead of waiting for room.
 const FULL_TRY: c_int = 64;
 
@@ -236,7 +239,7 @@ impl Pool {
     }
 
     /// The rows of `object` with these keys, as far as there are any. `None`: there is no such object.
-    pub(crate) fn rows(&self, object: &CStr, keys: &[CString]) -> Result<Option<Vec<(String, Vec<u8>)>>> {
+    pub(crate) fn rows(&self, object: &CStr, keys: &[CString]) -> Result<Option<Rows>> {
         let list: Vec<*const c_char> = keys.iter().map(|key| key.as_ptr()).collect();
         let lib = self.cluster.lib;
         self.read_rows(object, |op, iter, code| {
@@ -247,7 +250,7 @@ impl Pool {
 
     /// The rows of `object` whose keys begin with `prefix` and come after `after`, at most `limit`, and whether more
     /// follow. `None`: there is no such object.
-    pub(crate) fn page(&self, object: &CStr, prefix: &str, after: &str, limit: usize) -> Result<Option<(Vec<(String, Vec<u8>)>, bool)>> {
+    pub(crate) fn page(&self, object: &CStr, prefix: &str, after: &str, limit: usize) -> Result<Option<(Rows, bool)>> {
         let (prefix, after, mut more) = (c_text(prefix)?, c_text(after)?, 0u8);
         let more_at = &raw mut more;
         let lib = self.cluster.lib;
@@ -258,7 +261,7 @@ impl Pool {
         Ok(found.map(|rows| (rows, more != 0)))
     }
 
-    fn read_rows(&self, object: &CStr, ask: impl FnOnce(Handle, *mut Handle, *mut c_int)) -> Result<Option<Vec<(String, Vec<u8>)>>> {
+    fn read_rows(&self, object: &CStr, ask: impl FnOnce(Handle, *mut Handle, *mut c_int)) -> Result<Option<Rows>> {
         let lib = self.cluster.lib;
         let (mut iter, mut own): (Handle, c_int) = (ptr::null_mut(), 0);
         // SAFETY: no arguments.

@@ -135,14 +135,13 @@ fn header_long(data: &[u8]) -> Outcome<Header> {
 
 fn limits(data: &[u8], list: Option<u32>, at: usize, targets: usize, segments: usize) -> Outcome<Header> {
     let all = targets.saturating_add(segments);
-    if all > LIST || at + all > data.len() || targets % TARGET != 0 {
+    if all > LIST || at + all > data.len() || !targets.is_multiple_of(TARGET) {
         return Err(length_error());
     }
     if targets / TARGET > TARGETS {
         return Err(Sense::parameter_code(code::TOO_MANY_TARGET_DESCRIPTORS, at).into());
     }
-    let descriptors = data[at..at + targets].chunks(TARGET).enumerate();
-    if let Some((number, _)) = descriptors.filter(|(_, descriptor)| descriptor[0] != IDENTIFICATION).next() {
+    if let Some(number) = data[at..at + targets].chunks(TARGET).position(|descriptor| descriptor[0] != IDENTIFICATION) {
         return Err(Sense::parameter_code(code::UNSUPPORTED_TARGET_DESCRIPTOR, at + number * TARGET).into());
     }
     Ok(Header { list, targets: at, segments: at + targets, end: at + all })

@@ -198,7 +198,7 @@ impl Persistent {
         let held = self.is_holder(port);
         self.registrations.remove(port);
         let mut effects = Effects::default();
-        if let Some(reservation) = self.reservation.take_if(|reservation| held && !(reservation.kind.all_registrants() && !self.registrations.is_empty()))
+        if let Some(reservation) = self.reservation.take_if(|reservation| held && (!reservation.kind.all_registrants() || self.registrations.is_empty()))
             && reservation.kind.for_registrants()
         {
             effects.attentions = self.others(port, code::RESERVATIONS_RELEASED);

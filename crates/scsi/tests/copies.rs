@@ -88,12 +88,13 @@ async fn wrong_copies_say_what_is_wrong() {
     let good_segment = segment(0, 0, 8, 0, 8);
     // No parameters are no error; a list that is cut is.
     good(&nexus, &cdb(0x83, 0, 0), b"").await;
-    let whole = list(&[unit.clone()], &[good_segment.clone()]);
+    let (one_unit, one_segment) = (std::slice::from_ref(&unit), std::slice::from_ref(&good_segment));
+    let whole = list(one_unit, one_segment);
     assert_eq!(bad(&nexus, &cdb(0x83, 0, 47), &whole[..47]).await, (5, 0x1A00));
     assert_eq!(bad(&nexus, &cdb(0x83, 0, 75), &whole[..75]).await, (5, 0x1A00));
-    assert_eq!(copied(&nexus, &list(&vec![unit.clone(); 17], &[good_segment.clone()])).await, (5, 0x2606));
-    assert_eq!(copied(&nexus, &list(&[unit.clone()], &vec![good_segment.clone(); 65])).await, (5, 0x2608));
-    assert_eq!(copied(&nexus, &list(&[unit.clone()], &vec![good_segment.clone(); 150])).await, (5, 0x1A00));
+    assert_eq!(copied(&nexus, &list(&vec![unit.clone(); 17], one_segment)).await, (5, 0x2606));
+    assert_eq!(copied(&nexus, &list(one_unit, &vec![good_segment.clone(); 65])).await, (5, 0x2608));
+    assert_eq!(copied(&nexus, &list(one_unit, &vec![good_segment.clone(); 150])).await, (5, 0x1A00));
     let of_type = |at: usize, kind| {
         let mut list = whole.clone();
         list[at] = kind;
@@ -104,8 +105,8 @@ async fn wrong_copies_say_what_is_wrong() {
     assert_eq!(copied(&nexus, &of_type(12, 1)).await, (5, 0x2600));
     // Another device, an index without a descriptor, and places beyond the end.
     assert_eq!(copied(&nexus, &of_type(31, 0x55)).await, (0xA, 0x0D02));
-    assert_eq!(copied(&nexus, &list(&[unit.clone()], &[segment(0, 1, 8, 0, 8)])).await, (0xA, 0x0804));
-    assert_eq!(copied(&nexus, &list(&[unit.clone()], &[segment(0, 0, 8, 0, BLOCKS - 1)])).await, (0xA, 0x0000));
+    assert_eq!(copied(&nexus, &list(one_unit, &[segment(0, 1, 8, 0, 8)])).await, (0xA, 0x0804));
+    assert_eq!(copied(&nexus, &list(one_unit, &[segment(0, 0, 8, 0, BLOCKS - 1)])).await, (0xA, 0x0000));
     // The last one failed, and its sense data is kept.
     let mut details = cdb(0x84, 4, 128);
     details[2] = 5;

@@ -346,7 +346,7 @@ fn ranges_in_memory_are_those_of_rows_that_were_read() {
     drop(DiskStore::open(&at, options(Sync::Full)).map(|store| store.apply(vec![put(&value)]).unwrap()).unwrap());
     let store = DiskStore::open(&at, OpenOptions { create: None, ..options(Sync::Full) }).unwrap();
     assert_eq!(store.get_range_in_memory(&key("a"), 10..20), None);
-    assert_eq!(store.get_ranges_unverified(&key("a"), std::slice::from_ref(&(0..10_000))).unwrap(), [value.clone()]);
+    assert_eq!(store.get_ranges_unverified(&key("a"), std::slice::from_ref(&(0..10_000))).unwrap(), std::slice::from_ref(&value));
     let tells = tells_memory(dir.path());
     let now = || store.get_range_in_memory(&key("a"), 10..20);
     assert_eq!(now(), tells.then(|| value.slice(10..20)));

@@ -51,6 +51,7 @@ pub trait Files: Send + Sync + Debug {
 }
 
 /// An open file.
+#[expect(clippy::len_without_is_empty, reason = "the length is asked of the system, and may fail")]
 pub trait FileIo: Send + Sync + Debug {
     /// Its length in bytes.
     ///
@@ -188,11 +189,11 @@ impl FileIo for DiskFile {
         #[cfg(target_os = "linux")]
         {
             let mut parts = [io::IoSliceMut::new(to)];
-            return match rustix::io::preadv2(&self.0, &mut parts, at, rustix::io::ReadWriteFlags::NOWAIT) {
+            match rustix::io::preadv2(&self.0, &mut parts, at, rustix::io::ReadWriteFlags::NOWAIT) {
                 Ok(read) => Ok(read == to.len()),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INTR) => Ok(false),
                 Err(e) => Err(e.into()),
-            };
+            }
         }
         #[cfg(not(target_os = "linux"))]
         Ok(false)

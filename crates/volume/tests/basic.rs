@@ -15,7 +15,7 @@ fn writes_are_read_before_and_after_a_merge() {
         let (volume, _) = drive.open("a", &files).await.unwrap();
         let mut model = vec![0; 3 * MIB as usize];
         for (seed, at, len) in [(1, 0, 4096), (2, 512, 512), (3, 60 * KIB, 10 * KIB), (4, MIB - 1024, 3072), (5, 2 * MIB, MIB), (6, 100 * KIB, 2 * MIB)] {
-            let data = bytes(seed, (len as u64).min(3 * MIB - at) as usize);
+            let data = bytes(seed, len.min(3 * MIB - at) as usize);
             volume.write(at, data.clone(), Durability::Cached).await.unwrap();
             model[at as usize..at as usize + data.len()].copy_from_slice(&data);
             assert_eq!(volume.read(at, data.len() as u32).await.unwrap(), data);

@@ -216,7 +216,7 @@ async fn execute(args: ProgramRunArgs) -> Result<(), Failure> {
         return Err(Error::io("write", "standard output", e).into());
     }
     if let Some(file) = args.save {
-        std::fs::write(&file, &ended.value).map_err(|e| Error::io("write", &file.display().to_string(), e))?;
+        std::fs::write(&file, &ended.value).map_err(|e| Error::io("write", file.display().to_string(), e))?;
     }
     match (ended.result.signal, ended.result.exit_code) {
         (0, 0) => Ok(()),

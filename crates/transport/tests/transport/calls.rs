@@ -34,7 +34,7 @@ async fn server(context: &ServeContext, security: Security) -> (Endpoint, JoinHa
 /// The status of an answer to a call.
 async fn call(channel: &Channel) -> Result<Status, Status> {
     let request = http::Request::post("http://server/any.Service/Call").body(Body::empty()).unwrap();
-    let answer = channel.clone().oneshot(request).await.map_err(|error| Status::from_error(error.into()))?;
+    let answer = channel.clone().oneshot(request).await.map_err(Status::from_error)?;
     Ok(Status::from_header_map(answer.headers()).unwrap())
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Debug};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use oas::remote::Remote;
 use oas::request::Request;
 use oas::scsi::{Command, Reply, Scsi, ScsiPath};
 use oas::url::Url;
+use parking_lot::Mutex;
 use skytether_common::{Error, Kind, Result};
 use skytether_doors::DriveDoor;
 use skytether_drive::Drive;
@@ -196,7 +197,7 @@ impl Nvme {
     /// EXEC OUT, and as many EXEC IN as the result takes.
     fn exec(&self, descriptor: &[u8]) -> Result<Bytes> {
         let refused = |status: u16| Error::unavailable(format!("the status of the command is {status:#06x}"));
-        let (_, queue) = &mut *self.0.lock().unwrap();
+        let (_, queue) = &mut *self.0.lock();
         let out = Sqe::new(io::EXEC_OUT).namespace(1).word(10, 7).word(11, descriptor.len() as u32);
         let out = if descriptor.len() <= 8192 { out.in_capsule(descriptor.len()) } else { out.transfer(descriptor.len()) };
         let length = queue.command(out, descriptor).map_err(refused)?.result as usize;
