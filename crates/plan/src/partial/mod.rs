@@ -101,9 +101,9 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     !NOT_MERGEABLE.contains(&name) && !name.starts_with(PREFIX) && name == name.to_lowercase()
 }
 
-/// Aggregates that replace DataFusion's: `min` and `max` that order floats and lists as SQL does, `sum` and `avg` that do
-/// not wrap around, truths and bits over frames that slide, moments of floats, ordered lists of distinct values, and first
-/// and last values that keep their name.
+/// Aggregates that replace DataFusion's: `min` and `max` that order floats and lists as SQL does, `sum` and `avg` that
+/// do not wrap around, truths and bits over frames that slide, moments of floats, ordered lists of distinct values, and
+/// first and last values that keep their name.
 fn own() -> Vec<Arc<AggregateUDF>> {
     extremes::udafs()
         .into_iter()
