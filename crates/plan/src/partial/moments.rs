@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, UInt64Array};
-use datafusion::arrow::datatypes::{DataType, Float64Type, UInt64Type};
+use datafusion::arrow::datatypes::{Float64Type, UInt64Type};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::functions_aggregate::correlation::corr_udaf;
 use datafusion::functions_aggregate::covariance::{covar_pop_udaf, covar_samp_udaf};
