@@ -210,7 +210,9 @@ fn aggregate(text: &str) -> Option<String> {
         return Some(format!("{name} over a frame whose beginning moves is not supported: let the frame begin with UNBOUNDED PRECEDING"));
     }
     if text.contains("SUM(DISTINCT) over sliding window frames") {
-        return Some("sum(DISTINCT ...) over a frame whose beginning moves takes BIGINT alone: CAST the values, or let it begin with UNBOUNDED PRECEDING".to_owned());
+        return Some(
+            "sum(DISTINCT ...) over a frame whose beginning moves takes BIGINT alone: CAST the values, or let it begin with UNBOUNDED PRECEDING".to_owned(),
+        );
     }
     if text.contains("COUNT DISTINCT with multiple arguments") {
         return Some("count(DISTINCT a, b) is not supported: count the rows of SELECT DISTINCT a, b in a subquery".to_owned());
