@@ -98,8 +98,8 @@ impl Of {
     }
 }
 
-/// `total / count` with `digits` more digits behind the point. The whole part and the rest are multiplied apart, so that
-/// the result alone has to fit.
+/// `total / count` with `digits` more digits behind the point. The whole part and the rest are multiplied apart, so
+/// that the result alone has to fit.
 fn shifted(total: i256, count: u64, digits: u8) -> Option<i256> {
     let count = i256::from_i128(i128::from(count));
     let shift = i256::from_i128(10).checked_pow(u32::from(digits))?;
