@@ -407,6 +407,19 @@ def test_anndata_that_cannot_be_kept(db):
         db.ingest(rich(), "t/x", layer="q")
 
 
+@pytest.mark.parametrize(("part", "names"), [("obs", 60), ("var", 40)])
+@pytest.mark.parametrize("values", [lambda n: [b"x"] * n, lambda n: ["y"] * (n - 1) + [b"x"]], ids=["bytes", "text and bytes"])
+def test_columns_of_bytes_are_refused_by_place(db, part, names, values):
+    """anndata would write them as text."""
+    db.ingest(rich(), "t/x")
+    adata = rich()
+    frame = getattr(adata, part)
+    frame["the column"] = pd.Series(values(names), index=frame.index, dtype=object)
+    with pytest.raises(skytether.InvalidError, match=rf"{part}\['the column'\].*text"):
+        db.ingest(adata, "t/x", replace=True)
+    assert "the column" not in getattr(db["t/x"], part)
+
+
 def test_no_warning_is_given_for_good_input(db):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -426,6 +426,22 @@ def test_groups_that_are_no_text(db):
         levels.to_df(3)
 
 
+def test_groups_of_nullable_columns_are_those_of_scanpy(db):
+    """Numbers in their order, booleans as `True` and `False`; cells without a value are in no group."""
+    adata = rich()
+    number = np.arange(60) % 11
+    adata.obs["level"] = pd.array([None if n % 7 == 0 else v for n, v in enumerate(number)], dtype="Int64")
+    adata.obs["maybe so"] = pd.array([None if n % 7 == 0 else n % 2 == 0 for n in range(60)], dtype="boolean")
+    ds = db.ingest(adata, "t/x")
+    for column, names in (("level", [str(v) for v in range(11)]), ("maybe so", ["False", "True"])):
+        again = normalised(adata)
+        texts = adata.obs[column].astype("string")
+        again.obs["g"] = pd.Categorical(texts.where(texts.notna(), None).astype(object), categories=names)
+        assert_agree(ds.rank_genes_groups(column, transform="log1p_cp10k"), scanpy_says(again, "g"), names)
+    assert ds.rank_genes_groups("maybe so", transform=None, reference=False).groups == ["True"]
+    assert ds.rank_genes_groups("level", transform=None, groups=[1, 10], reference="3").groups == ["1", "10"]
+
+
 def test_a_group_without_a_name(db, tmp_path):
     adata = rich()
     adata.obs["g"] = pd.Categorical(np.array(["", "x", "y"])[np.arange(60) % 3])

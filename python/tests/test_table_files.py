@@ -41,6 +41,7 @@ def int96(path, *times: dt.datetime | None, unit: str = "us", name: str = "t"):
     return path
 
 
+# docs/sql.md: Parquet's INT96
 def test_int96_beyond_nanoseconds_keeps_its_day(fleet, tmp_path):
     times = [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1, 1, 1), None, dt.datetime(2024, 2, 29, 12)]
     fleet.ingest(int96(tmp_path / "t.parquet", *times), "int96.far")
@@ -64,6 +65,7 @@ def test_int96_of_several_files_has_one_unit(fleet, tmp_path):
     assert read(fleet, "SELECT min(t), max(t) FROM int96.two") == [(dt.datetime(2024, 1, 1), dt.datetime(9999, 12, 31))]
 
 
+# docs/sql.md: Parquet's INT96
 def test_int96_that_no_unit_holds_is_refused_by_row(fleet, tmp_path):
     near = pa.table({"t": pa.array([1], pa.timestamp("ns")), "n": [0]})
     pq.write_table(near, tmp_path / "1.parquet", use_deprecated_int96_timestamps=True)
@@ -81,6 +83,7 @@ def test_int96_within_lists_and_structs(fleet, tmp_path):
     assert read(fleet, "SELECT s['when'][1] FROM int96.deep WHERE s['n'] = 1") == [(far,)]
 
 
+# docs/sql.md: intervals of any unit, unions, structs without a field
 def test_intervals_are_refused_with_what_to_write(fleet, tmp_path):
     """pyarrow, pandas and Polars read no intervals of days and milliseconds, and DuckDB reads them wrongly."""
     import duckdb
@@ -303,17 +306,23 @@ def test_directories_are_read_at_any_depth(fleet, tmp_path):
 
 
 CSV = {
+    # docs/sql.md: `delimiter=";"`
     "semicolons": ("a;b\n1,5;x\n", {"delimiter": ";"}, {"a": ["1,5"], "b": ["x"]}),
     "pipes in a .txt": ("a|b\n1|x\n", {"delimiter": "|"}, {"a": [1], "b": ["x"]}),
     "tabs by name": ("a\tb\n1\tx\n", {"delimiter": "tab"}, {"a": [1], "b": ["x"]}),
+    # docs/sql.md: `header=False`
     "no header": ("1,x\n2,y\n", {"header": False}, {"column_1": [1, 2], "column_2": ["x", "y"]}),
     "one column without a header": ("1\n\n3\n", {"header": False}, {"column_1": [1, None, 3]}),
+    # docs/sql.md: `quote="'"`
     "another quote": ("a,b\n'x, y','it''s'\n", {"quote": "'"}, {"a": ["x, y"], "b": ["it's"]}),
     "no quote": ('a,b\n"x,5" pipe\n', {"quote": ""}, {"a": ['"x'], "b": ['5" pipe']}),
+    # docs/sql.md: `null=["NA"]`
     "a text for null": ("a,b\n1,NA\nNA,y\n", {"null": "NA"}, {"a": [1, None], "b": [None, "y"]}),
     "texts for null": ("a\n1\nNA\n.\n-\n", {"null": ["NA", ".", "-"]}, {"a": [1, None, None, None]}),
+    # docs/sql.md: `types={"zip": "text"}`
     "types": ("zip,p,d\n00501,1.50,2024-02-29\n", {"types": {"zip": "text", "p": "decimal(10,2)", "d": "text"}}, {"zip": ["00501"], "p": [decimal.Decimal("1.50")], "d": ["2024-02-29"]}),
     "a narrow type": ("n,f\n7,1.5\n", {"types": {"n": "int8", "f": "float32"}}, {"n": [7], "f": [1.5]}),
+    # docs/sql.md: `all_text=True`
     "all text": ("a,b\n1,\n2,3\n", {"all_text": True}, {"a": ["1", "2"], "b": [None, "3"]}),
     "all text but one": ("a,b\n1,7\n", {"all_text": True, "types": {"b": "int64"}}, {"a": ["1"], "b": [7]}),
     "spaces around numbers": ("a, b,c\n 1, 2.5 , x\n3,4, y\n", {}, {"a": [1, 3], " b": [2.5, 4.0], "c": [" x", " y"]}),
@@ -434,6 +443,7 @@ def test_wrong_elements_of_a_json_array_are_named(fleet, tmp_path):
 # --- other libraries' columns and exceptions ---
 
 
+# docs/sql.md: integers of 128 bits
 def test_polars_columns_without_a_type_and_of_128_bits(fleet):
     frame = pl.DataFrame(
         {
@@ -447,6 +457,7 @@ def test_polars_columns_without_a_type_and_of_128_bits(fleet):
     ]  # fmt: skip
 
 
+# docs/sql.md: integers of 128 bits
 def test_integers_of_128_bits_that_do_not_fit_are_refused(fleet, tmp_path):
     frame = pl.DataFrame({"big": pl.Series([2**127 - 1], dtype=pl.Int128)})
     with pytest.raises(InvalidError, match="column 'big' of the data frame") as caught:

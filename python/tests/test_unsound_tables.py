@@ -84,6 +84,7 @@ def test_hugeint_beyond_its_decimal_is_refused_by_row(fleet):
         fleet.ingest(duckdb.sql("SELECT unnest([1::HUGEINT, 170141183460469231731687303715884105727::HUGEINT]) AS c").to_arrow_table(), "unsound.huger")
 
 
+# docs/sql.md: Parquet's VARIANT
 def test_parquets_variants_are_refused_by_name(fleet, tmp_path):
     import duckdb
 

@@ -234,6 +234,7 @@ mod tests {
         Ok(datafusion::arrow::util::pretty::pretty_format_batches(&rows)?.to_string())
     }
 
+    // docs/sql.md: results of one function for a batch of rows ...
     #[tokio::test]
     async fn large_results_are_refused_before_they_are_built() {
         let context = context();

@@ -71,7 +71,36 @@ const NO_SUBQUERY: &str =
     "a subquery in this place, or tied to the outer row in this way, can't be run: write it as a join, or as a column of a subquery in FROM";
 
 /// Words that only mean something to who knows the engine's code.
-const INSIDE: [&str; 8] = ["DataFusion", "datafusion", "LogicalPlan", "PhysicalExpr", "ExecutionPlan", "logical plan", "physical plan", "::"];
+const INSIDE: [&str; 5] = ["DataFusion", "datafusion", "logical plan", "physical plan", "::"];
+
+/// Parts of the engine's code, which no text of a query names outside quotes.
+const PARTS: [&str; 15] = [
+    "Accumulator",
+    "AggregateUDF",
+    "ArrayRef",
+    "BytesValueState",
+    "ColumnarValue",
+    "DFSchema",
+    "ExecutionPlan",
+    "GroupValues",
+    "LogicalPlan",
+    "PhysicalExpr",
+    "RecordBatch",
+    "ScalarUDF",
+    "ScalarValue",
+    "downcast",
+    "retract_batch",
+];
+
+/// What is said of a fault that the engine tells by its own parts.
+const NO_CALL: &str = "a call or an operator of this query can't be computed for values of these types: CAST them to others, or write it in another way";
+
+/// What is said of an average that its type does not hold.
+pub(crate) const NO_AVERAGE: &str = "avg: the average does not fit its type, a decimal with four digits more behind the point than the values have: \
+    average values CAST to a wider DECIMAL, or to DOUBLE";
+
+/// What the engine says of such averages.
+const AVERAGES: [&str; 2] = ["Arithmetic Overflow in AvgAccumulator", "Arithmetic overflow in avg"];
 
 /// `text` of an error, for the author of a query.
 pub(crate) fn plain(text: &str) -> Plain {
@@ -99,9 +128,30 @@ pub(crate) fn plain(text: &str) -> Plain {
 /// What a user is told of a defect of the engine. `said` is what is known of it.
 pub(crate) fn defect(said: &str) -> String {
     let line = said.lines().next().unwrap_or_default().trim();
-    let inside = INSIDE.iter().any(|word| line.contains(word)) || line.len() > 200 || line.is_empty();
+    let inside = INSIDE.iter().chain(&PARTS).any(|word| line.contains(word)) || line.len() > 200 || line.is_empty();
     let cause = if inside { String::new() } else { format!(" ({line})") };
     format!("this query can't be run, which is a defect of Skytether's{cause}: write it in another way, and report it with the query and its tables' columns")
+}
+
+/// `said` of a fault of a query, unless it names parts of the engine.
+pub(crate) fn without_parts(said: String) -> String {
+    let own = unquoted(&said);
+    if PARTS.iter().any(|part| own.contains(part)) { NO_CALL.to_owned() } else { said }
+}
+
+/// `text` without what it quotes, which is the user's.
+fn unquoted(text: &str) -> String {
+    let (mut out, mut quote, mut before) = (String::with_capacity(text.len()), None, ' ');
+    for c in text.chars() {
+        match quote {
+            None if matches!(c, '\'' | '"' | '`') && !before.is_alphanumeric() => quote = Some(c),
+            None => out.push(c),
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+        }
+        before = c;
+    }
+    out
 }
 
 /// Faults that only their text tells; `said` is the text up to where the engine asks for a report.
@@ -127,6 +177,19 @@ fn told(text: &str, said: &str) -> Option<Plain> {
         let what = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
         return Some(Plain::of(format!("{} is not supported", what.to_uppercase()), Kind::Unsupported));
     }
+    // Types that an operator has no code for, which only shows when it runs.
+    for (words, what) in UNDEFINED {
+        if let Some((_, of)) = text.split_once(words) {
+            let of = of.lines().next().unwrap_or_default().trim_start_matches('!').trim_end_matches('.');
+            return Some(Plain::of(format!("{what} {of}: CAST to other types"), Kind::Invalid));
+        }
+    }
+    if AVERAGES.iter().any(|words| text.contains(words)) {
+        return Some(Plain::of(NO_AVERAGE, Kind::Invalid));
+    }
+    if let Some(text) = aggregate(text) {
+        return Some(Plain::of(text, Kind::Unsupported));
+    }
     if let Some(text) = out_of_memory(text) {
         return Some(Plain::of(text, Kind::Exhausted));
     }
@@ -145,6 +208,33 @@ fn told(text: &str, said: &str) -> Option<Plain> {
         return Some(Plain::of(without_classes(said).replace("a Decimal128 of", "a decimal of").replace("a Decimal256 of", "a decimal of"), Kind::Invalid));
     }
     call(text).map(|text| Plain::of(text, Kind::Invalid))
+}
+
+/// What the engine and Arrow say of operators that are not defined for values of some types, and what we say.
+const UNDEFINED: [(&str, &str); 4] = [
+    ("Invalid arithmetic operation: ", "this arithmetic is not defined for values of these types:"),
+    ("Invalid comparison operation: ", "values of these types can't be compared:"),
+    ("Min/Max accumulator not implemented for type ", "min and max are not defined for values of the type"),
+    (" from physical type ", "a function of this query does not take values of the type"),
+];
+
+/// Calls of aggregates that the engine has no code for.
+fn aggregate(text: &str) -> Option<String> {
+    if let Some((_, call)) = text.split_once("`retract_batch` is not implemented: ") {
+        let name = call.split('(').next().unwrap_or(call).trim();
+        return Some(format!("{name} over a frame whose beginning moves is not supported: let the frame begin with UNBOUNDED PRECEDING"));
+    }
+    if text.contains("SUM(DISTINCT) over sliding window frames") {
+        return Some(
+            "sum(DISTINCT ...) over a frame whose beginning moves takes BIGINT alone: CAST the values, or let it begin with UNBOUNDED PRECEDING".to_owned(),
+        );
+    }
+    if text.contains("COUNT DISTINCT with multiple arguments") {
+        return Some("count(DISTINCT a, b) is not supported: count the rows of SELECT DISTINCT a, b in a subquery".to_owned());
+    }
+    let (before, _) = text.split_once("(DISTINCT) aggregations").or_else(|| text.split_once("(DISTINCT) for ("))?;
+    let name = before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default().to_lowercase();
+    Some(format!("{name}(DISTINCT ...) of these values is not supported: take them from SELECT DISTINCT in a subquery"))
 }
 
 /// What is said of a drive's engine that has no memory left; the host has words of its own (`host_error`). The engine's
@@ -339,6 +429,22 @@ mod tests {
                 format!("its part of the query needs more than the memory that its engine may use: {LESS_MEMORY}").as_str(),
             ),
             (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
+            (
+                "Arrow error: Invalid argument error: Invalid arithmetic operation: !Timestamp(ns)".to_owned(),
+                Kind::Invalid,
+                "this arithmetic is not defined for values of these types: Timestamp(ns): CAST to other types",
+            ),
+            ("Execution error: Arithmetic Overflow in AvgAccumulator".to_owned(), Kind::Invalid, NO_AVERAGE),
+            (
+                "This feature is not implemented: Aggregate can not be used as a sliding accumulator because `retract_batch` is not implemented: string_agg(t.s,Utf8(\",\"))".to_owned(),
+                Kind::Unsupported,
+                "string_agg over a frame whose beginning moves is not supported: let the frame begin with UNBOUNDED PRECEDING",
+            ),
+            (
+                "Execution error: AVG(DISTINCT) for (Duration(ns) --> Duration(ns)) not supported".to_owned(),
+                Kind::Unsupported,
+                "avg(DISTINCT ...) of these values is not supported: take them from SELECT DISTINCT in a subquery",
+            ),
         ] {
             assert_eq!(plain(&text), Plain::of(plainly, kind));
         }
@@ -358,9 +464,19 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_the_engine_are_not_named_and_quotes_are_kept() {
+        for said in ["MedianAccumulator not supported for median(x) with Date32", "expects an ArrayRef, can't go on"] {
+            assert_eq!(without_parts(said.to_owned()), NO_CALL);
+        }
+        for said in ["no field named \"Accumulator\"", "can't cast string 'ScalarValue' to Int64"] {
+            assert_eq!(without_parts(said.to_owned()), said);
+        }
+    }
+
+    #[test]
     fn a_defect_names_no_part_of_the_engine() {
         assert!(defect("Something odd").contains("(Something odd)"));
-        for said in ["PhysicalExpr Column references bounds", "a::b", "", &"x".repeat(300)] {
+        for said in ["PhysicalExpr Column references bounds", "no GroupsAccumulator", "a::b", "", &"x".repeat(300)] {
             assert!(!defect(said).contains('('), "{said}");
         }
     }

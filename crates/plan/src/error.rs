@@ -5,7 +5,7 @@ use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::sql::sqlparser::parser::ParserError;
 use skytether_common::{Detail, Error, Kind};
 
-use crate::engine_words::{Plain, defect, plain};
+use crate::engine_words::{Plain, defect, plain, without_parts};
 
 /// Ours as DataFusion passes it on; [`from_datafusion`] finds it again.
 #[must_use]
@@ -71,10 +71,12 @@ fn found_below(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
 fn translated(error: &DataFusionError) -> Error {
     let Plain { text, kind } = plain(&text_of(error));
     let kind = kind.unwrap_or_else(|| kind_of(error));
-    if kind == Kind::Internal {
+    let own = kind == Kind::Internal;
+    let said = if own { defect(&lower(&text)) } else { without_parts(lower(&text)) };
+    if own || said != lower(&text) {
         tracing::debug!("the engine failed: {}", error.strip_backtrace());
     }
-    let ours = Error::new(kind, if kind == Kind::Internal { defect(&lower(&text)) } else { lower(&text) });
+    let ours = Error::new(kind, said);
     match error.find_root() {
         DataFusionError::SchemaError(e, _) => match e.as_ref() {
             SchemaError::FieldNotFound { field, .. } if kind == Kind::Invalid => ours.with_detail(Detail::MissingColumn { column: field.name.clone() }),

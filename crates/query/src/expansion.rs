@@ -140,6 +140,7 @@ mod tests {
         format!("WITH c0 AS (SELECT a FROM lab.t){each} SELECT count(*) FROM c{}", levels - 1)
     }
 
+    // docs/sql.md: relations that it reads, a common table expression as often as it is named
     #[test]
     fn expressions_count_as_often_as_they_are_named() {
         checked(&doubling(10)).unwrap();
@@ -152,6 +153,7 @@ mod tests {
         checked(&nested).unwrap_err();
     }
 
+    // docs/sql.md: grouping sets of one `GROUP BY`
     #[test]
     fn grouping_sets_are_limited_by_their_number() {
         let columns = |n: usize| (0..n).map(|i| format!("c{i}")).collect::<Vec<_>>().join(", ");

@@ -122,6 +122,7 @@ mod tests {
         busy.await.unwrap().unwrap();
     }
 
+    // docs/sql.md: planning
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn deadline_ends_the_wait_and_names_itself() {
         let threads = PlanningThreads::new(Some(Duration::from_millis(20)));

@@ -149,6 +149,8 @@ fn unquoted(text: &str) -> usize {
 mod tests {
     use super::*;
 
+    // docs/sql.md: bytes of its text, without literals
+    // docs/sql.md: operators
     #[test]
     fn long_literals_and_long_lists_pass_and_long_chains_do_not() {
         check(&format!("SELECT moments('{}') FROM a.b.x", "QUJD".repeat(1 << 20))).unwrap();

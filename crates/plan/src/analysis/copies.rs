@@ -127,6 +127,7 @@ mod tests {
         check(plan, &ConfigOptions::default()).map(drop).map_err(from_datafusion)
     }
 
+    // docs/sql.md: relations that copies of its subqueries read, as `IN` below `OR` is planned three times
     #[tokio::test]
     async fn nested_subqueries_count_as_often_as_they_are_planned() {
         for (condition, most) in [

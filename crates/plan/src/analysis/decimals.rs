@@ -4,7 +4,8 @@
 //! an error. This rule casts the decimals, as PostgreSQL and DuckDB do, before DataFusion looks for a common type.
 //!
 //! A constant is no float here, if decimals of 15 places hold it: who writes `price > 0.05` means 0.05 exactly, and
-//! such a comparison prunes as before. Next to decimals with more than 23 digits before the point, which DataFusion
+//! such a comparison prunes as before. One that is CAST to a float is a float: `coalesce(price, CAST(0 AS DOUBLE))`
+//! asks for one. Next to decimals with more than 23 digits before the point, which DataFusion
 //! could not compare with 15 places, it becomes a decimal with as many places as it is written with.
 //!
 //! A constant that is a decimal, next to floats, is the float that is nearest to what is written. DataFusion's cast
@@ -19,7 +20,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Between, InList, InSubquery, ScalarFunction};
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::{BinaryExpr, Case, Expr, ExprSchemable, Join, LogicalPlan, Union, cast, lit};
+use datafusion::logical_expr::{BinaryExpr, Case, Cast, Expr, ExprSchemable, Join, LogicalPlan, TryCast, Union, cast, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
 use crate::float_keys::compares;
@@ -135,8 +136,11 @@ impl Types<'_> {
         }
     }
 
-    /// The value of a constant that decimals of [`SCALE`] places hold; 0 for NULL.
+    /// The value of a constant that decimals of [`SCALE`] places hold, unless it is CAST to a float; 0 for NULL.
     fn short(&self, e: &Expr) -> Option<f64> {
+        if is_cast_to_float(e) {
+            return None;
+        }
         match self.constant(e)?.cast_to(&DataType::Float64) {
             Ok(ScalarValue::Float64(value)) => Some(value.unwrap_or(0.0)).filter(|value| is_short(*value)),
             _ => None,
@@ -225,6 +229,15 @@ impl Types<'_> {
         }
         Ok(Transformed::yes(Expr::InSubquery(of)))
     }
+}
+
+/// Whether `e` is computed from something that the query casts to a float.
+fn is_cast_to_float(e: &Expr) -> bool {
+    let casts = |e: &Expr| match e {
+        Expr::Cast(Cast { field, .. }) | Expr::TryCast(TryCast { field, .. }) => leaf(field.data_type()).is_floating(),
+        _ => false,
+    };
+    e.exists(|e| Ok(casts(e))).unwrap_or(false)
 }
 
 /// The type of a value, or of the elements of lists.

@@ -130,6 +130,7 @@ mod tests {
         }
     }
 
+    // docs/sql.md: terms that a condition gets by columns that are computed from one another
     #[tokio::test]
     async fn columns_that_no_condition_names_may_be_of_any_size() {
         let large = |rest: &str| nested("x + x", 60, rest);
@@ -146,6 +147,7 @@ mod tests {
         }
     }
 
+    // docs/sql.md: values of one `IN`
     #[tokio::test]
     async fn a_list_is_as_long_as_sub_plans_carry() {
         let listed = |values: usize| format!("SELECT 1 FROM t WHERE x IN ({})", (0..values).map(|n| n.to_string()).collect::<Vec<_>>().join(","));

@@ -14,6 +14,7 @@
 //! Both forms are complete aggregates: each can itself run in phases, and a merge is a merge of any
 //! number of states in any order.
 
+mod averages;
 mod extremes;
 mod forms;
 mod merge;
@@ -100,13 +101,13 @@ pub fn is_mergeable(udaf: &AggregateUDF) -> bool {
     !NOT_MERGEABLE.contains(&name) && !name.starts_with(PREFIX) && name == name.to_lowercase()
 }
 
-/// Aggregates that replace DataFusion's: `min` and `max` that order floats and lists as SQL does, a `sum` that does not
-/// wrap around, truths and bits over frames that slide, moments of floats, ordered lists of distinct values, and first
-/// and last values that keep their name.
+/// Aggregates that replace DataFusion's: `min` and `max` that order floats and lists as SQL does, `sum` and `avg` that
+/// do not wrap around, truths and bits over frames that slide, moments of floats, ordered lists of distinct values, and
+/// first and last values that keep their name.
 fn own() -> Vec<Arc<AggregateUDF>> {
     extremes::udafs()
         .into_iter()
-        .chain([sums::udaf()])
+        .chain([averages::udaf(), sums::udaf()])
         .chain(moments::udafs())
         .chain(named::udafs())
         .chain(ordered::udafs())

@@ -11,9 +11,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, UInt64Array};
-use datafusion::arrow::datatypes::{DataType, Float64Type, UInt64Type};
+use datafusion::arrow::datatypes::{Float64Type, UInt64Type};
 use datafusion::common::{Result, ScalarValue};
-use datafusion::functions_aggregate::average::avg_udaf;
 use datafusion::functions_aggregate::correlation::corr_udaf;
 use datafusion::functions_aggregate::covariance::{covar_pop_udaf, covar_samp_udaf};
 use datafusion::functions_aggregate::regr::{
@@ -27,9 +26,10 @@ use datafusion::logical_expr::{Accumulator, AggregateUDF, EmitTo, GroupsAccumula
 use super::queue::{Part, Queue};
 use super::replacement::{Replacement, replaced};
 
-/// The aggregates, to replace DataFusion's. `sum` has a replacement of its own, which asks [`sliding_sum`].
+/// The aggregates, to replace DataFusion's. `sum` and `avg` have replacements of their own, which ask [`sliding_sum`]
+/// and [`sliding_average`].
 pub(super) fn udafs() -> Vec<Arc<AggregateUDF>> {
-    let of_moments = [
+    let all = [
         (var_samp_udaf(), Moment::VarSamp),
         (var_pop_udaf(), Moment::VarPop),
         (stddev_udaf(), Moment::StddevSamp),
@@ -47,8 +47,7 @@ pub(super) fn udafs() -> Vec<Arc<AggregateUDF>> {
         (regr_syy_udaf(), Moment::Syy),
         (regr_sxy_udaf(), Moment::Sxy),
     ];
-    let of_moments = of_moments.into_iter().map(|(original, moment)| replaced(original, moment));
-    of_moments.chain([replaced(avg_udaf(), Average)]).collect()
+    all.into_iter().map(|(original, moment)| replaced(original, moment)).collect()
 }
 
 /// The number of values and their sum.
@@ -69,16 +68,9 @@ pub(super) fn sliding_sum() -> Box<dyn Accumulator> {
     Box::new(SlidingTotal { queue: Queue::default(), is_average: false })
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Average;
-
-impl Replacement for Average {
-    fn sliding_accumulator(&self, args: AccumulatorArgs, original: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
-        if args.is_distinct || *args.return_field.data_type() != DataType::Float64 {
-            return original.create_sliding_accumulator(args);
-        }
-        Ok(Box::new(SlidingTotal { queue: Queue::default(), is_average: true }))
-    }
+/// An average of floats over a frame that slides.
+pub(super) fn sliding_average() -> Box<dyn Accumulator> {
+    Box::new(SlidingTotal { queue: Queue::default(), is_average: true })
 }
 
 #[derive(Debug)]

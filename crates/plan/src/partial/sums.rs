@@ -1,18 +1,18 @@
 //! `sum` of integers, decimals and durations that says so where the total does not fit its type.
 //!
-//! DataFusion's wraps around: the sum of two large BIGINTs is negative. Here totals have 128 bits, in states as well,
-//! so that only the final total counts: it is right, or an error. Sums of floats and intervals are left to
-//! DataFusion's, and so is the type of the result.
+//! DataFusion's wraps around: the sum of two large BIGINTs is negative. Here totals have 128 bits, and 256 of decimals
+//! of more than 38 digits, in states as well, so that only the final total counts: it is right, or an error. Sums of
+//! floats and intervals are left to DataFusion's, and so is the type of the result.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, Decimal128Array, PrimitiveArray};
+use datafusion::arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray};
 use datafusion::arrow::buffer::NullBuffer;
 use datafusion::arrow::datatypes::{
-    DataType, Decimal32Type, Decimal64Type, Decimal128Type, DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType, DurationSecondType,
-    Field, FieldRef, Int64Type, TimeUnit, UInt64Type,
+    ArrowNativeType, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType, DurationMicrosecondType, DurationMillisecondType,
+    DurationNanosecondType, DurationSecondType, Field, FieldRef, Int64Type, TimeUnit, UInt64Type, i256,
 };
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_err};
 use datafusion::functions_aggregate::sum::sum_udaf;
@@ -23,8 +23,75 @@ use datafusion::logical_expr::{Accumulator, AggregateUDF, EmitTo, GroupsAccumula
 use super::moments;
 use super::replacement::{Replacement, replaced};
 
-/// The digits of a state: those of 128 bits that a decimal may show. States are never shown, and use all bits.
-const DIGITS: u8 = 38;
+/// What totals are kept in.
+pub(super) trait Total: ArrowNativeType {
+    /// The type of a state. States are never shown, and use all bits.
+    type State: DecimalType<Native = Self>;
+
+    /// `None` where the bits are not enough.
+    fn plus(self, value: Self) -> Option<Self>;
+
+    /// Without `value`, which was added before.
+    fn minus(self, value: Self) -> Self;
+
+    /// As a value of `of`; `None` where that does not hold it.
+    fn finished(self, of: &DataType) -> Result<Option<ScalarValue>>;
+}
+
+impl Total for i128 {
+    type State = Decimal128Type;
+
+    fn plus(self, value: Self) -> Option<Self> {
+        self.checked_add(value)
+    }
+
+    fn minus(self, value: Self) -> Self {
+        self.wrapping_sub(value)
+    }
+
+    fn finished(self, of: &DataType) -> Result<Option<ScalarValue>> {
+        let narrow = i64::try_from(self).ok();
+        let digits = |precision: u8| (self.unsigned_abs() < 10_u128.pow(u32::from(precision))).then_some(self);
+        Ok(match of {
+            DataType::Int64 => narrow.map(|total| ScalarValue::Int64(Some(total))),
+            DataType::UInt64 => u64::try_from(self).ok().map(|total| ScalarValue::UInt64(Some(total))),
+            DataType::Decimal32(precision, scale) => {
+                digits(*precision).and_then(|total| i32::try_from(total).ok()).map(|total| ScalarValue::Decimal32(Some(total), *precision, *scale))
+            }
+            DataType::Decimal64(precision, scale) => {
+                digits(*precision).and_then(|total| i64::try_from(total).ok()).map(|total| ScalarValue::Decimal64(Some(total), *precision, *scale))
+            }
+            DataType::Decimal128(precision, scale) => digits(*precision).map(|total| ScalarValue::Decimal128(Some(total), *precision, *scale)),
+            DataType::Duration(TimeUnit::Second) => narrow.map(|total| ScalarValue::DurationSecond(Some(total))),
+            DataType::Duration(TimeUnit::Millisecond) => narrow.map(|total| ScalarValue::DurationMillisecond(Some(total))),
+            DataType::Duration(TimeUnit::Microsecond) => narrow.map(|total| ScalarValue::DurationMicrosecond(Some(total))),
+            DataType::Duration(TimeUnit::Nanosecond) => narrow.map(|total| ScalarValue::DurationNanosecond(Some(total))),
+            other => return internal_err!("sum of {other} has no 128 bits"),
+        })
+    }
+}
+
+impl Total for i256 {
+    type State = Decimal256Type;
+
+    fn plus(self, value: Self) -> Option<Self> {
+        self.checked_add(value)
+    }
+
+    fn minus(self, value: Self) -> Self {
+        self.wrapping_sub(value)
+    }
+
+    fn finished(self, of: &DataType) -> Result<Option<ScalarValue>> {
+        match of {
+            DataType::Decimal256(precision, scale) => {
+                let fits = Decimal256Type::is_valid_decimal_precision(self, *precision);
+                Ok(fits.then_some(ScalarValue::Decimal256(Some(self), *precision, *scale)))
+            }
+            other => internal_err!("sum of {other} has no 256 bits"),
+        }
+    }
+}
 
 /// `sum`, to replace DataFusion's.
 pub(super) fn udaf() -> Arc<AggregateUDF> {
@@ -34,32 +101,36 @@ pub(super) fn udaf() -> Arc<AggregateUDF> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Sum;
 
-/// Whether values of this type are added up in 128 bits.
+/// Whether values of this type are added up here.
 fn is_wide(of: &DataType) -> bool {
-    matches!(of, DataType::Int64 | DataType::UInt64 | DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Duration(_))
+    matches!(of, DataType::Int64 | DataType::UInt64 | DataType::Duration(_)) || of.is_decimal()
 }
 
 /// The type of a state of sums of this type.
-fn state_type(of: &DataType) -> DataType {
+pub(super) fn state_type(of: &DataType) -> DataType {
     match of {
-        DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) | DataType::Decimal128(_, scale) => DataType::Decimal128(DIGITS, *scale),
-        _ => DataType::Decimal128(DIGITS, 0),
+        DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) | DataType::Decimal128(_, scale) => {
+            DataType::Decimal128(Decimal128Type::MAX_PRECISION, *scale)
+        }
+        DataType::Decimal256(_, scale) => DataType::Decimal256(Decimal256Type::MAX_PRECISION, *scale),
+        _ => DataType::Decimal128(Decimal128Type::MAX_PRECISION, 0),
     }
 }
 
-/// Makes `$make::<T>` of the type whose values are added up.
+/// Makes `$make::<T, W>` of the type whose values are added up, and that of their total.
 macro_rules! of_type {
     ($of:expr, $make:ident) => {
         match $of {
-            DataType::Int64 => $make!(Int64Type),
-            DataType::UInt64 => $make!(UInt64Type),
-            DataType::Decimal32(..) => $make!(Decimal32Type),
-            DataType::Decimal64(..) => $make!(Decimal64Type),
-            DataType::Decimal128(..) => $make!(Decimal128Type),
-            DataType::Duration(TimeUnit::Second) => $make!(DurationSecondType),
-            DataType::Duration(TimeUnit::Millisecond) => $make!(DurationMillisecondType),
-            DataType::Duration(TimeUnit::Microsecond) => $make!(DurationMicrosecondType),
-            DataType::Duration(TimeUnit::Nanosecond) => $make!(DurationNanosecondType),
+            DataType::Int64 => $make!(Int64Type, i128),
+            DataType::UInt64 => $make!(UInt64Type, i128),
+            DataType::Decimal32(..) => $make!(Decimal32Type, i128),
+            DataType::Decimal64(..) => $make!(Decimal64Type, i128),
+            DataType::Decimal128(..) => $make!(Decimal128Type, i128),
+            DataType::Decimal256(..) => $make!(Decimal256Type, i256),
+            DataType::Duration(TimeUnit::Second) => $make!(DurationSecondType, i128),
+            DataType::Duration(TimeUnit::Millisecond) => $make!(DurationMillisecondType, i128),
+            DataType::Duration(TimeUnit::Microsecond) => $make!(DurationMicrosecondType, i128),
+            DataType::Duration(TimeUnit::Nanosecond) => $make!(DurationNanosecondType, i128),
             other => internal_err!("sum of {other} has no 128 bits"),
         }
     };
@@ -79,7 +150,7 @@ impl Replacement for Sum {
         if args.is_distinct {
             return Ok(Box::new(Distinct { inner: inner.accumulator(args)?, of }));
         }
-        one(&of)
+        one("sum", &of)
     }
 
     fn groups_accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn GroupsAccumulator>> {
@@ -87,12 +158,7 @@ impl Replacement for Sum {
         if !is_wide(&of) {
             return inner.create_groups_accumulator(args);
         }
-        macro_rules! make {
-            ($t:ty) => {
-                Ok(Box::new(Groups::<$t> { of, sums: Vec::new(), seen: Vec::new(), values: PhantomData }))
-            };
-        }
-        of_type!(of, make)
+        groups("sum", &of)
     }
 
     fn sliding_accumulator(&self, args: AccumulatorArgs, inner: &AggregateUDF) -> Result<Box<dyn Accumulator>> {
@@ -102,80 +168,88 @@ impl Replacement for Sum {
         if args.is_distinct || !is_wide(args.return_field.data_type()) {
             return inner.create_sliding_accumulator(args);
         }
-        one(args.return_field.data_type())
+        one("sum", args.return_field.data_type())
     }
 }
 
-fn one(of: &DataType) -> Result<Box<dyn Accumulator>> {
+/// The total of all rows, as the aggregate `name` adds them up.
+pub(super) fn one(name: &'static str, of: &DataType) -> Result<Box<dyn Accumulator>> {
     macro_rules! make {
-        ($t:ty) => {
-            Ok(Box::new(One::<$t> { of: of.clone(), sum: 0, count: 0, values: PhantomData }))
+        ($t:ty, $w:ty) => {
+            Ok(Box::new(One::<$t, $w> { to: To { name, of: of.clone() }, sum: <$w>::default(), count: 0, values: PhantomData }))
         };
     }
     of_type!(of, make)
 }
 
-fn beyond(of: &DataType) -> datafusion::common::DataFusionError {
-    let instead = if matches!(of, DataType::Duration(_)) {
-        "add up fewer rows at a time, or numbers: CAST(CAST(x AS BIGINT) AS DOUBLE)"
-    } else {
-        "add up values CAST to DOUBLE, or to a wider DECIMAL"
-    };
-    exec_datafusion_err!("sum: the total does not fit {of}; {instead}")
+/// The total of each group, as the aggregate `name` adds them up.
+pub(super) fn groups(name: &'static str, of: &DataType) -> Result<Box<dyn GroupsAccumulator>> {
+    macro_rules! make {
+        ($t:ty, $w:ty) => {
+            Ok(Box::new(Groups::<$t, $w> { to: To { name, of: of.clone() }, sums: Vec::new(), seen: Vec::new(), values: PhantomData }))
+        };
+    }
+    of_type!(of, make)
 }
 
-fn add(total: &mut i128, value: i128, of: &DataType) -> Result<()> {
-    *total = total.checked_add(value).ok_or_else(|| beyond(of))?;
-    Ok(())
+/// What totals are of, and become.
+#[derive(Debug, Clone)]
+struct To {
+    /// The aggregate.
+    name: &'static str,
+    of: DataType,
 }
 
-/// `total` as a value of `of`.
-fn finished(total: Option<i128>, of: &DataType) -> Result<ScalarValue> {
-    let Some(total) = total else { return ScalarValue::try_from(of) };
-    let narrow = || i64::try_from(total).map_err(|_| beyond(of));
-    let digits = |precision: u8| if total.unsigned_abs() < 10_u128.pow(u32::from(precision)) { Ok(total) } else { Err(beyond(of)) };
-    Ok(match of {
-        DataType::Int64 => ScalarValue::Int64(Some(narrow()?)),
-        DataType::UInt64 => ScalarValue::UInt64(Some(u64::try_from(total).map_err(|_| beyond(of))?)),
-        DataType::Decimal32(precision, scale) => ScalarValue::Decimal32(Some(i32::try_from(digits(*precision)?).map_err(|_| beyond(of))?), *precision, *scale),
-        DataType::Decimal64(precision, scale) => ScalarValue::Decimal64(Some(i64::try_from(digits(*precision)?).map_err(|_| beyond(of))?), *precision, *scale),
-        DataType::Decimal128(precision, scale) => ScalarValue::Decimal128(Some(digits(*precision)?), *precision, *scale),
-        DataType::Duration(TimeUnit::Second) => ScalarValue::DurationSecond(Some(narrow()?)),
-        DataType::Duration(TimeUnit::Millisecond) => ScalarValue::DurationMillisecond(Some(narrow()?)),
-        DataType::Duration(TimeUnit::Microsecond) => ScalarValue::DurationMicrosecond(Some(narrow()?)),
-        DataType::Duration(TimeUnit::Nanosecond) => ScalarValue::DurationNanosecond(Some(narrow()?)),
-        other => return internal_err!("sum of {other} has no 128 bits"),
-    })
+impl To {
+    fn beyond(&self) -> datafusion::common::DataFusionError {
+        let instead = match &self.of {
+            DataType::Duration(_) => "take fewer rows at a time, or numbers: CAST(CAST(x AS BIGINT) AS DOUBLE)",
+            DataType::Int64 | DataType::UInt64 => "CAST the values to DECIMAL(38, 0), or to DOUBLE",
+            DataType::Decimal256(Decimal256Type::MAX_PRECISION, _) => "CAST the values to DOUBLE",
+            _ => "CAST the values to a wider DECIMAL, or to DOUBLE",
+        };
+        exec_datafusion_err!("{}: the total does not fit {}; {instead}", self.name, self.of)
+    }
+
+    fn add<W: Total>(&self, total: &mut W, value: W) -> Result<()> {
+        *total = total.plus(value).ok_or_else(|| self.beyond())?;
+        Ok(())
+    }
+
+    /// `total` as a value of the type.
+    fn finished<W: Total>(&self, total: Option<W>) -> Result<ScalarValue> {
+        match total {
+            None => ScalarValue::try_from(&self.of),
+            Some(total) => total.finished(&self.of)?.ok_or_else(|| self.beyond()),
+        }
+    }
 }
 
 /// The sum of all rows.
 #[derive(Debug)]
-struct One<T> {
-    of: DataType,
-    sum: i128,
+struct One<T, W> {
+    to: To,
+    sum: W,
     /// Values in the sum.
     count: u64,
     values: PhantomData<fn() -> T>,
 }
 
-impl<T> One<T>
-where
-    T: ArrowPrimitiveType + Debug,
-    T::Native: Into<i128>,
-{
-    fn scalar(&self) -> Option<i128> {
+impl<T, W: Total> One<T, W> {
+    fn total(&self) -> Option<W> {
         (self.count > 0).then_some(self.sum)
     }
 }
 
-impl<T> Accumulator for One<T>
+impl<T, W> Accumulator for One<T, W>
 where
     T: ArrowPrimitiveType + Debug,
-    T::Native: Into<i128>,
+    T::Native: Into<W>,
+    W: Total,
 {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         for value in values[0].as_primitive::<T>().iter().flatten() {
-            add(&mut self.sum, value.into(), &self.of)?;
+            self.to.add(&mut self.sum, value.into())?;
             self.count += 1;
         }
         Ok(())
@@ -183,8 +257,7 @@ where
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         for value in values[0].as_primitive::<T>().iter().flatten() {
-            // It was added before.
-            self.sum = self.sum.wrapping_sub(value.into());
+            self.sum = self.sum.minus(value.into());
             self.count = self.count.saturating_sub(1);
         }
         Ok(())
@@ -195,20 +268,19 @@ where
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        for total in states[0].as_primitive::<Decimal128Type>().iter().flatten() {
-            add(&mut self.sum, total, &self.of)?;
+        for total in states[0].as_primitive::<W::State>().iter().flatten() {
+            self.to.add(&mut self.sum, total)?;
             self.count += 1;
         }
         Ok(())
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        let DataType::Decimal128(precision, scale) = state_type(&self.of) else { return internal_err!("states are decimals") };
-        Ok(vec![ScalarValue::Decimal128(self.scalar(), precision, scale)])
+        Ok(vec![ScalarValue::new_primitive::<W::State>(self.total(), &state_type(&self.to.of))?])
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        finished(self.scalar(), &self.of)
+        self.to.finished(self.total())
     }
 
     fn size(&self) -> usize {
@@ -237,7 +309,7 @@ impl Accumulator for Distinct {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        let mut sum = one(&self.of)?;
+        let mut sum = one("sum", &self.of)?;
         for state in self.inner.state()? {
             if let ScalarValue::List(values) = state {
                 sum.update_batch(&[Arc::clone(values.values())])?;
@@ -252,27 +324,27 @@ impl Accumulator for Distinct {
 }
 
 /// The sum of each group.
-struct Groups<T> {
-    of: DataType,
-    sums: Vec<i128>,
+struct Groups<T, W> {
+    to: To,
+    sums: Vec<W>,
     seen: Vec<bool>,
     values: PhantomData<fn() -> T>,
 }
 
-impl<T> Groups<T> {
+impl<T, W: Total> Groups<T, W> {
     fn room(&mut self, groups: usize) {
-        self.sums.resize(groups.max(self.sums.len()), 0);
+        self.sums.resize(groups.max(self.sums.len()), W::default());
         self.seen.resize(groups.max(self.seen.len()), false);
     }
 
     fn add_all<V: ArrowPrimitiveType>(&mut self, values: &PrimitiveArray<V>, groups: &[usize], filter: Option<&BooleanArray>) -> Result<()>
     where
-        V::Native: Into<i128>,
+        V::Native: Into<W>,
     {
-        let Self { of, sums, seen, .. } = self;
+        let Self { to, sums, seen, .. } = self;
         let mut take = |at: usize, group: usize| {
             seen[group] = true;
-            add(&mut sums[group], values.value(at).into(), of)
+            to.add(&mut sums[group], values.value(at).into())
         };
         if filter.is_none() && values.null_count() == 0 {
             return groups.iter().enumerate().try_for_each(|(at, group)| take(at, *group));
@@ -285,21 +357,20 @@ impl<T> Groups<T> {
         Ok(())
     }
 
-    fn emit(&mut self, emit_to: EmitTo) -> (Vec<i128>, Vec<bool>) {
+    fn emit(&mut self, emit_to: EmitTo) -> (Vec<W>, Vec<bool>) {
         (emit_to.take_needed(&mut self.sums), emit_to.take_needed(&mut self.seen))
     }
 
-    fn as_states(&self, sums: Vec<i128>, seen: Vec<bool>) -> Result<ArrayRef> {
-        let DataType::Decimal128(precision, scale) = state_type(&self.of) else { return internal_err!("states are decimals") };
-        let states = Decimal128Array::new(sums.into(), Some(NullBuffer::from(seen))).with_precision_and_scale(precision, scale)?;
-        Ok(Arc::new(states))
+    fn as_states(&self, sums: Vec<W>, seen: Vec<bool>) -> ArrayRef {
+        Arc::new(PrimitiveArray::<W::State>::new(sums.into(), Some(NullBuffer::from(seen))).with_data_type(state_type(&self.to.of)))
     }
 }
 
-impl<T> GroupsAccumulator for Groups<T>
+impl<T, W> GroupsAccumulator for Groups<T, W>
 where
     T: ArrowPrimitiveType,
-    T::Native: Into<i128>,
+    T::Native: Into<W>,
+    W: Total,
 {
     fn update_batch(&mut self, values: &[ArrayRef], groups: &[usize], filter: Option<&BooleanArray>, total: usize) -> Result<()> {
         self.room(total);
@@ -308,36 +379,36 @@ where
 
     fn merge_batch(&mut self, states: &[ArrayRef], groups: &[usize], total: usize) -> Result<()> {
         self.room(total);
-        self.add_all(states[0].as_primitive::<Decimal128Type>(), groups, None)
+        self.add_all(states[0].as_primitive::<W::State>(), groups, None)
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
         let (sums, seen) = self.emit(emit_to);
         if sums.is_empty() {
-            return Ok(datafusion::arrow::array::new_empty_array(&self.of));
+            return Ok(datafusion::arrow::array::new_empty_array(&self.to.of));
         }
-        if let DataType::Int64 = self.of {
+        if let DataType::Int64 = self.to.of {
             // The usual case, without a scalar for each group.
-            let narrow = sums.iter().map(|sum| i64::try_from(*sum).map_err(|_| beyond(&self.of))).collect::<Result<Vec<_>>>()?;
+            let narrow = sums.iter().map(|sum| sum.to_i64().ok_or_else(|| self.to.beyond())).collect::<Result<Vec<_>>>()?;
             return Ok(Arc::new(PrimitiveArray::<Int64Type>::new(narrow.into(), Some(NullBuffer::from(seen)))));
         }
-        let scalars = sums.into_iter().zip(seen).map(|(sum, seen)| finished(seen.then_some(sum), &self.of)).collect::<Result<Vec<_>>>()?;
+        let scalars = sums.into_iter().zip(seen).map(|(sum, seen)| self.to.finished(seen.then_some(sum))).collect::<Result<Vec<_>>>()?;
         ScalarValue::iter_to_array(scalars)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
         let (sums, seen) = self.emit(emit_to);
-        Ok(vec![self.as_states(sums, seen)?])
+        Ok(vec![self.as_states(sums, seen)])
     }
 
     fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
         let values = values[0].as_primitive::<T>();
         let counts = |at: usize| values.is_valid(at) && filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
         let sums = values.values().iter().map(|value| (*value).into()).collect();
-        Ok(vec![self.as_states(sums, (0..values.len()).map(counts).collect())?])
+        Ok(vec![self.as_states(sums, (0..values.len()).map(counts).collect())])
     }
 
     fn size(&self) -> usize {
-        self.sums.capacity() * size_of::<i128>() + self.seen.capacity()
+        self.sums.capacity() * size_of::<W>() + self.seen.capacity()
     }
 }

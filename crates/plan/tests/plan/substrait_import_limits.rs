@@ -91,6 +91,31 @@ async fn calls_of_many_arguments_become_flat_trees() {
     }
 }
 
+// docs/sql.md: bytes
+// docs/sql.md: relations
+// docs/sql.md: nesting of its messages
+#[tokio::test]
+async fn one_beyond_a_limit_is_refused() {
+    let long = ImportedPlan::decode(&vec![0; LIMITS.bytes + 1], LIMITS).unwrap_err();
+    assert!(long.message().contains("16777217 bytes is too long: at most 16777216"), "{long}");
+    // A union and what it reads.
+    let union = |n: usize| plan(&[], vec![], set(6, (1..n).map(|_| t()).collect()));
+    logical(&union(1000)).await.unwrap();
+    let text = refused(&union(1001)).await;
+    assert!(text.contains("too many relations: at most 1000"), "{text}");
+    // Each shared relation is below a reference to it.
+    let below = |n: i32| plan(&[], (0..n).map(|i| if i == 0 { t() } else { project(shared(i - 1), vec![field(0)]) }).collect(), shared(n - 1));
+    logical(&below(100)).await.unwrap();
+    let text = refused(&below(101)).await;
+    assert!(text.contains("too deep: at most 200 below one another"), "{text}");
+    // Messages: a relation is one within another.
+    let nested = |n: usize| plan(&[], vec![], (0..n).fold(t(), |input, _| project(input, vec![field(0)])));
+    logical(&nested(43)).await.unwrap();
+    let text = refused(&nested(50)).await;
+    assert!(text.contains("no substrait plan"), "{text}");
+}
+
+// docs/sql.md: nesting of expressions
 #[tokio::test]
 async fn expressions_are_counted_through_relations_below_one_another() {
     // Each of them adds 25 levels to the column of the one below, and the optimiser makes one expression of all.
@@ -105,6 +130,7 @@ async fn expressions_are_counted_through_relations_below_one_another() {
     assert!(text.contains("too deep") && text.contains("at most 500"), "{text}");
 }
 
+// docs/sql.md: expressions
 #[tokio::test]
 async fn copies_of_arguments_are_counted() {
     // `least` needs each argument twice, and so on at each level.
@@ -129,6 +155,7 @@ async fn set_relations_of_many_inputs_become_flat() {
     }
 }
 
+// docs/sql.md: of one aggregation
 #[tokio::test]
 async fn aggregations_are_bounded() {
     let functions = &["sum:i64"];

@@ -29,6 +29,7 @@ fn pairs(table: &str, uses: usize) -> String {
     format!("WITH c AS ({part}) SELECT count(*), count(DISTINCT id), sum(n), max(name) FROM ({})", uses.join(" UNION ALL "))
 }
 
+// docs/sql.md: a common table expression that is named several times
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drives_compute_a_shared_result_once() {
     let dir = tempfile::tempdir().unwrap();
