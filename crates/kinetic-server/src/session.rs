@@ -205,6 +205,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             if let Some(member) = Member::of(&request.header)
                 && self.batches.fail(member, expired.clone())
             {
+                self.shared.counters.count(kind, bytes, received.elapsed());
                 return Ok(());
             }
             let answer = Answer::of(&request, Err(expired));
@@ -214,7 +215,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let reply = reply.unwrap_or_else(|refusal| Reply::Now(Answer::of(&request, Err(refusal))));
         match reply {
             Reply::Now(answer) => self.answer(answer, &signer, kind, received, bytes).await,
-            Reply::Silent => Ok(()),
+            Reply::Silent => {
+                // A member of a batch has no answer of its own, and counts as other puts and deletes do.
+                self.shared.counters.count(kind, bytes, received.elapsed());
+                Ok(())
+            }
             Reply::Begun(answer, work) => {
                 // Counted once, with its answer.
                 self.works.push(Box::pin(async move { (work.await, Signer::Unknown, MessageType::Invalid, received, 0) }));
