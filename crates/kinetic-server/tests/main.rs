@@ -13,6 +13,7 @@ mod peers;
 mod programs;
 mod queries;
 mod raw;
+mod rights;
 mod slices;
 mod store;
 mod timing;
