@@ -6,6 +6,7 @@ mod blocking;
 mod connections;
 mod identities;
 mod limits;
+mod listing;
 mod logs;
 mod media;
 mod native;
