@@ -14,6 +14,7 @@ mod peers;
 mod programs;
 mod queries;
 mod raw;
+mod receipt;
 mod rights;
 mod slices;
 mod store;
