@@ -11,6 +11,7 @@ mod logs;
 mod media;
 mod native;
 mod peers;
+mod pins;
 mod programs;
 mod queries;
 mod raw;

@@ -30,7 +30,8 @@ fn b(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
 }
 
-async fn put_programs(on: &Connection) {
+/// A program under `slow` that waits for the store, and under `broken` what is none.
+pub(crate) async fn put_programs(on: &Connection) {
     for (key, program) in [("slow", Bytes::from(wat::parse_str(SLOW).unwrap())), ("broken", b("no program"))] {
         on.put(Put::new(b(key), program, None, Bytes::new())).await.unwrap();
     }
