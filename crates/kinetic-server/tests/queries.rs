@@ -203,6 +203,23 @@ async fn sub_plan_reads_and_writes_what_its_caller_may() {
     assert_eq!(refused(blind.execute(run("ours/data", "ours/rows"), PATIENCE).await), Some(StatusCode::NotAuthorized));
 }
 
+/// Its rows go under keys while they come, and go with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn sub_plan_ends_after_its_longest_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (served, engine) = with_engine(dir.path(), ENDLESS).await;
+    let on = open(&served.plain, &served.options).await;
+    let run = stored(&on).await;
+    let ended = on.execute(Execution { most: Some(Duration::from_millis(700)), ..run.clone() }, PATIENCE).await.unwrap();
+    assert_eq!((ended.result.exit_code, ended.result.signal, &ended.result.output[..]), (-1, 14, &b""[..]));
+    assert_eq!(ended.result.message, "it ran for 0.7 s, as long as it may");
+    while !on.programs(Vec::new()).await.unwrap().is_empty() {}
+    while is_there(&on, part_key(b"rows", 0)).await {}
+    // The drive goes on.
+    engine.batches.store(1, Ordering::SeqCst);
+    assert_eq!(on.execute(run, PATIENCE).await.unwrap().result.exit_code, 0);
+}
+
 /// A sub-plan that is the value of its request has no name but its output key.
 #[tokio::test(flavor = "multi_thread")]
 async fn sub_plan_is_answered_on_receipt_if_it_has_a_name() {
