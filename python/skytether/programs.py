@@ -224,8 +224,8 @@ class Drive:
     def keys(self, first: str | bytes, last: str | bytes) -> list[bytes]:
         """The keys of the drive from the first to the last, which both belong to them, in the order of their bytes.
 
-        Keys behind one that the identity may not see are left out. Slices are no keys of clients, unless a host put them
-        there over Kinetic.
+        Keys behind one that the identity may not see are left out. Slices are keys where a host put them there over
+        Kinetic.
         """
         return self._library.keys(_bytes(first), _bytes(last))
 

@@ -42,7 +42,7 @@ impl Profile {
 pub struct Options {
     /// Which limits it announces.
     pub profile: Profile,
-    /// How long a client may take to read an answer, and to send the rest of a frame that it has begun: 60 s by default.
+    /// How long a client may take to read an answer, and to send the rest of a frame that it has begun (default: 60 s).
     pub patience: Duration,
     /// Whether a request must have the number that the greeting gave its connection. Old clients do not send it.
     pub enforce_connection_id: bool,
