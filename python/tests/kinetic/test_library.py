@@ -60,7 +60,7 @@ def test_program_that_cannot_run_replaces_no_other(library: programs.Drive) -> N
         library.put(b"x", name="a/b")
 
 
-def test_program_longer_than_a_value_is_replaced_by_a_shorter_one(library: programs.Drive) -> None:
+def test_longer_program_is_replaced_by_a_shorter_one(library: programs.Drive) -> None:
     """A custom section makes a module longer, and changes nothing of what it does."""
     words, mib = (MODULES / "words.wasm").read_bytes(), 1 << 20
     text = b"padding"
