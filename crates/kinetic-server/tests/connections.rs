@@ -95,7 +95,7 @@ async fn frame_that_does_not_end_in_time_ends_its_connection() {
             if drips.send_bytes(&[*byte]).await.is_err() {
                 return true;
             }
-            // Far less often than the drive waits, and 100,000 of them take longer than any test may.
+            // Far more often than the drive's patience ends; 100,000 of them take longer than any test may.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         false
