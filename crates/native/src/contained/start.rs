@@ -145,16 +145,23 @@ mod tests {
         plan(call, &Limits::default()).unwrap()
     }
 
+    /// The files that attempts need, whatever earlier ones made.
+    fn prepare(place: &Path) {
+        for file in ["old", "older"] {
+            fs::write(place.join(file), b"text").unwrap();
+        }
+        let _ = fs::remove_dir(place.join("directory"));
+    }
+
     /// What the process of a test may do: files, directories, and from version 4 of Landlock on, ports.
     fn attempts(place: &Path, listener: &TcpListener) -> Vec<(&'static str, io::Result<()>)> {
-        let file = place.join("file");
         let mut all = vec![
-            ("write a file", fs::write(&file, b"text")),
+            ("write a file", fs::write(place.join("file"), b"text")),
             ("read a file", fs::read(place.join("old")).map(drop)),
             ("read one of the system", File::open("/etc/passwd").map(drop)),
             ("list a directory", fs::read_dir("/").map(drop)),
             ("make a directory", fs::create_dir(place.join("directory"))),
-            ("remove a file", fs::remove_file(&file)),
+            ("remove a file", fs::remove_file(place.join("older"))),
         ];
         // SAFETY: a system call without a structure; the flag asks for the version.
         if unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, null_mut::<u8>(), 0, 1) } >= 4 {
@@ -172,12 +179,12 @@ mod tests {
             return;
         }
         let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join("old"), b"text").unwrap();
+        prepare(place.path());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         for (what, done) in attempts(place.path(), &listener) {
             done.unwrap_or_else(|error| panic!("{what}: {error}"));
         }
-        fs::remove_dir(place.path().join("directory")).unwrap();
+        prepare(place.path());
         let (plan, _ends) = planned();
         let restricted = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -196,6 +203,7 @@ mod tests {
             assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{what}: {error}");
         }
         // Only that thread was restricted.
+        prepare(place.path());
         for (what, done) in attempts(place.path(), &listener) {
             done.unwrap_or_else(|error| panic!("{what}: {error}"));
         }
