@@ -221,6 +221,14 @@ class Drive:
         """The value of a key of the drive, or None where there is none."""
         return self._library.read(_bytes(key))
 
+    def keys(self, first: str | bytes, last: str | bytes) -> list[bytes]:
+        """The keys of the drive from the first to the last, which both belong to them, in the order of their bytes.
+
+        Keys behind one that the identity may not see are left out. Slices are keys where a host put them there over
+        Kinetic.
+        """
+        return self._library.keys(_bytes(first), _bytes(last))
+
     def write(self, key: str | bytes, value: str | bytes) -> None:
         """Write a value (1 MiB at most) that programs may read, in the place of the one that was there."""
         self._library.write(_bytes(key), _bytes(value))

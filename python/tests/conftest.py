@@ -27,6 +27,18 @@ CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chro
 collect_ignore = [] if CHROMIUM or os.environ.get("CI") else ["test_report_browser.py"]
 
 PROJECT = Path(__file__).resolve().parents[2]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says that tests of Java did not run (`kinetic/jars.py` skips them), which a number of skipped tests hides."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, (tuple, list))]
+    why = [text.removeprefix("Skipped: ") for file, _, text in skipped if Path(file).name == "jars.py"]
+    if why:
+        terminalreporter.section("Java")
+        terminalreporter.line(f"{len(why)} tests of Java did not run: {why[0]}")
+        terminalreporter.line("SKYTETHER_JAVA=required makes that a failure.")
+
+
 PBMC3K = PROJECT / "examples" / "data" / "pbmc3k.h5ad"
 
 

@@ -69,7 +69,8 @@ impl Counters {
         self.by_type.get(usize::try_from(i32::from(request)).ok()?)
     }
 
-    /// Counts a request that was answered after `took`, with the bytes of its value or of that of its answer.
+    /// Counts a request that was answered after `took`, with the bytes of its value or of that of its answer. A member
+    /// of a batch counts when its batch has taken it.
     pub(crate) fn count(&self, request: MessageType, bytes: u64, took: Duration) {
         let Some(counter) = self.of(request) else { return };
         counter.count.fetch_add(1, Ordering::Relaxed);

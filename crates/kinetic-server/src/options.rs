@@ -1,6 +1,7 @@
 //! How a drive serves the protocol.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use skytether_common::Result;
 use skytether_doors::ConnectOptions;
@@ -37,10 +38,12 @@ impl Profile {
 }
 
 /// How a drive serves the protocol.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Which limits it announces.
     pub profile: Profile,
+    /// How long a client may take to read an answer, and to send the rest of a frame that it has begun (default: 60 s).
+    pub patience: Duration,
     /// Whether a request must have the number that the greeting gave its connection. Old clients do not send it.
     pub enforce_connection_id: bool,
     /// Whether it runs native programs of its clients. Where the machine cannot contain them, the drive is not served.
@@ -51,6 +54,20 @@ pub struct Options {
     pub connect: ConnectOptions,
     /// What runs sub-plans for hosts that put data sets under its keys; `None`: nothing does.
     pub queries: Option<QueryEngine>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            profile: Profile::default(),
+            patience: Duration::from_secs(60),
+            enforce_connection_id: false,
+            native_programs: false,
+            directory: None,
+            connect: ConnectOptions::default(),
+            queries: None,
+        }
+    }
 }
 
 impl Options {

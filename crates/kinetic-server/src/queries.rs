@@ -137,7 +137,7 @@ impl Query {
             biased;
             done = self.answered() => done?,
             () = is_set(&aborted) => stopped(9, "aborted".to_owned()),
-            () = tokio::time::sleep(self.most) => stopped(14, format!("it ran for {} s, as long as it may", self.most.as_secs())),
+            () = tokio::time::sleep(self.most) => stopped(14, format!("it ran for {} s, as long as it may", self.most.as_secs_f64())),
         };
         let (result, value) = done;
         let text = format!("the query engine has ended; {}", result.message);

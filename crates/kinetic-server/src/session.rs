@@ -25,9 +25,6 @@ use crate::shared::{Shared, deadline};
 use crate::watches::Teller;
 use crate::{admin, data, logs, media, peers, programs};
 
-/// How long a client may take to read an answer, and to send the rest of a frame that it has begun.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// How long programs, scans and pushes go on for a client that sends no more.
 const HALF_CLOSED: Duration = Duration::from_secs(2);
 
@@ -69,12 +66,12 @@ pub(crate) async fn converse(shared: Arc<Shared>, connection: Connection, first_
     let most = told(shared.limits.max_connections).map_or(u64::MAX, u64::from);
     match shared.counters.connections.enter_up_to(most) {
         Some(_counted) => converse_as(gate, Arc::clone(&shared), connection, first_call_time, shutdown).await,
-        None => turn_away(&gate, connection, most).await,
+        None => turn_away(&gate, connection, most, shared.options.patience).await,
     }
 }
 
 /// Says why the drive takes no further connection. Both doors together have as many as it announces.
-async fn turn_away(gate: &Gate, mut connection: Connection, most: u64) {
+async fn turn_away(gate: &Gate, mut connection: Connection, most: u64, patience: Duration) {
     let why = Refusal::new(StatusCode::ServiceBusy, format!("the drive has {most} connections, which is its limit; close one, or try again later"));
     let mut out = BytesMut::new();
     if encode_into(&farewell(gate.connection, &why), &Bytes::new(), &mut out).is_ok() {
@@ -83,7 +80,7 @@ async fn turn_away(gate: &Gate, mut connection: Connection, most: u64) {
             connection.shutdown().await
         };
         // The client may have gone.
-        let _ = timeout(PATIENCE, saying).await;
+        let _ = timeout(patience, saying).await;
     }
 }
 
@@ -98,7 +95,7 @@ where
     let mut session = Session { shared, connection, gate, batches, writes, works, teller, told, out: BytesMut::new() };
     // The client has gone or is told why it must go: nothing is left to do.
     let _: Result<(), Ended> = session.run(Instant::now() + first_call_time, &shutdown).await;
-    let _ = timeout(PATIENCE, session.connection.shutdown()).await;
+    let _ = timeout(session.shared.options.patience, session.connection.shutdown()).await;
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
@@ -109,6 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let limits = FrameLimits::of(&self.shared.limits).dropping_values(DROPPED);
         let mut decoder = FrameDecoder::new(limits);
         let (reads, writes) = depths(&self.shared.limits);
+        let patience = self.shared.options.patience;
         let mut frame_begun: Option<Instant> = None;
         loop {
             let mut wants_bytes = false;
@@ -134,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             }
             let first_call = (!self.gate.has_admitted()).then_some(first_call);
             let late = async {
-                match first_call.into_iter().chain(frame_begun.map(|begun| begun + PATIENCE)).min() {
+                match first_call.into_iter().chain(frame_begun.map(|begun| begun + patience)).min() {
                     Some(latest) => tokio::time::sleep_until(latest).await,
                     None => std::future::pending().await,
                 }
@@ -160,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// The client sends no more. It may have gone, or wait for answers: programs, scans and pushes have little time
     /// then, because no one may want them.
     async fn finish(&mut self) -> Result<(), Ended> {
-        timeout(PATIENCE, self.answer_writes()).await.unwrap_or(Err(Ended))?;
+        timeout(self.shared.options.patience, self.answer_writes()).await.unwrap_or(Err(Ended))?;
         let waited = async {
             while let Some(waited) = self.works.next().await {
                 self.answer_waited(waited).await?;
@@ -205,6 +203,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             if let Some(member) = Member::of(&request.header)
                 && self.batches.fail(member, expired.clone())
             {
+                self.shared.counters.count(kind, bytes, received.elapsed());
                 return Ok(());
             }
             let answer = Answer::of(&request, Err(expired));
@@ -214,7 +213,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let reply = reply.unwrap_or_else(|refusal| Reply::Now(Answer::of(&request, Err(refusal))));
         match reply {
             Reply::Now(answer) => self.answer(answer, &signer, kind, received, bytes).await,
-            Reply::Silent => Ok(()),
+            Reply::Silent => {
+                // A member of a batch has no answer of its own, and counts as other puts and deletes do.
+                self.shared.counters.count(kind, bytes, received.elapsed());
+                Ok(())
+            }
             Reply::Begun(answer, work) => {
                 // Counted once, with its answer.
                 self.works.push(Box::pin(async move { (work.await, Signer::Unknown, MessageType::Invalid, received, 0) }));
@@ -299,7 +302,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             // A connection with TLS may hold the last record back.
             connection.flush().await
         };
-        sent(timeout(PATIENCE, writing).await)
+        sent(timeout(self.shared.options.patience, writing).await)
     }
 
     async fn flush(&mut self) -> Result<(), Ended> {
@@ -312,7 +315,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             connection.write_all(out).await?;
             connection.flush().await
         };
-        sent(timeout(PATIENCE, writing).await)?;
+        sent(timeout(self.shared.options.patience, writing).await)?;
         self.out.clear();
         Ok(())
     }

@@ -50,16 +50,20 @@ impl Usage {
     pub(crate) fn utilizations(&self) -> Vec<Utilization> {
         let now = sample(self.directory.as_deref());
         let before = std::mem::replace(&mut *self.last.lock(), now.clone());
-        let processors =
-            now.processors.zip(before.processors).and_then(|(now, before)| Some(share(now.1.checked_sub(before.1)?, now.0.checked_sub(before.0)?)));
-        let passed = now.at.saturating_duration_since(before.at);
-        let disk = now.disk_ms.zip(before.disk_ms).and_then(|(now, before)| {
-            let busy = Duration::from_millis(now.checked_sub(before)?);
-            (!passed.is_zero()).then(|| (busy.as_secs_f64() / passed.as_secs_f64()).min(1.0) as f32)
-        });
-        let named = |name: &str, value| Utilization { name: Some(name.to_owned()), value };
-        vec![named("HDA", disk), named("CPU", processors)].into_iter().filter(|part| part.value.is_some()).collect()
+        busy(&before, &now)
     }
+}
+
+/// The shares of time in which processors and disk were busy between two samples.
+fn busy(before: &Sample, now: &Sample) -> Vec<Utilization> {
+    let processors = now.processors.zip(before.processors).and_then(|(now, before)| Some(share(now.1.checked_sub(before.1)?, now.0.checked_sub(before.0)?)));
+    let passed = now.at.saturating_duration_since(before.at);
+    let disk = now.disk_ms.zip(before.disk_ms).and_then(|(now, before)| {
+        let busy = Duration::from_millis(now.checked_sub(before)?);
+        (!passed.is_zero()).then(|| (busy.as_secs_f64() / passed.as_secs_f64()).min(1.0) as f32)
+    });
+    let named = |name: &str, value| Utilization { name: Some(name.to_owned()), value };
+    vec![named("HDA", disk), named("CPU", processors)].into_iter().filter(|part| part.value.is_some()).collect()
 }
 
 fn share(part: u64, whole: u64) -> f32 {
@@ -136,6 +140,20 @@ mod tests {
         assert_eq!((found[0].name(), found[0].current, found[0].maximum, found[0].minimum), ("drivetemp", Some(41.5), Some(60.0), None));
         let none = temperatures(&dir.path().join("absent"));
         assert_eq!((none[0].name(), none[0].current), ("HDA", None));
+    }
+
+    #[test]
+    fn utilization_is_the_busy_share_between_samples() {
+        let at = Instant::now();
+        let sample = |ms: u64, processors, disk_ms| Sample { at: at + Duration::from_millis(ms), processors, disk_ms };
+        let shares = |before, now| busy(&before, &now).into_iter().map(|part| (part.name().to_owned(), part.value())).collect::<Vec<_>>();
+        let named = |disk: f32, processors: f32| vec![("HDA".to_owned(), disk), ("CPU".to_owned(), processors)];
+        assert_eq!(shares(sample(0, Some((1000, 400)), Some(50)), sample(2000, Some((1400, 700)), Some(550))), named(0.25, 0.75));
+        assert_eq!(shares(sample(0, Some((1000, 400)), Some(50)), sample(1000, Some((1400, 400)), Some(50))), named(0.0, 0.0));
+        // Requests in flight are counted in whole milliseconds, which may be more than have passed.
+        assert_eq!(shares(sample(0, Some((8, 8)), Some(0)), sample(10, Some((8, 8)), Some(11))), named(1.0, 0.0));
+        // Counters of another boot, or of none, tell nothing.
+        assert_eq!(shares(sample(0, Some((1000, 400)), Some(50)), sample(1000, Some((10, 4)), None)), []);
     }
 
     #[test]

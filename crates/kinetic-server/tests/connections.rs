@@ -1,14 +1,20 @@
-//! Connections: their order of writes, and those that say nothing.
+//! Connections: their order of writes, and those that say nothing, too little, or do not listen.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use skytether_kinetic::Put;
+use skytether_kinetic::{Connection, Put};
+use skytether_kinetic_protocol::command::Body;
 use skytether_kinetic_protocol::kinds::Synchronization;
-use skytether_kinetic_server::Profile;
+use skytether_kinetic_protocol::{MessageType, StatusCode};
+use skytether_kinetic_server::{Options, Profile};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::{open, put, serve};
+use crate::limits::status;
+use crate::raw::{Raw, of};
+use crate::{Served, open, put, serve, serve_as};
 
 /// Two connections, so that values of 1 MiB fill the store's queue while small ones are on their way.
 #[tokio::test(flavor = "multi_thread")]
@@ -49,4 +55,74 @@ async fn connection_without_a_request_is_ended() {
     assert!(said.windows(why.len()).any(|text| text == why), "{said:?}");
     // One that has asked for something may be idle as long as it likes.
     busy.put(put("a", "2")).await.unwrap();
+}
+
+/// A drive that waits for clients as briefly as a test likes; by default it is 60 s.
+async fn serve_impatiently(dir: &std::path::Path) -> (Served, Connection) {
+    assert_eq!(Options::default().patience, Duration::from_secs(60));
+    let served = serve_as(dir, Options { patience: Duration::from_millis(500), ..Options::default() }, false).await;
+    let on = open(&served.plain, &served.options).await;
+    on.put(put("a", "1")).await.unwrap();
+    (served, on)
+}
+
+/// A connection that has had an answer.
+async fn used(served: &Served) -> Raw {
+    let mut raw = Raw::open(&served.plain).await;
+    noop(&mut raw).await;
+    raw
+}
+
+async fn noop(raw: &mut Raw) {
+    raw.add(of(MessageType::Noop), Body::default(), b"");
+    raw.send().await;
+    assert_eq!(raw.receive().await.0.status_code(), StatusCode::Success);
+}
+
+/// One sends a part of a frame and no more of it, one sends it byte by byte and never comes to its end. Both are told
+/// why they must go. One that is idle between two frames stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn frame_that_does_not_end_in_time_ends_its_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let (served, on) = serve_impatiently(dir.path()).await;
+    let (mut idle, mut stops, mut drips) = (used(&served).await, used(&served).await, used(&served).await);
+    stops.add_put("never");
+    let begun = stops.take();
+    stops.send_bytes(&begun[..begun.len() - 1]).await.unwrap();
+    let dripping = tokio::spawn(async move {
+        drips.add(of(MessageType::Put), Body::default(), &[b'x'; 100_000]);
+        for byte in drips.take().iter() {
+            if drips.send_bytes(&[*byte]).await.is_err() {
+                return true;
+            }
+            // Far more often than the drive's patience ends; 100,000 of them take longer than any test may.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        false
+    });
+    let (farewell, _) = stops.receive().await;
+    let said = farewell.status.unwrap();
+    assert!(said.code() == StatusCode::ConnectionTerminated && said.text().contains("no more of it"), "{said:?}");
+    stops.ended().await;
+    assert!(dripping.await.unwrap(), "the drive took all bytes");
+    while status(&on, "connections").await > 2 {}
+    noop(&mut idle).await;
+    assert!(on.get(Bytes::from_static(b"never"), false).await.is_err());
+}
+
+/// Answers of 256 MiB are more than the buffers of any socket hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn reader_that_takes_nothing_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (served, on) = serve_impatiently(dir.path()).await;
+    on.put(Put::new(Bytes::from_static(b"large"), vec![7; 1 << 20].into(), None, Bytes::new())).await.unwrap();
+    let mut deaf = used(&served).await;
+    for _ in 0..256 {
+        deaf.add_get("large", 0);
+    }
+    deaf.send().await;
+    while status(&on, "connections").await > 1 {}
+    // What the buffers held is there, and then the connection is at its end.
+    deaf.ended().await;
+    on.put(put("a", "2")).await.unwrap();
 }

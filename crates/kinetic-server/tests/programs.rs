@@ -121,6 +121,12 @@ async fn what_is_no_program_is_refused_and_named() {
     assert_eq!(on.manage(ManageApplet { program_key: vec![b("maps")], ..install }, PATIENCE).await.unwrap_err().code(), Some(StatusCode::InvalidExecute));
     assert_eq!(on.programs(Vec::new()).await.unwrap(), []);
     assert_eq!(on.abort_program(vec![b("words")]).await.unwrap_err().code(), Some(StatusCode::NotFound));
+    // Nor is there a debugger, or a number that means nothing.
+    for (what, name) in [(i32::from(AppletType::Debug), "DEBUG"), (77, "INVALID")] {
+        let applet = ManageApplet { manage_applet_type: Some(what), program_key: vec![b("words")], ..ManageApplet::default() };
+        let refused = on.manage(applet, PATIENCE).await.unwrap_err();
+        assert!(refused.code() == Some(StatusCode::InvalidExecute) && refused.to_string().contains(&format!("does not do {name}")), "{refused}");
+    }
 }
 
 /// Its bytes are checked when it is installed or updated, and a new value under its key is what runs from then on.

@@ -13,15 +13,18 @@ use futures::{StreamExt, stream};
 use skytether_common::{Generation, Kind, PartitionName, Result};
 use skytether_device::{Annotation, Cse, CseInfo, DeliveryStream, Layer, Program, PushdownLevel, ResultMessage, StorageOnly, SubPlan};
 use skytether_kinetic::queries::{Report, SPILL, part_key, to_program};
-use skytether_kinetic::{ClientOptions, Connection, Execution, Identity, Put};
+use skytether_kinetic::{ClientOptions, Connection, Execution, Identity, ProgramResult, Put};
 use skytether_kinetic_protocol::access::default_identity;
-use skytether_kinetic_protocol::kinds::{Language, Permission};
+use skytether_kinetic_protocol::command::Body;
+use skytether_kinetic_protocol::kinds::{AcknowledgeMode, AppletType, Language, Permission};
+use skytether_kinetic_protocol::program::ManageApplet;
 use skytether_kinetic_protocol::security::{Acl, Scope};
-use skytether_kinetic_protocol::{HmacKey, StatusCode};
+use skytether_kinetic_protocol::{HmacKey, MessageType, StatusCode};
 use skytether_kinetic_server::{Options, QueryEngine, StoredSlices};
 use skytether_kv::KeyValues;
 use uuid::Uuid;
 
+use crate::raw::{Raw, of};
 use crate::{Served, open, serve_as};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -198,4 +201,52 @@ async fn sub_plan_reads_and_writes_what_its_caller_may() {
     let identity = Identity { number: 3, key: HmacKey::new(b"blind") };
     let blind = open(&served.plain, &Arc::new(ClientOptions { identity, ..served.options.as_ref().clone() })).await;
     assert_eq!(refused(blind.execute(run("ours/data", "ours/rows"), PATIENCE).await), Some(StatusCode::NotAuthorized));
+}
+
+/// Its rows go under keys while they come, and go with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn sub_plan_ends_after_its_longest_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (served, engine) = with_engine(dir.path(), ENDLESS).await;
+    let on = open(&served.plain, &served.options).await;
+    let run = stored(&on).await;
+    let ended = on.execute(Execution { most: Some(Duration::from_millis(700)), ..run.clone() }, PATIENCE).await.unwrap();
+    assert_eq!((ended.result.exit_code, ended.result.signal, &ended.result.output[..]), (-1, 14, &b""[..]));
+    assert_eq!(ended.result.message, "it ran for 0.7 s, as long as it may");
+    while !on.programs(Vec::new()).await.unwrap().is_empty() {}
+    while is_there(&on, part_key(b"rows", 0)).await {}
+    // The drive goes on.
+    engine.batches.store(1, Ordering::SeqCst);
+    assert_eq!(on.execute(run, PATIENCE).await.unwrap().result.exit_code, 0);
+}
+
+/// A sub-plan that is the value of its request has no name but its output key.
+#[tokio::test(flavor = "multi_thread")]
+async fn sub_plan_is_answered_on_receipt_if_it_has_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (served, _) = with_engine(dir.path(), 1).await;
+    let on = open(&served.plain, &served.options).await;
+    let mut raw = Raw::open(&served.plain).await;
+    let mut begin = |output_key: Option<Bytes>| {
+        let applet = ManageApplet {
+            manage_applet_type: Some(AppletType::Execute.into()),
+            lang: Some(Language::Substrait.into()),
+            acknowledge_mode: Some(AcknowledgeMode::OnReceipt.into()),
+            notify_on_completion: Some(true),
+            output_key,
+            ..ManageApplet::default()
+        };
+        raw.add(of(MessageType::ManageApplet), Body { manage_applet: Some(applet), ..Body::default() }, &plan(&[]))
+    };
+    let (_, second) = (begin(None), begin(Some("rows".into())));
+    raw.send().await;
+    let (refused, _) = raw.receive().await;
+    assert_eq!(refused.status_code(), StatusCode::InvalidRequest);
+    assert!(refused.status.unwrap().text().contains("needs an output key"));
+    assert_eq!(raw.receive().await.0.status_code(), StatusCode::Success);
+    let (told, _) = raw.receive().await;
+    assert_eq!((told.header.as_ref().unwrap().ack_sequence(), told.status_code()), (second, StatusCode::ExecuteComplete));
+    let result = ProgramResult::parse(&told.status.unwrap().detailed_message.unwrap()).unwrap();
+    let Report::Done { bytes, .. } = Report::parse(&result.output).unwrap() else { panic!("{result:?}") };
+    assert_eq!(on.get("rows".into(), false).await.unwrap().value.len() as u64, bytes);
 }

@@ -69,6 +69,23 @@ impl Raw {
         self.stream.write_all(&self.out.split()).await.unwrap();
     }
 
+    /// Takes what [`Raw::send`] would send.
+    pub(crate) fn take(&mut self) -> BytesMut {
+        self.out.split()
+    }
+
+    /// Sends bytes of no particular form. It fails where the drive has ended the connection.
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
+    /// Reads and drops what comes until the drive ends the connection.
+    pub(crate) async fn ended(&mut self) {
+        let mut dropped = vec![0; 64 << 10];
+        // A drive that has not read all that was sent resets the connection.
+        while self.stream.read(&mut dropped).await.is_ok_and(|bytes| bytes > 0) {}
+    }
+
     /// The next message.
     pub(crate) async fn receive(&mut self) -> (Command, Bytes) {
         loop {

@@ -305,17 +305,8 @@ impl ProgramLibrary {
             let running = on.programs(Vec::new()).await?;
             let mut found: BTreeMap<String, StoredProgram> = BTreeMap::new();
             let end = Bytes::from(format!("{}0", PROGRAMS.trim_end_matches('/')));
-            let mut start = (Bytes::from_static(PROGRAMS.as_bytes()), false);
-            loop {
-                const PAGE: u32 = 200;
-                let keys = on.get_key_range(Keys { start: start.clone(), end: (end.clone(), false), most: PAGE, reverse: false }).await?;
-                for key in &keys {
-                    self.list_key(&on, key, &mut found).await?;
-                }
-                match keys.last() {
-                    Some(last) if keys.len() >= PAGE as usize => start = (last.clone(), false),
-                    _ => break,
-                }
+            for key in all_keys(&on, (Bytes::from_static(PROGRAMS.as_bytes()), false), (end, false)).await? {
+                self.list_key(&on, &key, &mut found).await?;
             }
             for run in running {
                 let name = run.program_key.first().and_then(|key| named(key)).map(|(name, _)| name);
@@ -384,6 +375,19 @@ impl ProgramLibrary {
         }
     }
 
+    /// The keys from `first` to `last`, which both belong to them.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Invalid` where the identity may not list these keys.
+    pub async fn keys(&self, first: Bytes, last: Bytes) -> Result<Vec<Bytes>> {
+        let listing = async {
+            let on = self.client.connection().await?;
+            all_keys(&on, (first.clone(), true), (last.clone(), true)).await
+        };
+        let what = || format!("list the keys from {:?} to {:?}", String::from_utf8_lossy(&first), String::from_utf8_lossy(&last));
+        listing.await.map_err(|e| self.failed(&what(), e))
+    }
+
     /// Writes a value for programs, in the place of the one that was there. It is durable then.
     ///
     /// # Errors
@@ -421,6 +425,21 @@ impl ProgramLibrary {
         let on = self.client.connection().await.map_err(|e| self.failed(&what, e))?;
         let keys = self.keys_of(&on, name).await.map_err(|e| self.failed(&what, e))?;
         on.abort_program(keys).await.map_err(|e| self.failed(&what, e))
+    }
+}
+
+/// All keys of a range.
+async fn all_keys(on: &Connection, mut start: (Bytes, bool), end: (Bytes, bool)) -> Outcome<Vec<Bytes>> {
+    const PAGE: u32 = 200;
+    let mut all = Vec::new();
+    loop {
+        let keys = on.get_key_range(Keys { start: start.clone(), end: end.clone(), most: PAGE, reverse: false }).await?;
+        let is_last = keys.len() < PAGE as usize;
+        all.extend(keys);
+        match all.last() {
+            Some(last) if !is_last => start = (last.clone(), false),
+            _ => return Ok(all),
+        }
     }
 }
 

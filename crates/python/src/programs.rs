@@ -191,6 +191,11 @@ impl PyProgramLibrary {
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }
 
+    fn keys<'py>(&self, py: Python<'py>, first: Vec<u8>, last: Vec<u8>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let keys = self.ask(py, move |library| async move { library.keys(first.into(), last.into()).await })?;
+        Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
+    }
+
     fn write(&self, py: Python<'_>, key: Vec<u8>, value: Vec<u8>) -> PyResult<()> {
         self.ask(py, move |library| async move { library.write(&key, value.into()).await })
     }

@@ -7,7 +7,9 @@ whose modules include the compiler (as Debian's default-jre-headless has it) wil
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,3 +88,17 @@ def test_java_client_is_served_beyond_its_suite(drive: Target, real: Target) -> 
     text = "".join(told)
     assert program.returncode == 0, text[-6000:]
     assert [line.removeprefix("ok ") for line in text.splitlines() if line.startswith("ok ")] == list(checks), text[-6000:]
+
+
+def test_summary_names_tests_of_java_that_did_not_run(tmp_path: Path) -> None:
+    """A run without Java succeeds: that it was without Java must not be lost among other skipped tests."""
+    (tmp_path / "test_two.py").write_text("from kinetic.jars import need_java\n\n\ndef test_one():\n    need_java()\n\n\ndef test_other():\n    need_java()\n")
+    environment = {name: value for name, value in os.environ.items() if name != "SKYTETHER_JAVA"}
+    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment |= {"PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(paths)}
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path)
+    assert done.returncode == 0 and "2 skipped" in done.stdout, (done.stdout, done.stderr)
+    assert "2 tests of Java did not run: java is missing (Debian: default-jre-headless)" in done.stdout, done.stdout
+    required = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment | {"SKYTETHER_JAVA": "required"}, cwd=tmp_path)
+    assert required.returncode == 1 and "2 failed" in required.stdout, (required.stdout, required.stderr)

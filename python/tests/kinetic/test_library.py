@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from skytether import InvalidError, NotFoundError, programs
+from fleets import PROGRAM
 
 from .targets import Target
 
@@ -57,6 +58,69 @@ def test_program_that_cannot_run_replaces_no_other(library: programs.Drive) -> N
     assert [found.language for found in library.ls()] == ["ebpf"]
     with pytest.raises(InvalidError, match="no name of a program"):
         library.put(b"x", name="a/b")
+
+
+def test_longer_program_is_replaced_by_a_shorter_one(library: programs.Drive) -> None:
+    """A custom section makes a module longer, and changes nothing of what it does."""
+    words, mib = (MODULES / "words.wasm").read_bytes(), 1 << 20
+    text = b"padding"
+
+    def padded(to: int) -> bytes:
+        # A section's number, its length in five bytes, the length of its name, the name, what it has.
+        rest = to - len(words) - 6
+        length = bytes([rest >> shift & 127 | (128 if shift < 28 else 0) for shift in range(0, 35, 7)])
+        return words + b"\0" + length + bytes([len(text)]) + text + bytes(rest - 1 - len(text))
+
+    library.write("text", "to be or not to be")
+    library.write("program/words-2.0000", b"another program's")
+    for length, parts in ((3 * mib + 5, 4), (2 * mib, 2), (mib, 1), (2 * mib + 1, 3), (len(words) + 100, 1)):
+        put = library.put(padded(length), name="words")
+        assert (put.bytes, put.keys) == (length, parts)
+        assert [found for found in library.ls() if found.name == "words"] == [put]
+        below = library.keys("program/", "program0")
+        wanted = [b"program/words"] if parts == 1 else [b"program/words.%04d" % part for part in range(parts)]
+        assert below == sorted([b"program/words-2.0000", *wanted])
+        assert library.run("words", "text").text == "6\n"
+    library.rm("words")
+    assert library.keys("program/", "program0") == [b"program/words-2.0000"]
+
+
+def test_keys_are_listed_in_their_order(library: programs.Drive) -> None:
+    names = [b"key/%04d" % n for n in range(450)]
+    for name in reversed(names):
+        library.write(name, b"")
+    assert library.keys(names[0], names[-1]) == names
+    assert library.keys("key/0007", "key/0009") == names[7:10] and library.keys("key0", "z") == []
+
+
+def command(*words: object, drive: Target, status: int | set[int] = 0) -> subprocess.CompletedProcess[str]:
+    words = [PROGRAM, "program", *words, "--drive", f"kinetic://{drive.address.host}:{drive.address.port}"]
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (status if isinstance(status, set) else {status}), (words, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def test_commands_put_and_run_and_exit_as_the_program(library: programs.Drive, drive: Target) -> None:
+    library.write("text", "to be or not to be")
+    command("put", OBJECTS / "words.o", drive=drive)
+    command("put", MODULES / "words.wasm", "--name", "counts", drive=drive)
+    assert [(found.name, found.language) for found in library.ls()] == [("counts", "wasm"), ("words", "ebpf")]
+    for name in ("words", "counts"):
+        assert command("run", name, "text", drive=drive).stdout == "6\n"
+        # The program says that there is no such key, and returns 1; without an argument 2.
+        assert command("run", name, "absent", drive=drive, status=1).stdout == "no such key\n"
+        assert command("run", name, drive=drive, status=2).stdout == "no argument\n"
+    refused = command("put", __file__, "--name", "python", drive=drive, status=1)
+    assert "no ELF object" in refused.stderr and refused.stdout == ""
+    assert "no program python" in command("run", "python", drive=drive, status=1).stderr
+    # The drive ends it by a signal, for its time or its instructions; the status is a shell's for such an end.
+    command("put", OBJECTS / "endless.o", drive=drive)
+    stopped = command("run", "endless", "--timeout", 0.2, drive=drive, status={128 + 14, 128 + 24})
+    assert "ended the program endless with signal" in stopped.stderr, stopped
+    for wrong in ("0", "-1", "soon"):
+        assert "seconds above 0" in command("run", "words", "text", f"--timeout={wrong}", drive=drive, status=2).stderr
+    command("rm", "words", drive=drive)
+    assert "no program words" in command("rm", "words", drive=drive, status=1).stderr
 
 
 def test_endless_program_ends_at_its_timeout(library: programs.Drive) -> None:

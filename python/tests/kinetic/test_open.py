@@ -11,7 +11,9 @@ import pytest
 import skytether
 from fleets import PROGRAM
 
+from . import wire
 from .targets import Drive, chosen
+from .wire import Code, acl, scope
 
 pytestmark = pytest.mark.skipif(chosen() != "drive", reason="each test has drives of its own")
 
@@ -28,8 +30,9 @@ def drives(tmp_path: Path) -> Iterator[list[Drive]]:
         drive.stop(kill=True)
 
 
-def url(drives: list[Drive]) -> str:
-    return "kinetic://" + ",".join(f"{drive.address.host}:{drive.address.port}" for drive in drives)
+def url(drives: list[Drive], scheme: str = "kinetic") -> str:
+    port = {"kinetic": lambda at: at.port, "kinetics": lambda at: at.tls_port}[scheme]
+    return f"{scheme}://" + ",".join(f"{drive.address.host}:{port(drive.address)}" for drive in drives)
 
 
 def test_open_makes_a_fleet_of_drives_and_finds_it_again(drives: list[Drive]) -> None:
@@ -74,3 +77,62 @@ def test_fleet_that_was_opened_before_is_fenced(drives: list[Drive]) -> None:
         with pytest.raises(skytether.ConflictError, match="another host"):
             older.ingest(ROWS, "taxi.other")
         assert older.sql(BY_CITY).to_arrow().to_pydict() == ANSWER
+
+
+def test_host_that_may_run_no_programs_reads_values_itself(drives: list[Drive], monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = scope(*(right for right in range(11) if right != 6))
+    but_programs = scope(wire.READ, wire.WRITE, wire.DELETE, wire.RANGE, wire.GETLOG)
+    for drive in drives:
+        with drive.client(tls=True) as secure:
+            assert secure.set_acls(acl(wire.IDENTITY, wire.KEY, everything), acl(2, b"narrow", but_programs)).code == Code.SUCCESS
+    monkeypatch.setenv("SKYTETHER_KINETIC_IDENTITY", "2")
+    monkeypatch.setenv("SKYTETHER_KINETIC_KEY", "narrow")
+    with skytether.open(url(drives), slice_rows=100) as fleet:
+        fleet.ingest(ROWS, "taxi.trips")
+        for cut in ("adaptive", "full", "raw"):
+            result = fleet.sql(BY_CITY, cut=cut)
+            assert result.to_arrow().to_pydict() == ANSWER
+            ran = result.receipt.to_dict()["drives"]
+            # Their values moved, and the receipt says so. Asked for the values only, a host does not ask for more.
+            assert len(ran) == 3 and all(drive["rung"] == "raw" and drive["slices"] > 0 for drive in ran), ran
+            assert cut == "raw" or all("NOT_AUTHORIZED" in drive["stood_for"] for drive in ran), ran
+    monkeypatch.delenv("SKYTETHER_KINETIC_IDENTITY")
+    monkeypatch.delenv("SKYTETHER_KINETIC_KEY")
+    with skytether.open(url(drives), create=False) as fleet:
+        result = fleet.sql(BY_CITY)
+        assert result.to_arrow().to_pydict() == ANSWER
+        assert all(drive["rung"] == "full" and not drive.get("stood_for") for drive in result.receipt.to_dict()["drives"])
+
+
+def test_fleet_over_tls_is_coded_scrubbed_and_repaired(drives: list[Drive], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(skytether.SkytetherError, match="certificate"):
+        skytether.open(url(drives, "kinetics"))
+    monkeypatch.setenv("SKYTETHER_TLS_CA", str(drives[0].pki / "ca.pem"))
+    with skytether.open(url(drives, "kinetics"), redundancy="ec:2+1", slice_rows=100) as fleet:
+        fleet.ingest(ROWS, "taxi.trips")
+        result = fleet.sql(BY_CITY)
+        assert result.to_arrow().to_pydict() == ANSWER
+        assert all(drive["rung"] == "full" for drive in result.receipt.to_dict()["drives"])
+        whole = fleet.scrub()
+        assert whole["damaged"] == 0 and whole["values"] > 0, whole
+        # Another client removes a slice.
+        with drives[2].client() as other:
+            slices = [key for key in other.keys(b"taxi/trips/", b"taxi/trips0") if b";" in key]
+            assert slices and other.delete(slices[0], force=True).code == Code.SUCCESS
+        mended = fleet.scrub()
+        assert (mended["damaged"], mended["mended"]) == (1, 1), mended
+        ids = {drive["info"]["name"]: drive["info"]["id"] for drive in fleet.status()}
+    drives[1].stop(kill=True)
+    left = [drives[0], drives[2]]
+    with skytether.open(url(left, "kinetics"), create=False) as fleet:
+        assert fleet.sql(BY_CITY).to_arrow().to_pydict() == ANSWER
+        blank = Drive(tmp_path / "drives" / "blank", "drive", (0, 0), "--name", "drive-1", "--replace", ids["drive-1"])
+        drives.append(blank)
+        report = fleet.repair("drive-1", address=url([blank], "kinetics"))
+        assert report["drives"] == ["drive-1"] and report["rebuilt"] > 0 and not report["left"] and not report["lost"], report
+        assert fleet.scrub()["damaged"] == 0
+        assert fleet.sql(BY_CITY).to_arrow().to_pydict() == ANSWER
+    # The new one is whole: another one may be lost.
+    drives[0].stop(kill=True)
+    with skytether.open(url([drives[2], blank], "kinetics"), create=False) as fleet:
+        assert fleet.sql(BY_CITY).to_arrow().to_pydict() == ANSWER

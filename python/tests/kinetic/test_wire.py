@@ -553,7 +553,7 @@ def test_thousand_connections_leave_one_that_is_served(drive: Target, client: Cl
     finally:
         for one in idle:
             one.close()
-    with drive.client() as after:
+    with drive.client_when_there_is_room() as after:
         assert after.get(b"k7").value == b"v"
 
 

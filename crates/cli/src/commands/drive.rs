@@ -129,7 +129,7 @@ async fn serve(args: DriveServe) -> Result<(), Failure> {
             native_programs: args.kinetic_native_programs,
             directory: Some(directory.clone()),
             connect,
-            queries: None,
+            ..Options::default()
         };
         let checked = options.clone();
         let opening = tokio::task::spawn_blocking(move || {

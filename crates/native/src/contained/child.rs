@@ -4,7 +4,7 @@
 //! makes system calls with what the plan has, and nothing else: it does not allocate, lock, panic or return.
 
 use std::ffi::c_long;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::{null, null_mut};
 
 use super::plan::{NOBODY, Plan};
@@ -132,7 +132,7 @@ unsafe fn give_up_rights(plan: &Plan) {
     // SAFETY: system calls with pointers to values on the stack.
     unsafe {
         done(plan, Step::Privileges, libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-        done(plan, Step::Landlock, libc::syscall(libc::SYS_landlock_restrict_self, plan.rules.as_raw_fd(), 0));
+        done(plan, Step::Landlock, restrict(plan.rules.as_raw_fd()));
         for capability in 0..=CAPABILITIES {
             // The kernel knows fewer, and refuses the rest.
             libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
@@ -140,6 +140,15 @@ unsafe fn give_up_rights(plan: &Plan) {
         let (header, nothing) = (CapabilityHeader { version: CAPABILITY_VERSION, process: 0 }, [0_u32; 6]);
         done(plan, Step::Capabilities, libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr()));
     }
+}
+
+/// Forbids this thread, and all that it makes or executes, what the Landlock rule set handles.
+///
+/// # Safety
+/// None but that of what the thread does later.
+pub(super) unsafe fn restrict(rules: RawFd) -> c_long {
+    // SAFETY: a system call without pointers.
+    unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules, 0) }
 }
 
 /// The second process: it takes its descriptors and limits, and becomes the program.

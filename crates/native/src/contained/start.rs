@@ -115,3 +115,112 @@ fn map_users(process: i64, root: bool) -> io::Result<()> {
     let _ = write("oom_score_adj", "1000".to_owned());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::path::Path;
+
+    use super::*;
+    use crate::call::Call;
+    use crate::contained::plan::plan;
+    use crate::limits::Limits;
+
+    /// As in the tests of this crate from outside.
+    fn contains() -> bool {
+        match crate::probe() {
+            Ok(()) => true,
+            Err(why) => {
+                assert!(std::env::var("SKYTETHER_NATIVE").as_deref() != Ok("required"), "{why}");
+                eprintln!("skipped: {why}");
+                false
+            }
+        }
+    }
+
+    fn planned() -> (Plan, Ends) {
+        let call = Call { program: b"no program", name: "none", arguments: &[], environment: &[], socket: None };
+        plan(call, &Limits::default()).unwrap()
+    }
+
+    /// The files that attempts need, whatever earlier ones made.
+    fn prepare(place: &Path) {
+        for file in ["old", "older"] {
+            fs::write(place.join(file), b"text").unwrap();
+        }
+        let _ = fs::remove_dir(place.join("directory"));
+    }
+
+    /// What the process of a test may do: files, directories, and from version 4 of Landlock on, ports.
+    fn attempts(place: &Path, listener: &TcpListener) -> Vec<(&'static str, io::Result<()>)> {
+        let mut all = vec![
+            ("write a file", fs::write(place.join("file"), b"text")),
+            ("read a file", fs::read(place.join("old")).map(drop)),
+            ("read one of the system", File::open("/etc/passwd").map(drop)),
+            ("list a directory", fs::read_dir("/").map(drop)),
+            ("make a directory", fs::create_dir(place.join("directory"))),
+            ("remove a file", fs::remove_file(place.join("older"))),
+        ];
+        // SAFETY: a system call without a structure; the flag asks for the version.
+        if unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, null_mut::<u8>(), 0, 1) } >= 4 {
+            all.push(("connect", TcpStream::connect(listener.local_addr().unwrap()).map(drop)));
+            all.push(("listen", TcpListener::bind("127.0.0.1:0").map(drop)));
+        }
+        all
+    }
+
+    /// Landlock alone: a thread with the rights of this process restricts itself as the first process of a run does,
+    /// with the same rule set, and has no other layer.
+    #[test]
+    fn landlock_alone_closes_files_and_ports() {
+        if !contains() {
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        prepare(place.path());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for (what, done) in attempts(place.path(), &listener) {
+            done.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        prepare(place.path());
+        let (plan, _ends) = planned();
+        let restricted = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // SAFETY: system calls without pointers; they are about this thread only, which ends here.
+                unsafe {
+                    assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+                    assert_eq!(child::restrict(plan.rules.as_raw_fd()), 0);
+                }
+                attempts(place.path(), &listener)
+            });
+            thread.join().unwrap()
+        });
+        for (what, done) in restricted {
+            let error = done.expect_err(what);
+            // Seccomp's refusals and those of name spaces are others.
+            assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{what}: {error}");
+        }
+        // Only that thread was restricted.
+        prepare(place.path());
+        for (what, done) in attempts(place.path(), &listener) {
+            done.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+
+    /// A run whose rule set is none does not begin: the processes do restrict themselves by what the plan has.
+    #[test]
+    fn run_without_its_rule_set_does_not_begin() {
+        if !contains() {
+            return;
+        }
+        let (plan, mut ends) = planned();
+        let nothing = File::open("/dev/null").unwrap();
+        let first = start(Plan { rules: nothing.into(), ..plan }, &mut ends).unwrap();
+        let mut report = Vec::new();
+        ends.report.read_to_end(&mut report).unwrap();
+        drop(first);
+        assert_eq!(report.first().copied().and_then(Step::of), Some(Step::Landlock), "{report:?}");
+    }
+}
