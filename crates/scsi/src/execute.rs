@@ -93,6 +93,8 @@ impl Nexus {
             TaskAttribute::HeadOfQueue => Gate::Open,
             TaskAttribute::Aca => return Err(Sense::new(Key::Aborted, code::INVALID_MESSAGE).into()),
         };
+        // Before a reservation is looked for, they must be known.
+        unit.settle_for_command().await?;
         // An operation that does not exist reports a unit attention, too, and meets no reservation.
         unit.admit(self.id, &self.port, found.as_ref().map_or(operations::Access::Free, |operation| operation.access))?;
         let operation = found?;

@@ -123,7 +123,7 @@ fn name_of(id: &[u8]) -> Option<String> {
 
 pub(crate) async fn persistent_out(call: &Call<'_>) -> Outcome {
     // One at a time: what is kept must be what the last one made.
-    let turn = call.unit.keeping.lock().await;
+    let turn = call.unit.note.lock().await;
     let (Effects { attentions: changed, preempted }, kept) = {
         let mut state = call.unit.state.lock();
         if state.reserved.is_some_and(|holder| holder != call.nexus.id) {

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
-use skytether_common::Error;
 use skytether_volume::device::LOGICAL;
 use skytether_volume::{BlockDevice, Exec};
 use tokio::sync::RwLock;
@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::command::Reply;
 use crate::modes::Modes;
+use crate::note::Note;
 use crate::operations::{Access, Op};
 use crate::options::Options;
 use crate::persistent::{Persistent, Port};
@@ -56,9 +57,6 @@ impl Range {
 /// Names a nexus as long as the target lives.
 pub(crate) type NexusId = u64;
 
-/// The note of the device that has its persistent reservations.
-const NOTE: &str = "reservations";
-
 /// Unit attentions that wait for one nexus; more are dropped, since one that says the same is there.
 const ATTENTIONS: usize = 16;
 
@@ -76,7 +74,9 @@ pub(crate) struct LogicalUnit {
     /// Simple commands hold it shared and ordered ones alone; it is fair, so that the order is that of arrival.
     pub(crate) gate: RwLock<()>,
     /// Held while persistent reservations change, and are kept.
-    pub(crate) keeping: tokio::sync::Mutex<()>,
+    pub(crate) note: tokio::sync::Mutex<Note>,
+    /// Whether it is [`Note::Same`].
+    pub(crate) settled: AtomicBool,
     pub(crate) state: Mutex<State>,
 }
 
@@ -103,6 +103,7 @@ pub(crate) struct State {
 impl LogicalUnit {
     pub(crate) fn new(unit: Unit) -> Self {
         let info = unit.device.info();
+        let keeps = unit.device.keeps_notes();
         Self {
             lun: unit.lun,
             device: unit.device,
@@ -113,29 +114,9 @@ impl LogicalUnit {
             extent: info.extent,
             read_only: info.read_only,
             gate: RwLock::new(()),
-            keeping: tokio::sync::Mutex::default(),
+            note: tokio::sync::Mutex::new(if keeps { Note::Unread } else { Note::Same }),
+            settled: AtomicBool::new(!keeps),
             state: Mutex::default(),
-        }
-    }
-
-    /// Keeps persistent reservations over a loss of power, or no longer.
-    pub(crate) async fn keep(&self, persistent: &Persistent) -> Outcome<()> {
-        Ok(self.device.keep_note(NOTE, persistent.kept.then(|| persistent.encode())).await?)
-    }
-
-    /// Takes over the persistent reservations that were kept.
-    pub(crate) async fn restore(&self) {
-        if !self.device.keeps_notes() {
-            return;
-        }
-        let found = match self.device.note(NOTE).await {
-            Ok(found) => found.map(|kept| Persistent::decode(&kept).ok_or_else(|| Error::corrupt("they are in no form of this version"))).transpose(),
-            Err(error) => Err(error),
-        };
-        match found {
-            Ok(None) => {}
-            Ok(Some(persistent)) => self.state.lock().persistent = persistent,
-            Err(error) => tracing::error!(volume = self.name, error = error.report(), "its persistent reservations are lost: initiators must register again"),
         }
     }
 

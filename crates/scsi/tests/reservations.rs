@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use skytether_common::Kind;
 use skytether_scsi::{InitiatorPort, Management, Nexus, Reply, Target, Transfer, Unit};
+use skytether_store::fault::{Fault, Operation, Rule, When};
 use skytether_volume::BlockDevice;
 use skytether_volume::memory::{MemoryDevice, RecordingDevice};
 
-use crate::bench::{BLOCKS, cdb10, cdb16, command, connect, good, options, run, sense, target};
+use crate::bench::{BLOCKS, cdb10, cdb16, command, connect, good, options, run, sense, target, unit as bench_unit};
+use crate::kept::{Kept, NOTE};
 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
@@ -276,11 +279,73 @@ async fn reservations_outlive_a_loss_of_power_if_asked() {
     let c = connect(&target, "c").await;
     assert_eq!((keys(&c).await, reservation(&c).await), (vec![], None));
     assert!(device.note("reservations").await.unwrap().is_none());
+}
 
-    // What is in no known form is as if it were not there.
+/// The reply to INQUIRY, and those to commands that need the unit.
+async fn refusals(nexus: &Nexus) -> (u8, Vec<(u8, u16)>) {
+    let mut refused = Vec::new();
+    let register = {
+        let mut list = [0; 24];
+        (list[15], list[20]) = (5, 1);
+        list
+    };
+    let commands: [(&[u8], &[u8]); 5] = [
+        (&[0; 6], b""),
+        (&cdb10(0x28, 0, 0, 1), b""),
+        (&cdb10(0x2A, 0, 0, 1), &[0; 512]),
+        (&[0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0], b""),
+        (&[0x5F, IGNORE, 0, 0, 0, 0, 0, 0, 24, 0], &register),
+    ];
+    for (cdb, data) in commands {
+        refused.push(sense(&run(nexus, 0, cdb, data).await));
+    }
+    (run(nexus, 0, &[0x12, 0, 0, 0, 36, 0], b"").await.status, refused)
+}
+
+/// Reservations may be there that can't be read: an initiator that they fence off must not get in.
+#[tokio::test]
+async fn a_unit_with_an_unreadable_note_is_not_served() {
+    let device = Arc::new(MemoryDevice::new("v", BLOCKS * 512));
     device.keep_note("reservations", Some(b"\x01\0\0".to_vec().into())).await.unwrap();
-    let a = connect(&after_power_loss(&device).await, "a").await;
-    assert!(keys(&a).await.is_empty());
+    let target = Target::new(vec![Unit { lun: 0, device: device.clone(), exec: None }, bench_unit(1)], options());
+    let errors = target.restore().await;
+    assert_eq!((errors.len(), errors[0].kind()), (1, Kind::Corrupt));
+    for part in ["volume v", "note reservations", "skytether volume forget-reservations v", "in no form"] {
+        assert!(errors[0].report().contains(part), "{}", errors[0].report());
+    }
+    let a = target.connect(InitiatorPort { name: "a".into(), target_port: 1 });
+    assert_eq!(refusals(&a).await, (Reply::GOOD, vec![(2, 0x0403); 5]));
+    // The other unit is served.
+    assert_eq!(sense(&run(&a, 1, &[0; 6], b"").await), (6, 0x2900));
+    assert_eq!(run(&a, 1, &cdb10(0x28, 0, 0, 1), b"").await.status, Reply::GOOD);
+    // The note stays as it is.
+    assert_eq!(device.note("reservations").await.unwrap().unwrap(), &b"\x01\0\0"[..]);
+    // An operator gives it up.
+    device.keep_note("reservations", None).await.unwrap();
+    assert_eq!(attention(&a).await, Some(0x2900));
+    assert!(keys(&a).await.is_empty() && !conflicts(&a, &cdb10(0x2A, 0, 0, 1), &[0; 512]).await);
+}
+
+/// A drive that does not answer for a while: initiators try again, and find what was reserved.
+#[tokio::test]
+async fn a_note_that_is_away_for_a_while_is_read_later() {
+    let drive = Kept::new().await;
+    let target = drive.target().await;
+    let a = connect(&target, "a").await;
+    register(&a, 1, true).await;
+    done(&a, RESERVE, 3, 1, 0).await;
+    drive.store.add(Rule::new(Operation::Get, When::From(1), Fault::Fail(Kind::Unavailable)).under(NOTE));
+    let target = drive.target().await;
+    assert_eq!(target.restore().await[0].kind(), Kind::Unavailable);
+    let b = target.connect(InitiatorPort { name: "b".into(), target_port: 1 });
+    assert_eq!(refusals(&b).await, (Reply::GOOD, vec![(0xB, 0x4400); 5]));
+    drive.store.heal();
+    assert_eq!(attention(&b).await, Some(0x2900));
+    assert!(conflicts(&b, &cdb10(0x28, 0, 0, 1), b"").await);
+    // Damage of its bytes is no loss of an answer.
+    drive.store.add(Rule::new(Operation::Get, When::From(1), Fault::Corrupt).under(NOTE));
+    let b = drive.target().await.connect(InitiatorPort { name: "b".into(), target_port: 1 });
+    assert_eq!(refusals(&b).await, (Reply::GOOD, vec![(2, 0x0403); 5]));
 }
 
 #[tokio::test]

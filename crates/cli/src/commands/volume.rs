@@ -9,6 +9,7 @@ use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_drive::{Drive, DriveOptions};
 use skytether_host::{Host, HostOptions};
+use skytether_iscsi::RESERVATIONS;
 use skytether_volume::{Options, StorageBacking, VolumeName, Volumes};
 
 use crate::commands::host::over;
@@ -31,6 +32,9 @@ pub(crate) enum VolumeCommand {
     Rm(Rm),
     /// Verify what a drive or a fleet holds of its volumes, and name what is damaged.
     Scrub(ScrubVolumes),
+    /// Give up the persistent reservations that iSCSI initiators have on a volume and that outlive a restart, also where
+    /// they can't be read. Initiators must register again; until then none is fenced off.
+    ForgetReservations(ForgetReservations),
 }
 
 #[derive(Debug, Args)]
@@ -122,6 +126,15 @@ pub(crate) struct ScrubVolumes {
     drive: DriveArg,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ForgetReservations {
+    /// The volume.
+    #[arg(value_name = "VOLUME")]
+    volume: VolumeName,
+    #[command(flatten)]
+    drive: DriveArg,
+}
+
 /// Parses `VOLUME@SNAPSHOT`.
 fn of_snapshot(text: &str) -> Result<(VolumeName, VolumeName), String> {
     let (volume, snapshot) = text.split_once('@').ok_or_else(|| "write VOLUME@SNAPSHOT, such as disk@monday".to_owned())?;
@@ -152,6 +165,11 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
             close(&volumes, &format!("removed {}", args.what)).await
         }
         VolumeCommand::Scrub(args) => scrub(args).await,
+        VolumeCommand::ForgetReservations(args) => {
+            let volumes = open(&args.drive).await?;
+            volumes.device(args.volume.as_str()).await?.keep_note(RESERVATIONS, None).await?;
+            close(&volumes, &format!("volume {} keeps no persistent reservations: initiators must register again", args.volume)).await
+        }
     }
 }
 
