@@ -74,7 +74,7 @@ pub(crate) struct LogicalUnit {
     /// Simple commands hold it shared and ordered ones alone; it is fair, so that the order is that of arrival.
     pub(crate) gate: RwLock<()>,
     /// Held while persistent reservations change, and are kept.
-    pub(crate) note: tokio::sync::Mutex<Note>,
+    pub(crate) note: Arc<tokio::sync::Mutex<Note>>,
     /// Whether it is [`Note::Same`].
     pub(crate) settled: AtomicBool,
     pub(crate) state: Mutex<State>,
@@ -114,7 +114,7 @@ impl LogicalUnit {
             extent: info.extent,
             read_only: info.read_only,
             gate: RwLock::new(()),
-            note: tokio::sync::Mutex::new(if keeps { Note::Unread } else { Note::Same }),
+            note: Arc::new(tokio::sync::Mutex::new(if keeps { Note::Unread } else { Note::Same })),
             settled: AtomicBool::new(!keeps),
             state: Mutex::default(),
         }
