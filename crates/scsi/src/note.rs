@@ -17,21 +17,10 @@ use skytether_common::{Error, Result, error::Kind};
 
 use crate::persistent::Persistent;
 use crate::sense::{Fail, Key, Outcome, Sense, code};
-use crate::unit::LogicalUnit;
+use crate::unit::{LogicalUnit, Note};
 
 /// Its name.
 pub const NAME: &str = "reservations";
-
-/// What is known of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Note {
-    /// It was not read so far, or can't be.
-    Unread,
-    /// It says what the state of the unit does.
-    Same,
-    /// A change of it failed, and it may say what that was to say.
-    Unsure,
-}
 
 impl LogicalUnit {
     /// Sees to it that the persistent reservations in memory are those that the device keeps.

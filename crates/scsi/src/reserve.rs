@@ -9,12 +9,12 @@ use crate::address;
 use crate::call::{CONFLICT, Call, allocated};
 use crate::cdb::{Cdb, be16, be32, be64};
 use crate::command::InitiatorPort;
-use crate::note::{Note, unsettled};
+use crate::note::unsettled;
 use crate::persistent::{Effects, Persistent, Type};
 use crate::sense::{Key, Outcome, Sense, code};
 use crate::target::{Nexus, Target};
 use crate::tasks::Name;
-use crate::unit::{LogicalUnit, NexusId};
+use crate::unit::{LogicalUnit, NexusId, Note};
 
 /// Service actions of PERSISTENT RESERVE OUT.
 mod action {
