@@ -386,7 +386,7 @@ async fn a_change_that_failed_is_not_there_after_a_restart() {
             // It is done when it is asked for again.
             register(&b, 2, true).await;
             let target = drive.target().await;
-            assert!(keys(&connect(&target, "b").await).await.ends_with(&[2]));
+            assert!(keys(&*connect(&target, "b").await).await.ends_with(&[2]));
         }
     }
 }
@@ -409,7 +409,7 @@ async fn a_unit_with_an_unknown_note_is_not_served() {
     assert_eq!(seen(&b).await, (vec![1], Some((1, 3))));
     assert!(conflicts(&b, &cdb10(0x28, 0, 0, 1), b"").await);
     let target = drive.target().await;
-    assert_eq!(seen(&connect(&target, "a").await).await, (vec![1], Some((1, 3))));
+    assert_eq!(seen(&*connect(&target, "a").await).await, (vec![1], Some((1, 3))));
 }
 
 /// The process ends at each write of a note, before or after it is made, or after the one before was written back: what
@@ -451,7 +451,7 @@ async fn a_crash_at_any_write_keeps_what_was_acknowledged() {
             assert_eq!(acknowledged, crash - 1);
             drive.store.heal();
             let target = drive.target().await;
-            let found = seen(&connect(&target, "c").await).await;
+            let found = seen(&*connect(&target, "c").await).await;
             // The one before is written back where that can be done.
             let expected = if first && !then { crash } else { crash - 1 };
             assert_eq!(found, after(expected), "crash {crash}, {first} {then}");
@@ -477,7 +477,7 @@ async fn a_reservation_that_is_cut_off_is_made_whole() {
     assert!(reply.is_aborted() && ended == ManagementReply::Complete);
     assert_eq!(seen(&b).await.0, [1, 3]);
     let target = drive.target().await;
-    assert_eq!(seen(&connect(&target, "b").await).await.0, [1, 3]);
+    assert_eq!(seen(&*connect(&target, "b").await).await.0, [1, 3]);
 }
 
 #[tokio::test]
