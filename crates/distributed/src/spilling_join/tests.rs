@@ -178,7 +178,7 @@ async fn null_keys_and_empty_sides_are_right_in_each_kind() {
             }
         }
     }
-    assert!(on_disk >= 16, "{on_disk} joins used the disk");
+    assert!(on_disk >= 12, "{on_disk} joins used the disk");
 }
 
 /// Rows of one key that exceed all of the memory are an error, and nothing is divided for ever.
@@ -233,8 +233,10 @@ fn of_each_type(first: i64) -> Vec<Vec<RecordBatch>> {
         of_whole.iter().for_each(|of| add(cast(&whole, of).unwrap()));
         of_thirty_two.iter().for_each(|of| add(cast(&cast(&whole, &DataType::Int32).unwrap(), of).unwrap()));
         of_text.iter().for_each(|of| add(cast(&text, of).unwrap()));
-        for keys in [DataType::Int8, DataType::UInt16, DataType::Int32] {
-            add(cast(&text, &DataType::Dictionary(Box::new(keys), Box::new(DataType::Utf8))).unwrap());
+        // A join in memory puts the dictionaries of all batches together: so few words where keys are short.
+        let few: ArrayRef = Arc::new(StringArray::from_iter(of.clone().map(|n| some(n).map(|n| format!("word {}", n % 50)))));
+        for (keys, words) in [(DataType::Int8, &few), (DataType::UInt16, &text), (DataType::Int32, &text)] {
+            add(cast(words, &DataType::Dictionary(Box::new(keys), Box::new(DataType::Utf8))).unwrap());
         }
         add(Arc::new(NullArray::new(100)));
         let bytes = of.clone().map(|n| some(n).map(|n| (n as u32).to_be_bytes()));
