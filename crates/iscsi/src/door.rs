@@ -118,7 +118,9 @@ impl Iscsi {
             return Err(Error::invalid(format!("{}: iSCSI authenticates by CHAP alone, and there are no secrets: give a file of them", at.url())));
         }
         let shared = self.shared(&drive.info().name)?;
-        shared.target.restore().await;
+        for error in shared.target.restore().await {
+            tracing::error!(error = error.report(), "a logical unit is not served");
+        }
         // An address of all interfaces is none that an initiator can reach.
         let address = at.endpoint().authority().parse().ok().filter(|at: &SocketAddr| !at.ip().is_unspecified()).map(|at| at.to_string());
         let incoming = at.incoming(Alpn::Absent, &context);

@@ -64,3 +64,5 @@ pub mod text;
 pub use door::Iscsi;
 pub use options::{Options, SCHEME};
 pub use secrets::Secrets;
+/// The note of a volume that has the persistent reservations of its initiators.
+pub use skytether_scsi::note::NAME as RESERVATIONS;

@@ -176,7 +176,7 @@ async fn copy_all(call: &Call<'_>, targets: &[u8], at: usize, segments: &[(usize
         targets.chunks(TARGET).enumerate().map(|(number, descriptor)| unit(call, descriptor, at + number * TARGET)).collect::<Outcome<_>>()?;
     for (at, descriptor) in segments {
         let segment = segment(&targets, descriptor, *at)?;
-        permitted(call, &segment)?;
+        permitted(call, &segment).await?;
         copy(&segment, done).await?;
         done.0 += 1;
     }
@@ -224,9 +224,10 @@ fn segment(targets: &[Arc<LogicalUnit>], descriptor: &[u8], at: usize) -> Outcom
 }
 
 /// A copy may do what the nexus may do by itself.
-fn permitted(call: &Call<'_>, segment: &Segment) -> Outcome<()> {
+async fn permitted(call: &Call<'_>, segment: &Segment) -> Outcome<()> {
     for (unit, access) in [(&segment.from, Access::Read), (&segment.to, Access::Write)] {
         unit.ready()?;
+        unit.settle_for_command().await?;
         unit.state.lock().check_reservation(call.nexus.id, &call.nexus.port, access)?;
     }
     segment.to.writable()

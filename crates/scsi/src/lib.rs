@@ -13,6 +13,7 @@
 //! | `inquiry`, `identity`, `report`, `capacity`, `mode`, `status` | what a unit is and tells |
 //! | `io`, `atomic`, `thin`, `sanitize`, `copy` | blocks: read, written, compared, unmapped, overwritten, copied |
 //! | `persistent`, `reserve` | persistent reservations as a state, and the commands about them |
+//! | [`note`] | how these are kept and read back, and what happens where they can't be |
 //! | [`exec`] | EXEC OUT and EXEC IN, byte for byte |
 //!
 //! Invariants:
@@ -20,6 +21,7 @@
 //! - A reservation or a unit attention is checked when a command begins, in one step with its state.
 //! - Of all states, persistent reservations alone outlive the process, where APTPL asks for that: they are a note of
 //!   the device, which is durable before the command is answered. Mode pages are not saved.
+//! - A unit whose note can't be read refuses all commands: it never runs without reservations that it may have.
 //! - No command holds more memory than a small multiple of [`Options::transfer`].
 //!
 //! Section numbers are those of SAM-5, SPC-4 (revision 37) and SBC-3 (revision 36). See also `docs/block.md`.
@@ -43,6 +45,7 @@ mod io;
 mod kept;
 mod mode;
 mod modes;
+pub mod note;
 mod operations;
 mod options;
 mod persistent;

@@ -23,6 +23,7 @@ pub(crate) enum Key {
 pub(crate) mod code {
     pub(crate) const NONE: u16 = 0x0000;
     pub(crate) const INITIALIZING_COMMAND_REQUIRED: u16 = 0x0402;
+    pub(crate) const MANUAL_INTERVENTION_REQUIRED: u16 = 0x0403;
     pub(crate) const SANITIZE_IN_PROGRESS: u16 = 0x041B;
     pub(crate) const UNREACHABLE_COPY_TARGET: u16 = 0x0804;
     pub(crate) const COPY_TARGET_NOT_REACHABLE: u16 = 0x0D02;

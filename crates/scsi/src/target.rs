@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
+use skytether_common::Error;
 
 use crate::address;
 use crate::command::InitiatorPort;
@@ -27,7 +27,6 @@ pub struct Target {
     pub(crate) units: Vec<Arc<LogicalUnit>>,
     nexuses: Mutex<HashMap<NexusId, Weak<Nexus>>>,
     next: AtomicU64,
-    restored: OnceCell<()>,
 }
 
 impl fmt::Debug for Target {
@@ -43,18 +42,17 @@ impl Target {
         units.sort_by_key(|unit| unit.lun);
         units.dedup_by_key(|unit| unit.lun);
         let units = units.into_iter().map(|unit| Arc::new(LogicalUnit::new(unit))).collect();
-        Arc::new(Self { options, units, nexuses: Mutex::default(), next: AtomicU64::new(1), restored: OnceCell::new() })
+        Arc::new(Self { options, units, nexuses: Mutex::default(), next: AtomicU64::new(1) })
     }
 
-    /// Takes over the persistent reservations that the devices of the units keep. To be called before the first
-    /// command; later calls do nothing.
-    pub async fn restore(&self) {
-        let all = || async {
-            for unit in &self.units {
-                unit.restore().await;
-            }
-        };
-        self.restored.get_or_init(all).await;
+    /// Takes over the persistent reservations that the devices of the units keep, before the first command: why units
+    /// are not served, since theirs can't be read. Such a unit refuses its commands, and tries again with each.
+    pub async fn restore(&self) -> Vec<Error> {
+        let mut failed = Vec::new();
+        for unit in &self.units {
+            failed.extend(unit.settle().await.err());
+        }
+        failed
     }
 
     /// The numbers of the logical units, ascending.

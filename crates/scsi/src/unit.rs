@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
-use skytether_common::Error;
 use skytether_volume::device::LOGICAL;
 use skytether_volume::{BlockDevice, Exec};
 use tokio::sync::RwLock;
@@ -56,9 +56,6 @@ impl Range {
 /// Names a nexus as long as the target lives.
 pub(crate) type NexusId = u64;
 
-/// The note of the device that has its persistent reservations.
-const NOTE: &str = "reservations";
-
 /// Unit attentions that wait for one nexus; more are dropped, since one that says the same is there.
 const ATTENTIONS: usize = 16;
 
@@ -76,7 +73,9 @@ pub(crate) struct LogicalUnit {
     /// Simple commands hold it shared and ordered ones alone; it is fair, so that the order is that of arrival.
     pub(crate) gate: RwLock<()>,
     /// Held while persistent reservations change, and are kept.
-    pub(crate) keeping: tokio::sync::Mutex<()>,
+    pub(crate) note: Arc<tokio::sync::Mutex<Note>>,
+    /// Whether it is [`Note::Same`].
+    pub(crate) settled: AtomicBool,
     pub(crate) state: Mutex<State>,
 }
 
@@ -84,6 +83,17 @@ impl fmt::Debug for LogicalUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogicalUnit").field("lun", &self.lun).field("name", &self.name).field("blocks", &self.blocks).finish_non_exhaustive()
     }
+}
+
+/// What is known of the note that has the persistent reservations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// It was not read so far, or can't be.
+    Unread,
+    /// It says what the state of the unit does.
+    Same,
+    /// A change of it failed, and it may say what that was to say.
+    Unsure,
 }
 
 /// What changes of a logical unit.
@@ -103,6 +113,7 @@ pub(crate) struct State {
 impl LogicalUnit {
     pub(crate) fn new(unit: Unit) -> Self {
         let info = unit.device.info();
+        let keeps = unit.device.keeps_notes();
         Self {
             lun: unit.lun,
             device: unit.device,
@@ -113,29 +124,9 @@ impl LogicalUnit {
             extent: info.extent,
             read_only: info.read_only,
             gate: RwLock::new(()),
-            keeping: tokio::sync::Mutex::default(),
+            note: Arc::new(tokio::sync::Mutex::new(if keeps { Note::Unread } else { Note::Same })),
+            settled: AtomicBool::new(!keeps),
             state: Mutex::default(),
-        }
-    }
-
-    /// Keeps persistent reservations over a loss of power, or no longer.
-    pub(crate) async fn keep(&self, persistent: &Persistent) -> Outcome<()> {
-        Ok(self.device.keep_note(NOTE, persistent.kept.then(|| persistent.encode())).await?)
-    }
-
-    /// Takes over the persistent reservations that were kept.
-    pub(crate) async fn restore(&self) {
-        if !self.device.keeps_notes() {
-            return;
-        }
-        let found = match self.device.note(NOTE).await {
-            Ok(found) => found.map(|kept| Persistent::decode(&kept).ok_or_else(|| Error::corrupt("they are in no form of this version"))).transpose(),
-            Err(error) => Err(error),
-        };
-        match found {
-            Ok(None) => {}
-            Ok(Some(persistent)) => self.state.lock().persistent = persistent,
-            Err(error) => tracing::error!(volume = self.name, error = error.report(), "its persistent reservations are lost: initiators must register again"),
         }
     }
 

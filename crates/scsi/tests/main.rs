@@ -6,6 +6,7 @@ mod copies;
 mod durability;
 mod exec;
 mod identity;
+mod kept;
 mod modes;
 mod parsing;
 mod reservations;

@@ -1,14 +1,18 @@
-//! `skytether volume`: the volumes of a drive or a fleet that is not served at the moment.
+//! `skytether volume`: the volumes of a drive or a fleet that is not served at the moment, and snapshots of those that
+//! a host serves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use skytether::Profiles;
+use skytether::address::is_host;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_drive::{Drive, DriveOptions};
+use skytether_flight::RemoteHost;
 use skytether_host::{Host, HostOptions};
+use skytether_iscsi::RESERVATIONS;
 use skytether_volume::{Options, StorageBacking, VolumeName, Volumes};
 
 use crate::commands::host::over;
@@ -31,6 +35,9 @@ pub(crate) enum VolumeCommand {
     Rm(Rm),
     /// Verify what a drive or a fleet holds of its volumes, and name what is damaged.
     Scrub(ScrubVolumes),
+    /// Give up the persistent reservations of iSCSI initiators that a volume keeps over restarts, also where they can't
+    /// be read. Initiators must register again; until then none is fenced off.
+    ForgetReservations(ForgetReservations),
 }
 
 #[derive(Debug, Args)]
@@ -39,8 +46,9 @@ struct DriveArg {
     /// The drive's directory. No other process may have the drive open: stop `skytether drive serve` first.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The directory of an embedded fleet, whose volumes are meant. Stop `skytether host serve` first.
-    #[arg(long, value_name = "DIR")]
+    /// The directory of an embedded fleet, whose volumes are meant. Stop `skytether host serve` first. Or the address
+    /// of a host that serves volumes, for `ls`, `snapshot`, and `rm` of a snapshot.
+    #[arg(long, value_name = "DIR|URL")]
     fleet: Option<PathBuf>,
     /// The addresses of a fleet's served drives, whose volumes are meant. Stop `skytether host serve` first: this call
     /// takes the fleet over.
@@ -52,6 +60,16 @@ struct DriveArg {
     // For the connections to drives.
     #[command(flatten)]
     client: ClientArgs,
+}
+
+impl DriveArg {
+    /// The host that serves the volumes, if its address was given.
+    async fn host(&self) -> Result<Option<RemoteHost>, Failure> {
+        match self.fleet.as_deref().and_then(Path::to_str).filter(|text| is_host(text)) {
+            Some(url) => Ok(Some(RemoteHost::connect_with(url, &self.client.credentials()).await?)),
+            None => Ok(None),
+        }
+    }
 }
 
 /// Volumes, and the fleet in this process that they are on, if any.
@@ -122,6 +140,15 @@ pub(crate) struct ScrubVolumes {
     drive: DriveArg,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ForgetReservations {
+    /// The volume.
+    #[arg(value_name = "VOLUME")]
+    volume: VolumeName,
+    #[command(flatten)]
+    drive: DriveArg,
+}
+
 /// Parses `VOLUME@SNAPSHOT`.
 fn of_snapshot(text: &str) -> Result<(VolumeName, VolumeName), String> {
     let (volume, snapshot) = text.split_once('@').ok_or_else(|| "write VOLUME@SNAPSHOT, such as disk@monday".to_owned())?;
@@ -134,9 +161,14 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
     match command {
         VolumeCommand::Ls(args) => ls(args).await,
         VolumeCommand::Snapshot(args) => {
+            let done = format!("snapshot {}@{}", args.volume, args.name);
+            if let Some(host) = args.drive.host().await? {
+                host.snapshot_volume(args.volume.as_str(), args.name.as_str()).await?;
+                return Ok(print_line(&done)?);
+            }
             let volumes = open(&args.drive).await?;
             volumes.snapshot(&args.volume, &args.name).await?;
-            close(&volumes, &format!("snapshot {}@{}", args.volume, args.name)).await
+            close(&volumes, &done).await
         }
         VolumeCommand::Clone(args) => {
             let volumes = open(&args.drive).await?;
@@ -144,6 +176,10 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
             close(&volumes, &format!("volume {} with the content of {}@{}", args.to, args.from.0, args.from.1)).await
         }
         VolumeCommand::Rm(args) => {
+            if let (Some((volume, snapshot)), Some(host)) = (args.what.split_once('@'), args.drive.host().await?) {
+                host.remove_snapshot(volume, snapshot).await?;
+                return Ok(print_line(&format!("removed {}", args.what))?);
+            }
             let volumes = open(&args.drive).await?;
             match args.what.split_once('@') {
                 Some((volume, snapshot)) => volumes.remove_snapshot(&volume.parse()?, &snapshot.parse()?).await?,
@@ -152,10 +188,19 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
             close(&volumes, &format!("removed {}", args.what)).await
         }
         VolumeCommand::Scrub(args) => scrub(args).await,
+        VolumeCommand::ForgetReservations(args) => {
+            let volumes = open(&args.drive).await?;
+            volumes.device(args.volume.as_str()).await?.keep_note(RESERVATIONS, None).await?;
+            close(&volumes, &format!("volume {} keeps no persistent reservations: initiators must register again", args.volume)).await
+        }
     }
 }
 
 async fn open(drive: &DriveArg) -> Result<Open, Failure> {
+    if let Some(url) = drive.fleet.as_deref().and_then(Path::to_str).filter(|text| is_host(text)) {
+        let text = format!("a host serves the volumes at {url}: stop it, and name its directory (--fleet) or its drives (--drives, --journals)");
+        return Err(Failure::Call(Error::invalid(text)));
+    }
     let Some(data) = drive.data.clone() else {
         let (host, fleet): (Host, _) = match &drive.fleet {
             Some(dir) => {
@@ -184,9 +229,14 @@ async fn close(volumes: &Volumes, done: &str) -> Result<(), Failure> {
 }
 
 async fn ls(args: Ls) -> Result<(), Failure> {
-    let volumes = open(&args.drive).await?;
-    let found = volumes.list().await?;
-    volumes.close().await?;
+    let found = if let Some(host) = args.drive.host().await? {
+        host.volumes().await?
+    } else {
+        let volumes = open(&args.drive).await?;
+        let found = volumes.list().await?;
+        volumes.close().await?;
+        found
+    };
     let printed = match args.format {
         ListFormat::Json => print_line(&listing::json(&found)?),
         ListFormat::Table if found.is_empty() => print_line("no volumes"),

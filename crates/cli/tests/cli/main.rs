@@ -11,3 +11,4 @@ mod processes;
 mod profiles;
 mod security;
 mod util;
+mod volumes;
