@@ -1,8 +1,8 @@
 """Versions that two writers make at the same time: the later one follows on the earlier, unless both change the same.
 
-A version is made of one generation. Where another one was committed since, the change goes on top of that, if it has the
-same cells and genes, and if what the change writes is there as the writer knew it. Otherwise somebody's change would be
-overwritten, and that is a `ConflictError`.
+A version is made of one generation. Where another one was committed since, the change goes on top of that, if it has
+the same cells and genes, and if what the change writes is there as the writer knew it. Otherwise it would overwrite
+somebody's change, and that is a `ConflictError`.
 """
 
 from __future__ import annotations
