@@ -28,8 +28,9 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.nanmax(d)) if d.size else 0.0
 
 
-def compare(path: Path, ds, method: str) -> dict:
-    """Largest distances between our result and scanpy's on one data set, over all groups and genes."""
+def compare(path: Path, ds, method: str, transform: str | None = "log1p_cp10k") -> dict:
+    """Largest distances between our result and scanpy's on one data set, over all groups and genes. `ds` holds the
+    counts, or without a `transform` what scanpy makes of them."""
     import anndata
     import scanpy as sc
 
@@ -40,7 +41,7 @@ def compare(path: Path, ds, method: str) -> dict:
     sc.pp.normalize_total(adata, target_sum=1e4)
     sc.pp.log1p(adata)
     sc.tl.rank_genes_groups(adata, label, method=method, groups=keep, pts=False)
-    ours = ds.rank_genes_groups(label, method=method, groups=keep, transform="log1p_cp10k")
+    ours = ds.rank_genes_groups(label, method=method, groups=keep, transform=transform)
     worst = {"scores": 0.0, "log pvals": 0.0, "logfoldchanges": 0.0, "order": 0, "genes": 0}
     for group in keep:
         want = sc.get.rank_genes_groups_df(adata, group)
@@ -63,18 +64,23 @@ def compare(path: Path, ds, method: str) -> dict:
     return worst
 
 
-def student(path: Path, db) -> float:
-    """Largest distance of Student's t from scipy.stats.ttest_ind on the same stored values (scanpy's normalised ones),
-    largest group against second."""
+def normalised(path: Path, db):
+    """The counts as scanpy normalises them, and a data set that holds these values."""
     import anndata
     import scanpy as sc
-    from scipy import stats
 
-    label = LABELS[path.stem]
     adata = anndata.read_h5ad(path)
     sc.pp.normalize_total(adata, target_sum=1e4)
     sc.pp.log1p(adata)
-    ds = db.ingest(adata, f"parity/{path.stem}_log")
+    return adata, db.ingest(adata, f"parity/{path.stem}_log")
+
+
+def student(path: Path, adata, ds) -> float:
+    """Largest distance of Student's t from scipy.stats.ttest_ind on the same stored values (scanpy's normalised ones),
+    largest group against second."""
+    from scipy import stats
+
+    label = LABELS[path.stem]
     names = adata.obs[label].astype(str)
     a, b = names.value_counts().index[:2]
     x = adata.X.toarray() if hasattr(adata.X, "toarray") else np.asarray(adata.X)
@@ -101,12 +107,14 @@ def compare_all():
     with msgexpress.open(fleet, drives=4) as db:
         for path in sources():
             ds = db.ingest(path, f"parity/{path.stem}")
-            for method in ("t-test", "t-test_overestim_var"):
-                worst = compare(path, ds, method)
+            adata, logs = normalised(path, db)
+            # Ranks depend on the last bit of a logarithm, where values are tied: that test takes scanpy's own.
+            for method, of, transform in (("t-test", ds, "log1p_cp10k"), ("t-test_overestim_var", ds, "log1p_cp10k"), ("wilcoxon", logs, None)):
+                worst = compare(path, of, method, transform)
                 what = f"{path.stem}, {method}"
                 yield f"{what}: scores", f"{worst['scores']:.1e}", f"scanpy, {worst['genes']:,} scores", "<= 1e-6", worst["scores"] <= 1e-6
                 yield f"{what}: log p-values", f"{worst['log pvals']:.1e}", "", "<= 1e-5", worst["log pvals"] <= 1e-5
                 yield f"{what}: log fold changes", f"{worst['logfoldchanges']:.1e}", "", "<= 1e-5", worst["logfoldchanges"] <= 1e-5
                 yield f"{what}: out of order", str(worst["order"]), "", "0", worst["order"] == 0
-            d = student(path, db)
+            d = student(path, adata, logs)
             yield f"{path.stem}, Student", f"{d:.1e}", "scipy.stats.ttest_ind, same values", "<= 1e-10", d <= 1e-10

@@ -18,6 +18,7 @@ from ._across_moments import Matrix, Moments, merged
 from ._across_sql import Filter, columns_of, values_of
 from ._arguments import check_n_genes, chosen_method
 from ._dataset import Dataset
+from ._group_moments import FEW_ENTRIES
 from ._rank import RankResult
 from ._testing import CORRECTIONS, T_TESTS, _check
 
@@ -129,7 +130,7 @@ def compare(
     with _progress.stepper(progress, "comparing") as step:
         for i, ds in enumerate(datasets):
             step(i, len(datasets), ds.name)
-            asked[ds] = _moments_of(matrices[ds], sides, None if wanted is None else np.unique(numbers[ds]))
+            asked[ds] = _moments_of(matrices[ds], sides, None if wanted is None else np.unique(numbers[ds]), method)
     made = []
     base = {matrices[ds].log_base or math.e for ds in datasets}
     for s in (0, 1):
@@ -227,17 +228,17 @@ def _tell_apart(sides: Sequence[Side]) -> None:
         sides[0].label, sides[1].label = f"{sides[0].label} (first)", f"{sides[1].label} (second)"
 
 
-def _moments_of(matrix: Matrix, sides: Sequence[Side], genes: np.ndarray | None) -> list[Moments]:
+def _moments_of(matrix: Matrix, sides: Sequence[Side], genes: np.ndarray | None, method: str) -> list[Moments]:
     """The moments of each side's cells of one data set, by one query."""
     ds = matrix.dataset
     columns = columns_of(ds)
     chosen = [[selector for one, selector in side.parts if one is ds] for side in sides]
     column = _one_column(columns, [selector for side in chosen for selector in side])
-    if column is not None and _groups_are_cheaper(len(columns[column].categories or ()), ds.n_obs, matrix.n_genes if genes is None else len(genes)):
+    if column is not None and _takes_all_groups(len(columns[column].categories or ()), matrix.n_genes if genes is None else len(genes)):
         groups = [_groups(ds, column, columns, side) for side in chosen]
         if set(groups[0]) & set(groups[1]):
             raise InvalidError(_ON_BOTH.format(f"those with {column} {min(set(groups[0]) & set(groups[1]))!r} of", ds.name))
-        found = _across_moments.by_column(matrix, columns, column, None, genes)
+        found = _across_moments.by_column(matrix, columns, column, None, genes, method=method)
         at = [[found.groups.index(group) for group in side] for side in groups]
         assert found.m2 is not None
         return [Moments([found.groups[i] for i in some], found.n[some], found.nnz[some], found.mean[some], found.m2[some], found.receipt) for some in at]
@@ -263,10 +264,10 @@ def _one_column(columns: Mapping[str, Column], selectors: Sequence[Any]) -> str 
     return only[0] if known is not None and known.categories is not None and len(known.categories) <= _FEW_GROUPS else None
 
 
-def _groups_are_cheaper(groups: int, cells: int, genes: int) -> bool:
-    """Whether moments of all groups of a column are fewer bytes than the cells' groups, which go up as a bit and down
-    to every drive as a compressed number, and the moments of two groups. Measured: about 12 bytes an entry."""
-    return 12 * groups * genes <= 3 * cells + 24 * genes
+def _takes_all_groups(groups: int, genes: int) -> bool:
+    """Whether the drives are asked for the moments of all groups of a column, about 12 bytes an entry. Then no cell's
+    group moves, and drives which have kept these moments need not look at the matrix."""
+    return groups * genes <= FEW_ENTRIES
 
 
 def _groups(ds: Dataset, column: str, columns: Mapping[str, Column], selectors: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -128,7 +128,7 @@ def _read(ds: Dataset, matrix: str, on: str | None) -> tuple[np.ndarray, np.ndar
     """The identifiers and names of a matrix's genes, by number. Only these columns are read."""
     import pyarrow as pa
 
-    table = _var_table(matrix)
+    table = _features.var_table(matrix)
     with ds._unchanged():
         schema = pa.schema(ds.fleet.sql(f"SELECT * FROM {ds.table(table)} LIMIT 0"))
     # In SQL the names are the column gene, and a column of var that is called so is another one.
@@ -162,13 +162,6 @@ def _text(gene: Any) -> str | None:
     if isinstance(gene, (float, np.floating)) and float(gene).is_integer():
         gene = int(gene)  # numbers with gaps are floats in pandas
     return None if str(gene).strip() in _NONE else str(gene)
-
-
-def _var_table(matrix: str) -> str:
-    """The table about the genes of a matrix (docs/internals/formats/expression-tables.md)."""
-    if matrix.startswith(_features.TABLE):
-        return "var_" + matrix.removeprefix(_features.TABLE)
-    return "raw_var" if matrix.startswith("raw_") else "var"
 
 
 def shared(parts: Sequence[Identified]) -> list[str]:

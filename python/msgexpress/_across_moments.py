@@ -91,9 +91,13 @@ def matrices(datasets: Sequence[Dataset], layer: Any, transform: Any, stacklevel
     return out
 
 
-def by_column(matrix: Matrix, columns: Mapping[str, Column], groupby: str, chosen: Filter | None, genes: np.ndarray | None = None, squares: bool = True) -> Moments:
+def by_column(
+    matrix: Matrix, columns: Mapping[str, Column], groupby: str, chosen: Filter | None, genes: np.ndarray | None = None, squares: bool = True,
+    method: str = "t-test",
+) -> Moments:
     """Moments of the groups of an obs column, of the cells that `chosen` means; groups in the order of the categories,
-    else of numbers and texts.
+    else of numbers and texts. They are asked for as `rank_genes_groups` of this `method` asks, so that drives which
+    have kept its result answer from that.
 
     Raises
     ------
@@ -114,7 +118,7 @@ def by_column(matrix: Matrix, columns: Mapping[str, Column], groupby: str, chose
                 f"obs column {groupby!r} of {ds.name} has {values:,} values, and at most {MOST_GROUPS:,} groups are compared: choose a column that groups cells"
             )
     if chosen is None or chosen.where is None:
-        found = _asked(matrix, column.sql, genes, squares)
+        found = _asked(matrix, column.sql, genes, squares, ds._squares_single(method, matrix.table))
     else:
         with ds._unchanged():
             coded = chosen.asked(ds, chosen.grouped(ds, as_text(column))).column(0).combine_chunks().dictionary_encode()
@@ -139,9 +143,9 @@ def by_codes(matrix: Matrix, names: list[str], codes: np.ndarray, genes: np.ndar
     return Moments(names, found.n[order], found.nnz[order], found.mean[order], None if found.m2 is None else found.m2[order], found.receipt)
 
 
-def _asked(matrix: Matrix, groups: _group_moments.Groups, genes: np.ndarray | None, squares: bool) -> Moments:
+def _asked(matrix: Matrix, groups: _group_moments.Groups, genes: np.ndarray | None, squares: bool, single: bool = False) -> Moments:
     """What the drives say; `genes` are numbers, ascending, and the others are as if no cell had them."""
-    found = _group_moments.moments(matrix.dataset, matrix.table, matrix.transform, groups, genes)
+    found = _group_moments.moments(matrix.dataset, matrix.table, matrix.transform, groups, genes, single)
     # By column, a group without cells is none.
     kept = [at for at in range(len(found.names)) if found.n[at] or not isinstance(groups, str)]
     _check_size(len(kept), matrix)

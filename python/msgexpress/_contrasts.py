@@ -100,9 +100,12 @@ class Contrasts(Testing):
                 f"{count:,} genes of {len(chosen):,} groups, each ranked with each other one, are more than a result of pairs holds "
                 f"({_group_moments.MOST_ENTRIES:,} in all): choose some with groups= or genes=, or say method=\"t-test\""
             )
-        # As in rank_genes_groups: scanpy squares float32 values in float32.
-        single = method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
-        found = _group_moments.moments(self, matrix, transform, (chosen, codes), some, single)
+        single = self._squares_single(method, matrix)
+        if cells is None and (len(chosen) == len(names) or count * len(names) <= _group_moments.FEW_ENTRIES):
+            # As `rank_genes_groups` asks for this column: the drives may have kept it.
+            found = _group_moments.moments(self, matrix, transform, column, some, single).of(chosen)
+        else:
+            found = _group_moments.moments(self, matrix, transform, (chosen, codes), some, single)
         for g, n in zip(chosen, found.n):
             if n < 2:
                 raise InvalidError(f"group {g!r} has {n} cells: a test needs at least two; name the others with groups=")

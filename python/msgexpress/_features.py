@@ -21,6 +21,14 @@ ORIGIN = "features/"
 #: How the table of such a matrix is called; that of its features is called ``var_`` and the same.
 TABLE = "features_"
 
+
+def var_table(matrix: str) -> str:
+    """The table about the genes of a matrix (docs/internals/formats/expression-tables.md)."""
+    if matrix.startswith(TABLE):
+        return "var_" + matrix.removeprefix(TABLE)
+    return "raw_var" if matrix.startswith("raw_") else "var"
+
+
 Part = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 

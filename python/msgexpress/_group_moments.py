@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Groups by the obs column that SQL knows, or names and for each cell the number of its group (-1: in none).
 Groups = str | tuple[list[str], np.ndarray]
+#: Entries (genes times groups) up to which the drives give all groups of an obs column, where some are asked for: about
+#: 25 MB. Drives keep the moments of a column, and every contrast of its groups is answered from these.
+FEW_ENTRIES = 1 << 21
 #: Entries (genes times groups) that one query computes; more are computed in several queries of fewer genes each.
 MOST_ENTRIES = 1 << 24
 
@@ -39,6 +42,11 @@ class GroupMoments:
     #: Sums of squared differences from the mean.
     m2: np.ndarray
     receipt: Receipt
+
+    def of(self, names: list[str]) -> GroupMoments:
+        """Those of some groups, in this order."""
+        at = [*(self.names.index(name) for name in names), len(self.names)]
+        return GroupMoments(list(names), self.genes, self.n[at], self.nnz[:, at], self.mean[:, at], self.m2[:, at], self.receipt)
 
 
 def rows_of(ds: Testing, matrix: str, transform: Transform, results: str, genes: np.ndarray | None = None, by: str = "gene_id") -> tuple[pa.Table, Receipt]:
@@ -86,7 +94,7 @@ def moments(
 def call(
     ds: Testing, matrix: str, transform: Transform, groups: Groups, single: bool = False, back: bool = False, clips: np.ndarray | None = None
 ) -> str:
-    """The call of the aggregate, as the column `m`; arguments as of `moments`."""
+    """The call of the aggregate, as the column `moments`; arguments as of `moments`."""
     column, codes = (groups, None) if isinstance(groups, str) else (None, groups)
     spec, arguments = moments_spec(ds, matrix, transform, column, codes, single, back), "moments(idx, val, block"
     if clips is not None:
@@ -94,13 +102,13 @@ def call(
         per_gene = np.column_stack([clips.T, np.zeros(clips.shape[1])])
         spec, arguments = _internal.clipped_spec(spec, np.ascontiguousarray(per_gene, np.float64).ravel()), "clipped_moments(idx, val, block, gene_id"
     literal = spec.replace("'", "''")
-    return f"{arguments}, '{literal}') AS m"
+    return f"{arguments}, '{literal}') AS moments"
 
 
 def decoded(ds: Testing, matrix: str, rows: pa.Table, receipt: Receipt, genes: np.ndarray | None) -> GroupMoments:
-    """The moments of rows with the columns `gene_id` and `m`."""
+    """The moments of rows with the columns `gene_id` and `moments`."""
     numbers = rows.column("gene_id").to_numpy().astype(np.int64)
-    entries = rows.column("m").combine_chunks()
+    entries = rows.column("moments").combine_chunks()
     flat = entries.flatten()
     width = len(flat) // max(len(numbers), 1)
     if (np.diff(entries.offsets.to_numpy()) != width).any():
@@ -123,6 +131,29 @@ def decoded(ds: Testing, matrix: str, rows: pa.Table, receipt: Receipt, genes: n
         part("m2", np.float64),
         receipt,
     )
+
+
+def in_column(ds: Testing, matrix: str, sets: Sequence[Any]) -> tuple[str, list[list[str]]] | None:
+    """The obs column whose values all `sets` of cells are (dicts as `_select.mask` takes them), and the values of each
+    set as the drives call these groups. None where they are other sets, or the column has many groups."""
+    import pandas as pd
+
+    if not all(isinstance(one, dict) and len(one) == 1 for one in sets) or len({next(iter(one)) for one in sets}) != 1:
+        return None
+    (column,) = sets[0]
+    values = ds._shell.obs[column]
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        there = values.cat.categories[np.unique(values.cat.codes[values.cat.codes >= 0])]
+    else:
+        there = pd.Index(values.dropna().unique())
+    # Of other types the drives' texts are not surely Python's.
+    if not (there.inferred_type == "string" or there.inferred_type == "integer" and not isinstance(values.dtype, pd.CategoricalDtype)):
+        return None
+    names = {str(value) for value in there}
+    if len(names) * ds._kept["matrices"][matrix]["shape"][1] > FEW_ENTRIES or column not in ds._kept.get("obs_in_sql", {column: column}):
+        return None
+    found = [list(dict.fromkeys(str(value) for value in (wanted if isinstance(wanted, list) else [wanted]))) for one in sets for wanted in one.values()]
+    return (column, found) if all(name in names for one in found for name in one) else None
 
 
 def streamed(

@@ -37,6 +37,8 @@ class Stored:
             raise InvalidError(f"{name} is a {found['kind']}, not an expression data set: skytether's own calls and commands are for it")
         self.name: str = found["name"].replace(".", "/", 1)
         self._generation: int = found["generation"]
+        # Of each table, the generation that wrote it.
+        self._written: dict[str, int] = {table: about.get("generation", self._generation) for table, about in found["tables"].items()}
         # Of each matrix that was ranked, its genes' names by number.
         self._gene_names: dict[str, np.ndarray] = {}
         try:

@@ -13,7 +13,7 @@ import numpy as np
 from skytether import InvalidError, NotFoundError, Receipt, UnsupportedError, _internal
 from skytether.errors import reworded
 
-from . import _features, _values
+from . import _features, _group_moments, _values
 from ._arguments import REQUIRED, check_n_genes, chosen_layer, chosen_method, one_name, refuse_others
 from ._asked import Asked, Cells
 from ._filters import Filters
@@ -215,7 +215,9 @@ class Testing(Naming):
         ----------
         a, b
             A dict of obs column to value or list of values (all must match), a boolean mask, a list of
-            cell names or of numbers.
+            cell names or of numbers. Where each is one value of the same column, numbers are those of
+            ``rank_genes_groups(column, groups=[a], reference=b)``, and drives that have kept the column's moments
+            answer from these.
         equal_var
             True: Student's test. False: Welch's. None: the one that `method` says.
         method, transform, corr_method, n_genes, layer, use_raw, genes
@@ -290,14 +292,20 @@ class Testing(Naming):
         if both.any():  # a cell is in one group only: those in both sets get one of their own
             codes[both] = 2
             names = ["first alone", "second alone", "both"]
-        spec = moments_spec(self, matrix, transform, None, (names, codes))
+        of_column = None if both.any() else _group_moments.in_column(self, matrix, [a, b])
+        if of_column is not None and of_column[1] != [[label_a], [label_b]]:
+            of_column = None  # what is tested are single groups, each with another
+        options: dict[str, Any] = {"method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "tie_correct": bool(tie_correct)}
+        if of_column is not None:
+            # As `rank_genes_groups` asks for this column: the drives may have kept it.
+            spec = moments_spec(self, matrix, transform, self._column(of_column[0]), None, self._squares_single(method, matrix))
+        else:
+            spec = moments_spec(self, matrix, transform, None, (names, codes))
+            options["overlap"] = [label_a, label_b] if both.any() else None
         res = self._rank(
             spec,
             matrix,
-            {
-                "method": method, "reference": label_b, "groups": [label_a], "correction": corr_method, "overlap": [label_a, label_b] if both.any() else None,
-                "tie_correct": bool(tie_correct),
-            },
+            options,
             {
                 "groupby": None, "reference": label_b, "method": method, **self._place(matrix), "corr_method": corr_method, "transform": transform,
                 **({"tie_correct": bool(tie_correct)} if method == "wilcoxon" else {}),
@@ -339,8 +347,7 @@ class Testing(Naming):
         pts: bool,
     ) -> RankResult:
         """Tests the groups of the obs column that SQL calls `column`, or of `codes`, whose last group takes no part."""
-        # scanpy squares float32 values in float32; Student's test is compared with scipy, which works in doubles.
-        single = params["method"] != "student" and self._kept["matrices"][matrix]["dtype"] != "float64"
+        single = self._squares_single(params["method"], matrix)
         reference = None if params["reference"] == "rest" else params["reference"]
         options: dict[str, Any] = {"method": params["method"], "reference": reference, "groups": wanted, "correction": params["corr_method"]}
         options["tie_correct"] = params.get("tie_correct", False)
@@ -348,6 +355,11 @@ class Testing(Naming):
             options["without_last"] = True
         spec = moments_spec(self, matrix, params["transform"], column if codes is None else None, codes, single)
         return self._rank(spec, matrix, options, params, n_genes, order, genes=genes, pts=pts)
+
+    def _squares_single(self, method: str, matrix: str) -> bool:
+        """Whether values are squared in float32: scanpy does so with float32 values. Student's test is compared with
+        scipy, which works in doubles."""
+        return bool(method != "student" and self._kept["matrices"][matrix]["dtype"] != "float64")
 
     def _rank(
         self,
@@ -372,21 +384,16 @@ class Testing(Naming):
         of = parts(params["transform"])
         options["log_base"] = self._kept["log1p_base"] if of is None else of.base
         with self._unchanged():
-            names = self._gene_names.get(matrix)
+            names = self._names(matrix)
             some = None
             if genes is not None:
-                names = self._names(matrix)
                 some = self._some_genes(genes, names)
                 options["genes"] = some.tolist()
-            # Names that are known from an earlier call are not asked for again.
-            by = "gene_id" if names is not None else "gene_id, gene"
-            queries = _rank_sums.Queries(self, matrix, selected, by, some, by_rank)
+            queries = _rank_sums.Queries(self, matrix, selected, "gene_id", some, by_rank)
             try:
                 ranked = _internal.rank_genes(queries, json.dumps(options))
             except InvalidError as e:
                 raise self._with_names(e, matrix, params["transform"]) from e
-        if names is None:
-            names = self._gene_names[matrix] = _names_of(ranked)
         return RankResult(
             self.name,
             ranked,
@@ -422,14 +429,12 @@ class Testing(Naming):
         return var[column].astype(object).to_numpy()
 
     def _names(self, matrix: str) -> np.ndarray:
-        """The names of a matrix's genes by number."""
+        """The names of a matrix's genes by number. They are asked for once, without the rest of var and obs, and apart
+        from the test, whose result the drives can keep for other questions then."""
         if matrix not in self._gene_names:
-            origin = self._kept["matrices"][matrix]["origin"]
-            if origin.startswith(_features.ORIGIN):
-                names = self._own_var(matrix).index
-            else:  # raw's genes are others than X's, whichever of them the data set is about
-                names = self._shell.raw.var.index if origin == "raw/X" and self._shell.raw is not None else self._shell.var.index
-            array = names.astype(str).to_numpy(object).copy()
+            with self._unchanged():
+                rows = self.fleet.sql(f"SELECT gene FROM {self.table(_features.var_table(matrix))}").to_arrow()
+            array = rows.column("gene").to_pandas().to_numpy(object).copy()
             array.flags.writeable = False
             self._gene_names[matrix] = array
         return self._gene_names[matrix]
@@ -545,19 +550,6 @@ class Testing(Naming):
         if self._is_counts(layer):
             return f"{which} are all non-negative integers, which looks like raw counts"
         return f"{which} are not all integers, which looks like normalised data"
-
-
-def _names_of(ranked: Any) -> np.ndarray:
-    """The genes' names by number; any group has them all."""
-    import pyarrow as pa
-
-    for batch in pa.table(ranked).to_batches()[:1]:
-        names = np.empty(len(batch), object)
-        names[batch.column("gene_id").to_numpy()] = batch.column("names").to_pandas().to_numpy(object)
-        # Results share it.
-        names.flags.writeable = False
-        return names
-    return np.zeros(0, object)
 
 
 def _of_genes(receipt: Receipt) -> Receipt:

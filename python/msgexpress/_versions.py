@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 
-from skytether import InvalidError, NotFoundError
+from skytether import ConflictError, InvalidError, NotFoundError
 
-from . import _given, _history, _source, _tables
+from . import _concurrent, _given, _history, _source, _tables
 from ._hints import instead
 from ._stored import Stored
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from skytether import _internal
+
+
+#: How often a version is made again on top of others that came in between.
+_ATTEMPTS = 4
 
 
 class Versions(Stored):
@@ -56,7 +60,8 @@ class Versions(Stored):
             There is a name that is no cell's, or one that repeats; an array has another length; or neither `h5ad` nor
             a table has a form for the values. The text has the column, and where it helps the cell.
         ConflictError
-            The data set was changed since this object was made. Nothing is changed.
+            One of the columns was changed since this object was made, or cells were appended. Nothing is changed.
+            Versions that left the columns alone stay, and this one follows on them.
         """
         columns = _given.columns(values, name, self._shell.obs.index, "cell", self.name)
         put(self, obs=columns, action="set_obs", params={"columns": list(columns)})
@@ -76,7 +81,7 @@ class Versions(Stored):
         InvalidError
             No column is named, or a name is no text.
         ConflictError
-            The data set was changed since this object was made.
+            As of `set_obs`.
         """
         wanted = _given.names(names, "obs")
         put(self, obs=dict.fromkeys(wanted), action="drop_obs", params={"columns": wanted})
@@ -98,7 +103,7 @@ class Versions(Stored):
         NotFoundError
             None is to remove what is not there.
         ConflictError
-            The data set was changed since this object was made. Nothing is changed.
+            It was changed since this object was made, or cells were appended. Nothing is changed.
         """
         put(self, obsm={key: values}, action="set_obsm", params={"key": key})
 
@@ -118,7 +123,7 @@ class Versions(Stored):
         UnsupportedError
             It is neither a numpy array nor a scipy CSR or CSC matrix, or it is masked.
         ConflictError
-            The data set was changed since this object was made. Nothing is changed.
+            The layer was changed since this object was made, or cells were appended. Nothing is changed.
         """
         put(self, layers={name: values}, action="set_layer", params={"name": name})
 
@@ -219,7 +224,7 @@ def put(
     NotFoundError
         What a None would remove is not there.
     ConflictError
-        The data set was changed since `ds` was made. Nothing is changed.
+        What the change writes was changed since `ds` was made, or cells were appended. Nothing is changed.
     """
     change = Change(
         obs=_by_name(obs),
@@ -228,6 +233,12 @@ def put(
         layers=dict(layers or {}),
         views=dict(views or {}),
     )
+    for _ in range(_ATTEMPTS):
+        try:
+            return _commit(ds, change, action, dict(params or {}))
+        except ConflictError:
+            if not _concurrent.follow(ds, change):
+                raise
     return _commit(ds, change, action, dict(params or {}))
 
 

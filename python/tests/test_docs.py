@@ -17,6 +17,8 @@ import pandas as pd
 import pytest
 from conftest import command
 
+import msgexpress
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,6 +32,17 @@ def free_port() -> int:
     with socket.socket() as line:
         line.bind(("127.0.0.1", 0))
         return line.getsockname()[1]
+
+
+def test_calls_of_r_that_the_documents_name_are_exported() -> None:
+    """Each function in the tables for R is one of the package; `ds$python` leads to Python's."""
+    exported = set(re.findall(r"^export\((\w+)\)", (ROOT / "r/msgexpress/NAMESPACE").read_text(), re.M))
+    text = (ROOT / "docs/from-scanpy.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| (.*) \|$", text[text.index("### In R") : text.index("## On a fleet")], re.M)
+    called = {name for row in rows for name in re.findall(r"(?<![\w$])([a-z_]\w*)\(", row)} - {"list"}
+    assert len(rows) > 15 and {"rank_genes_groups", "ttest", "pseudobulk", "as_seurat", "ingest"} <= called <= exported, called - exported
+    python = {name for row in rows for name in re.findall(r"\$([a-z]+)\(", row)}
+    assert python == {"neighbors", "umap", "leiden"} and all(hasattr(msgexpress.Dataset, name) for name in python)
 
 
 @pytest.fixture

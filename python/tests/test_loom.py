@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from pathlib import Path
 
@@ -61,6 +62,38 @@ def test_loom_comes_in_as_anndata_reads_it(db, tmp_path, monkeypatch, budget):
     assert_same(theirs, back)
     assert ds.rank_genes_groups("cluster <ü>", transform="log1p_cp10k").groups == ["B", "α & β"]
     assert {*ds.layers} == {"spliced", "unspliced"} and list(ds.to_anndata(genes=[3]).var_names) == ["G3"]
+
+
+def as_version_2(path: Path) -> Path:
+    """Makes a file of version 3 one of version 2, as loompy 2 wrote it: the file's attributes are those of its root,
+    and texts are ASCII of one length, with XML's names for other signs (loompy's specification of the format)."""
+    place = path.with_name("version-2.loom")
+    place.write_bytes(path.read_bytes())
+    with h5py.File(place, "r+") as file:
+        assert file["attrs/LOOM_SPEC_VERSION"][()] in (b"3.0.0", "3.0.0")
+        file.attrs["title"] = file["attrs/title"][()]
+        file.attrs["LOOM_SPEC_VERSION"] = "2.0.1"
+        del file["attrs"]
+        for axis in ("row_attrs", "col_attrs"):
+            for name in list(file[axis]):
+                values = file[axis][name][()]
+                if values.dtype.kind in "OSU":
+                    texts = [text.decode() if isinstance(text, bytes) else text for text in values]
+                    del file[axis][name]
+                    file[axis][name] = np.array([html.unescape(text).replace("&", "&amp;").encode("ascii", "xmlcharrefreplace") for text in texts])
+                    assert file[axis][name].dtype.kind == "S"
+    return place
+
+
+@pytest.mark.filterwarnings("ignore:.*gene names repeat")
+def test_version_2_comes_in_as_version_3_does(db, tmp_path):
+    third = made(tmp_path / "version-3.loom")
+    second = as_version_2(third)
+    with h5py.File(second) as file:
+        assert "attrs" not in file and b"&#945; &amp; &#946;" in file["col_attrs/cluster <ü>"][:2]
+    found = [db.ingest(place, f"t/x{n}").to_anndata() for n, place in enumerate((second, third))]
+    assert_same(*found)
+    assert found[0].obs["cluster <ü>"].iloc[0] == "α & β" and found[0].obs_names[59] == "cell-59" and {*found[0].layers} == {"spliced", "unspliced"}
 
 
 @pytest.mark.filterwarnings("ignore:.*gene names repeat")

@@ -202,8 +202,10 @@ def test_ttest_equals_scipy(db, equal_var):
             wanted = scipy.stats.ttest_ind(x, y, equal_var=equal_var)
         frame = res.to_df().set_index("names").loc[adata.var_names]
         t, p = np.nan_to_num(wanted.statistic, nan=0.0), np.where(np.isnan(wanted.pvalue), 1.0, wanted.pvalue)
-        np.testing.assert_allclose(frame["scores"], t, rtol=1e-10, atol=1e-10)
-        np.testing.assert_allclose(frame["pvals"], p, rtol=1e-8, atol=1e-12)
+        # Groups of one column have the numbers of rank_genes_groups, which squares in float32 as scanpy does.
+        as_ranked = not equal_var and isinstance(a, dict) and {*a} == {*b}
+        np.testing.assert_allclose(frame["scores"], t, rtol=1e-6 if as_ranked else 1e-10, atol=1e-10)
+        np.testing.assert_allclose(frame["pvals"], p, rtol=2e-6 if as_ranked else 1e-8, atol=1e-12)
         np.testing.assert_allclose(frame["pct_nz_group"], (x > 0).mean(axis=0))
         np.testing.assert_allclose(frame["pct_nz_reference"], (y > 0).mean(axis=0))
         assert res.params["transform"] is None

@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 import scanpy as sc
-from conftest import rich
+from conftest import counts, rich
 
 import msgexpress
 
@@ -76,3 +76,41 @@ def test_frame_of_scanpy_is_that_of_the_ranking(both):
     assert list(ours.columns) == list(theirs.columns) and ours["names"].tolist() == theirs["names"].tolist()
     for column in ("scores", "logfoldchanges", "pvals", "pvals_adj"):
         np.testing.assert_allclose(ours[column], theirs[column], rtol=1e-4)
+
+
+@pytest.fixture(scope="module", params=["t-test", "wilcoxon", "logreg"])
+def of_method(request, tmp_path_factory):
+    """As `both`, of one method. The data set holds scanpy's logarithms, so that both rank the same values."""
+    # scanpy makes the dendrogram of so few genes from X itself, which must be dense for that.
+    source = rich(counts())
+    source.obs["type"] = source.obs["type"].cat.remove_unused_categories()
+    del source.uns["type_colors"]
+    sc.pp.normalize_total(source, target_sum=1e4)
+    sc.pp.log1p(source)
+    options = {"genes": list(source.var_names)} if request.param == "logreg" else {"pts": True}
+    with msgexpress.open(tmp_path_factory.mktemp("fleet"), drives=3) as db:
+        ds = db.ingest(source, "t/x")
+        res = ds.rank_genes_groups("type", request.param, transform=None, **options)
+        ours = ds.to_anndata()
+    theirs = ours.copy()
+    ours.uns["rank_genes_groups"] = res.to_uns()
+    sc.tl.rank_genes_groups(theirs, "type", method=request.param, **({} if request.param == "logreg" else options))
+    yield ours, theirs
+    matplotlib.pyplot.close("all")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["", "_dotplot", "_heatmap", "_matrixplot", "_stacked_violin", "_violin", "_tracksplot"])
+def test_default_plots_of_scanpy_are_those_of_its_own_ranking(of_method, name):
+    """Without any argument: with scanpy's dendrogram, its number of genes and its groups."""
+    pictures = []
+    for adata in of_method:
+        matplotlib.pyplot.close("all")
+        np.random.seed(1)
+        getattr(sc.pl, f"rank_genes_groups{name}")(adata, show=False)
+        pictures.append(picture())
+    assert pictures[0].shape == pictures[1].shape and pictures[0].std() > 5
+    # Equal scores of a rank test are in any order at scanpy, and so are the names of these genes.
+    assert np.mean(np.abs(pictures[0].astype(int) - pictures[1]) > 8) < 5e-4
+    if name in ("_dotplot", "_heatmap", "_matrixplot", "_stacked_violin", "_tracksplot"):
+        assert all("dendrogram_type" in adata.uns for adata in of_method)
