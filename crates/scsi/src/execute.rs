@@ -54,11 +54,11 @@ impl Nexus {
         };
         let unit = self.target.unit(command.lun);
         let carried = {
-            let computes = AtomicBool::new(false);
-            let mut work = pin!(self.carry_out(unit, &command, expected, task.cancel(), &computes));
+            let finishes = AtomicBool::new(false);
+            let mut work = pin!(self.carry_out(unit, &command, expected, task.cancel(), &finishes));
             let carried = task.cancel().run_until_cancelled(work.as_mut()).await;
-            if carried.is_none() && computes.load(Ordering::Relaxed) {
-                // A computation may have writes under way. It is over when they are, and the task with it.
+            if carried.is_none() && finishes.load(Ordering::Relaxed) {
+                // A computation may have writes under way, and a reservation be written. The task is over with them.
                 let _ = work.await;
             }
             carried
@@ -71,8 +71,8 @@ impl Nexus {
         reply(outcome, descriptors)
     }
 
-    /// Sets `computes` once the future must not be dropped any more, but told to end by `cancel`.
-    async fn carry_out(&self, unit: Option<&Arc<LogicalUnit>>, command: &Command, expected: u64, cancel: &CancellationToken, computes: &AtomicBool) -> Outcome {
+    /// Sets `finishes` once the future must not be dropped any more, but told to end by `cancel`.
+    async fn carry_out(&self, unit: Option<&Arc<LogicalUnit>>, command: &Command, expected: u64, cancel: &CancellationToken, finishes: &AtomicBool) -> Outcome {
         let cdb = Cdb(command.cdb);
         let found = operations::find(&cdb);
         let Some(unit) = unit else { return self.without_unit(command.lun, &cdb, found) };
@@ -102,10 +102,10 @@ impl Nexus {
         if !unit.supports(operation.op, &self.target.options) {
             return Err(Sense::illegal(code::INVALID_OPERATION_CODE).into());
         }
+        finishes.store(matches!(operation.op, Op::ExecOut | Op::PersistentOut), Ordering::Relaxed);
         if matches!(operation.op, Op::ExecOut | Op::ExecIn | Op::Sanitize) {
             // These may take long: they wait for their turn, but later commands don't wait for them.
             drop(gate);
-            computes.store(operation.op == Op::ExecOut, Ordering::Relaxed);
             return dispatch::run(&call, operation).await;
         }
         dispatch::run(&call, operation).await

@@ -4,27 +4,23 @@
 //! commands but those that need no medium (INQUIRY, REPORT LUNS, REQUEST SENSE), and reads the note again with each.
 //! What is in the note for good can be given up by an operator: `skytether volume forget-reservations`.
 //!
+//! The note is written before the state in memory changes, and before a command is answered: what was acknowledged
+//! survives. Where the write fails, the note may have been changed all the same. The one before is written again then,
+//! so that a change which failed is not there after a restart. Until that is done, the unit refuses commands as well.
+//!
 //! See also `docs/block.md`.
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use skytether_common::{Error, Result, error::Kind};
 
 use crate::persistent::Persistent;
 use crate::sense::{Fail, Key, Outcome, Sense, code};
-use crate::unit::LogicalUnit;
+use crate::unit::{LogicalUnit, Note};
 
 /// Its name.
 pub const NAME: &str = "reservations";
-
-/// What is known of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Note {
-    /// It was not read so far, or can't be.
-    Unread,
-    /// It says what the state of the unit does.
-    Same,
-}
 
 impl LogicalUnit {
     /// Sees to it that the persistent reservations in memory are those that the device keeps.
@@ -43,13 +39,25 @@ impl LogicalUnit {
         self.settle().await.map_err(unsettled)
     }
 
-    async fn settle_held(&self, note: &mut Note) -> Result<()> {
+    pub(crate) async fn settle_held(&self, note: &mut Note) -> Result<()> {
         match *note {
             Note::Same => {}
             Note::Unread => {
                 if let Some(kept) = self.kept().await? {
                     self.state.lock().persistent = kept;
                 }
+            }
+            Note::Unsure => {
+                let before = self.state.lock().persistent.clone();
+                // Never removed: a write that comes late has the condition that nothing was written since, and a
+                // missing note looks like the one that was missing before.
+                let again = if before.kept { before.encode() } else { Bytes::new() };
+                self.device.keep_note(NAME, Some(again)).await.map_err(|error| {
+                    error.context(format!(
+                        "volume {}: it is not served as logical unit {} until the persistent reservations of its initiators (note {NAME}) can be written",
+                        self.name, self.lun
+                    ))
+                })?;
             }
         }
         *note = Note::Same;
@@ -71,13 +79,29 @@ impl LogicalUnit {
         })
     }
 
-    /// Keeps persistent reservations over a loss of power, or no longer.
-    pub(crate) async fn keep(&self, persistent: &Persistent) -> Outcome<()> {
-        Ok(self.device.keep_note(NAME, persistent.kept.then(|| persistent.encode())).await?)
+    /// Makes `next` the persistent reservations, in the note as well if they are or were kept: in both or in neither.
+    pub(crate) async fn change(&self, note: &mut Note, next: Persistent) -> Result<()> {
+        if next.kept || self.state.lock().persistent.kept {
+            let written = self.device.keep_note(NAME, next.kept.then(|| next.encode())).await;
+            if let Err(error) = written {
+                // Of these kinds it is known that nothing was changed.
+                if !matches!(error.kind(), Kind::Conflict | Kind::Exhausted) {
+                    *note = Note::Unsure;
+                    self.settled.store(false, Ordering::Release);
+                    if let Err(error) = self.settle_held(note).await {
+                        tracing::error!(error = error.report(), "a logical unit is not served");
+                    }
+                }
+                return Err(error);
+            }
+        }
+        self.state.lock().persistent = next;
+        Ok(())
     }
 }
 
-fn unsettled(error: Error) -> Fail {
+/// Why a command can't be carried out while the note is not settled.
+pub(crate) fn unsettled(error: Error) -> Fail {
     if error.kind() == Kind::Unavailable {
         return error.into();
     }

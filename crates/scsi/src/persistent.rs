@@ -126,8 +126,11 @@ impl Persistent {
         out.freeze()
     }
 
-    /// What [`Self::encode`] gave; `None` for anything else.
+    /// What [`Self::encode`] gave; `None` for anything else. Without any bytes, nothing is kept.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        if bytes.is_empty() {
+            return Some(Self::default());
+        }
         let head = take(&mut bytes, 7).filter(|head| head[0] == FORMAT)?;
         let mut found = Self { generation: be32(head, 1), kept: true, ..Self::default() };
         for _ in 0..be16(head, 5) {

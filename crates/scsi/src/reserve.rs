@@ -1,13 +1,20 @@
 //! RESERVE and RELEASE, PERSISTENT RESERVE IN and OUT: their bytes.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::address;
 use crate::call::{CONFLICT, Call, allocated};
-use crate::cdb::{be16, be32, be64};
+use crate::cdb::{Cdb, be16, be32, be64};
 use crate::command::InitiatorPort;
+use crate::note::unsettled;
 use crate::persistent::{Effects, Persistent, Type};
-use crate::sense::{Outcome, Sense, code};
+use crate::sense::{Key, Outcome, Sense, code};
+use crate::target::{Nexus, Target};
+use crate::tasks::Name;
+use crate::unit::{LogicalUnit, NexusId, Note};
 
 /// Service actions of PERSISTENT RESERVE OUT.
 mod action {
@@ -121,95 +128,121 @@ fn name_of(id: &[u8]) -> Option<String> {
     (id[0] == 0x45).then(|| String::from_utf8(text.to_vec()).ok()).flatten()
 }
 
+/// It is carried out by a task of its own, which goes on when the command is aborted or its nexus lost: a change is
+/// made whole, with all that it does to others, or not at all.
 pub(crate) async fn persistent_out(call: &Call<'_>) -> Outcome {
-    // One at a time: what is kept must be what the last one made.
-    let turn = call.unit.note.lock().await;
-    let (Effects { attentions: changed, preempted }, kept) = {
-        let mut state = call.unit.state.lock();
-        if state.reserved.is_some_and(|holder| holder != call.nexus.id) {
-            return Err(CONFLICT);
-        }
-        let mut next = state.persistent.clone();
-        let effects = change(call, &mut next)?;
-        if next.kept || state.persistent.kept {
-            (effects, Some(next))
-        } else {
-            state.persistent = next;
-            (effects, None)
+    // One at a time, in the order of commands: what is kept must be what the last one made.
+    let turn = Arc::clone(&call.unit.note).lock_owned().await;
+    let asked = Asked { unit: call.unit.clone(), target: call.nexus.target.clone(), nexus: call.nexus.id, port: call.nexus.port.clone(), cdb: *call.cdb };
+    let ended = tokio::spawn(asked.carry_out(turn, call.data.clone())).await.map_err(|_| Sense::new(Key::Hardware, code::INTERNAL_TARGET_FAILURE))??;
+    // Two nexuses may wait for each other's commands: an aborted one no longer waits.
+    let over = async {
+        for (nexus, tasks) in &ended {
+            nexus.tasks.ended(tasks).await;
         }
     };
-    if let Some(next) = kept {
-        call.unit.keep(&next).await?;
-        call.unit.state.lock().persistent = next;
-    }
-    drop(turn);
-    let nexuses = call.nexus.target.nexuses();
-    if call.cdb.action() == action::PREEMPT_AND_ABORT {
-        let unit = u16::from(call.unit.lun);
-        for nexus in nexuses.iter().filter(|nexus| nexus.id != call.nexus.id && preempted.contains(&nexus.port)) {
-            let ended = nexus.tasks.abort(|name| address::number(name.lun) == Some(unit));
-            nexus.tasks.ended(&ended).await;
-            if !ended.is_empty() {
-                call.unit.state.lock().attend(nexus.id, code::COMMANDS_CLEARED);
-            }
-        }
-    }
-    let mut state = call.unit.state.lock();
-    for (port, code) in changed {
-        for nexus in nexuses.iter().filter(|nexus| nexus.port == port && nexus.id != call.nexus.id) {
-            state.attend(nexus.id, code);
-        }
-    }
+    call.cancel.run_until_cancelled(over).await;
     Ok(Bytes::new())
 }
 
-/// Carries out a service action.
-fn change(call: &Call<'_>, persistent: &mut Persistent) -> Outcome<Effects> {
-    let (cdb, data, port) = (call.cdb, call.data, &call.nexus.port);
-    let (action, length) = (cdb.action(), cdb.u32(5) as usize);
-    let moves = action > action::REGISTER_AND_IGNORE;
-    if data.len() < length || if moves { length < 28 } else { length != 24 } {
-        return Err(Sense::illegal(code::PARAMETER_LIST_LENGTH_ERROR).into());
-    }
-    let (key, other) = (be64(data, 0), be64(data, 8));
-    let kind = || -> Outcome<Type> {
-        // Only the scope of a whole logical unit.
-        if cdb.u8(2) >> 4 != 0 {
-            return Err(Sense::cdb_bit(2, 7).into());
+/// Commands that were aborted, with their nexus.
+type Ended = Vec<(Arc<Nexus>, Vec<(Name, u64)>)>;
+
+/// A PERSISTENT RESERVE OUT, which outlives its command.
+struct Asked {
+    unit: Arc<LogicalUnit>,
+    target: Arc<Target>,
+    nexus: NexusId,
+    port: InitiatorPort,
+    cdb: Cdb,
+}
+
+impl Asked {
+    /// Makes the change, and returns the commands that it aborts.
+    async fn carry_out(self, mut turn: OwnedMutexGuard<Note>, data: Bytes) -> Outcome<Ended> {
+        let unit = &self.unit;
+        // The one before may have failed meanwhile.
+        unit.settle_held(&mut turn).await.map_err(unsettled)?;
+        let (Effects { attentions, preempted }, next) = {
+            let state = unit.state.lock();
+            if state.reserved.is_some_and(|holder| holder != self.nexus) {
+                return Err(CONFLICT);
+            }
+            let mut next = state.persistent.clone();
+            (self.change(&data, &mut next)?, next)
+        };
+        unit.change(&mut turn, next).await?;
+        let (nexuses, lun) = (self.target.nexuses(), u16::from(unit.lun));
+        let mut ended = Ended::new();
+        if self.cdb.action() == action::PREEMPT_AND_ABORT {
+            for nexus in nexuses.iter().filter(|nexus| nexus.id != self.nexus && preempted.contains(&nexus.port)) {
+                let tasks = nexus.tasks.abort(|name| address::number(name.lun) == Some(lun));
+                if !tasks.is_empty() {
+                    ended.push((Arc::clone(nexus), tasks));
+                }
+            }
         }
-        Type::of(cdb.u8(2) & 0x0F).ok_or_else(|| Sense::cdb_bit(2, 3).into())
-    };
-    if moves {
-        let keeps = data[17] & 0x01 != 0;
-        if keeps && !call.unit.device.keeps_notes() {
-            return Err(Sense::parameter(17).into());
+        let mut state = unit.state.lock();
+        for (nexus, _) in &ended {
+            state.attend(nexus.id, code::COMMANDS_CLEARED);
         }
-        let id = data.get(24..24 + be32(data, 20) as usize).ok_or(Sense::illegal(code::PARAMETER_LIST_LENGTH_ERROR))?;
-        let name = name_of(id).ok_or(Sense::parameter(24))?.to_ascii_lowercase();
-        let to = InitiatorPort { name, target_port: be16(data, 18) };
-        if !(1..=call.nexus.target.options.ports).contains(&to.target_port) {
-            return Err(Sense::parameter(18).into());
+        for (port, code) in attentions {
+            for nexus in nexuses.iter().filter(|nexus| nexus.port == port && nexus.id != self.nexus) {
+                state.attend(nexus.id, code);
+            }
         }
-        let effects = persistent.register_and_move(port, key, other, to, data[17] & 0x02 != 0)?;
-        persistent.kept = keeps;
-        return Ok(effects);
+        drop(state);
+        Ok(ended)
     }
-    let registers = matches!(action, action::REGISTER | action::REGISTER_AND_IGNORE);
-    // SPEC_I_PT and ALL_TG_PT, and APTPL, which matter where a nexus registers.
-    let keeps = registers && data[20] & 0x01 != 0;
-    if registers && data[20] & 0x0C != 0 || keeps && !call.unit.device.keeps_notes() {
-        return Err(Sense::parameter(20).into());
-    }
-    match action {
-        action::REGISTER | action::REGISTER_AND_IGNORE => {
-            let effects = persistent.register(port, (action == action::REGISTER).then_some(key), other)?;
+
+    /// Carries out a service action on `persistent`.
+    fn change(&self, data: &Bytes, persistent: &mut Persistent) -> Outcome<Effects> {
+        let (cdb, port) = (&self.cdb, &self.port);
+        let (action, length) = (cdb.action(), cdb.u32(5) as usize);
+        let moves = action > action::REGISTER_AND_IGNORE;
+        if data.len() < length || if moves { length < 28 } else { length != 24 } {
+            return Err(Sense::illegal(code::PARAMETER_LIST_LENGTH_ERROR).into());
+        }
+        let (key, other) = (be64(data, 0), be64(data, 8));
+        let kind = || -> Outcome<Type> {
+            // Only the scope of a whole logical unit.
+            if cdb.u8(2) >> 4 != 0 {
+                return Err(Sense::cdb_bit(2, 7).into());
+            }
+            Type::of(cdb.u8(2) & 0x0F).ok_or_else(|| Sense::cdb_bit(2, 3).into())
+        };
+        if moves {
+            let keeps = data[17] & 0x01 != 0;
+            if keeps && !self.unit.device.keeps_notes() {
+                return Err(Sense::parameter(17).into());
+            }
+            let id = data.get(24..24 + be32(data, 20) as usize).ok_or(Sense::illegal(code::PARAMETER_LIST_LENGTH_ERROR))?;
+            let name = name_of(id).ok_or(Sense::parameter(24))?.to_ascii_lowercase();
+            let to = InitiatorPort { name, target_port: be16(data, 18) };
+            if !(1..=self.target.options.ports).contains(&to.target_port) {
+                return Err(Sense::parameter(18).into());
+            }
+            let effects = persistent.register_and_move(port, key, other, to, data[17] & 0x02 != 0)?;
             persistent.kept = keeps;
-            Ok(effects)
+            return Ok(effects);
         }
-        action::RESERVE => persistent.reserve(port, key, kind()?),
-        action::RELEASE => persistent.release(port, key, kind()?),
-        action::CLEAR => persistent.clear(port, key),
-        action::PREEMPT | action::PREEMPT_AND_ABORT => persistent.preempt(port, key, other, kind()?),
-        _ => Err(Sense::cdb_bit(1, 4).into()),
+        let registers = matches!(action, action::REGISTER | action::REGISTER_AND_IGNORE);
+        // SPEC_I_PT and ALL_TG_PT, and APTPL, which matter where a nexus registers.
+        let keeps = registers && data[20] & 0x01 != 0;
+        if registers && data[20] & 0x0C != 0 || keeps && !self.unit.device.keeps_notes() {
+            return Err(Sense::parameter(20).into());
+        }
+        match action {
+            action::REGISTER | action::REGISTER_AND_IGNORE => {
+                let effects = persistent.register(port, (action == action::REGISTER).then_some(key), other)?;
+                persistent.kept = keeps;
+                Ok(effects)
+            }
+            action::RESERVE => persistent.reserve(port, key, kind()?),
+            action::RELEASE => persistent.release(port, key, kind()?),
+            action::CLEAR => persistent.clear(port, key),
+            action::PREEMPT | action::PREEMPT_AND_ABORT => persistent.preempt(port, key, other, kind()?),
+            _ => Err(Sense::cdb_bit(1, 4).into()),
+        }
     }
 }

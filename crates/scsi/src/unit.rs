@@ -13,7 +13,6 @@ use uuid::Uuid;
 
 use crate::command::Reply;
 use crate::modes::Modes;
-use crate::note::Note;
 use crate::operations::{Access, Op};
 use crate::options::Options;
 use crate::persistent::{Persistent, Port};
@@ -74,7 +73,7 @@ pub(crate) struct LogicalUnit {
     /// Simple commands hold it shared and ordered ones alone; it is fair, so that the order is that of arrival.
     pub(crate) gate: RwLock<()>,
     /// Held while persistent reservations change, and are kept.
-    pub(crate) note: tokio::sync::Mutex<Note>,
+    pub(crate) note: Arc<tokio::sync::Mutex<Note>>,
     /// Whether it is [`Note::Same`].
     pub(crate) settled: AtomicBool,
     pub(crate) state: Mutex<State>,
@@ -84,6 +83,17 @@ impl fmt::Debug for LogicalUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogicalUnit").field("lun", &self.lun).field("name", &self.name).field("blocks", &self.blocks).finish_non_exhaustive()
     }
+}
+
+/// What is known of the note that has the persistent reservations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// It was not read so far, or can't be.
+    Unread,
+    /// It says what the state of the unit does.
+    Same,
+    /// A change of it failed, and it may say what that was to say.
+    Unsure,
 }
 
 /// What changes of a logical unit.
@@ -114,7 +124,7 @@ impl LogicalUnit {
             extent: info.extent,
             read_only: info.read_only,
             gate: RwLock::new(()),
-            note: tokio::sync::Mutex::new(if keeps { Note::Unread } else { Note::Same }),
+            note: Arc::new(tokio::sync::Mutex::new(if keeps { Note::Unread } else { Note::Same })),
             settled: AtomicBool::new(!keeps),
             state: Mutex::default(),
         }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
 use skytether_common::Kind;
-use skytether_scsi::{InitiatorPort, Management, Nexus, Reply, Target, Transfer, Unit};
+use skytether_scsi::{InitiatorPort, Management, ManagementReply, Nexus, Reply, Target, Transfer, Unit};
 use skytether_store::fault::{Fault, Operation, Rule, When};
 use skytether_volume::BlockDevice;
 use skytether_volume::memory::{MemoryDevice, RecordingDevice};
@@ -346,6 +347,137 @@ async fn a_note_that_is_away_for_a_while_is_read_later() {
     drive.store.add(Rule::new(Operation::Get, When::From(1), Fault::Corrupt).under(NOTE));
     let b = drive.target().await.connect(InitiatorPort { name: "b".into(), target_port: 1 });
     assert_eq!(refusals(&b).await, (Reply::GOOD, vec![(2, 0x0403); 5]));
+}
+
+/// What a nexus sees: the keys, and the reservation.
+type Seen = (Vec<u64>, Option<(u64, u8)>);
+
+async fn seen(nexus: &Nexus) -> Seen {
+    (keys(nexus).await, reservation(nexus).await)
+}
+
+/// REGISTER AND IGNORE EXISTING KEY with APTPL, as a CDB and its data.
+fn registering(key: u8) -> ([u8; 10], [u8; 24]) {
+    let mut list = [0; 24];
+    (list[15], list[20]) = (key, 1);
+    ([0x5F, IGNORE, 0, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+/// A registration that is not written, or is and its answer lost, is there neither before a restart nor after it.
+#[tokio::test]
+async fn a_change_that_failed_is_not_there_after_a_restart() {
+    for fault in [Fault::Fail(Kind::Unavailable), Fault::FailAfter(Kind::Unavailable), Fault::FailAfter(Kind::Internal), Fault::Fail(Kind::Exhausted)] {
+        for keeps in [true, false] {
+            let drive = Kept::new().await;
+            let target = drive.target().await;
+            let (a, b) = (connect(&target, "a").await, connect(&target, "b").await);
+            register(&a, 1, keeps).await;
+            done(&a, RESERVE, 3, 1, 0).await;
+            drive.store.add(Rule::new(Operation::Apply, When::Nth(1), fault).under(NOTE));
+            let (cdb, list) = registering(2);
+            let failed = run(&b, 0, &cdb, &list).await;
+            assert_eq!((failed.status, drive.store.injected()), (Reply::CHECK_CONDITION, 1), "{fault:?}");
+            let before: Seen = (vec![1], Some((1, 3)));
+            assert_eq!(seen(&a).await, before, "{fault:?}");
+            assert!(conflicts(&b, &cdb10(0x28, 0, 0, 1), b"").await);
+            let target = drive.target().await;
+            let (a, b) = (connect(&target, "a").await, connect(&target, "b").await);
+            assert_eq!(seen(&a).await, if keeps { before } else { (vec![], None) }, "{fault:?}");
+            // It is done when it is asked for again.
+            register(&b, 2, true).await;
+            let target = drive.target().await;
+            assert!(keys(&*connect(&target, "b").await).await.ends_with(&[2]));
+        }
+    }
+}
+
+/// Where the note can't be written back either, the unit waits for that.
+#[tokio::test]
+async fn a_unit_with_an_unknown_note_is_not_served() {
+    let drive = Kept::new().await;
+    let target = drive.target().await;
+    let (a, b) = (connect(&target, "a").await, connect(&target, "b").await);
+    register(&a, 1, true).await;
+    done(&a, RESERVE, 3, 1, 0).await;
+    drive.store.add(Rule::new(Operation::Apply, When::Nth(1), Fault::FailAfter(Kind::Unavailable)).under(NOTE));
+    drive.store.add(Rule::new(Operation::Apply, When::From(2), Fault::Fail(Kind::Unavailable)).under(NOTE));
+    assert_eq!(sense(&out(&a, RELEASE, 3, 1, 0).await), (0xB, 0x4400));
+    for nexus in [&a, &b] {
+        assert_eq!(refusals(nexus).await, (Reply::GOOD, vec![(0xB, 0x4400); 5]));
+    }
+    drive.store.heal();
+    assert_eq!(seen(&b).await, (vec![1], Some((1, 3))));
+    assert!(conflicts(&b, &cdb10(0x28, 0, 0, 1), b"").await);
+    let target = drive.target().await;
+    assert_eq!(seen(&*connect(&target, "a").await).await, (vec![1], Some((1, 3))));
+}
+
+/// The process ends at each write of a note, before or after it is made, or after the one before was written back: what
+/// was acknowledged is there at the next start, and the change under way is whole or not there.
+#[tokio::test]
+async fn a_crash_at_any_write_keeps_what_was_acknowledged() {
+    /// Steps of two nexuses, and what is seen after each.
+    const STEPS: [(usize, [u8; 4], Option<(u64, u8)>); 6] = [
+        (0, [IGNORE, 0, 0, 1], None),
+        (1, [IGNORE, 0, 0, 2], None),
+        (0, [RESERVE, 3, 1, 0], Some((1, 3))),
+        (1, [PREEMPT, 5, 2, 1], Some((2, 5))),
+        (0, [IGNORE, 0, 0, 3], Some((2, 5))),
+        (1, [RELEASE, 5, 2, 0], None),
+    ];
+    let keys_after: [&[u64]; 7] = [&[], &[1], &[1, 2], &[1, 2], &[2], &[3, 2], &[3, 2]];
+    let after = |done: usize| (keys_after[done].to_vec(), done.checked_sub(1).and_then(|last| STEPS[last].2));
+    for crash in 1..=STEPS.len() {
+        for (first, then) in [(false, false), (true, false), (true, true)] {
+            let fault = |made: bool| if made { Fault::FailAfter(Kind::Unavailable) } else { Fault::Fail(Kind::Unavailable) };
+            let drive = Kept::new().await;
+            drive.store.add(Rule::new(Operation::Apply, When::Nth(crash as u64), fault(first)).under(NOTE));
+            drive.store.add(Rule::new(Operation::Apply, When::From(crash as u64 + 1), fault(then)).under(NOTE));
+            let target = drive.target().await;
+            let nexuses = [connect(&target, "a").await, connect(&target, "b").await];
+            let mut acknowledged = 0;
+            for (who, [action, kind, key, other], _) in STEPS {
+                let mut list = [0; 24];
+                (list[7], list[15], list[20]) = (key, other, 1);
+                let reply = run(&nexuses[who], 0, &[0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], &list).await;
+                if reply.status != Reply::GOOD {
+                    break;
+                }
+                acknowledged += 1;
+                for nexus in &nexuses {
+                    attention(nexus).await;
+                }
+            }
+            assert_eq!(acknowledged, crash - 1);
+            drive.store.heal();
+            let target = drive.target().await;
+            let found = seen(&*connect(&target, "c").await).await;
+            // The one before is written back where that can be done.
+            let expected = if first && !then { crash } else { crash - 1 };
+            assert_eq!(found, after(expected), "crash {crash}, {first} {then}");
+        }
+    }
+}
+
+/// A command whose session is lost, or that is aborted, is carried out whole: memory and note stay the same.
+#[tokio::test]
+async fn a_reservation_that_is_cut_off_is_made_whole() {
+    let drive = Kept::new().await;
+    let target = drive.target().await;
+    let (a, b) = (connect(&target, "a").await, connect(&target, "b").await);
+    let (cdb, list) = registering(1);
+    assert!(a.execute(command(0, &cdb, &list)).now_or_never().is_none());
+    a.lost();
+    drop(a);
+    register(&b, 2, true).await;
+    assert_eq!(seen(&b).await.0, [1, 2]);
+    let (cdb, list) = registering(3);
+    let abort = Management::AbortTask { lun: 0, tag: 1 };
+    let (reply, ended) = tokio::join!(b.execute(command(0, &cdb, &list)), b.manage(abort));
+    assert!(reply.is_aborted() && ended == ManagementReply::Complete);
+    assert_eq!(seen(&b).await.0, [1, 3]);
+    let target = drive.target().await;
+    assert_eq!(seen(&*connect(&target, "b").await).await.0, [1, 3]);
 }
 
 #[tokio::test]

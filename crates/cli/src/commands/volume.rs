@@ -32,8 +32,8 @@ pub(crate) enum VolumeCommand {
     Rm(Rm),
     /// Verify what a drive or a fleet holds of its volumes, and name what is damaged.
     Scrub(ScrubVolumes),
-    /// Give up the persistent reservations that iSCSI initiators have on a volume and that outlive a restart, also where
-    /// they can't be read. Initiators must register again; until then none is fenced off.
+    /// Give up the persistent reservations of iSCSI initiators that a volume keeps over restarts, also where they can't
+    /// be read. Initiators must register again; until then none is fenced off.
     ForgetReservations(ForgetReservations),
 }
 
